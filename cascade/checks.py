@@ -1,8 +1,7 @@
-"""Checks of single values: addresses, keys, misspelt words and shares in a configuration, seconds, event loops."""
+"""Checks of single values: addresses, keys, misspelt words and shares in a configuration, and seconds."""
 
 from __future__ import annotations
 
-import asyncio
 import difflib
 import ipaddress
 import re
@@ -185,12 +184,3 @@ def above_zero(deadline_s: object) -> float | None:
     if deadline_s is None or (isinstance(deadline_s, int | float) and deadline_s > 0):
         return deadline_s
     raise UsageError(f"deadline_s must be a number of seconds above 0, not {deadline_s!r}.")
-
-
-def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True

@@ -22,7 +22,7 @@ from cascade.plans.base import Conclusion, ModelUse, Plan, Standins, Strategy
 from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.types import (
     NO_CERTIFICATE,
     SKIP,

@@ -124,9 +124,9 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
 
 def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
     """Yield why a strategy cannot serve a policy."""
-    from cascade.policies.live import places_of
+    from cascade.policies.live import layout_of
 
-    takes, steps = live.takes, len(places_of(live.plan))
+    takes, steps = live.takes, len(layout_of(live.plan))
     if steps != strategy.horizon:
         yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
     given = {*strategy.given, *LENGTHS}

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any, Self, TypeAlias
 from cascade import config as configuration
 from cascade.chat import Chat
 from cascade.config import CascadeConfig
-from cascade.engine import adrive, drive
 from cascade.errors import UsageError
 from cascade.providers.base import Provider
 from cascade.runtime import Runtime, asked_question, chat_question
@@ -98,11 +97,7 @@ class Orchestrator:
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        runtime = self.runtime
-        started = runtime.start(question, level=level, segment=segment, deadline_s=deadline_s)
-        with runtime.halt.working():
-            answer = drive(started.walk, started.calls.complete)
-        return started.trace.settle(answer)
+        return self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).answer()
 
     async def aask(
         self,
@@ -113,10 +108,7 @@ class Orchestrator:
         deadline_s: float | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        started = self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s)
-        with self.runtime.halt.working():
-            answer = await adrive(started.walk, started.calls.acomplete)
-        return await started.trace.asettle(answer)
+        return await self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).aanswer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -174,7 +166,7 @@ class Orchestrator:
         started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
         from cascade.streaming import stream
 
-        return stream(started.walk, started.calls.stream, started.trace, raw=raw)
+        return stream(started.walk, started.stream, started.settle, raw=raw)
 
     async def astream(
         self,
@@ -189,7 +181,7 @@ class Orchestrator:
         started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
         from cascade.streaming import astream
 
-        async with aclosing(astream(started.walk, started.calls.astream, started.trace, raw=raw)) as events:
+        async with aclosing(astream(started.walk, started.astream, started.asettle, raw=raw)) as events:
             async for event in events:
                 yield event
 
@@ -208,10 +200,7 @@ class Orchestrator:
         runtime.serves(level)
 
         def answered(each: Asked, halt: Halt) -> Answer:
-            started = runtime.start(asked_question(each, {}), level=level, halt=halt)
-            with halt.working():
-                answer = drive(started.walk, started.calls.complete)
-            return started.trace.settle(answer)
+            return runtime.start(asked_question(each, {}), level=level, halt=halt).answer()
 
         return batches.in_threads(answered, asked, concurrency, runtime.halt)
 

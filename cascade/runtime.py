@@ -3,34 +3,33 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import aclosing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 from cascade import config as configuration
 from cascade.budget.charges import QuestionBudget
 from cascade.chat import Chat, ChatRequest, chat_request
-from cascade.checks import MAX_QUESTION_CHARS, above_zero, in_event_loop
+from cascade.checks import MAX_QUESTION_CHARS, above_zero
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
-from cascade.engine import Run, run
-from cascade.episodes.trace import Trace
+from cascade.engine import Run, adrive, drive, run
 from cascade.errors import UsageError
 from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.plans.base import Strategy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
-from cascade.resilience.halting import SETTLE_S, Halt
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import SETTLE_S, Deadline, Halt
 from cascade.safety import taken_out
 from cascade.serving import at_level, caps_of, service_of
-from cascade.serving.plan import RunPlan, outright
+from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Completion, Question, Request, TextDelta
 
-if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: promises, shared caps, spans, streams
+if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
+    from cascade.episodes.trace import Trace
     from cascade.episodes.traces import TraceWriter
     from cascade.policies.live import Live
     from cascade.serving.certified import CertifiedPolicy
@@ -41,49 +40,63 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: prom
     Guards = Guard | TracedGuard | SpendingGuard
 
 
-class Calls:
-    """Makes the calls of one question, each by its model's guard.
+@dataclass(frozen=True, slots=True)
+class Started:
+    """One question that has begun.
 
-    Args:
-        guards: finds the guard of each call.
-        deadline: the question's deadline.
+    Attributes:
+        runtime: makes its calls.
+        walk: its decisions.
+        plan: its run plan.
+        trace: its record; None: it has none.
+        deadline: when the best answer so far is returned.
         halt: the switch that stops its calls.
         key: the name of the server's key whose budget counts.
     """
 
-    __slots__ = ("deadline", "guards", "halt", "key", "shows")
+    runtime: Runtime
+    walk: Run
+    plan: RunPlan
+    trace: Trace | None
+    deadline: Deadline
+    halt: Halt
+    key: str | None = None
 
-    def __init__(
-        self, guards: Callable[[Request, str | None], Guards], deadline: Deadline, halt: Halt, key: str | None = None
-    ) -> None:
-        self.guards, self.deadline, self.halt, self.key = guards, deadline, halt, key
-        self.shows: Callable[[Request], bool] | None = None
-        """Whether a reply may be streamed, if a caller asks for whole replies and for pieces."""
+    def answer(self) -> Answer:
+        """Run it to its end, blocking, and return the answer after its trace is settled."""
+        with self.halt.working():
+            answer = drive(self.walk, self.complete)
+        return self.settle(answer)
+
+    async def aanswer(self) -> Answer:
+        """Do as `answer` without blocking."""
+        with self.halt.working():
+            answer = await adrive(self.walk, self.acomplete)
+        return await self.asettle(answer)
+
+    def settle(self, answer: Answer) -> Answer:
+        """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.record` does."""
+        return answer if self.trace is None else self.trace.settle(answer)
+
+    async def asettle(self, answer: Answer) -> Answer:
+        """Do as `settle` without blocking the event loop."""
+        return answer if self.trace is None else await self.trace.asettle(answer)
 
     def complete(self, request: Request) -> Completion:
         """Make a call, blocking."""
-        return self.guards(request, self.key).complete(request, self.deadline, self.halt)
+        return self.runtime.guard(request, self.key).complete(request, self.deadline, self.halt)
 
     def acomplete(self, request: Request) -> Awaitable[Completion]:
         """Make a call without blocking."""
-        return self.guards(request, self.key).acomplete(request, self.deadline, self.halt)
+        return self.runtime.guard(request, self.key).acomplete(request, self.deadline, self.halt)
 
     def stream(self, request: Request) -> Iterator[TextDelta | Completion]:
         """Make a call and yield the reply as it is written."""
-        return self.guards(request, self.key).stream(request, self.deadline, self.halt)
+        return self.runtime.guard(request, self.key).stream(request, self.deadline, self.halt)
 
     def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
         """Do as `stream` without blocking."""
-        return self.guards(request, self.key).astream(request, self.deadline, self.halt)
-
-
-class Started(NamedTuple):
-    """One question that has begun: its calls, its walk, its trace and its plan."""
-
-    calls: Calls
-    walk: Run
-    trace: Trace
-    plan: RunPlan
+        return self.runtime.guard(request, self.key).astream(request, self.deadline, self.halt)
 
 
 class Runtime:
@@ -108,6 +121,7 @@ class Runtime:
         self.configured = build_strategy(config)
         self.service: ServingState | None = service_of(config, self.configured)
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
+        self._plain = RunPlan(self.configured, self._bare)
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._spending = caps_of(config)
@@ -115,6 +129,7 @@ class Runtime:
         self._closed = False
         self.halt = Halt()
         self.guards, self._own = build_guards(config, providers)
+        self._spanned = self._with_spans()
         self.fields = build_fields(config, self.guards, self._prices)
         self.traces = self._make_writer()
 
@@ -126,6 +141,14 @@ class Runtime:
 
         keys = {key for guard in self.guards.values() for key in guard.secrets}
         return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
+
+    def _with_spans(self) -> Mapping[str, Guard | TracedGuard]:
+        if not self.config.telemetry.spans:
+            return self.guards
+        from cascade.telemetry import TracedGuard, tracer
+
+        content = self.config.telemetry.content
+        return {name: TracedGuard(guard, tracer(), content=content) for name, guard in self.guards.items()}
 
     @property
     def strategy(self) -> Strategy:
@@ -193,10 +216,7 @@ class Runtime:
         deadline = self._deadline(deadline_s)
         asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self.serves(level) if only is None else None
-        plain = RunPlan(self.configured, self._bare, abstain_below=self._bare.abstain_below)
-        plan = only or (plain if serving is None else serving.plan(asked))
-        calls, horizon = Calls(self.guard, deadline, halt or self.halt, key), plan.strategy.horizon
-        trace = Trace(self.traces if traced else None, horizon, self._prices, plan.walk, trace_id, key)
+        plan = only or (self._plain if serving is None else serving.plan(asked))
         walk = run(
             asked,
             strategy=plan.strategy,
@@ -205,7 +225,7 @@ class Runtime:
             budget=QuestionBudget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
-            abstain_below=plan.abstain_below,
+            abstain_below=None if plan.policy is None else plan.policy.abstain_below,
             audit=plan.audit or audit,
             warnings=(*plan.warnings, *said),
             level=plan.level,
@@ -216,7 +236,13 @@ class Runtime:
         )
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk, odd=plan.scope is not None)
-        return Started(calls, trace.follow(asked, walk), trace, plan)
+        trace = None
+        if traced and self.traces is not None:
+            from cascade.episodes.trace import Trace
+
+            trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
+            walk = trace.follow(asked, walk)
+        return Started(self, walk, plan, trace, deadline, halt or self.halt, key)
 
     async def serve(
         self,
@@ -248,17 +274,20 @@ class Runtime:
         """
         only = None
         if model is not None:
-            only = outright(alone(self.config, model, self.configured.prompts), f"{model} only")
+            only = RunPlan(alone(self.config, model, self.configured.prompts), walk=f"{model} only")
         asked = Question.of_chat(request)
-        calls, walk, trace, plan = self.start(
+        started = self.start(
             asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
         )
-        last = plan.strategy.horizon if stream and plan.strategy.ends_with_reference else 0
+        if not stream:
+            yield await started.aanswer()
+            return
         from cascade.streaming import Flow, aserve
 
-        flow = Flow(last, may_abstain=plan.abstain_below is not None)
-        calls.shows = flow.may_show
-        pieces = aserve(walk, calls.acomplete, calls.astream, flow, trace)
+        strategy, live = started.plan.strategy, started.plan.policy
+        withholds = live is not None and live.abstain_below is not None
+        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0, may_abstain=withholds)
+        pieces = aserve(started.walk, started.acomplete, started.astream, flow, started.asettle)
         with self.halt.working():
             async with aclosing(pieces) as events:
                 async for event in events:
@@ -316,15 +345,21 @@ class Runtime:
 
     def guard(self, request: Request, key: str | None = None) -> Guards:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
-        guard: Guard | TracedGuard = self.guards[request.model]
-        if self.config.telemetry.spans:
-            from cascade.telemetry import TracedGuard, tracer
-
-            guard = TracedGuard(self.guards[request.model], tracer(), content=self.config.telemetry.content)
+        guard = self._spanned[request.model]
         return guard if self._spending is None else self._spending.over(guard, key)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
-        return Deadline.after(self.config.timeouts.per_question_s if seconds is None else above_zero(seconds))
+        limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)
+        return Deadline() if limit_s is None else Deadline.after(limit_s)
+
+
+def in_event_loop() -> bool:
+    """Return whether an event loop runs in this thread."""
+    try:
+        asyncio.get_running_loop()
+    except RuntimeError:
+        return False
+    return True
 
 
 # --- what a caller asks ---

@@ -8,13 +8,18 @@ from __future__ import annotations
 from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
 from contextlib import aclosing, closing
 from dataclasses import replace
+from typing import TypeAlias
 
 from cascade.chat import ChatRequest
 from cascade.engine import Run, aplay, play
-from cascade.episodes.trace import Trace
 from cascade.errors import ProviderError
 from cascade.plans.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
+
+Pieces: TypeAlias = Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
+"""Makes a call and yields the reply as it is written."""
+Settle: TypeAlias = Callable[[Answer], Awaitable[Answer]]
+"""Returns an answer once its trace is settled."""
 
 _ANSWERING = frozenset({"answer", "direct"})
 """The purposes of calls whose replies have an answer; other calls judge or decide."""
@@ -44,7 +49,11 @@ class _VisibleReply:
 
 
 def stream(
-    walk: Run, answer: Callable[[Request], Iterator[TextDelta | Completion]], trace: Trace, *, raw: bool
+    walk: Run,
+    answer: Callable[[Request], Iterator[TextDelta | Completion]],
+    settle: Callable[[Answer], Answer],
+    *,
+    raw: bool,
 ) -> Iterator[TextDelta | Step | Answer]:
     """Run a question to its end, blocking, and yield text, steps, and the answer after its trace is settled.
 
@@ -64,11 +73,11 @@ def stream(
 
     with closing(play(walk, shown)) as events:
         for event in events:
-            yield trace.settle(event) if isinstance(event, Answer) else event
+            yield settle(event) if isinstance(event, Answer) else event
 
 
 async def astream(
-    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]], trace: Trace, *, raw: bool
+    walk: Run, answer: Pieces, settle: Settle, *, raw: bool
 ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
     """Do as `stream` without blocking; cancelling closes the walk."""
 
@@ -88,7 +97,7 @@ async def astream(
 
     async with aclosing(aplay(walk, shown)) as events:
         async for event in events:
-            yield await trace.asettle(event) if isinstance(event, Answer) else event
+            yield await settle(event) if isinstance(event, Answer) else event
 
 
 class Flow:
@@ -119,12 +128,8 @@ class Flow:
 
     def shows(self, request: Request) -> bool:
         """Return whether the reply to a request can be streamed."""
-        return self._open and self.may_show(request)
-
-    def may_show(self, request: Request) -> bool:
-        """Return whether it could be streamed after steps without a kept answer."""
         last = 0 < self._horizon <= request.step and request.purpose in _ANSWERING
-        return last and request.chat is not None and not _checked_whole(request.chat)
+        return self._open and last and request.chat is not None and not _checked_whole(request.chat)
 
 
 def _checked_whole(asked: ChatRequest) -> bool:
@@ -134,20 +139,11 @@ def _checked_whole(asked: ChatRequest) -> bool:
 
 
 async def aserve(
-    walk: Run,
-    whole: Callable[[Request], Awaitable[Completion]],
-    pieces: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]],
-    flow: Flow,
-    trace: Trace,
+    walk: Run, whole: Callable[[Request], Awaitable[Completion]], pieces: Pieces, flow: Flow, settle: Settle
 ) -> AsyncGenerator[TextDelta | Answer, None]:
     """Run a question to its end; yield only text that is served, then the answer.
 
-    Args:
-        walk: the question's walk.
-        whole: makes a call and returns the whole reply.
-        pieces: makes a call and yields the reply as it is written.
-        flow: decides what may be shown before the answer is known.
-        trace: records the question.
+    `whole` makes a call and returns the whole reply; `flow` decides what may be shown before the answer is known.
 
     Raises:
         ProviderError: as `engine.run` does; with `shown`, after text was yielded.
@@ -167,7 +163,7 @@ async def aserve(
             error.shown = shown
             raise
 
-    async with aclosing(astream(walk, replied, trace, raw=True)) as events:
+    async with aclosing(astream(walk, replied, settle, raw=True)) as events:
         async for event in events:
             if isinstance(event, Step):
                 flow.take(event)

@@ -17,8 +17,7 @@ from cascade._names import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import MissingExtraError, ProviderError
 from cascade.providers.guard import Guard
-from cascade.resilience.halting import NEVER, Halt
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import NEVER, Deadline, Halt
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:

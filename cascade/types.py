@@ -10,11 +10,10 @@ dataclass takes four times as long to make, a fifth of all the overhead of an as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, is_dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import repeat
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 from cascade.errors import UsageError
@@ -109,17 +108,6 @@ class Token(NamedTuple):
     text: str
     logprob: float | None
     top: tuple[tuple[str, float], ...] = ()
-
-
-def tokens_of(
-    texts: Iterable[str], logprobs: Iterable[float | None], tops: Iterable[tuple[tuple[str, float], ...]]
-) -> list[Token]:
-    """Return many tokens at once, a third faster than by `Token`; replies have hundreds of them.
-
-    >>> tokens_of(["Yes"], [-0.1], [()])
-    [Token(text='Yes', logprob=-0.1, top=())]
-    """
-    return list(map(tuple.__new__, repeat(Token), zip(texts, logprobs, tops, strict=False)))
 
 
 class Completion(NamedTuple):

@@ -50,10 +50,10 @@ class FixedConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:
         """Return a policy that reads nothing."""
         from cascade.conformal.path import Point
-        from cascade.policies.live import places_of
+        from cascade.policies.live import layout_of
         from cascade.policies.simple import Depth
 
-        bought = sum(map(len, places_of(plan)[: self.depth]))
+        bought = sum(len(step.nodes) for step in layout_of(tuple(plan))[: self.depth])
         return Depth(serves=self.serves), Point(0.5 - bought)
 
     def problems(self, strategy: StrategyConfig) -> Iterator[str]:

@@ -20,7 +20,7 @@ Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 
 class Trace:
-    """The record of one ask. Without a writer it does nothing.
+    """The record of one ask.
 
     `horizon` is T; `prices`, by model, are needed for a walk that ends in the middle of a step. `walk` is its name, if
     it is not the configured strategy's own; `key` names the server's key, the user if the request names none.
@@ -30,7 +30,7 @@ class Trace:
 
     def __init__(
         self,
-        writer: TraceWriter | None,
+        writer: TraceWriter,
         horizon: int,
         prices: Mapping[str, Price | None],
         walk: str | None = None,
@@ -46,10 +46,7 @@ class Trace:
         self._done: Future[None] | None = None
 
     def follow(self, question: Question, walk: Walk) -> Walk:
-        """Return the same walk; at its end the result goes to the writer."""
-        return walk if self._writer is None else self._followed(question, walk)
-
-    def _followed(self, question: Question, walk: Walk) -> Walk:
+        """Follow the walk; at its end the result goes to the writer."""
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
         item: Request | Step | None = None
@@ -87,7 +84,7 @@ class Trace:
             walk.close()
 
     def _submit(self, answer: Answer) -> None:
-        if self._writer is None or not any(call.completion is not None or call.is_cut for call in answer.calls):
+        if not any(call.completion is not None or call.is_cut for call in answer.calls):
             return
         try:
             columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
@@ -102,14 +99,12 @@ class Trace:
 
     def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.record` does."""
-        if self._writer is not None:
-            self._writer.settle(self._done, answer)
+        self._writer.settle(self._done, answer)
         return answer
 
     async def asettle(self, answer: Answer) -> Answer:
         """Do as `settle` without blocking the event loop."""
-        if self._writer is not None:
-            await self._writer.asettle(self._done, answer)
+        await self._writer.asettle(self._done, answer)
         return answer
 
 

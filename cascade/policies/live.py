@@ -9,34 +9,27 @@ purchase does not repeat; nor withhold answers of a policy that always serves th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from functools import lru_cache
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Point, newest
-from cascade.conformal.path import Scores as Given
+from cascade.conformal.path import Point
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.identity import identity
 from cascade.matching.requests import answer_key
-from cascade.policies.base import (
-    ALWAYS,
-    NEVER,
-    SHARED_PLACE,
-    Observation,
-    Policy,
-    Scores,
-    Takes,
-)
+from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Scores, Takes
 from cascade.policies.features import asked_numbers
-from cascade.policies.policy import Policy as Rule
+from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step
 
 if TYPE_CHECKING:
+    from cascade.conformal import path
     from cascade.policies.directory import PolicyDirectory
 
 STRICTEST = Point(-np.inf)
@@ -45,44 +38,48 @@ _BEFORE = Observation(Question("?"), (Step(0, (), {}),), 1)
 """A request for which nothing was bought yet."""
 
 
-def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
+def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset[str] | None = None) -> Log:
     """Return the log of one row that a request in progress is: what `rows.reads_of` gives for the steps so far.
 
     Args:
         observation: the question and its steps; step k buys the nodes of the k-th step among `nodes`.
         nodes: the nodes that the policy buys.
+        columns: the signals that the row has at most, and `REQUEST` if id and features; None: all.
     """
     question, shape = observation.question, (1, len(nodes))
     answer, cost = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
     bought, confidence = np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
-    signals = {name: np.full(shape, np.nan) for step in observation.steps for name in step.signals}
+    names = {name for step in observation.steps for name in step.signals} | LENGTHS.keys()
+    signals = {name: np.full(shape, np.nan) for name in sorted(names if columns is None else names & columns)}
+    counted = [
+        name for name in LENGTHS if name in signals and all(name not in step.signals for step in observation.steps)
+    ]
     numbers: dict[str, int] = {}
-    counted, places = [name for name in LENGTHS if name not in signals], places_of(nodes)
-    signals |= {name: np.full(shape, np.nan) for name in counted}
+    layout = layout_of(nodes)
     for step in observation.steps:
         if not step.number:  # before the first call
             continue
-        at = places[step.number - 1]
+        at, sources = layout[step.number - 1]
         bought[0, at] = True
-        sources = _sources(nodes, at)
         for call in [call for call in step.calls if call.completion is not None]:
             node = at[sources.index(call.request.role)] if call.request.role in sources else at[-1]
             spent = call.cost_nano_usd
             cost[0, node] = -1 if spent is None or cost[0, node] < 0 else cost[0, node] + spent
-        for name, value in step.signals.items():
-            signals[name][0, at[-1]] = np.nan if value is None else value
-        for name in counted:
-            tokens = length(step, name)
-            signals[name][0, at[-1]] = np.nan if tokens is None else tokens
+        for name, values in signals.items():
+            value = length(step, name) if name in counted else step.signals.get(name)
+            values[0, at[-1]] = np.nan if value is None else value
         for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
             if candidate is not None:
                 answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
-    features = asked_numbers(question.text, question.context, question.chat)
+    name, features = "", dict[str, float]()
+    if columns is None or REQUEST in columns:
+        name = identity(question.text, question.context)
+        features = asked_numbers(question.text, question.context, question.chat)
     return Log(
         name="live",
-        nodes=tuple(nodes),
-        ids=(name := identity(question.text, question.context),),
+        nodes=nodes,
+        ids=(name,),
         groups=(question.group or name,),
         answer=answer,
         right=np.full(shape, np.nan),
@@ -96,21 +93,25 @@ def row_of(observation: Observation, nodes: Sequence[Node]) -> Log:
     )
 
 
-def places_of(nodes: Sequence[Node]) -> list[list[int]]:
-    """Return the numbers of the nodes of each step.
+class Bought(NamedTuple):
+    """What a step buys: the numbers of its nodes, and whose answer each holds; any model's where it is one node."""
 
-    >>> places_of([Node("a", 0), Node("b", 0), Node("c", 2)])
-    [[0, 1], [2]]
+    nodes: tuple[int, ...]
+    sources: tuple[str, ...]
+
+
+@lru_cache
+def layout_of(nodes: tuple[Node, ...]) -> tuple[Bought, ...]:
+    """Return what each step buys.
+
+    >>> layout_of((Node("step 1 base", 0), Node("step 1 guide", 0), Node("c", 2)))
+    (Bought(nodes=(0, 1), sources=('base', 'guide')), Bought(nodes=(2,), sources=('answer',)))
     """
-    steps = dict.fromkeys(node.step for node in nodes)
-    return [[at for at, node in enumerate(nodes) if node.step == step] for step in steps]
-
-
-def _sources(nodes: Sequence[Node], at: Sequence[int]) -> tuple[str, ...]:
-    """Return whose answer each node of a step holds: any model's where there is one node, else as the name says."""
-    if len(at) == 1:
-        return (SHARED_PLACE,)
-    return tuple([nodes[node].name.rpartition(" ")[2] for node in at])
+    layout = []
+    for step in dict.fromkeys(node.step for node in nodes):
+        names = {at: node.name.rpartition(" ")[2] for at, node in enumerate(nodes) if node.step == step}
+        layout.append(Bought(tuple(names), tuple(names.values()) if len(names) > 1 else (SHARED_PLACE,)))
+    return tuple(layout)
 
 
 def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequence[Candidate | None]:
@@ -129,8 +130,8 @@ def in_places(candidates: Sequence[Candidate], sources: Sequence[str]) -> Sequen
 
 
 @dataclass(frozen=True, slots=True)
-class Live(Policy):
-    """A policy at certified thresholds.
+class Live:
+    """A policy at certified thresholds, with what the engine asks it at every step.
 
     Attributes:
         rule: the policy.
@@ -140,29 +141,51 @@ class Live(Policy):
         single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
             a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
+        nodes: the nodes that it buys.
+        kappa: the threshold.
+        abstain_below: how sure an answer must be to be served; None: any is.
+        reads: the signals that it cannot do without.
+        surety: how sure the policy is at a doubt, as a probability; None if it does not say.
 
     Raises:
         UsageError: the engine cannot serve it.
     """
 
-    rule: Rule
+    rule: Policy
     plan: tuple[Node, ...]
     point: Point = STRICTEST
     points: Mapping[str, Point] = field(default_factory=dict)
     single: bool = False
     by_call: bool = field(default=False, init=False)
+    nodes: tuple[Node, ...] = field(init=False)
+    kappa: float = field(init=False)
+    abstain_below: float | None = field(init=False)
+    reads: tuple[str, ...] = field(init=False)
+    surety: Callable[[float], float | None] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
-        scores = self.rule.scores(row_of(_BEFORE, self.nodes))
-        object.__setattr__(self, "by_call", scores.order is not None)
-        newest_alone = isinstance(self.rule, Uala) or (scores.serve is None and not isinstance(self.rule, Prompted))
-        object.__setattr__(self, "single", self.single and newest_alone and scores.keep is None and not self.by_call)
+        rule, (kappa, bar) = self.rule, self.point
+        nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
+        scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
+        by_call = scores.order is not None
+        newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
+        learned = {
+            "single": self.single and newest_alone and scores.keep is None and not by_call,
+            "by_call": by_call,
+            "nodes": nodes,
+            "kappa": kappa,
+            "abstain_below": None if bar == -np.inf else bar,
+            "reads": rule.reads,
+            "surety": rule.surety,
+        }
+        for name, value in learned.items():
+            object.__setattr__(self, name, value)
         if scores.serve is None and scores.sure is not None:
             raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
-        if self.rule.nodes is not None and len(self.plan) > len(places_of(self.plan)):
+        if rule.nodes is not None and len(self.plan) > len(layout_of(self.plan)):
             raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
-        if self.by_call and self.rule.nodes is not None:
+        if by_call and rule.nodes is not None:
             raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
 
     @classmethod
@@ -175,26 +198,6 @@ class Live(Policy):
         return cls(directory.policy, directory.plan, point, points, single)
 
     @property
-    def nodes(self) -> tuple[Node, ...]:
-        """The nodes that it buys."""
-        return self.plan if self.rule.nodes is None else tuple([self.plan[at] for at in self.rule.nodes])
-
-    @property
-    def kappa(self) -> float:
-        """The threshold."""
-        return self.point.kappa
-
-    @property
-    def abstain_below(self) -> float | None:
-        """How sure an answer must be to be served; None: any is."""
-        return None if self.point.bar == -np.inf else self.point.bar
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The signals that it cannot do without."""
-        return self.rule.reads
-
-    @property
     def takes(self) -> Takes | None:
         """The steps that it takes; None: all of them."""
         if isinstance(self.rule, Alone):
@@ -203,10 +206,6 @@ class Live(Policy):
             return Takes(calls=True)
         return None if self.rule.nodes is None else Takes(tuple([node.step + 1 for node in self.nodes]))
 
-    def surety(self, doubt: float) -> float | None:
-        """Return how sure the policy is at a doubt, as a probability; None if it does not say."""
-        return self.rule.surety(doubt)
-
     def for_segment(self, segment: str | None) -> Live:
         """Return it as it serves a segment: to the end where no certificate covers that."""
         point = self.points.get(segment or "", STRICTEST) if self.points else self.point
@@ -214,15 +213,16 @@ class Live(Policy):
 
     def scores(self, observation: Observation) -> Scores:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
-        log, step = row_of(observation, self.nodes), observation.step
-        given, many, buy = self.rule.scores(log), int(np.count_nonzero(log.bought)), None
+        step, buy = observation.steps[-1], None
+        log = row_of(observation, self.nodes, self.rule.columns)
+        given, many = self.rule.scores(log), int(np.count_nonzero(log.bought))
         if given.order is not None:  # the columns of the scores are calls, in the order of purchase
-            log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < log.width else None
+            log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < len(self.nodes) else None
         if not step.number:
             return Scores((), ALWAYS, buy=buy)
-        at = places_of(self.nodes)[step.number - 1]
-        columns = at if given.order is None else [many - 1]
-        row = in_places(step.candidates, _sources(self.nodes, at))
+        bought, sources = layout_of(self.nodes)[step.number - 1]
+        columns = bought if given.order is None else (many - 1,)
+        row = in_places(step.candidates, sources)
         column_of = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
         places = [column_of.get(id(candidate)) for candidate in step.candidates]
         scores = [ALWAYS] * len(places)
@@ -230,14 +230,14 @@ class Live(Policy):
             scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
         doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
         if self.single and self.abstain_below is None:
-            stops = observation.last or doubt < self.kappa or doubt == NEVER
+            stops = bool(log.complete[0]) or doubt < self.kappa or doubt == NEVER
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
                 scores = [ALWAYS] * len(places)
         return Scores(tuple(scores), doubt, ranks, buy)
 
     def _ranks(
-        self, log: Log, given: Given, places: Sequence[int | None], last: int
+        self, log: Log, given: path.Scores, places: Sequence[int | None], last: int
     ) -> tuple[float | None, ...] | None:
         """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
 
@@ -245,9 +245,13 @@ class Live(Policy):
         """
         if given.keep is not None and given.serve is None:
             return None
-        level = (last + 1) / log.width if given.sure is None else float(given.sure[0, last])
-        serve = int((newest(log) if given.serve is None else given.serve)[0, last])
+        level = (last + 1) / len(self.nodes) if given.sure is None else float(given.sure[0, last])
+        answers = log.answer[0]  # the newest is the last that is known
+        newest = (
+            np.flatnonzero(answers[: last + 1] >= 0)[-1:] if given.serve is None else given.serve[0, last : last + 1]
+        )
+        serve = int(newest[0]) if newest.size else -1
         if serve < 0 or np.isnan(level) or (given.sure is None and self.abstain_below is not None):
             return (None,) * len(places)
-        served = [serve] if serve in places else np.flatnonzero(log.answer[0] == log.answer[0, serve]).tolist()
+        served = [serve] if serve in places else np.flatnonzero(answers == answers[serve]).tolist()
         return tuple([level if place in served else None for place in places])

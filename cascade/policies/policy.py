@@ -17,6 +17,8 @@ from pydantic import ConfigDict, TypeAdapter
 from cascade.conformal.path import Scores, Walks, walks
 from cascade.table import Floats, Log
 
+REQUEST = "request"
+"""Among the columns that a policy may read: what is known before any call, the id and the features of a request."""
 GRID = 2.0**-16
 """Scores are rounded to multiples of this."""
 TIES = 1 << 16
@@ -52,6 +54,11 @@ class Policy(ABC):
     def reads(self) -> tuple[str, ...]:
         """The signals that it cannot do without: a log, or a plan, must have them."""
         return ()
+
+    @property
+    def columns(self) -> frozenset[str] | None:
+        """The signals that it may read, and `REQUEST` if ids or features; None: all. Others are not computed live."""
+        return None
 
     def walks(self, log: Log) -> Walks:
         """Return its walks over a log of the whole plan. A record ends before the first node that it lacks."""

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
-from cascade.policies.policy import Policy, ranked
+from cascade.policies.policy import REQUEST, Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log
 
 
@@ -64,6 +64,11 @@ class Threshold(Policy):
         """The signal, and what breaks its ties: where a server lacked it, other requests would go on."""
         return (self.signal,) if self.tie in {None, COST, self.signal} else (self.signal, self.tie)
 
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it reads."""
+        return frozenset(self.reads)
+
     def scores(self, log: Log) -> Scores:
         """Return the signal as doubt, on the grid."""
         unknown = np.full(log.answer.shape, np.nan)
@@ -97,6 +102,7 @@ class Depth(Policy):
     kind: ClassVar[str] = "depth"
     nodes: tuple[int, ...] | None = None
     serves: Literal["newest", "first", "surest"] = "newest"
+    columns: ClassVar[frozenset[str]] = frozenset()
 
     def scores(self, log: Log) -> Scores:
         """Return a doubt that falls from node to node."""
@@ -122,6 +128,7 @@ class Random(Policy):
     kind: ClassVar[str] = "random"
     seed: int = 0
     nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset({REQUEST})
 
     def scores(self, log: Log) -> Scores:
         """Return hashes of seed, request and node as doubt."""
@@ -159,6 +166,7 @@ class Uala(Policy):
     kind: ClassVar[str] = "uala"
     nodes: tuple[int, ...] | None = None
     accepts_no: bool = True
+    columns: ClassVar[frozenset[str]] = frozenset({VERDICT})
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -193,6 +201,7 @@ class Prompted(Policy):
 
     kind: ClassVar[str] = "prompted"
     nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset({ACTION, EXIT})
 
     def scores(self, log: Log) -> Scores:
         """Return −∞ where the model stops, +∞ elsewhere."""
@@ -240,6 +249,7 @@ class Alone(Policy):
 
     kind: ClassVar[str] = "reference"
     nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset()
 
     def scores(self, log: Log) -> Scores:
         """Return no doubt: nothing follows."""

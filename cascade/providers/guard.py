@@ -26,15 +26,15 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, Provider, Streams, added
 from cascade.providers.reading import read_completion
-from cascade.providers.refused import Refusals, refused
-from cascade.resilience.halting import NEVER, Halt
-from cascade.resilience.retry import Deadline, RetryBudget, RetryPolicy
+from cascade.resilience.halting import NEVER, Deadline, Halt
 from cascade.types import Completion, Request, TextDelta
 
-if TYPE_CHECKING:  # loaded only for callers that need them: a server with circuit breakers, a stream
+if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
     from cascade.providers.assembling import Assembler
+    from cascade.providers.refused import Refusals
     from cascade.resilience.breaker import Breaker
     from cascade.resilience.concurrency import Turns
+    from cascade.resilience.retry import RetryBudget, RetryPolicy
 
 logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
@@ -76,7 +76,7 @@ class Guard:
     Args:
         provider: the provider.
         per_call_s: wall clock of one call, including its retries.
-        retry: when a failed call is made again.
+        retry: when a failed call is made again; None: `RetryPolicy()`.
         sleep, asleep: the functions that wait; tests pass their own. By default a wait ends when the caller stops the
             call.
         secrets: keys that no error may repeat.
@@ -87,7 +87,7 @@ class Guard:
 
     provider: Provider
     per_call_s: float = 120.0
-    retry: RetryPolicy = field(default_factory=RetryPolicy)
+    retry: RetryPolicy | None = None
     sleep: Callable[[float], None] | None = None
     asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
@@ -95,24 +95,25 @@ class Guard:
     turns: dict[str, Turns] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
-    _refused: Refusals = field(default_factory=Refusals)
+    _refused: Refusals | None = None
     _warned: set[str] = field(default_factory=set)
 
     def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time. Raises ClosedError once `halt` is thrown."""
-        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
+        tries = self._begun(request, deadline)
         while True:
             started = time.monotonic()
             try:
+                left_s = tries.left_s(started)
                 with halt.ruling():
-                    payload = self.provider.complete(tries.asked, tries.left_s(started))
+                    payload = self.provider.complete(tries.asked, left_s)
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
                 self._wait(self._wait_s(tries, error), halt)
 
     async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
         """Answer a request, checked and in time, without blocking the event loop."""
-        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
+        tries = self._begun(request, deadline)
         async with halt.covering():
             while True:
                 started = time.monotonic()
@@ -131,14 +132,18 @@ class Guard:
 
         If the model refuses an addition, the next try is made at once without it.
         """
+        from cascade.providers.refused import Refusals, refused
+        from cascade.resilience.retry import RetryPolicy
+
         if gone := refused(tries.asked, error):
+            self._refused = self._refused or Refusals()
             self._refused.learn(tries.asked.model, gone)
             tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
         tries.failed.append(error)
         budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
         self._broke(tries, error)
-        delay = self.retry.delay_s(error, len(tries.failed) - 1, tries.deadline)
+        delay = (self.retry or RetryPolicy()).delay_s(error, len(tries.failed) - 1, tries.deadline)
         if delay is None:
             budget.gave_up(error)
         forbidden = tries.asked.at_most_once and error.billed != "no"
@@ -155,6 +160,8 @@ class Guard:
         found = self._budgets.get(request.model)
         if found is not None:
             return found
+        from cascade.resilience.retry import RetryBudget
+
         made = RetryBudget() if self.breakers is None else RetryBudget.shared()
         return self._budgets.setdefault(request.model, made)
 
@@ -168,7 +175,7 @@ class Guard:
             yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
-        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
+        tries = self._begun(request, deadline)
         while True:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
@@ -199,7 +206,7 @@ class Guard:
             yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
-        tries = _Tries(self._admitted(request), deadline.within(self.per_call_s))
+        tries = self._begun(request, deadline)
         while True:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
@@ -272,12 +279,19 @@ class Guard:
         if breaker is not None and not hurried:
             breaker.failed(error)
 
-    def _admitted(self, request: Request) -> Request:
-        """Remove the additions that the model refuses. Raises ProviderUnavailableError while its circuit is open."""
+    def _begun(self, request: Request, deadline: Deadline) -> _Tries:
+        """Return the request without the additions that the model refuses, to be answered within `per_call_s`.
+
+        Raises:
+            ProviderUnavailableError: the model's circuit is open.
+        """
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
-        gone = self._refused.of(request.model) | self.refuses.get(request.model, frozenset())
-        return request._replace(without=tuple(sorted(gone))) if gone else request
+        gone = self.refuses.get(request.model, frozenset())
+        if self._refused is not None:
+            gone |= self._refused.of(request.model)
+        asked = request._replace(without=tuple(sorted(gone))) if gone else request
+        return _Tries(asked, Deadline(min(deadline.at_s, time.monotonic() + self.per_call_s)))
 
     def _checked(
         self,
@@ -290,12 +304,14 @@ class Guard:
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         if notes:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
-        self._budget(request).succeeded()
+        if (budget := self._budgets.get(request.model)) is not None:  # there is one since the first failure
+            budget.succeeded()
         if (breaker := self._breaker(request.model)) is not None:
             breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
-        self._refused.took(request.model, tries.asked.without)
+        if self._refused is not None:
+            self._refused.took(request.model, tries.asked.without)
         if tries.asked.without:
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))

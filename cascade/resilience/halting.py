@@ -1,4 +1,4 @@
-"""A switch that stops running calls: `Orchestrator.close`, and Ctrl-C in `many`, throw it.
+"""What ends a call before its reply: the question's deadline, and a switch that `Orchestrator.close` and Ctrl-C throw.
 
 A stopped call raises `ClosedError`. The question then ends, the most that the call can have cost is booked, and no
 further call is made.
@@ -9,16 +9,40 @@ from __future__ import annotations
 import asyncio
 import itertools
 import threading
+import time
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager, suppress
 from contextvars import ContextVar
+from typing import NamedTuple
 
 from cascade.errors import ClosedError
 from cascade.forks import after_fork
 
+_CLOCK_S = 0.002
+"""libuv counts whole milliseconds, so a timer may fire up to one too early."""
 SETTLE_S = 2.0
 """The longest wait of `close` and Ctrl-C for cancelled calls; a user's own provider may not react."""
 SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
+
+
+class Deadline(NamedTuple):
+    """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13); by default never."""
+
+    at_s: float = float("inf")
+
+    @classmethod
+    def after(cls, seconds: float) -> Deadline:
+        """Return the deadline `seconds` from now."""
+        return cls(time.monotonic() + seconds)
+
+    def remaining_s(self) -> float:
+        """Return the seconds left, 0 once it has passed."""
+        return max(0.0, self.at_s - time.monotonic())
+
+    @property
+    def over(self) -> bool:
+        """Whether it has passed, or will within the resolution of an event loop's clock."""
+        return self.at_s - time.monotonic() <= _CLOCK_S
 
 
 class Halt:

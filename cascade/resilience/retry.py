@@ -7,47 +7,14 @@ exponential backoff; a server's Retry-After is obeyed up to a minute (F02).
 from __future__ import annotations
 
 import threading
-import time
 from dataclasses import dataclass
-from typing import NamedTuple, cast
+from typing import cast
 
 import tenacity
 
 from cascade.errors import ProviderError, RateLimitedError
 from cascade.forks import after_fork
-
-# --- One deadline for a whole question: a monotonic instant after which nothing waits any more ---
-
-
-_CLOCK_S = 0.002
-"""libuv counts whole milliseconds, so a timer may fire up to one too early."""
-
-
-class Deadline(NamedTuple):
-    """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13)."""
-
-    at_s: float = float("inf")
-
-    @classmethod
-    def after(cls, seconds: float | None) -> Deadline:
-        """Return the deadline `seconds` from now; None means never."""
-        return cls() if seconds is None else cls(time.monotonic() + seconds)
-
-    def remaining_s(self) -> float:
-        """Return the seconds left, 0 once it has passed."""
-        return max(0.0, self.at_s - time.monotonic())
-
-    @property
-    def over(self) -> bool:
-        """Whether it has passed, or will within the resolution of an event loop's clock."""
-        return self.at_s - time.monotonic() <= _CLOCK_S
-
-    def within(self, seconds: float) -> Deadline:
-        """Return the earlier of this deadline and `seconds` from now."""
-        return Deadline(min(self.at_s, time.monotonic() + seconds))
-
-
-# --- retry ---
+from cascade.resilience.halting import Deadline
 
 MAX_RETRY_AFTER_S = 60.0
 """A longer Retry-After is not obeyed (as in the Anthropic and Portkey clients)."""

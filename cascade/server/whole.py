@@ -32,20 +32,20 @@ async def whole_of(
     runtime = orchestrator.runtime
     plain, asked = runtime.configured, Question.of_chat(request)
     only = None if audit else RunPlan(plain)
-    calls, walk, trace, _ = runtime.start(asked, only=only, trace_id=trace_id, audit=True)
+    started = runtime.start(asked, only=only, trace_id=trace_id, audit=True)
     made = {call.request.model: call for call in served.calls}
 
     async def replied(one: Request) -> Completion:
         call = made.pop(one.model, None)
         if call is None:
-            return await runtime.guard(one, key).acomplete(one, calls.deadline, runtime.halt)
+            return await runtime.guard(one, key).acomplete(one, started.deadline, runtime.halt)
         if call.completion is None:
             raise ProviderUnavailableError(call.error or "the call failed", model=one.model)
         return call.completion
 
     with runtime.halt.working():
-        answer = await adrive(walk, replied)
-    return await trace.asettle(answer)
+        answer = await adrive(started.walk, replied)
+    return await started.asettle(answer)
 
 
 def lost_traces(orchestrator: Orchestrator) -> int:

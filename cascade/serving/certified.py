@@ -161,8 +161,7 @@ class CertifiedPolicy:
         scope = None if held is None else self._scopes[held.id]
         if scope is not None and known.odder:
             scope = replace(scope, strict=True)
-        below, walk = policy.abstain_below, self._walk
-        return RunPlan(self._strategy, policy, held, below, audit, warnings, walk, self._level, scope)
+        return RunPlan(self._strategy, policy, held, audit, warnings, self._walk, self._level, scope)
 
     def _covering(self, question: Question) -> Certificate | None:
         """Return the certificate of a question's segment, else the one for all questions."""

@@ -28,22 +28,11 @@ class RunPlan(NamedTuple):
     strategy: Strategy
     policy: Live | None = None
     certificate: Certificate | None = None
-    abstain_below: float | None = None
     audit: bool = False
     warnings: tuple[str, ...] = ()
     walk: str | None = None
     level: str | None = None
     scope: Scope | None = None
-
-
-def outright(strategy: Strategy, walk: str) -> RunPlan:
-    """Return the run plan of one model without a policy.
-
-    Args:
-        strategy: the strategy that asks only that model.
-        walk: its name in a log.
-    """
-    return RunPlan(strategy, walk=walk)
 
 
 def reference_walk(strategy: Strategy) -> str:

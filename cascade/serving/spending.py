@@ -19,8 +19,7 @@ from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedge
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError
 from cascade.money import Price, exact_dollars, nano_usd
-from cascade.resilience.halting import Halt
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline, Halt
 from cascade.types import Call, Completion, Request, TextDelta
 
 if TYPE_CHECKING:

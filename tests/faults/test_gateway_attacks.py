@@ -18,7 +18,8 @@ from unit.server.test_written import SURE
 from cascade import Orchestrator, errors
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.breaker import Breaker
-from cascade.resilience.retry import Deadline, RetryPolicy
+from cascade.resilience.halting import Deadline
+from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
 from cascade.types import Completion, Message, Question, Request
 

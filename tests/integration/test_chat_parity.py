@@ -16,7 +16,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, load_xllamacpp, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.types import Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # six replies of a real model, on a busy machine

@@ -23,7 +23,7 @@ from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
 from cascade.providers.vocabulary import read_vocabulary
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.safety import defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta
 

@@ -27,7 +27,7 @@ from cascade.plans.base_guide import BaseGuide
 from cascade.plans.ladder import Ladder
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.text import normalize_answer
 from cascade.types import Answer, Completion, Request, Usage
 

@@ -16,7 +16,7 @@ from cascade.matching.requests import answer_key
 from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Plan, Strategy, following
 from cascade.policies.base import Observation, Takes
-from cascade.policies.live import Live, places_of, row_of
+from cascade.policies.live import Live, layout_of, row_of
 from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, Threshold
 from cascade.table import Floats, Log, Node
@@ -44,7 +44,7 @@ class World(Strategy):
 
     @property
     def horizon(self) -> int:
-        return len(places_of(self.plan_nodes))
+        return len(layout_of(self.plan_nodes))
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -61,11 +61,11 @@ class World(Strategy):
         return World(steps, texts, tokens, signal, tuple([self.confidences[at] for at in nodes]))
 
     def plan(self, question: Question) -> Plan:
-        places = places_of(self.plan_nodes)
+        layout = layout_of(self.plan_nodes)
         number = following((yield NOTHING_BOUGHT), 0, self.horizon) if self.calls else 1
         while number <= self.horizon:
             candidates = []
-            for node in places[number - 1]:
+            for node in layout[number - 1].nodes:
                 source = self.source(node)
                 yield Request("model", (), source, "answer", number, question, 9, sample=node)
                 text, sure = self.texts[node], self.confidences[node]
@@ -87,7 +87,7 @@ class World(Strategy):
         """The log of a walk to the end."""
         width, shape, keys = len(self.texts), (1, len(self.texts)), dict[str, int]()
         signal, cost, tokens = np.full(shape, np.nan), np.zeros(shape, dtype=np.int64), np.full(shape, np.nan)
-        for step, at in enumerate(places_of(self.plan_nodes)):
+        for step, (at, _) in enumerate(layout_of(self.plan_nodes)):
             signal[0, at[-1]] = np.nan if self.signal[step] == 0.25 else self.signal[step]
             counts = [count for count in (self.tokens[node] for node in at) if count is not None]
             if len(counts) == len(at):
@@ -203,7 +203,7 @@ def check(world: World, live: Live, walked: Walks) -> None:
     """Compare the engine's walk with the one on the log, at the threshold of `live`."""
     answer, kappa = served(world, live), live.kappa
     stop = int(walked.stop(kappa)[0])
-    assert places_of(walked.log.nodes)[len(answer.steps) - 1][-1] == stop
+    assert layout_of(walked.log.nodes)[len(answer.steps) - 1].nodes[-1] == stop
     part, known = walked.log.cost_nano_usd[0, : stop + 1], answer.cost_nano_usd
     assert known == (None if (part < 0).any() else int(walked.cost.at(kappa)[0]))
     nodes = list(live.rule.nodes or range(len(world.texts)))

@@ -10,7 +10,7 @@ from cascade import Orchestrator, errors
 from cascade.config import load
 from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.types import Answer, Request
 
 PRICE = {"input": 1.0, "output": 2.0}

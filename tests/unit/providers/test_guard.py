@@ -23,7 +23,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
 from cascade.providers.refused import FIRST_PAUSE_S, Refusals
 from cascade.providers.wire import wire_body
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.types import Completion, TextDelta
 from unit.made import Failing, payload, request
 

@@ -15,7 +15,7 @@ from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from unit.made import request
 
 pytestmark = pytest.mark.litellm

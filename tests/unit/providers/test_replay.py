@@ -19,7 +19,7 @@ from cascade.plans.base import ModelUse
 from cascade.plans.base_guide import BaseGuide
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
 from unit.made import PRICES, RIVER, TWO_MODELS, by_purpose, request, two_models, yes_no
 from unit.scripted import ThresholdPolicy

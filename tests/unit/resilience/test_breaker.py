@@ -11,7 +11,7 @@ from cascade.errors import ProviderUnavailableError, RateLimitedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
 from cascade.resilience.breaker import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
-from cascade.resilience.retry import Deadline
+from cascade.resilience.halting import Deadline
 from unit.made import request
 
 DOWN = ProviderUnavailableError("gone")

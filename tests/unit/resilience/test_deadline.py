@@ -7,8 +7,8 @@ from collections.abc import Callable
 
 import pytest
 
-from cascade.resilience import retry as deadline
-from cascade.resilience.retry import Deadline
+from cascade.resilience import halting as deadline
+from cascade.resilience.halting import Deadline
 
 
 @pytest.fixture
@@ -32,14 +32,7 @@ def test_the_time_left_falls_to_0_and_not_below(clock: Callable[[float], None]) 
 
 def test_none_is_never(clock: Callable[[float], None]) -> None:
     clock(1e12)
-    assert Deadline.after(None).remaining_s() == Deadline().remaining_s() == math.inf
-
-
-def test_within_is_the_earlier_of_both(clock: Callable[[float], None]) -> None:
-    assert Deadline.after(5.0).within(3.0).remaining_s() == 3.0
-    assert Deadline.after(5.0).within(9.0).remaining_s() == 5.0
-    assert Deadline().within(9.0).remaining_s() == 9.0
-    assert Deadline.after(5.0).within(0.0).remaining_s() == 0.0
+    assert Deadline().remaining_s() == math.inf
 
 
 def test_no_time_at_all_is_over_at_once(clock: Callable[[float], None]) -> None:

@@ -11,7 +11,8 @@ from cascade.errors import (
     ProviderUnavailableError,
     RateLimitedError,
 )
-from cascade.resilience.retry import MAX_RETRY_AFTER_S, Deadline, RetryPolicy
+from cascade.resilience.halting import Deadline
+from cascade.resilience.retry import MAX_RETRY_AFTER_S, RetryPolicy
 
 NEVER = Deadline()
 DOWN = ProviderUnavailableError("down")
