@@ -287,6 +287,25 @@ def said_by(message: Mapping[str, Any]) -> str:
     return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
 
 
+_ENDINGS = {
+    "stop": ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"),
+    "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
+    "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"),
+    "tool_calls": ("tool_calls", "tool_use"),
+    "function_call": ("function_call",),
+}
+"""The words with which servers say why a reply ended, in lower case, by OpenAI's word for it."""
+
+
+def ending_of(finish: str) -> str | None:
+    """Return OpenAI's word for why a reply ended; None for an end that is not known to be good, such as "error".
+
+    >>> ending_of("MAX_TOKENS"), ending_of("abort")
+    ('length', None)
+    """
+    return next((ours for ours, words in _ENDINGS.items() if finish.lower() in words), None)
+
+
 def refusal_of(message: Mapping[str, Any]) -> str:
     """Return the refusal in a message, from its field or from a part of its content; "" without one.
 

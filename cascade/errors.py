@@ -17,6 +17,7 @@ The tree::
         ├── ProviderUnavailableError          5xx, refused, reset, DNS               (retried)
         ├── AddressError                      no verified certificate, TLS at an http:// address
         ├── RateLimitedError                  429                                     (retried)
+        │   └── QuotaError                    429: no credit is left
         ├── ProviderTimeoutError              the call or the question ran out of time
         ├── AuthenticationError               401, 403
         ├── BadRequestError                   400, 404, 422
@@ -305,6 +306,12 @@ class RateLimitedError(ProviderError):
     retryable = True
 
 
+class QuotaError(RateLimitedError):
+    """The provider answered 429 because the account has no credit left: to wait changes nothing."""
+
+    retryable = False
+
+
 class ProviderTimeoutError(ProviderError):
     """The call or the question ran out of time. The provider may have done, and billed, the work."""
 
@@ -373,6 +380,10 @@ _FILTERED = re.compile(r"content_?filter|content_?policy_?violation|content mana
 """The words with which Azure, OpenAI and litellm say, with status 400, that a filter refused the prompt unread."""
 
 
+_QUOTA = re.compile(r"insufficient_quota|exceeded your current quota|credit balance|billing", re.IGNORECASE)
+"""The words with which providers say, with status 429, that there is no money left."""
+
+
 def from_status(
     status: int,
     text: str,
@@ -388,6 +399,8 @@ def from_status(
         kind = ContextTooLongError
     elif kind is BadRequestError and _FILTERED.search(text):
         kind = RefusedError
+    elif kind is RateLimitedError and _QUOTA.search(text):
+        kind = QuotaError
     said = quote(text, secrets)
     return kind(
         f"{model or 'the provider'} answered {status}: {said}. {_NEXT_ACTION[kind]}",
@@ -410,5 +423,6 @@ _NEXT_ACTION: Mapping[type[ProviderError], str] = {
     ProviderTimeoutError: "Raise timeouts.per_call_s or use a faster model.",
     ProviderUnavailableError: "Try again later, or configure another model.",
     RefusedError: "The provider's filter declined the prompt: change it, or ask a provider that takes it.",
+    QuotaError: "The account behind the key has no credit left: check its plan and billing.",
     RateLimitedError: "Lower the concurrency or ask the provider for a higher limit.",
 }

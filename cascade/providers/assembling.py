@@ -6,6 +6,8 @@ without choices, twice, or early: the last one counts, once (F28).
 
 from __future__ import annotations
 
+import json
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -26,11 +28,12 @@ class Assembler:
     notes: list[str] = field(default_factory=list)
     _texts: list[str] = field(default_factory=list)
     _refusals: list[str] = field(default_factory=list)
-    _calls: dict[int, dict[str, Any]] = field(default_factory=dict)
+    _calls: list[tuple[Any, dict[str, Any]]] = field(default_factory=list)
     _more: dict[str, Any] = field(default_factory=dict)
     _logprobs: list[Any] = field(default_factory=list)
     _head: dict[str, Any] = field(default_factory=dict)
     _finish: str | None = None
+    _half: str = ""
     _usage: Any = None
     _length: int = 0
 
@@ -45,6 +48,7 @@ class Assembler:
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
             if isinstance(choice, dict) and choice.get("index") in {0, None}:  # others were not asked for (F30)
+                raise_error_inside(choice, self.request, self.secrets)
                 return self._add_choice(choice)
         return ""
 
@@ -61,7 +65,9 @@ class Assembler:
         self._refusals.append(refusal_of(delta))
         if self.request.chat is not None:
             self._add_message(delta)
-        text = as_storable(content_text(delta.get("content"), self.notes))
+        text = self._half + content_text(delta.get("content"), self.notes)
+        self._half = text[-1:] if "\ud800" <= text[-1:] <= "\udbff" else ""  # the other half comes with the next piece
+        text = as_storable(text.removesuffix(self._half))
         if not text:
             return ""
         if self._length > MAX_TEXT_CHARS:
@@ -72,15 +78,34 @@ class Assembler:
         return text
 
     def _add_message(self, delta: Mapping[str, Any]) -> None:
-        """Add the parts of a message that are not text: the pieces of its tool calls, by index, and other fields."""
+        """Add the parts of a message that are not text: the pieces of its tool calls, and other fields."""
         calls = delta.get("tool_calls")
-        for place, piece in enumerate(calls if isinstance(calls, list) else ()):
+        for piece in calls if isinstance(calls, list) else ():
             if isinstance(piece, dict):
-                index = piece.get("index")
-                _join(self._calls.setdefault(index if isinstance(index, int) else place, {}), piece)
+                _join(self._call_of(piece), piece)
         for name in delta.keys() - {"role", "content", "refusal", "tool_calls"}:
             if delta[name] is not None:
                 _join(self._more, {name: delta[name]})
+
+    def _call_of(self, piece: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the call that a piece continues, or a new one.
+
+        An id says which call it is. A name without one opens a call, unless the call at its index has that name and is
+        not whole. A piece without id and name continues the call at its index, or else the last one.
+        """
+        index, name = piece.get("index"), _fields(piece.get("function")).get("name")
+        at_index = [call for place, call in self._calls if place == index and index is not None]
+        if told := piece.get("id"):
+            known = [call for _, call in self._calls if call.get("id") == told]
+            known = known or [call for call in at_index[-1:] if call.get("id") in {None, ""}]
+        elif name:
+            known = [call for call in at_index[-1:] if _goes_on(call, piece)]
+        else:
+            known = at_index or [call for _, call in self._calls]
+        if not known:
+            known = [{}]
+            self._calls.append((index, known[0]))
+        return known[-1]
 
     @property
     def text(self) -> str:
@@ -103,16 +128,35 @@ class Assembler:
         """
         if self._finish is None:
             raise self.interrupted("no finish reason came.")
+        if self._half:
+            self.notes.append("the first half of a character, with which the stream ended, is left out")
         message: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self._calls else "")}
         message |= self._more
         if self._calls:
-            message["tool_calls"] = [self._calls[index] for index in sorted(self._calls)]
+            in_order = sorted(self._calls, key=lambda call: call[0] if isinstance(call[0], int) else math.inf)
+            message["tool_calls"] = [call for _, call in in_order]
         if refusal := "".join(self._refusals):
             message["refusal"] = refusal
         choice: dict[str, Any] = {"index": 0, "message": message, "finish_reason": self._finish}
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
         return {**self._head, "choices": [choice], "usage": self._usage}
+
+
+def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
+    """Whether a piece with a name belongs to a call: of the same name, and more of its arguments may come."""
+    so_far, more = _fields(call.get("function")), _fields(piece.get("function"))
+    if so_far.get("name") not in {None, "", more.get("name")}:
+        return False
+    try:
+        json.loads(so_far.get("arguments") or "")
+    except (ValueError, TypeError):
+        return True
+    return not more.get("arguments")
+
+
+def _fields(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
 
 
 _WHOLE = frozenset({"id", "type", "name", "index", "role"})
@@ -131,7 +175,7 @@ def _join(so_far: dict[str, Any], piece: Mapping[str, Any]) -> None:
             so_far[name] = {}
             _join(so_far[name], value)
         elif isinstance(known, str) and isinstance(value, str) and name not in _WHOLE:
-            so_far[name] = known + as_storable(value)
+            so_far[name] = known + value
         elif isinstance(known, list) and isinstance(value, list):
             so_far[name] = [*known, *value]
         elif name not in _WHOLE or not known:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.budget.tokens import expanded_bytes
-from cascade.chat import ChatRequest
+from cascade.chat import ChatRequest, ending_of
 from cascade.errors import (
     AuthenticationError,
     BadResponseError,
@@ -158,7 +158,7 @@ class LiteLLM:
 
     @staticmethod
     async def _whole(litellm: Any, arguments: dict[str, Any]) -> Payload:
-        return _plain(await litellm.acompletion(**arguments))
+        return _whole(_plain(await litellm.acompletion(**arguments)))
 
     async def _chunks(self, litellm: Any, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         wrapper = await litellm.acompletion(**self._arguments(request, timeout_s), **_STREAMED)
@@ -338,6 +338,20 @@ def _plain(response: Any) -> Payload:
     """Return litellm's object as plain values; it has log-probs only if some were requested."""
     payload: Payload = response.model_dump() if hasattr(response, "model_dump") else dict(response)
     return payload
+
+
+def _whole(payload: Payload) -> Payload:
+    """Return a reply with what litellm puts aside: an end that it calls "stop", and an error inside a choice (F27)."""
+    return {**payload, "choices": [_with_its_end(choice) for choice in payload.get("choices") or ()]}
+
+
+def _with_its_end(choice: Any) -> Any:
+    aside = choice.get("provider_specific_fields") if isinstance(choice, dict) else None
+    if not isinstance(aside, dict):
+        return choice
+    finish, native = choice.get("finish_reason"), aside.get("native_finish_reason")
+    renamed = finish == "stop" and isinstance(native, str) and ending_of(native) is None
+    return {**choice, "finish_reason": native if renamed else finish, "error": aside.get("error")}
 
 
 def _streamed(chunk: Any) -> Payload:

@@ -5,13 +5,14 @@ Each function implements one or a few cases of `design/faults.md` (the F numbers
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
 from typing import Any, TypeAlias
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import ChatRequest, output_text, part_texts, refusal_of
+from cascade.chat import ChatRequest, ending_of, output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -56,16 +57,17 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         raise EmptyCompletionError(
             f"{request.model} sent a completion without a choice.", model=request.model, usage=usage
         )
+    raise_error_inside(choice, request, secrets)
     message = choice["message"]
-    finish = choice.get("finish_reason")
     whole = None if request.chat is None else whole_message(message, request)
     text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
     usage = read_usage(payload.get("usage"), request, text, notes)
+    finish = ending(choice.get("finish_reason"), request, usage)
     if whole is None:
         raise_refusal(message, text, finish, request, usage)
     return Completion(
         text=storable(text, notes),
-        finish_reason=as_storable(finish)[:40] if isinstance(finish, str) else "unknown",
+        finish_reason=finish,
         usage=usage,
         tokens=read_tokens(choice.get("logprobs"), notes, request.top_logprobs),
         model=echoed_model(payload, request, notes, secrets),
@@ -80,10 +82,10 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     )
 
 
-def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: object) -> tuple[str, ...]:
+def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: str) -> tuple[str, ...]:
     from cascade.chat_faults import message_faults
 
-    return message_faults(chat, whole, str(finish))
+    return message_faults(chat, whole, finish)
 
 
 def _said(payload: Payload, name: str) -> str | None:
@@ -104,7 +106,7 @@ def _details(usage: Any) -> dict[str, dict[str, int]]:
     return found
 
 
-def raise_error_inside(payload: Payload, request: Request, secrets: tuple[str, ...] = ()) -> None:
+def raise_error_inside(payload: Any, request: Request, secrets: tuple[str, ...] = ()) -> None:
     """Refuse an error object that came with status 200, by its code (F19)."""
     if not isinstance(payload, dict):
         raise BadResponseError(f"{request.model} sent {type(payload).__name__}, not an object.", model=request.model)
@@ -165,6 +167,21 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
     return min(valid, key=index)
 
 
+def ending(finish: object, request: Request, usage: Usage) -> str:
+    """Return why a reply ended, in OpenAI's words; "unknown" if the server does not say.
+
+    Raises:
+        BadResponseError: it ended for another reason, such as "error" or "abort", so that it may be cut (F27).
+    """
+    if not isinstance(finish, str) or not finish:
+        return "unknown"
+    known = ending_of(finish)
+    if known is None:
+        said = quote(as_storable(finish))[:40]
+        raise BadResponseError(f"{request.model} ended its reply with {said!r}.", model=request.model, usage=usage)
+    return known
+
+
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that is empty (F16)."""
     if refusal_of(message).strip() or finish == "content_filter":
@@ -193,20 +210,13 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
     """
     if isinstance(raw, dict):
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
-        details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
         # A prompt never has 0 tokens: some clients fill in zeros if the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
-            told = Usage(
-                prompt,
-                completion,
-                sub_count(details.get("cached_tokens"), prompt),
-                sub_count(more.get("reasoning_tokens"), completion),
-                written_input_tokens=sub_count(_written(raw, details), prompt),
-            )
-            if not completion and text:
+            told = counted_usage(raw, prompt, completion)
+            if told is not None and not told.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 told = told._replace(output_tokens=estimate_tokens(text), estimated=True)
-            if is_believable(told, request):
+            if told is not None and is_believable(told, request):
                 return told
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
@@ -214,15 +224,41 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
     return Usage(estimate_prompt(request), estimate_tokens(text), estimated=True)
 
 
+def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage | None:
+    """Return the tokens of a usage, with the parts of prompt and completion; None where they contradict each other.
+
+    Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
+    reasoning, or both of a cache, beside them: their total says so.
+    """
+    details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
+    cached = _first_count(
+        details.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")
+    )
+    written = _first_count(
+        details.get("cache_write_tokens"), details.get("cache_creation_tokens"), raw.get("cache_creation_input_tokens")
+    )
+    reasoning = _first_count(more.get("reasoning_tokens"), raw.get("reasoning_tokens"))
+    in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
+    total = _first_count(raw.get("total_tokens")) or prompt + completion
+    for whole_prompt, whole_completion in (
+        (prompt, completion),
+        (prompt, completion + thought),
+        (prompt + in_cache, completion),
+        (prompt + in_cache, completion + thought),
+    ):
+        parts_fit = in_cache <= whole_prompt and thought <= whole_completion
+        if parts_fit and total == whole_prompt + whole_completion:
+            return Usage(whole_prompt, whole_completion, cached, reasoning, written_input_tokens=written)
+    return None
+
+
+def _first_count(*counts: object) -> int | None:
+    """Return the first that is a count."""
+    return next((count for count in counts if isinstance(count, int) and is_count(count)), None)
+
+
 def _fields(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
-
-
-def _written(usage: Mapping[str, Any], details: Mapping[str, Any]) -> object:
-    """Return the tokens written to the prompt cache as the server reports them; each host has another name for it."""
-    told = details.get("cache_write_tokens")
-    told = details.get("cache_creation_tokens") if told is None else told
-    return usage.get("cache_creation_input_tokens") if told is None else told
 
 
 def is_count(value: object) -> bool:
@@ -251,11 +287,6 @@ def _parts_beside_text(request: Request) -> int:
     return sum(part_texts(message.get("content")).count(None) for message in messages)
 
 
-def sub_count(value: Any, whole: Any) -> int | None:
-    """Return a part of a count; None if it is not a valid part: an unknown discount counts as no discount."""
-    return value if value is not None and is_count(value) and value <= whole else None
-
-
 def storable(text: str, notes: list[str]) -> str:
     """Return the text in a storable form: bounded, without NUL and lone surrogates (F29)."""
     if len(text) > MAX_TEXT_CHARS:
@@ -273,16 +304,47 @@ def is_storable(text: str) -> bool:
 
 
 def as_storable(text: str) -> str:
-    """Return a text with a replacement character for each NUL and lone surrogate."""
-    return text if text.isascii() and "\x00" not in text else _UNSTORABLE.sub("\ufffd", text)
+    """Return a text with a replacement character for each NUL and lone surrogate; two halves are one character.
+
+    >>> as_storable("\ud83d\ude00") == "\U0001f600", as_storable("a\ud83d") == "a\ufffd"
+    (True, True)
+    """
+    if is_storable(text):
+        return text
+    joined = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return _UNSTORABLE.sub("\ufffd", joined)
 
 
 def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any]:
-    """Return a message whose texts can be stored; refuse one that is nested too deep (F116)."""
+    """Return a message in OpenAI's form, with texts that can be stored; refuse one that is nested too deep (F116).
+
+    Servers leave out roles, ids and kinds of calls, and write arguments as objects and content as parts. A call that is
+    no object stays as it is: it is a fault (`chat_faults`).
+    """
     try:
-        return {as_storable(str(name)): _storable_value(item, MOST_LEVELS) for name, item in message.items()}
+        whole = {as_storable(str(name)): _storable_value(item, MOST_LEVELS) for name, item in message.items()}
     except ValueError as error:
         raise BadResponseError(f"{request.model} sent a message that {error}.", model=request.model) from None
+    whole["role"] = "assistant"
+    if isinstance(whole.get("content"), list):
+        whole |= {"refusal": refusal} if (refusal := refusal_of(whole)) else {}
+        whole["content"] = "".join([text for text in part_texts(whole["content"]) if text is not None]) or None
+    if isinstance(whole.get("tool_calls"), list):
+        whole["tool_calls"] = [_call(place, call) for place, call in enumerate(whole["tool_calls"])]
+    return whole
+
+
+def _call(place: int, call: Any) -> Any:
+    """Return a tool call in OpenAI's form: an id and a kind, and arguments as a text."""
+    if not isinstance(call, dict):
+        return call
+    kind = call.get("type") if isinstance(call.get("type"), str) else "function"
+    made = {**call, "type": kind, "id": f"call_{place}" if call.get("id") in {None, ""} else str(call["id"])}
+    function = call.get("function")
+    if kind == "function" and isinstance(function, dict) and not isinstance(function.get("arguments"), str):
+        given = function.get("arguments")
+        made["function"] = {**function, "arguments": "{}" if given is None else json.dumps(given, ensure_ascii=False)}
+    return made
 
 
 def _storable_value(value: Any, levels: int) -> Any:

@@ -95,6 +95,11 @@ PAYLOADS: dict[str, Any] = {
     "null_content_filter": _answer(None, finish="content_filter"),
     "blank": _answer(" \n\t "),
     "refusal": _answer(None, refusal="I cannot help with that."),
+    "finish_error": _answer("Reasoning: it is the Dan\nAnswer: Dan", finish="error"),
+    "finish_abort": _answer("Reasoning: it is the Dan\nAnswer: Dan", finish="abort"),
+    "error_in_choice": lambda body: chat(
+        {**choice(ANSWER), "error": {"message": "overloaded", "code": 503}}, model=body["model"]
+    ),
     "length": _answer("Reasoning: it is the Dan\nAnswer: Dan", finish="length"),
     "error_429_in_200": _error(429, "rate_limit_error"),
     "error_400_in_200": _error("context_length_exceeded", "invalid_request_error", "maximum context length is 8"),

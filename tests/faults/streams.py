@@ -42,6 +42,15 @@ def _no_finish(body: Mapping[str, Any]) -> Lines:
     return _words(body)[:3]
 
 
+def _finish_error(body: Mapping[str, Any]) -> Lines:
+    return [*_words(body)[:3], _piece(body, None, "error"), _usage(body), _DONE]
+
+
+def _error_in_choice(body: Mapping[str, Any]) -> Lines:
+    failed = {"index": 0, "delta": {}, "finish_reason": None, "error": {"message": "overloaded", "code": 503}}
+    return [*_words(body)[:3], _chunk(body, [failed]), _piece(body, None, "stop"), _DONE]
+
+
 def _no_usage(body: Mapping[str, Any]) -> Lines:
     return [*_words(body), _piece(body, None, "stop"), _DONE]
 
@@ -83,6 +92,8 @@ STREAMS: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
     "ok": _ok,
     "stream_reset": _reset,
     "stream_no_finish": _no_finish,
+    "stream_finish_error": _finish_error,
+    "stream_error_in_choice": _error_in_choice,
     "stream_no_usage": _no_usage,
     "stream_usage_doubled": _usage_doubled,
     "stream_usage_with_choices": _usage_with_choices,

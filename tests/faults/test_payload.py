@@ -63,6 +63,13 @@ def test_f16_a_refusal_is_never_an_empty_answer(bench: Bench, mode: str, provide
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["finish_error", "finish_abort", "error_in_choice"])
+def test_f27_an_end_that_is_not_known_to_be_good_is_no_answer(bench: Bench, mode: str, provider: str) -> None:
+    answer = bench.answer(mode, provider)
+    assert (answer.text, answer.steps[-1].candidates[0].source) == ("Danube", "guide")
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
 def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, provider: str) -> None:
     answer = bench.answer("length", provider)
     assert "Dan" not in answer.answers

@@ -81,6 +81,12 @@ def test_f27_a_stream_that_just_ends_was_cut(bench: Bench, provider: str) -> Non
     _interrupted(bench, "stream_no_finish", provider)
 
 
+@pytest.mark.parametrize("mode", ["stream_finish_error", "stream_error_in_choice"])
+def test_f27_a_stream_that_ends_with_an_error_was_cut(bench: Bench, mode: str) -> None:
+    """Litellm calls such an end "stop" in its streams, and keeps nothing that shows it."""
+    _interrupted(bench, mode, PROVIDERS[0])
+
+
 @pytest.mark.parametrize(
     ("mode", "provider"),
     [

@@ -85,29 +85,3 @@ def test_chat_messages_are_no_list_of_questions() -> None:
     orchestrator, _ = wired()
     with pytest.raises(UsageError, match="messages of one chat"):
         orchestrator.many(CHAT)
-
-
-async def test_a_stream_inside_a_running_loop_advises_async_for() -> None:
-    """0.5.0: "Use: await orchestrator.astream(…)", which is no way to read it."""
-    orchestrator, _ = wired()
-    with pytest.raises(UsageError, match=r"Use: async for event in orchestrator\.astream\(…\)"):
-        orchestrator.stream("Which river?")
-    with pytest.raises(UsageError, match=r"Use: await orchestrator\.aask\(…\)"):
-        orchestrator.ask("Which river?")
-
-
-@pytest.mark.parametrize(
-    ("name", "use"),
-    [
-        ("chat", "await orchestrator.achat("),
-        ("stream", "async for event in orchestrator.astream("),
-        ("many", "await orchestrator.amany("),
-    ],
-)
-async def test_a_chat_inside_a_running_loop_names_itself_and_what_to_await(name: str, use: str) -> None:
-    orchestrator, fake = wired()
-    with pytest.raises(UsageError) as caught:
-        getattr(orchestrator, name)(CHAT)
-    assert str(caught.value).startswith(f"{name}() blocks")
-    assert use in str(caught.value)
-    assert fake.requests == []

@@ -7,9 +7,10 @@ from typing import Any
 import pytest
 from cases import each
 
+from cascade.chat import ChatRequest
 from cascade.errors import BadResponseError, RateLimitedError, StreamInterruptedError
 from cascade.providers.assembling import Assembler
-from cascade.providers.reading import MAX_TEXT_CHARS
+from cascade.providers.reading import MAX_TEXT_CHARS, read_completion
 from unit.made import payload, request
 
 
@@ -136,7 +137,14 @@ def test_an_error_inside_a_stream_repeats_no_secret() -> None:
 
 
 def test_text_is_fit_to_be_stored() -> None:
-    assert assembled(chunk("a\x00\ud800"))[0] == ["a\ufffd\ufffd"]
+    assert assembled(chunk("a\x00\udc00"))[0] == ["a\ufffd\ufffd"]
+
+
+def test_a_character_in_two_halves_is_whole() -> None:
+    assert "".join(assembled(chunk("a\ud83d"), chunk("\ude00b"))[0]) == "a\U0001f600b"
+    texts, made = assembled(chunk("a\ud83d"), chunk(finish="stop"))
+    assert ("".join(texts), made.payload()["choices"][0]["message"]["content"]) == ("a", "a")
+    assert made.notes != []
 
 
 def test_an_endless_text_is_not_kept() -> None:
@@ -167,3 +175,61 @@ def test_content_in_parts_is_joined_and_what_is_no_text_is_noted() -> None:
     texts, made = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
     assert texts == ["Dan", "ube"]
     assert made.notes == ["1 of 2 parts of the content are not text and were left out"]
+
+
+def piece(index: Any, arguments: str, name: str | None = None, **fields: Any) -> dict[str, Any]:
+    function = {"arguments": arguments} | ({} if name is None else {"name": name})
+    call = ({} if index is None else {"index": index}) | fields | {"function": function}
+    return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}}]}
+
+
+STREAMED = {
+    "one index, two ids": (piece(0, '{"n": 1}', "add", id="a"), piece(0, '{"n": 2}', "add", id="b")),
+    "one index, two names": (piece(0, '{"n": 1}', "add"), piece(0, '{"n": 2}', "sub")),
+    "one index, one name, two whole arguments": (piece(0, '{"n": 1}', "add"), piece(0, '{"n": 2}', "add")),
+    "no index": (piece(None, '{"n": 1}', "add", id="a"), piece(None, '{"n": 2}', "add", id="b")),
+    "no index, in pieces": (
+        piece(None, "", "add", id="a"),
+        piece(None, '{"n": 1}'),
+        piece(None, '{"n"', "add", id="b"),
+        piece(None, ": 2}"),
+    ),
+    "an index that moves on": (
+        piece(0, "", "add", id="a"),
+        piece(1, '{"n": 1}'),
+        piece(1, '{"n"', "add", id="b"),
+        piece(2, ": 2}"),
+    ),
+    "id and name with every piece": (
+        piece(0, '{"n"', "add", id="a"),
+        piece(0, ": 1}", "add", id="a"),
+        piece(1, '{"n"', "add", id="b"),
+        piece(1, ": 2}", "add", id="b"),
+    ),
+    "a name with every piece": (
+        piece(0, '{"n"', "add"),
+        piece(0, ": 1}", "add"),
+        piece(1, '{"n": 2}', "add"),
+        piece(1, "", "add"),
+    ),
+}
+
+
+@each("name", STREAMED)
+def test_parallel_calls_are_told_apart(name: str) -> None:
+    chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
+    made = Assembler(request(chat=chat))
+    for sent in (*STREAMED[name], chunk(finish="tool_calls")):
+        made.add(sent)
+    calls = made.payload()["choices"][0]["message"]["tool_calls"]
+    assert [call["function"]["arguments"] for call in calls] == ['{"n": 1}', '{"n": 2}']
+
+
+def test_two_halves_of_a_character_in_arguments_are_one() -> None:
+    chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
+    made = Assembler(request(chat=chat))
+    for sent in (piece(0, '{"n": "\ud83d', "add", id="a"), piece(0, '\ude00"}'), chunk(finish="tool_calls")):
+        made.add(sent)
+    completion = read_completion(made.payload(), request(chat=chat), 0.1)
+    assert completion.message is not None
+    assert completion.message["tool_calls"][0]["function"]["arguments"] == '{"n": "\U0001f600"}'

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
+import openai.types.chat
 import pytest
 from cases import each
 
@@ -15,6 +16,7 @@ from cascade.errors import (
     ContextTooLongError,
     EmptyCompletionError,
     ProviderUnavailableError,
+    QuotaError,
     RateLimitedError,
     RefusedError,
 )
@@ -29,6 +31,7 @@ from cascade.providers.reading import (
     read_usage,
     status_of,
     storable,
+    whole_message,
 )
 from cascade.types import Completion, Token, Usage
 from unit.made import payload, request
@@ -255,7 +258,6 @@ def test_what_the_reply_says_beside_its_choices_is_kept() -> None:
         (4, 1, (4, 1)),
         (0, 0, (0, 0)),
         (10, 2, (10, 2)),
-        (11, 3, (None, None)),
         (-1, "1", (None, None)),
         (None, True, (None, None)),
     ],
@@ -268,6 +270,93 @@ def test_a_part_of_a_count_is_kept_if_it_is_one(cached: Any, reasoning: Any, kep
         "completion_tokens_details": {"reasoning_tokens": reasoning},
     }
     assert read_usage(usage, request(), "", []) == Usage(10, 2, *kept)
+
+
+PARTS = {
+    "as OpenAI counts": ({"total_tokens": 1_100}, {}, {}, Usage(1_000, 100)),
+    "reasoning within": ({"total_tokens": 1_100}, {}, {"reasoning_tokens": 60}, Usage(1_000, 100, None, 60)),
+    "reasoning beside": ({"total_tokens": 1_600}, {}, {"reasoning_tokens": 500}, Usage(1_000, 600, None, 500)),
+    "reasoning beside, at the top": (
+        {"total_tokens": 1_600, "reasoning_tokens": 500},
+        {},
+        {},
+        Usage(1_000, 600, None, 500),
+    ),
+    "a cache within": ({}, {"cached_tokens": 600}, {}, Usage(1_000, 100, 600)),
+    "a cache within, Anthropic's names": (
+        {"cache_read_input_tokens": 600, "cache_creation_input_tokens": 300},
+        {},
+        {},
+        Usage(1_000, 100, 600, written_input_tokens=300),
+    ),
+    "a cache within, DeepSeek's name": ({"prompt_cache_hit_tokens": 600}, {}, {}, Usage(1_000, 100, 600)),
+    "a cache beside": (
+        {"total_tokens": 3_300, "cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 200},
+        {},
+        {},
+        Usage(3_200, 100, 2_000, written_input_tokens=200),
+    ),
+    "more reasoning than completion": ({}, {}, {"reasoning_tokens": 500}, None),
+    "more cached than prompt": ({}, {"cached_tokens": 1_001}, {}, None),
+    "more written than prompt": ({"cache_creation_input_tokens": 1_001}, {}, {}, None),
+    "cached and written are more than prompt": ({"cache_creation_input_tokens": 600}, {"cached_tokens": 600}, {}, None),
+    "a total of something else": ({"total_tokens": 1_600}, {}, {}, None),
+}
+
+
+@each("name", PARTS)
+def test_the_parts_of_a_usage_add_up_or_its_cost_is_unknown(name: str) -> None:
+    """A usage that contradicts itself is replaced by the most that the request allows: no cost, but a bound."""
+    top, prompt, completion, counted = PARTS[name]
+    usage = {"prompt_tokens": 1_000, "completion_tokens": 100, **top}
+    usage |= {"prompt_tokens_details": prompt, "completion_tokens_details": completion}
+    made = read_usage(usage, request(), "", [])
+    assert made == counted if counted is not None else made.estimated
+
+
+@each("finish", ["error", "abort", "cancelled", "IMAGE_OTHER", "pause"])
+def test_an_end_that_is_not_known_to_be_good_is_no_answer(finish: str) -> None:
+    with pytest.raises(BadResponseError):
+        read(payload(choices=[choice(finish_reason=finish)]))
+
+
+@each("finish", {"MAX_TOKENS": "length", "end_turn": "stop", "STOP": "stop", "tool_use": "tool_calls"}.items())
+def test_an_end_has_openai_s_word(finish: tuple[str, str]) -> None:
+    assert read(payload(choices=[choice(finish_reason=finish[0])])).finish_reason == finish[1]
+
+
+def test_an_error_inside_the_choice_is_an_error() -> None:
+    with pytest.raises(ProviderUnavailableError):
+        read(payload(choices=[choice(error={"message": "overloaded", "code": 503})]))
+
+
+ADD = {"name": "add", "arguments": '{"n": 1}'}
+ADDED = {"id": "c1", "type": "function", "function": ADD}
+CALLS = {
+    "arguments as an object": ({**ADDED, "function": {"name": "add", "arguments": {"n": 1}}}, ADDED),
+    "no arguments": (
+        {**ADDED, "function": {"name": "add", "arguments": None}},
+        {**ADDED, "function": {**ADD, "arguments": "{}"}},
+    ),
+    "no kind": ({"id": "c1", "function": ADD}, ADDED),
+    "no id": ({"type": "function", "function": ADD}, {**ADDED, "id": "call_0"}),
+    "a number as id": ({**ADDED, "id": 7}, {**ADDED, "id": "7"}),
+}
+
+
+@each("name", CALLS)
+def test_a_message_has_the_form_that_openai_s_own_types_read(name: str) -> None:
+    sent, read_as = CALLS[name]
+    message = whole_message({"content": [{"type": "text", "text": "So"}], "tool_calls": [sent]}, request())
+    assert message == {"role": "assistant", "content": "So", "tool_calls": [read_as]}
+    openai.types.chat.ChatCompletionMessage.model_validate(message, strict=True)
+
+
+def test_an_account_without_credit_is_asked_once() -> None:
+    said = {"message": "You exceeded your current quota", "type": "insufficient_quota", "code": "insufficient_quota"}
+    with pytest.raises(QuotaError) as caught:
+        read(payload(error=said))
+    assert (caught.value.retryable, caught.value.billed) == (False, "no")
 
 
 @pytest.mark.parametrize("details", [None, [], "x", 7])
