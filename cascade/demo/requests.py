@@ -1,35 +1,32 @@
-"""The demonstration on requests: sorts a shop's mail as the guide would, mostly without asking the guide.
+"""The demonstration: sorts a shop's mail as the guide would, mostly without asking the guide.
 
-1. A policy for a ladder (the base, then the guide) is fitted and certified on a log of such messages, which ships with
-   the package. The promise is agreement: on at most 5 % of the messages the team differs from the guide's. No label is
-   read for it.
-2. Other messages are served live under that policy; the guide is asked about each of them too, to compare.
+The policy is fitted on a log of such messages, which ships with the package. Other messages are served live under it;
+the guide is asked about each of them too, to compare. No label is read to fit or to serve.
 """
 
 from __future__ import annotations
 
 import json
-import math
 import random
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from decimal import Decimal
 from importlib import resources
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
 from cascade.config.policies import DirectoryConfig, FixedConfig, ThresholdConfig
 from cascade.conformal.promise import Promise
+from cascade.errors import UsageError
+from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.plans.ladder import LadderConfig
 from cascade.providers.base import Provider
 from cascade.types import Answer
 
 if TYPE_CHECKING:
-    from cascade.fitting.fit import Fit
     from cascade.policies.directory import PolicyDirectory
 
 ALPHA, DELTA = 0.05, 0.1
@@ -114,16 +111,16 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
 def ladder_config(config: CascadeConfig) -> CascadeConfig:
     """Return a configuration with a ladder of its base and guide, and a threshold set by hand."""
     policy = ThresholdConfig(kind="threshold", when="reply_logprob", threshold=BY_HAND)
-    return config.model_copy(update={"strategy": _ladder("base", "guide"), "policy": policy})
+    return config.model_copy(
+        update={"strategy": LadderConfig(kind="ladder", models=("base", "guide")), "policy": policy}
+    )
 
 
 def alone(config: CascadeConfig, place: str) -> CascadeConfig:
     """Return a configuration in which one of the models answers everything."""
-    return config.model_copy(update={"strategy": _ladder(place), "policy": FixedConfig(kind="fixed")})
-
-
-def _ladder(*places: str) -> LadderConfig:
-    return LadderConfig(kind="ladder", models=places)
+    return config.model_copy(
+        update={"strategy": LadderConfig(kind="ladder", models=(place,)), "policy": FixedConfig(kind="fixed")}
+    )
 
 
 # --- the messages ---
@@ -159,25 +156,8 @@ def _head() -> Iterator[dict[str, str]]:
 def demo_requests(split: str | None = None) -> list[DemoRequest]:
     """Return the demo set: "log" is for logging and fitting, "live" for trying what was fitted."""
     lines = resources.files("cascade").joinpath("data/demo_requests.jsonl").read_text("utf-8").splitlines()
-    every = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
-    return [one for one in every if split is None or one.split == split]
-
-
-# --- the log ---
-
-
-def on_the_log(done: Fit) -> Summary:
-    """Return the policy's figures on the requests that certify it. They set its threshold, so this is not a test."""
-    kappa, n = done.point_of(None).kappa, done.log.n
-    alone = float((done.policy.walks(done.log).stop(kappa) == 0).mean())
-    lost = sum(float(each.losses) for each in done.certified.values())
-    return Summary(n, done.saving.cost_share, 1 - lost / n, alone)
-
-
-def needed(done: Fit) -> float | None:
-    """Return the token probability from which the base's answer is served; None if it never is."""
-    kappa = done.point_of(None).kappa
-    return math.exp(-kappa) if math.isfinite(kappa) else None
+    requests = [DemoRequest(**json.loads(line)) for line in lines if line.strip()]
+    return [request for request in requests if split is None or request.split == split]
 
 
 # --- live ---
@@ -187,18 +167,14 @@ def needed(done: Fit) -> float | None:
 class Outcome:
     """The cascade's answer to a message, and the guide's own answer."""
 
-    asked: DemoRequest
-    served: Answer
+    request: DemoRequest
+    answer: Answer
     guide: Answer
 
     @property
     def same(self) -> bool:
         """Whether both answers name the same team."""
-        return team_of(self.served) is not None and team_of(self.served) == team_of(self.guide)
-
-    def right(self, answer: Answer) -> bool:
-        """Whether an answer names the team that the message belongs to."""
-        return team_of(answer) == self.asked.team
+        return team_of(self.answer) is not None and team_of(self.answer) == team_of(self.guide)
 
 
 def team_of(answer: Answer) -> str | None:
@@ -210,60 +186,45 @@ def team_of(answer: Answer) -> str | None:
     return team if isinstance(team, str) else None
 
 
-def sureness(answer: Answer) -> float | None:
-    """Return the geometric mean probability of the tokens of the base's reply, in [0, 1]; None if unknown.
-
-    Both the fitted policy and the one set by hand decide by the mean log-prob, the logarithm of this number.
-    """
-    decision = answer.steps[0].decision if answer.steps else None
-    doubt = math.inf if decision is None else decision.next_score
-    return math.exp(-doubt) if 0 <= doubt < math.inf else None
-
-
-@dataclass(frozen=True, slots=True)
-class Summary:
+class Figures(NamedTuple):
     """The cascade's figures on some messages.
 
     Attributes:
-        n: how many messages.
-        cost: their cost as a share of the guide's alone; None if a cost is unknown.
-        same: the share with the same answer as the guide's.
-        alone: the share that the base answered alone.
+        cost_of_guide: their cost as a share of the guide's alone; None if a cost is unknown.
+        same_as_guide: the share with the same answer as the guide's.
+        base_alone: the share that the base answered alone.
+        right: the share whose answer names the team that the message belongs to.
+        guide_right: the same of the guide alone.
     """
 
-    n: int
-    cost: float | None
-    same: float
-    alone: float
+    cost_of_guide: float | None
+    same_as_guide: float
+    base_alone: float
+    right: float
+    guide_right: float
 
 
-def summary(outcomes: Sequence[Outcome]) -> Summary:
+def figures(outcomes: Sequence[Outcome]) -> Figures:
     """Return the cascade's figures on one message or more."""
+    spent = total_nano_usd(outcome.answer.cost_nano_usd for outcome in outcomes)
+    alone = total_nano_usd(outcome.guide.cost_nano_usd for outcome in outcomes)
     count = len(outcomes)
-    spent, outright = (_total([getattr(one, way).cost for one in outcomes]) for way in ("served", "guide"))
-    share = None if spent is None or not outright else float(spent / outright)
-    same = sum(one.same for one in outcomes) / count
-    return Summary(count, share, same, sum(len(one.served.steps) == 1 for one in outcomes) / count)
+    return Figures(
+        cost_of_guide=spent / alone if spent is not None and alone else None,
+        same_as_guide=sum(outcome.same for outcome in outcomes) / count,
+        base_alone=sum(len(outcome.answer.steps) == 1 for outcome in outcomes) / count,
+        right=sum(team_of(outcome.answer) == outcome.request.team for outcome in outcomes) / count,
+        guide_right=sum(team_of(outcome.guide) == outcome.request.team for outcome in outcomes) / count,
+    )
 
 
-def right(outcomes: Sequence[Outcome]) -> tuple[float, float]:
-    """Return the share of messages on which the cascade, and the guide alone, name the team that they belong to."""
-    count = len(outcomes)
-    return sum(one.right(one.served) for one in outcomes) / count, sum(one.right(one.guide) for one in outcomes) / count
+def run_requests(
+    config: CascadeConfig, fitted: PolicyDirectory | None, provider: Provider, requests: Iterable[DemoRequest]
+) -> Iterator[Outcome]:
+    """Send each message through the cascade and then to the guide, one after another, as they finish.
 
-
-def _total(costs: Sequence[Decimal | None]) -> Decimal | None:
-    known = [cost for cost in costs if cost is not None]
-    return sum(known, Decimal()) if len(known) == len(costs) else None
-
-
-@contextmanager
-def serving(
-    config: CascadeConfig, fitted: PolicyDirectory | None, provider: Provider
-) -> Iterator[tuple[Orchestrator, Orchestrator]]:
-    """Yield a cascade under the fitted policy, or under the threshold that was set by hand, and the guide alone.
-
-    The fitted policy's directory is deleted at the end.
+    The cascade serves under the fitted policy, whose directory is deleted at the end, or under the threshold that was
+    set by hand.
     """
     ladder, providers = ladder_config(config), {config.provider.kind: provider}
     with ExitStack() as stack:
@@ -272,31 +233,20 @@ def serving(
             fitted.write(folder)
             ladder = ladder.model_copy(update={"policy": DirectoryConfig(kind="directory", path=folder)})
         cascade, guide = (
-            stack.enter_context(Orchestrator.from_config(one, providers=providers))
-            for one in (ladder, alone(config, "guide"))
+            stack.enter_context(Orchestrator.from_config(served, providers=providers))
+            for served in (ladder, alone(config, "guide"))
         )
-        yield cascade, guide
-
-
-def run_requests(
-    asking: tuple[Orchestrator, Orchestrator],
-    requests: Iterable[DemoRequest],
-    told: Callable[[DemoRequest, Answer], None] = lambda asked, answer: None,  # noqa: ARG005 - names are the interface
-) -> Iterator[Outcome]:
-    """Send each message through the cascade and then to the guide, one after another, as they finish.
-
-    Args:
-        asking: the cascade, and the guide alone (`serving`).
-        requests: the messages.
-        told: told of the cascade's answer before the guide is asked.
-    """
-    cascade, guide = asking
-    for one in requests:
-        answer = cascade.chat(one.chat)
-        told(one, answer)
-        yield Outcome(one, answer, guide.chat(one.chat))
+        for request in requests:
+            yield Outcome(request, cascade.chat(request.chat), guide.chat(request.chat))
 
 
 def drawn(count: int, seed: int) -> list[DemoRequest]:
-    """Return `count` of the live messages, in an order drawn with the seed."""
-    return random.Random(seed).sample(demo_requests("live"), count)
+    """Return `count` of the live messages, in an order drawn with the seed.
+
+    Raises:
+        UsageError: there are fewer.
+    """
+    messages = demo_requests("live")
+    if count > len(messages):
+        raise UsageError(f"The demo has {len(messages)} live messages; ask for at most that many with --requests.")
+    return random.Random(seed).sample(messages, count)

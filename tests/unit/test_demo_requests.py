@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import replace
-from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -22,13 +21,8 @@ from cascade.demo.requests import (
     demo_config,
     demo_requests,
     drawn,
-    needed,
-    on_the_log,
-    right,
+    figures,
     run_requests,
-    serving,
-    summary,
-    sureness,
     team_of,
 )
 from cascade.episodes.opening import DEMO_REQUESTS, open_log
@@ -61,8 +55,7 @@ def fitted() -> FitResult:
 
 @pytest.fixture
 def outcomes() -> list[Outcome]:
-    with serving(CONFIG, None, FakeProvider(script)) as asking:
-        return list(run_requests(asking, MESSAGES))
+    return list(run_requests(CONFIG, None, FakeProvider(script), MESSAGES))
 
 
 def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt() -> None:
@@ -87,49 +80,37 @@ def test_the_same_messages_are_drawn_for_the_same_seed() -> None:
 
 
 def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes: list[Outcome]) -> None:
-    assert [(team_of(one.served), team_of(one.guide)) for one in outcomes] == [
+    assert [(team_of(one.answer), team_of(one.guide)) for one in outcomes] == [
         ("delivery", "delivery"),
         ("returns", "returns"),
         ("repair", "advice"),
     ]
-    did = summary(outcomes)
-    base, guide = Decimal(100 * 100 + 10 * 400), Decimal(100 * 1_000 + 10 * 4_000)
-    assert (did.n, did.same, did.alone) == (3, pytest.approx(2 / 3), pytest.approx(2 / 3))
-    assert did.cost == pytest.approx(float((3 * base + guide) / (3 * guide)))
-    assert right(outcomes) == (pytest.approx(2 / 3), 1.0)
-    assert [sureness(one.served) for one in outcomes] == pytest.approx([0.99999, 0.5, 0.99999], abs=1e-4)
+    base, guide = 100 * 100 + 10 * 400, 100 * 1_000 + 10 * 4_000
+    assert figures(outcomes) == pytest.approx(((3 * base + guide) / (3 * guide), 2 / 3, 2 / 3, 2 / 3, 1.0))
 
 
 def test_an_answer_that_names_no_team_is_never_the_same(outcomes: list[Outcome]) -> None:
-    silent = replace(outcomes[0].served, text=None, answers=(), steps=())
-    both = replace(outcomes[0], served=silent, guide=silent)
-    assert (team_of(silent), both.same, both.right(silent), sureness(silent)) == (None, False, False, None)
+    silent = replace(outcomes[0].answer, text=None, answers=(), steps=())
+    both = replace(outcomes[0], answer=silent, guide=silent)
+    assert (team_of(silent), both.same, figures([both]).right) == (None, False, 0)
 
 
-def test_a_cost_that_is_not_known_makes_no_share(outcomes: list[Outcome]) -> None:
-    unknown = demo_config(*PAIR)
-    free = {name: one.model_copy(update={"price": None}) for name, one in unknown.models.items()}
-    with serving(unknown.model_copy(update={"models": free}), None, FakeProvider(script)) as asking:
-        assert summary(list(run_requests(asking, MESSAGES))).cost is None
+def test_a_cost_that_is_not_known_makes_no_share() -> None:
+    free = {name: model.model_copy(update={"price": None}) for name, model in CONFIG.models.items()}
+    unpriced = CONFIG.model_copy(update={"models": free})
+    assert figures(list(run_requests(unpriced, None, FakeProvider(script), MESSAGES))).cost_of_guide is None
 
 
 def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: FitResult) -> None:
-    did = on_the_log(fitted.done)
     (certificate,) = fitted.certificates
     assert (certificate.promise.kind, certificate.promise.risk, certificate.comparator) == ("agreement", ALPHA, "label")
-    assert did.same >= 1 - ALPHA
-    assert did.cost is not None
-    assert did.cost < 0.9
-    assert did.n == len(demo_requests("log"))
-    assert 0.5 < (needed(fitted.done) or 0) < 1
+    assert float(certificate.losses) <= ALPHA * certificate.n
+    assert certificate.n == len(demo_requests("log"))
+    assert (fitted.done.saving.cost_share or 1) < 0.9
 
 
 def test_it_serves_certified_answers_and_makes_no_call_twice(fitted: FitResult) -> None:
-    provider, told = FakeProvider(script), list[tuple[str, int]]()
-    with serving(CONFIG, fitted.directory, Memo(provider)) as asking:
-        done = list(
-            run_requests(asking, MESSAGES, lambda one, _: told.append((one.request_id, len(provider.requests))))
-        )
-    assert told[0] == ("m1", 1)  # the first answer is told before the guide is asked
+    provider = FakeProvider(script)
+    outcomes = list(run_requests(CONFIG, fitted.directory, Memo(provider), MESSAGES))
     assert len(provider.requests) == 6
-    assert all(one.served.certificate is not None and not one.served.warnings for one in done)
+    assert all(one.answer.certificate is not None and not one.answer.warnings for one in outcomes)
