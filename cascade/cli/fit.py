@@ -10,6 +10,7 @@ import typer
 
 from cascade.api.fitting import fit
 from cascade.api.logs import LogAsked
+from cascade.cli import options as opt
 from cascade.cli.main import print_result, say
 from cascade.conformal.promise import KINDS, Promise
 from cascade.errors import UsageError
@@ -17,9 +18,7 @@ from cascade.fitting.fit import CHOICES, FitSettings
 
 
 def fit_log(
-    log: Annotated[
-        str, typer.Argument(help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.")
-    ],
+    log: opt.LogName,
     promise: Annotated[str, typer.Option(help=f"What is promised: {', '.join(KINDS.built_in)}.")],
     risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
     confidence: Annotated[
@@ -40,24 +39,18 @@ def fit_log(
         str | None, typer.Option(metavar="NAME=RISK,…", help="Certify at several risks; a request names one.")
     ] = None,
     expires_days: Annotated[int | None, typer.Option(help="The days after which the certificates expire.")] = None,
-    seed: Annotated[int, typer.Option(min=0, help="Decides every draw.")] = 0,
-    where: Annotated[list[str] | None, typer.Option(help="Only rows with COLUMN=VALUE. Repeatable.")] = None,
-    matcher: Annotated[str | None, typer.Option(help="Judge the answers again with this matcher.")] = None,
-    reference: Annotated[
-        str | None, typer.Option(help="guide, or a ladder's model: an answer is right if it equals this model's.")
-    ] = None,
-    models: Annotated[
-        str | None, typer.Option(help="CHEAP,DEAR: use only these models of the log; the last is the reference.")
-    ] = None,
-    reviews: Annotated[
-        list[Path] | None, typer.Option(help="A file of reviews: they decide what is right. Repeatable.")
-    ] = None,
-    rate: Annotated[float, typer.Option("--label-rate", help="Use only the reviews drawn at this rate.")] = 1.0,
+    seed: opt.Seed = 0,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    rate: Annotated[float, typer.Option("--label-rate", help="Only the reviews drawn at this rate.")] = 1.0,
     config: Annotated[Path | None, typer.Option("--config", "-c", help="The configuration that will serve.")] = None,
     output: Annotated[str | None, typer.Option("--output", "-o", help="The policy directory to write.")] = None,
     force: Annotated[bool, typer.Option("--force", help="Overwrite the policy in the directory.")] = False,
-    details: Annotated[bool, typer.Option("--details", help="Print the tables too.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    details: opt.Details = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Choose a policy on a log, and certify what it promises.
 

@@ -15,45 +15,30 @@ from cascade.api.output import plain
 from cascade.api.study import StudyResult, default_promise
 from cascade.api.study import compare as compare_ways
 from cascade.api.study import prove as prove_log
+from cascade.cli import options as opt
 from cascade.cli.main import Shown, notes, print_json, say
-from cascade.conformal.promise import KINDS, Promise, kind_of
+from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.reading import Reading
 from cascade.errors import UsageError
 from cascade.policies.networks import NetworkSettings
 
-LogName = Annotated[str, typer.Argument(metavar="LOG", help="A log, demo, demo-ladder or demo-requests.")]
-Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
-Risk = Annotated[float | None, typer.Option(help="The share of requests that may break it.")]
-Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
-Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]
-Seed = Annotated[int, typer.Option(min=0, help="Of the random draws.")]
-Details = Annotated[bool, typer.Option("--details", help="Print every way to answer, and why.")]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
-Page = Annotated[Path | None, typer.Option("--report", help="Also write the whole report, as Markdown.")]
-Columns = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
-Matcher = Annotated[str | None, typer.Option(help="Judge the answers again with this matcher.")]
-Reference = Annotated[str | None, typer.Option(help="Right is what equals this model's output: guide, or a model.")]
-Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models; the last is the reference.")]
-Reviews = Annotated[list[Path] | None, typer.Option(help="A file of reviews decides what is right. Repeatable.")]
-LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
-
 
 def prove(
-    log: LogName,
-    promise: Kind = None,
-    risk: Risk = None,
-    confidence: Confidence = None,
-    splits: Splits = 20,
-    seed: Seed = 0,
-    details: Details = False,
-    as_json: AsJson = False,
-    report: Page = None,
-    where: Columns = None,
-    matcher: Matcher = None,
-    reference: Reference = None,
-    models: Models = None,
-    reviews: Reviews = None,
-    label_rate: LabelRate = None,
+    log: opt.LogName,
+    promise: opt.Kind = None,
+    risk: opt.Risk = None,
+    confidence: opt.Confidence = None,
+    splits: opt.Splits = 20,
+    seed: opt.Seed = 0,
+    details: opt.Details = False,
+    as_json: opt.AsJson = False,
+    report: opt.Page = None,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    label_rate: opt.LabelRate = None,
 ) -> None:
     """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
 
@@ -69,22 +54,22 @@ def prove(
 
 
 def compare(
-    log: LogName,
-    promise: Kind = None,
-    risk: Risk = None,
-    confidence: Confidence = None,
-    splits: Splits = 20,
-    seed: Seed = 0,
+    log: opt.LogName,
+    promise: opt.Kind = None,
+    risk: opt.Risk = None,
+    confidence: opt.Confidence = None,
+    splits: opt.Splits = 20,
+    seed: opt.Seed = 0,
     networks: Annotated[bool, typer.Option("--networks", help="Also train CPO and CCPO; slow. Extra: train.")] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of each network; fewer are quicker.")] = None,
-    as_json: AsJson = False,
-    report: Page = None,
-    where: Columns = None,
-    matcher: Matcher = None,
-    reference: Reference = None,
-    models: Models = None,
-    reviews: Reviews = None,
-    label_rate: LabelRate = None,
+    as_json: opt.AsJson = False,
+    report: opt.Page = None,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    label_rate: opt.LabelRate = None,
 ) -> None:
     """Compare every way to answer on the same random splits of a log. No model is asked.
 

@@ -1,0 +1,31 @@
+"""Options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.conformal.promise import KINDS
+
+LogName = Annotated[
+    str,
+    typer.Argument(metavar="LOG", help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests."),
+]
+Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
+Risk = Annotated[float | None, typer.Option(help="The share of requests that may break it.")]
+Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
+Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]
+Seed = Annotated[int, typer.Option(min=0, help="Of the random draws.")]
+Details = Annotated[bool, typer.Option("--details", help="Print the tables too.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
+Page = Annotated[Path | None, typer.Option("--report", help="Also write the whole report, as Markdown.")]
+Columns = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
+Matcher = Annotated[str | None, typer.Option(help="Judge the answers again with this matcher.")]
+Reference = Annotated[str | None, typer.Option(help="Right is what equals this model's output: guide, or a model.")]
+Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models; the last is the reference.")]
+Reviews = Annotated[list[Path] | None, typer.Option(help="A file of reviews decides what is right. Repeatable.")]
+LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
+Config = Annotated[Path, typer.Option("--config", "-c", help="The configuration.")]
+Concurrency = Annotated[int, typer.Option(min=1, max=1_000, help="How many requests run at once.")]
