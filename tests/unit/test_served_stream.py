@@ -144,7 +144,7 @@ async def test_a_model_that_is_not_configured_cannot_be_asked_alone() -> None:
 
 
 async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path: Any) -> None:
-    from cascade.logs.files import read_rows
+    from cascade.episodes.opening import stored
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     fake = FakeProvider({"small": [SURE], "large": [SURE]})
@@ -152,5 +152,5 @@ async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_
         for model, name in ((None, "first"), ("large", "second")):
             async for _ in served.runtime.serve(ChatRequest(ASK), stream=False, model=model, trace_id=name):
                 pass
-    rows = list(read_rows(url))
+    rows = list(stored(url))
     assert [(row["episode_id"], row["walk"]) for row in rows] == [("first", None), ("second", "large only")]

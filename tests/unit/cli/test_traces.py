@@ -14,6 +14,7 @@ import pytest
 from stores import row
 
 from cascade.cli import traces
+from cascade.episodes.opening import stored
 from cascade.episodes.store import Store
 from cascade.episodes.store import sqlite as sqlite_module
 from cascade.logs.files import read_rows
@@ -50,7 +51,7 @@ def test_an_export_is_a_log_that_other_commands_read(cli: Cli, tmp_path: Path, f
     assert (ran.code, ran.out) == (0, "")
     assert ran.err.strip() == f"3 rows in {name}"
     with Store.open(filled, read_only=True) as store:
-        assert list(read_rows(tmp_path / name)) == list(store.read()) == list(read_rows(filled))
+        assert list(read_rows(tmp_path / name)) == list(store.read()) == list(stored(filled))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 

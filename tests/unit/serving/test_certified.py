@@ -19,9 +19,9 @@ from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
 from cascade.conformal.promise import Coverage
 from cascade.conformal.scope import PLAIN, kind_of, seen
+from cascade.episodes.opening import stored
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_policy, build_strategy, serving_of
-from cascade.logs.files import read_rows
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
@@ -323,7 +323,7 @@ def test_audited_asks_are_recorded_as_audits(certified: str, tmp_path: Path) -> 
     asked = {"audit": {"probability": 0.5, "seed": 3}}
     with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
         answers = [orchestrator.ask(Question(f"{HARD} {number}", segment="law")) for number in range(12)]
-    rows = list(read_rows(url))
+    rows = list(stored(url))
     audited = {row["question"] for row in rows if row["split"] == "audit"}
     assert audited == {answer.question.text for answer in answers if answer.audited}
     assert 0 < len(audited) < 12
@@ -648,7 +648,7 @@ def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path: Path) -> No
         answer = orchestrator.ask(RIVER)
     assert (answer.text, [call.request.model for call in answer.calls]) == ("Danube", ["large"])
     assert (answer.audited, answer.certificate) == (False, None)
-    (row,) = [row for row in read_rows(url) if row["question"] == RIVER.text]
+    (row,) = [row for row in stored(url) if row["question"] == RIVER.text]
     assert (row["walk"], row["split"], row["horizon"]) == ("last model only", None, 1)
 
 
