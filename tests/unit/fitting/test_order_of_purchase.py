@@ -8,6 +8,8 @@ import pytest
 from cascade.conformal.path import UNITS, Scores, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
+from cascade.policies.learned import learn
+from cascade.policies.simple import Depth, Threshold
 from cascade.table import Floats, Ints, Log, Node
 from unit.fitting.random_logs import random_log
 
@@ -70,6 +72,33 @@ def test_losses_and_costs_are_those_of_walks_taken_call_by_call(kind: str) -> No
                 assert (costs[row], stops[row]) == (log.cost_nano_usd[row, bought].sum(), len(bought) - 1)
                 # What a record has after the first node that it lacks is not read, so more may count as missed.
                 assert losses[row] >= expected if kind == "coverage" and cut[row] else losses[row] == expected
+
+
+def with_gaps(log: Log, seed: int) -> Log:
+    """Return a log whose records lack calls anywhere, as where a policy left them out; some are complete all the same."""
+    there = np.random.default_rng([53, seed]).random(log.answer.shape) >= 0.3
+    columns = {"confidence": log.confidence, "right": log.right, **log.signals}
+    lacking = {name: np.where(there, values, np.nan) for name, values in columns.items()}
+    return replace(
+        log, bought=there, answer=np.where(there, log.answer, -1), cost_nano_usd=np.where(there, log.cost_nano_usd, 0),
+        complete=there[:, -1], confidence=lacking.pop("confidence"), right=lacking.pop("right"), signals=lacking,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("kind", KINDS_OF_ANSWERS)
+def test_a_record_with_gaps_is_lost_wherever_the_whole_request_is(kind: str) -> None:
+    rules, unequal = Promise(kind, confidence=0.9).rules, 0
+    own_order = learn(random_log(777, n=300, whole=True), Promise("regret", confidence=0.9).rules, 0.05)
+    for seed in range(10):
+        log = random_log(seed, n=100, whole=True)
+        log = replace(log, right=np.where(log.answer >= 0, np.nan_to_num(log.right), np.nan))
+        for policy in (own_order, Threshold("reply_mean_logprob", -1.0), Depth((1, 3))):
+            whole, gaps = policy.walks(log), policy.walks(with_gaps(log, seed))
+            for kappa in np.append(np.quantile(whole.reach[np.isfinite(whole.reach)], [0, 0.3, 0.6, 1]), -np.inf):
+                more = rules.jumps(gaps).at(kappa) - rules.jumps(whole).at(kappa)
+                assert more.min() >= 0
+                unequal += np.count_nonzero(more)
+    assert unequal > 100
 
 
 def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed() -> None:
