@@ -6,10 +6,10 @@
 
 FOLDER holds the public logs that `benchmarks/logs.py` names. A split prepares each way on 70 % of the groups and plays
 it on the others. A cost is a share of the reference's cost there, 1 where nothing is certified. "bound" is what the
-clairvoyant pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is 95 % of
-δ. The others have all of δ: MAPIE's fixed sequence along 400 quantiles of the named score, the exact binomial test at
-each of its values, the same with ties broken, and one threshold per rung, learned together on 30 % of the groups.
-"broken" counts the splits whose test requests lose more than promised, which a kept promise may do by chance.
+clairvoyant pays; only logs where it saves 10 % or more are used. "fit" is a first attempt, whose whole level is .99 δ.
+The others have all of δ: MAPIE's fixed sequence along 400 quantiles of the named score, the exact binomial test at each
+of its values, the same with ties broken, and one threshold per rung, learned together on 30 % of the groups. "broken"
+counts the splits whose test requests lose more than promised, which a kept promise may do by chance.
 
 With --record each log is written as soon as it is done, and a stopped run goes on from there.
 
@@ -44,6 +44,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting import fit as fitting
 from cascade.fitting import menu
+from cascade.fitting.attempts import Attempts
 from cascade.fitting.divide import drawn, usable
 from cascade.fitting.fit import RUNGS, FitSettings
 from cascade.policies.policy import Policy
@@ -152,7 +153,7 @@ def switched(log: Log) -> list[Way]:
     """Return `fit` and the same with one part switched off, each."""
     simple = named_policy(log)
     found: list[Way] = [Seeded(FIT), Seeded("no midway", replaced=((menu, "certify", partial(certify, midway=False)),))]
-    found.append(Seeded("no ledger", replaced=((fitting, "level_of", lambda _, delta: delta),)))
+    found.append(Seeded("no ledger", replaced=((fitting, "count", lambda *_: Attempts(None, share=1.0)),)))
     if simple is not None:
         found.append(Seeded("no ties", replaced=((menu, "tie_of", lambda _: None),)))
         found.append(Seeded("no menu", FitSettings(policy=simple)))
