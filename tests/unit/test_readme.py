@@ -11,10 +11,21 @@ ROOT = Path(__file__).parents[2]
 README = (ROOT / "README.md").read_text("utf-8")
 GLOSSARY = (ROOT / "docs" / "glossary.md").read_text("utf-8")
 WORDS = (
-    *("question", "base", "guide", "step", "candidate", "signal", "feature", "policy", "score", "threshold, κ (kappa)"),
-    *("guarantee", "certificate", "calibration set", "coverage", "regret", "error", "reference", "audit", "alarm"),
-    *("fallback", "level", "trace", "log", "episode", "UALA", "LLM-exit", "net benefit"),
-    *("P(yes)", "horizon, T", "conformal", "depth mixture", "ladder", "clairvoyant bound", "segment", "group"),
+    *("question", "base", "guide", "step", "candidate", "signal", "feature", "policy", "doubt", "threshold, κ (kappa)"),
+    *(
+        "promise",
+        "certificate",
+        "coverage",
+        "regret",
+        "error",
+        "agreement",
+        "preference",
+        "reference",
+        "audit",
+        "alarm",
+    ),
+    *("risk, α (alpha)", "confidence, δ (delta)", "fallback", "level", "trace", "log", "episode", "UALA", "LLM-exit"),
+    *("P(yes)", "horizon, T", "learned rule", "menu", "ladder", "clairvoyant bound", "segment", "group", "attempt"),
 )
 
 
