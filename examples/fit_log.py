@@ -16,7 +16,7 @@ def main() -> None:
     """Print what is promised, write the policy directory, and verify it."""
     log = cascade.open_log("demo-ladder")
     found = cascade.fit(log, cascade.Promise("coverage", 0.1))
-    print(found.summary(width=100))
+    print(found)
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/policy")
         print(cascade.verify(f"{folder}/policy", log))

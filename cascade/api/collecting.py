@@ -7,23 +7,22 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
+import numpy as np
 
-from cascade.api.output import Result, Tell, dollars, plain_text, warn
-from cascade.api.tables import rounds_table
+from cascade.api.output import Result, Tell, dollars, warn
 from cascade.checks import nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
-from cascade.episodes.rows import reads_of
+from cascade.episodes.rows import Read, reads_of
 from cascade.errors import CascadeError, ProviderError, UsageError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.matching import get_matcher
 from cascade.money import usd
+from cascade.reports.report import Report, Table
 from cascade.text import counted
 
 
@@ -50,29 +49,49 @@ class CollectionResult(Result):
             f"{done.failures[0][1]}. The others are logged; ask for these again with --resume."
         )
 
-    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - its tables are narrow
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """What was logged and what it cost; how often each step is right."""
+        tables, lines = self._tables(), list(self._lines())
+        if self.collected.rows and not tables:
+            lines.append("The log does not say which answers are right, for any question.")
+        return (Report(tuple(lines), tables, self._document()),)
+
+    def text(self, *, details: bool = True) -> str:
+        """Return what the command line prints, tables included."""
+        return Result.text(self, details=details)
+
+    def _lines(self) -> Iterator[str]:
         done, progress = self.collected, self.collected.progress
-        yield _line(
+        yield (
             f"{done.questions} questions logged: {progress.made_calls} calls made, "
             f"{progress.reused_calls} reused from earlier runs, {money_said(progress)}"
         )
         if done.rows:
-            yield _line(f"{done.rows} rows in {self.output}")
-            yield from _steps(self.output)
-        for one in done.refused:
-            yield _line(
-                f"{one.role} refused {counted(one.questions, 'question')}, first {one.first}: {one.error} "
-                f"The log has {'it' if one.questions == 1 else 'them'} without the answer of {one.role}, which is "
-                "unknown. --resume asks again."
+            yield f"{done.rows} rows in {self.output}"
+        for refused in done.refused:
+            yield (
+                f"{refused.role} refused {counted(refused.questions, 'question')}, first {refused.first}: "
+                f"{refused.error} The log has {'it' if refused.questions == 1 else 'them'} without the answer of "
+                f"{refused.role}, which is unknown. --resume asks again."
             )
         if done.unused_calls:
-            kept_in = journal_of(self.output).name
-            yield _line(f"{done.unused_calls} recorded calls are not in this log; they stay in {kept_in}")
+            yield f"{done.unused_calls} recorded calls are not in this log; they stay in {journal_of(self.output).name}"
 
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document of `collect --json`."""
+    def _tables(self) -> tuple[Table, ...]:
+        if not self.collected.rows:
+            return ()
+        try:
+            return tuple([_rounds_table(read) for read in reads_of(read_rows(self.output))])
+        except UsageError:  # the log is written all the same
+            return ()
+
+    def _document(self) -> dict[str, Any]:
         done, progress = self.collected, self.collected.progress
+        refused = [
+            {"name": each.role, "questions": each.questions, "first": each.first, "error": each.error}
+            for each in done.refused
+        ]
         return {
             "output": str(self.output),
             "questions": done.questions,
@@ -81,11 +100,8 @@ class CollectionResult(Result):
             "reused_calls": progress.reused_calls,
             "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
             "unused_calls": done.unused_calls,
-            "failures": [{"question": name, "error": said} for name, said in done.failures],
-            "refused": [
-                {"name": one.role, "questions": one.questions, "first": one.first, "error": one.error}
-                for one in done.refused
-            ],
+            "failures": [{"question": name, "error": error} for name, error in done.failures],
+            "refused": refused,
             "stopped": None if done.stopped is None else str(done.stopped),
         }
 
@@ -130,21 +146,21 @@ def collect(
     """
     cap, judge = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
-    named = isinstance(questions, (str, Path))
+    from_file = isinstance(questions, (str, Path))
     if isinstance(questions, (str, Path)):
-        odd = Dropped()
-        asked = read_questions(Path(questions), odd)
-        if odd.describe():  # before anything is paid: a misspelt field leaves a question without its answer
-            tell(odd.describe())
+        dropped = Dropped()
+        listed = read_questions(Path(questions), dropped)
+        if dropped.describe():  # before anything is paid: a misspelt field leaves a question without its answer
+            tell(dropped.describe())
     else:
-        asked = list(questions)
+        listed = list(questions)
     done = collecting(
         settings,
-        asked[:limit],
+        listed[:limit],
         Path(output),
         baselines=recorded_baselines(settings, _wanted(walks)),
         matcher=judge,
-        dataset=dataset or (Path(str(questions)).stem if named else "questions"),
+        dataset=dataset or (Path(str(questions)).stem if from_file else "questions"),
         resume=resume,
         concurrency=concurrency,
         max_cost_nano_usd=cap,
@@ -178,15 +194,21 @@ def _duration(seconds: float) -> str:
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
 
 
-def _line(said: str) -> Text:
-    """Return a line that does not wrap, so that a path in it can be copied."""
-    return Text(plain_text(said), no_wrap=True, overflow="ignore")
+def _rounds_table(read: Read) -> Table:
+    """Return by step how often each answer was right, how often some answer so far was, and the cost in USD."""
+    log, sources = read.log, read.facts.sources
+    so_far, rows = np.logical_or.accumulate(log.right == 1, axis=1), list[tuple[str, ...]]()
+    for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
+        at, bought = np.flatnonzero(log.steps == log.steps[last]), log.bought[:, last]
+        shares = [f"{np.mean(log.right[bought, node] == 1):.1%}" if bought.any() else "–" for node in at]
+        cost = log.cost_nano_usd[bought][:, at]
+        known = bought.any() and (cost >= 0).all()
+        spent = f"{cost.sum(axis=1).mean() / 1e6:.3g}" if known else "–"
+        name = f"{step} {_flat(log.nodes[last].name)}" if any(read.facts.callers) and len(at) == 1 else str(step)
+        rows.append((name, *shares, f"{so_far[:, last].mean():.1%}", spent))
+    columns = ("step", *(f"{_flat(source)} right" for source in sources), "some right so far", "USD per 1,000")
+    return Table(f"{_flat(log.name)}: {len(set(log.ids))} questions, right answers by step", columns, tuple(rows))
 
 
-def _steps(output: Path) -> Iterator[RenderableType]:
-    try:
-        reads = reads_of(read_rows(output))
-    except UsageError:  # the log is written all the same
-        yield "The log does not say which answers are right, for any question."
-        return
-    yield from map(rounds_table, reads)
+def _flat(name: str) -> str:
+    return " ".join(name.split())

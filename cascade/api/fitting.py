@@ -2,38 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-from rich.console import RenderableType
-from rich.text import Text
-
-from cascade.api.logs import (
-    CONFIGURED,
-    Files,
-    LogAsked,
-    LogGiven,
-    Problems,
-    ReviewOptions,
-    read_reviewed,
-    reads_for,
-    refuse_other_prices,
-)
-from cascade.api.notices import reference_of, tell_pooled, tell_requests
-from cascade.api.output import Result, Tell, shown, warn
+from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
+from cascade.api.notices import outside, reference_of, tell_pooled, tell_requests
+from cascade.api.output import Result, Tell, warn
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import unlike
-from cascade.episodes.opening import LADDER, OFFERS, SHIPPED
-from cascade.episodes.reading import Reading
+from cascade.episodes.opening import file_of
+from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import Read, joined
-from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.fitting.attempts import place_of
@@ -41,11 +24,8 @@ from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import unseen
 from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
-from cascade.money import exact_dollars
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
-from cascade.table import Log
-from cascade.text import counted
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -60,13 +40,11 @@ class FitResult(Result):
         done: every figure of the fit.
         directory: the policy directory.
         output: where it was written; None: nowhere.
-        details: whether the printed result has the tables.
     """
 
     done: Fit
     directory: PolicyDirectory = field(repr=False)
     output: str | None = None
-    details: bool = False
 
     @property
     def certificates(self) -> tuple[Certificate, ...]:
@@ -74,11 +52,16 @@ class FitResult(Result):
         return tuple(self.directory.certificates.values())
 
     @property
-    def report(self) -> Report:
+    def reports(self) -> tuple[Report, ...]:
         """The report of the fit."""
         from cascade.reports.fit import of_fit  # which a fit that prints nothing does without
 
-        return of_fit(self.done, self.output)
+        return (of_fit(self.done, self.output),)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the document of `fit --json`."""
+        certificates = {name: each.document for name, each in self.directory.certificates.items()}
+        return {"output": self.output, **self.reports[0].document, "certificates": certificates}
 
     def save(self, directory: str | PathLike[str]) -> FitResult:
         """Write the policy directory, whatever is there, and return the result that names it.
@@ -89,24 +72,12 @@ class FitResult(Result):
         self.directory.write(Path(directory))
         return replace(self, output=str(directory))
 
-    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences and narrow tables
-        """Yield the parts of the printed result: a few lines, and with `details` the tables."""
-        yield from (Text(shown(line), overflow="fold") for line in self.report.lines)
-        for table in self.report.tables if self.details else ():
-            yield Text(shown("\n".join(["", *table.plain()])), no_wrap=True, overflow="ignore")
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document of `fit --json`."""
-        certificates = {name: each.document for name, each in self.directory.certificates.items()}
-        return {"output": self.output, **self.report.document, "certificates": certificates}
-
 
 def fit(
-    log: LogGiven | LogAsked,
+    log: Log,
     promise: Promise,
     settings: FitSettings = FitSettings(),  # noqa: B008 - frozen
     *,
-    reviews: Files = None,
     config: str | PathLike[str] | CascadeConfig | None = None,
     output: str | PathLike[str] | None = None,
     force: bool = False,
@@ -120,7 +91,6 @@ def fit(
         log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests; or one that was read.
         promise: what is promised.
         settings: how to fit.
-        reviews: a file of reviews (`cascade review`): they decide what is right. Several, for several reviewers.
         config: the configuration that will serve: models, prices, prompts, strategy.
         output: the policy directory to write.
         force: overwrite the policy in the directory.
@@ -130,47 +100,47 @@ def fit(
         UsageError: the call is wrong; the message lists every problem.
         NotCertifiedError: the log cannot certify the promise.
 
-    >>> done = fit("demo-ladder", Promise("regret", 0.1, 0.9), tell=lambda notice: None)
-    >>> done.done.saves, done.certificates[0].n
+    >>> result = fit("demo-ladder", Promise("regret", 0.1, 0.9), tell=lambda notice: None)
+    >>> result.done.saves, result.certificates[0].n
     (True, 244)
     """
-    found = Problems()
+    problems, options = Problems(), LogOptions.of(log)
     if output is not None:
-        found.of(lambda: _check_output(Path(output), force=force))
-    configured = None if config is None else found.of(lambda: _config(config))
-    asked = log if isinstance(log, LogAsked) else LogAsked(log)
-    rate = promise.rate if promise.rate < 1 else None
-    opened = found.of(lambda: read_reviewed(asked, ReviewOptions.of(reviews, rate), promise.kind, tell))
-    if opened is not None and configured is not None:
-        found.of(lambda: refuse_other_prices(opened, configured.prices(), *CONFIGURED))
-    earlier = found.of(lambda: _directory(settings))
-    found.refuse()
-    assert opened is not None  # noqa: S101 - else there was a problem
-    return _fitted(asked, opened, promise, settings, earlier, configured, tell, output)
+        problems.of(lambda: _check_output(Path(output), force=force))
+    configured = None if config is None else problems.of(lambda: _config(config))
+    if promise.rate < 1:
+        options = options._replace(label_rate=promise.rate)
+    reading = problems.of(lambda: read_log(options, promise.kind, tell))
+    if reading is not None and configured is not None:
+        problems.of(lambda: _check_prices(reading, configured))
+    earlier = problems.of(lambda: _directory(settings))
+    problems.refuse()
+    assert reading is not None  # noqa: S101 - else there was a problem
+    reads = reads_for(reading, promise.kind)
+    tell_pooled(reads, tell)
+    tell_requests(reads, tell, reference="reference" in promise.rules.needs)
+    file = None if isinstance(options.log, Reading) else file_of(options.log)
+    result = _fitted(joined(reads), promise, settings, earlier, configured, file, tell)
+    return result if output is None else result.save(output)
 
 
 def _fitted(
-    asked: LogAsked, opened: Reading, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
-    config: CascadeConfig | None, tell: Tell, output: str | PathLike[str] | None,
+    read: Read, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
+    config: CascadeConfig | None, file: Path | None, tell: Tell,
 ) -> FitResult:  # fmt: skip
-    reads = reads_for(opened, promise.kind)
-    tell_pooled(reads, tell)
-    tell_requests(reads, tell, reference="reference" in promise.rules.needs)
-    read = joined(reads)
     log, truth = read.log, read.facts.truth
     if truth is not None and truth.kind is not None:
         promise = replace(promise, rate=truth.rate)
     cascade = None if config is None else _cascade(read, config)
-    requests = Requests() if earlier is None else earlier.requests
+    requests, before = Requests(), None
     if earlier is not None:
-        if [node.name for node in earlier.plan] != [node.name for node in log.nodes]:
-            raise UsageError(f"The policy is for {_names(earlier.plan)}, and {log.name} has {_names(log.nodes)}.")
-        settings = replace(settings, policy=earlier.policy)
-    done = fitted(unseen(log, requests.fitted), promise, settings, attempts=_attempts(asked))
+        earlier.refuse_other_plan(log)
+        settings, requests = replace(settings, policy=earlier.policy), earlier.requests
+        before = next((each.made_for for each in earlier.certificates.values()), None)
+    done = fitted(unseen(log, requests.fitted), promise, settings, attempts=None if file is None else place_of(file))
     live = Live(done.policy, log.nodes)
-    before = None if earlier is None else next((each.made_for for each in earlier.certificates.values()), None)
 
-    def made_for(part: Log) -> MadeFor:
+    def made_for(part: Any) -> MadeFor:
         bought = part if live.by_call else done.policy.walks(part).log
         return certified_for(part, bought, read.facts, cascade, before)
 
@@ -183,14 +153,9 @@ def _fitted(
 
         for problem in unserved(config.strategy, live):
             tell(f"The configured strategy cannot serve it: {problem}")
-    if outside := _outside(read, directory):
-        tell(outside)
-    result = FitResult(done, directory)
-    return result if output is None else result.save(output)
-
-
-def _names(plan: Any) -> str:
-    return ", ".join(node.name for node in plan)
+    if notice := outside(read, directory.certificates):
+        tell(notice)
+    return FitResult(done, directory)
 
 
 def _cascade(read: Read, config: CascadeConfig) -> MadeFor:
@@ -202,40 +167,10 @@ def _cascade(read: Read, config: CascadeConfig) -> MadeFor:
     return cascade
 
 
-def _outside(read: Read, directory: PolicyDirectory) -> str | None:
-    """Return how many requests of a log no certificate covers, and their cost, as a sentence; None if there are none.
-
-    They are of a segment without a certificate, or of a kind that the requests that certify do not have.
-    """
-    log, certificates = read.log, directory.certificates
-    by_segment = any(each.covers == "segment" for each in certificates.values())
-    first, rows = next(iter(certificates.values()), None), list[int]()
-    for row, (name, segment) in enumerate(zip(log.ids, log.segments, strict=True)):
-        certificate, kind = certificates.get(segment or "") if by_segment else first, read.facts.kinds.get(name)
-        if certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests")))):
-            rows.append(row)
-    if first is None or not rows:
-        return None
-    costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]
-    known = costs[costs >= 0]
-    cost = exact_dollars(round(float(known.mean()) * len(rows))) if known.size else "an unknown amount"
-    share = f"{100 * len(rows) / log.n:.1f} % of the log"
-    many = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
-    return f"{many}: the guide answers such requests, which costs {cost} for those"
-
-
-def _attempts(asked: LogAsked) -> Path | None:
-    """Return the file beside a log that counts its fits; None for a log that is no file."""
-    if isinstance(asked.source, Reading) or str(asked.source) in SHIPPED or is_url(str(asked.source)):
-        return None
-    file = Path(str(asked.source).removeprefix(LADDER).removeprefix(OFFERS))
-    return place_of(file) if file.is_file() else None
-
-
-def _config(given: str | PathLike[str] | CascadeConfig) -> CascadeConfig:
+def _config(config: str | PathLike[str] | CascadeConfig) -> CascadeConfig:
     from cascade.config import load  # with strategies and providers, which a fit without a configuration does not need
 
-    return load(Path(given)) if isinstance(given, str | PathLike) else given
+    return load(Path(config)) if isinstance(config, str | PathLike) else config
 
 
 def _directory(settings: FitSettings) -> PolicyDirectory | None:
@@ -243,6 +178,14 @@ def _directory(settings: FitSettings) -> PolicyDirectory | None:
     if not isinstance(settings.policy, str) or not Path(settings.policy).is_dir():
         return None
     return PolicyDirectory.read(settings.policy)
+
+
+def _check_prices(reading: Reading, config: CascadeConfig) -> None:
+    """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
+    differing = [each.describe() for each in mispriced(reading.rows(), config.prices())]
+    if differing:
+        advice = "collect a new log, or set the prices of this one in the configuration"
+        raise UsageError(f"the log was costed at other prices than the configuration: {'; '.join(differing)}; {advice}")
 
 
 def _check_output(target: Path, *, force: bool) -> None:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cascade.api.logs import LogAsked, Models, Where, compared, read_log
+from cascade.api.logs import LogOptions, Models, Where, read_log
 from cascade.api.output import Tell
-from cascade.api.policies import current_directory
+from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
 from cascade.episodes.store.address import is_url
@@ -61,7 +61,8 @@ class Judging(NamedTuple):
         return self._compared(self.matcher or (None if begun is None else begun.terms.matcher), tell)
 
     def _compared(self, matcher: str | None, tell: Tell) -> Compared:
-        log = read_log(compared(LogAsked(self.episodes, self.where, matcher, models=self.models)), tell)
+        options = LogOptions(self.episodes, self.where, matcher, models=self.models)
+        log = read_log(options.against_reference, None, tell)
         outputs = compare(log.rows, matcher)
         if outputs.without_reference:
             tell(f"{counted(outputs.without_reference, 'request')} without an output of the reference: not shown")
@@ -97,10 +98,8 @@ class Judging(NamedTuple):
     def _along(self, outputs: Compared, log: Log, promise: Promise) -> Along | None:
         if self.policy is None:
             return None
-        directory = current_directory(self.policy)
-        if [node.name for node in directory.plan] != [node.name for node in log.nodes]:
-            names = [", ".join([node.name for node in nodes]) for nodes in (directory.plan, log.nodes)]
-            raise UsageError(f"The policy is for {names[0]}, and {log.name} has {names[1]}.")
+        directory = read_directory(self.policy)
+        directory.refuse_other_plan(log)
         fresh = unseen(log, directory.requests.fitted)
         share = upcoming(place_of(self.episodes), certifying(fresh, promise).ids).share
         level = share * (promise.delta or 0.0)  # what the next fit may spend

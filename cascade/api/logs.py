@@ -5,12 +5,12 @@ Reports the rows that were left out, and collects all problems of a call (`Probl
 
 from __future__ import annotations
 
+import shlex
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from os import PathLike, fspath
 from pathlib import Path
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -18,46 +18,76 @@ from cascade.api.notices import about_truth
 from cascade.api.output import Tell, warn
 from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes import opening
-from cascade.episodes.reading import GUIDE, Reading, mispriced, reviewed
+from cascade.episodes.reading import GUIDE, Reading, reviewed
 from cascade.episodes.rows import Read
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.logs.schema import UNJUDGED, Dropped
-from cascade.money import Price
 from cascade.text import counted
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """The rows to read: values by column, or COLUMN=VALUE pairs."""
 Models: TypeAlias = str | Sequence[str] | None
 """Models by name, the cheapest first, as a list or joined by commas."""
-LogGiven: TypeAlias = str | PathLike[str] | Reading
-"""A log by its name or its file, or one that `open_log` has read."""
+Files: TypeAlias = str | Path | Iterable[str | Path] | None
+"""One file of reviews, several, or none."""
 
 
-class LogAsked(NamedTuple):
-    """The name of a log, and the options of `open_log` for it."""
+class LogOptions(NamedTuple):
+    """A log that is to be read, by its name, and the options of `open_log` for it; or one that was read, without any.
 
-    source: LogGiven
+    >>> LogOptions("demo", where=["split=test"]).command
+    'demo --where split=test'
+    """
+
+    log: str | PathLike[str] | Reading
     where: Where = None
     matcher: str | None = None
     reference: str | None = None
     models: Models = None
+    reviews: Files = None
+    label_rate: float | None = None
+
+    @classmethod
+    def of(cls, log: Log) -> LogOptions:
+        """Return the options of a log; none for one that was given without."""
+        return log if isinstance(log, LogOptions) else cls(log)
 
     @property
-    def named(self) -> tuple[str, ...]:
-        """The requested models, in their order."""
-        listed = self.models.split(",") if isinstance(self.models, str) else self.models or ()
-        return tuple([name.strip() for name in listed if name.strip()])
+    def ordered(self) -> tuple[str, ...]:
+        """The names of the models, in their order."""
+        names = self.models.split(",") if isinstance(self.models, str) else self.models or ()
+        return tuple([name.strip() for name in names if name.strip()])
 
     @property
-    def options(self) -> list[tuple[str, str]]:
-        """The same options, as written on the command line."""
-        named = {"--matcher": self.matcher, "--reference": self.reference, "--models": ",".join(self.named)}
+    def files(self) -> tuple[Path, ...]:
+        """The files of reviews."""
+        listed = (self.reviews,) if isinstance(self.reviews, str | Path) else self.reviews or ()
+        return tuple(map(Path, listed))
+
+    @property
+    def command(self) -> str:
+        """The log and the options, as a command line has them."""
+        named = {"--matcher": self.matcher, "--reference": self.reference, "--models": ",".join(self.ordered)}
         where = [("--where", f"{column}={value}") for column, value in parse_where(self.where or ()).items()]
-        return [*where, *((option, one) for option, one in named.items() if one)]
+        reviews = [("--reviews", str(file)) for file in self.files]
+        rate = [] if self.label_rate is None else [("--label-rate", f"{self.label_rate:g}")]
+        options = [*where, *((option, value) for option, value in named.items() if value), *reviews, *rate]
+        return " ".join([shlex.quote(str(self.log)), *(f"{option} {shlex.quote(value)}" for option, value in options)])
+
+    @property
+    def against_reference(self) -> LogOptions:
+        """The options without the log's labels: an output is right if it equals the reference's."""
+        if isinstance(self.log, Reading) or self.reference is not None:
+            return self
+        return self._replace(reference=self.ordered[-1] if self.ordered else GUIDE)
+
+
+Log: TypeAlias = str | PathLike[str] | Reading | LogOptions
+"""A log by its name or its file, with options or without; or one that `open_log` has read."""
 
 
 def open_log(
-    source: str,
+    log: str | PathLike[str],
     *,
     where: Where = None,
     matcher: str | None = None,
@@ -70,7 +100,7 @@ def open_log(
     """Read a log once, to pass it to several functions.
 
     Args:
-        source: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder" or "demo-requests".
+        log: a file (.jsonl, .parquet), a store's URL, "demo", "demo-ladder" or "demo-requests".
         where: only rows that have these values in these columns are read.
         matcher: judges every answer again that can be compared with gold answers or with the reference's output.
         reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
@@ -87,19 +117,52 @@ def open_log(
     >>> open_log("demo").reads[0].log.n
     244
     """
-    asked = LogAsked(source, where, matcher, reference, models)
-    return read_judged(asked, ReviewOptions.of(reviews, label_rate), None, tell)
+    return read_judged(LogOptions(log, where, matcher, reference, models, reviews, label_rate), None, tell)
 
 
-def read_log(asked: LogAsked, tell: Tell) -> Reading:
-    """Read a log, or return one that was read already. Raises as `open_log`."""
-    if isinstance(asked.source, Reading):
-        if any(asked[1:]):
+def read_judged(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
+    """Read a log as `read_log`; with reviews only the drawn questions, since the loss of the others is unknown.
+
+    Raises:
+        UsageError: as there; or none was drawn.
+    """
+    reading, reads = read_log(options, kind, tell), list[Read]()
+    for read in reading.reads:
+        drawn = read.log.drawn
+        reads.append(read if drawn is None else read._replace(log=read.log.take(drawn)))
+    if not all(read.log.n for read in reads):
+        raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
+    return reading._replace(reads=tuple(reads))
+
+
+def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
+    """Read a log, or return one that was read; if there are reviews, they are its labels.
+
+    Args:
+        options: the log.
+        kind: the kind of promise; None: the kind that the reviews asked about.
+        tell: is called with each notice about the log.
+
+    Raises:
+        UsageError: the log or the reviews cannot be read, or do not suit the kind.
+    """
+    if options.files:
+        return _reviewed(options, kind, tell)
+    if options.label_rate is not None:
+        raise UsageError("--label-rate goes with --reviews FILE.")
+    if isinstance(options.log, Reading):
+        if any(options[1:]):
             raise UsageError("This log has been read already: pass where, matcher and the other options to open_log.")
-        return asked.source
-    dropped, where = Dropped(), parse_where(asked.where or ())
-    how: dict[str, Any] = {"matcher": asked.matcher, "reference": asked.reference, "models": asked.named}
-    reading = opening.open_log(fspath(asked.source), where, dropped, **how)
+        return options.log
+    dropped, where = Dropped(), parse_where(options.where or ())
+    reading = opening.open_log(
+        fspath(options.log),
+        where,
+        dropped,
+        matcher=options.matcher,
+        reference=options.reference,
+        models=options.ordered,
+    )
     if dropped.describe():
         tell(dropped.describe())
     if many := dropped.rows[UNJUDGED]:
@@ -111,7 +174,27 @@ def read_log(asked: LogAsked, tell: Tell) -> Reading:
         )
     for read in reading.reads if reading.unlabelled else ():
         tell(about_truth(read, unjudged=reading.unjudged))
-    return reading
+    return reading._replace(command=options.command)
+
+
+def _reviewed(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
+    from cascade.review.labels import judgements
+    from cascade.review.pairs import compare
+    from cascade.review.reviews import read_reviews
+
+    reviews = [read_reviews(path) for path in options.files]
+    unreviewed = options._replace(reviews=None, label_rate=None)
+    reading = read_log(unreviewed.against_reference, kind, tell)
+    outputs = compare(reading.rows, options.matcher or reviews[0].terms.matcher)
+    judged = judgements(outputs, reviews, kind or reviews[0].terms.ask, options.label_rate)
+    reads = reviewed(outputs.labelled, judged, Dropped())
+    for log in [read.log for read in reads]:
+        unjudged = (log.answers & np.isnan(log.right)).any(axis=1)
+        missing = 0 if log.drawn is None else int(np.count_nonzero(unjudged & log.drawn))
+        if missing:
+            lack = f"{counted(missing, 'question')} drawn for review lack a judgement, which counts as a loss"
+            tell(f"{log.name}: {lack}")
+    return reading._replace(reads=tuple(reads), command=options.command)
 
 
 def reads_for(reading: Reading, kind: str | None, comparator: str | None = None) -> tuple[Read, ...]:
@@ -136,29 +219,18 @@ def reads_for(reading: Reading, kind: str | None, comparator: str | None = None)
 
 def _check_truth(rules: Kind, read: Read) -> None:
     """Raise UsageError if "right" in a log does not mean what a kind of promise is about."""
-    truth, where = read.facts.truth, read.log.name
+    truth, name = read.facts.truth, read.log.name
     if "judgements" in rules.needs and (truth is None or truth.kind is None):
         raise UsageError(f"{rules.name} needs people's judgements of the outputs: cascade review, then --reviews FILE.")
     if truth is not None and truth.kind not in {None, rules.name}:
-        raise UsageError(f"In {where} people judged the outputs for {truth.kind}, not for {rules.name}.")
+        raise UsageError(f"In {name} people judged the outputs for {truth.kind}, not for {rules.name}.")
     if truth is not None and truth.kind is None and not rules.compares:
         raise UsageError(
-            f"{rules.name} needs labels, but in {where} right means equal to what {truth.reference} gives: ask for "
+            f"{rules.name} needs labels, but in {name} right means equal to what {truth.reference} gives: ask for "
             "--promise agreement, or read a log with labels without --reference, or name the matcher that judges by "
             "the accepted answers where the log has them (column gold): --matcher exact, or have the outputs that "
             "differ judged: cascade review, then --reviews FILE (regret, preference)."
         )
-
-
-def refuse_other_prices(reading: Reading, prices: Mapping[str, Price | None], whose: str, advice: str) -> None:
-    """Refuse a log whose costs were computed at other prices, by model, than those of `whose`. Raises UsageError."""
-    differing = [each.describe() for each in mispriced(reading.rows(), prices)]
-    if differing:
-        raise UsageError(f"the log was costed at other prices than {whose}: {'; '.join(differing)}; {advice}")
-
-
-CONFIGURED = "the configuration", "collect a new log, or set the prices of this one in the configuration"
-"""Whose prices those of a configuration are, and what to do where a log has others."""
 
 
 def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
@@ -169,7 +241,7 @@ def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     """
     if isinstance(where, Mapping):
         return dict(where)
-    pairs = [one.partition("=") for one in where]
+    pairs = [pair.partition("=") for pair in where]
     bad = [column for column, equals, _ in pairs if not equals or not column]
     if bad:
         raise UsageError(f"--where takes COLUMN=VALUE, as in --where split=test; not {', '.join(bad)}.")
@@ -181,137 +253,35 @@ def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
 
 
 _T = TypeVar("_T")
-_WRONG_CALL = UsageError.exit_code
 
 
 class Problems:
-    """The problems of a call found so far; `refuse` ends the check."""
+    """The problems of a call so far; `refuse` ends the check."""
 
     def __init__(self) -> None:
-        self._found: dict[str, CascadeError] = {}
-
-    def add(self, said: str) -> None:
-        """Note a problem, a sentence."""
-        self._found.setdefault(said, UsageError(said))
-
-    @contextmanager
-    def noted(self) -> Iterator[None]:
-        """Note an error of the call instead of raising it; other errors, such as `NotCertifiedError`, are raised."""
-        try:
-            yield
-        except CascadeError as error:
-            self._note(error)
+        self._errors: dict[str, CascadeError] = {}
 
     def of(self, make: Callable[[], _T]) -> _T | None:
-        """Call `make` and return its result; if it raises, note the error and return None."""
+        """Call `make` and return its result; note an error of the call and return None. Others are raised."""
         try:
             return make()
         except CascadeError as error:
-            self._note(error)
+            if error.exit_code != UsageError.exit_code:
+                raise
+            self._errors.setdefault(str(error), error)
         return None
 
-    def _note(self, error: CascadeError) -> None:
-        if error.exit_code != _WRONG_CALL:
-            raise error
-        self._found.setdefault(str(error), error)
-
     def refuse(self) -> None:
-        """Raise the noted problems, if any: one as it is, several as a list."""
-        found = list(self._found.values())
-        if len(found) == 1:
-            raise found[0]
-        if found:
-            raise UsageError(f"{len(found)} problems:" + "".join(f"\n  - {_set_in(one)}" for one in found))
+        """Raise the noted problems, if any: a single error as it is, several as a list."""
+        errors = list(self._errors.values())
+        if len(errors) == 1:
+            raise errors[0]
+        if errors:
+            raise UsageError(f"{len(errors)} problems:" + "".join(f"\n  - {_as_item(error)}" for error in errors))
 
 
-def _set_in(error: CascadeError) -> str:
+def _as_item(error: CascadeError) -> str:
     """Return an error's message as an item of a list; a nested list is indented, one with a single entry is inlined."""
     if isinstance(error, ConfigError) and len(error.problems) == 1 and str(error) == str(ConfigError(error.problems)):
         return error.problems[0]
     return str(error).replace("\n", "\n  ")
-
-
-Files: TypeAlias = str | Path | Iterable[str | Path] | None
-"""One file of reviews, several, or none."""
-
-
-class ReviewOptions(NamedTuple):
-    """The reviews that serve as labels, and the drawing rate up to which reviews count; None: all count."""
-
-    files: Sequence[Path] = ()
-    rate: float | None = None
-
-    @property
-    def options(self) -> list[tuple[str, str]]:
-        """The same options, as written on the command line."""
-        rate = [] if self.rate is None else [("--label-rate", f"{self.rate:g}")]
-        return [*(("--reviews", str(path)) for path in self.files), *rate]
-
-    @classmethod
-    def of(cls, files: Files, rate: float | None) -> ReviewOptions:
-        """Return the options.
-
-        Raises:
-            UsageError: a rate is given without reviews.
-        """
-        listed = () if files is None else (files,) if isinstance(files, str | Path) else files
-        found = cls(tuple(map(Path, listed)), rate)
-        if not found.files and rate is not None:
-            raise UsageError("--label-rate goes with --reviews FILE.")
-        return found
-
-
-def read_reviewed(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Reading:
-    """Read a log; if there are reviews, they are its labels.
-
-    Args:
-        asked: the log.
-        reviews: the judgements.
-        kind: the kind of promise; None: the kind that the reviews asked about.
-        tell: is called with each notice about the log.
-
-    Raises:
-        UsageError: the log or the reviews cannot be read, or do not suit the kind.
-    """
-    if not reviews.files:
-        return read_log(asked, tell)
-    from cascade.review.labels import judgements
-    from cascade.review.pairs import compare
-    from cascade.review.reviews import read_reviews
-
-    files = [read_reviews(path) for path in reviews.files]
-    reading = read_log(compared(asked), tell)
-    pairs = compare(reading.rows, asked.matcher or files[0].terms.matcher)
-    judged = judgements(pairs, files, kind or files[0].terms.ask, reviews.rate)
-    reads = reviewed(pairs.labelled, judged, Dropped())
-    for read in reads:
-        log = read.log
-        missing = (
-            0 if log.drawn is None else np.count_nonzero((log.answers & np.isnan(log.right)).any(axis=1) & log.drawn)
-        )
-        if missing:
-            lack = f"{counted(int(missing), 'question')} drawn for review lack a judgement, which counts as a loss"
-            tell(f"{log.name}: {lack}")
-    return reading._replace(reads=tuple(reads))
-
-
-def read_judged(asked: LogAsked, reviews: ReviewOptions, kind: str | None, tell: Tell) -> Reading:
-    """Read a log as `read_reviewed`; with reviews only the drawn questions, since the loss of the others is unknown.
-
-    Raises:
-        UsageError: as there; or none was drawn.
-    """
-    reading = read_reviewed(asked, reviews, kind, tell)
-    drawn = [
-        read if read.log.drawn is None else read._replace(log=read.log.take(read.log.drawn)) for read in reading.reads
-    ]
-    if not all(read.log.n for read in drawn):
-        raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
-    return reading._replace(reads=tuple(drawn))
-
-
-def compared(asked: LogAsked) -> LogAsked:
-    """Return the options that read a log without its labels: an output is right if it equals the reference's."""
-    if isinstance(asked.source, Reading) or asked.reference is not None:
-        return asked
-    return asked._replace(reference=asked.named[-1] if asked.named else GUIDE)

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
 from cascade.api.output import Tell
+from cascade.conformal.certificate import Certificate
+from cascade.conformal.scope import unlike
 from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.logs.schema import LAST_ONLY
+from cascade.money import exact_dollars
 from cascade.text import capital, counted
 
 GUIDE = "the guide"
@@ -136,3 +139,26 @@ def _mean_cost(read: Read, at: int) -> float | None:
     log = read.log
     known = log.bought[:, at] & (log.cost_nano_usd[:, at] >= 0)
     return float(log.cost_nano_usd[known, at].mean()) if known.any() else None
+
+
+def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
+    """Return how many requests of a log no certificate covers, and their cost, as a sentence; None if there are none.
+
+    They are of a segment without a certificate, or of a kind that the requests that certify do not have.
+    """
+    log, first, rows = read.log, next(iter(certificates.values()), None), list[int]()
+    if first is None:
+        return None
+    for row, (name, segment) in enumerate(zip(log.ids, log.segments, strict=True)):
+        certificate = certificates.get(segment or "") if first.covers == "segment" else first
+        kind = read.facts.kinds.get(name)
+        if certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests")))):
+            rows.append(row)
+    if not rows:
+        return None
+    costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]
+    known = costs[costs >= 0]
+    cost = exact_dollars(round(float(known.mean()) * len(rows))) if known.size else "an unknown amount"
+    share = f"{100 * len(rows) / log.n:.1f} % of the log"
+    requests = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
+    return f"{requests}: the guide answers such requests, which costs {cost} for those"

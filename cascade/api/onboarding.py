@@ -4,18 +4,16 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from cascade.api.collecting import collect
 from cascade.api.fitting import FitResult, fit
-from cascade.api.logs import LogAsked, Where, read_log
-from cascade.api.output import Result, Tell, plain_text, warn
+from cascade.api.logs import Log, LogOptions, read_log
+from cascade.api.output import Result, Tell, warn
+from cascade.api.study import promise_options
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
 from cascade.conformal.promise import Promise
@@ -25,6 +23,7 @@ from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import config as strategies
+from cascade.reports.report import Report
 from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]
@@ -45,34 +44,26 @@ class OnboardingResult(Result):
     output: Path
     fitted: FitResult
 
-    def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        promise = self.fitted.done.promise
-        yield Text(plain_text(f"{self.model} before {self.reference}, on {self.fitted.done.requests} probes:"))
-        *lines, _ = self.fitted.parts(width)  # the last says how to write it
-        yield from lines
-        sure = "" if promise.confidence is None else f" --confidence {promise.confidence:g}"
-        asked = f"--promise {promise.kind} --risk {promise.risk:g}{sure}"
-        yield Text(f"Next: cascade fit {shlex.quote(str(self.output))} {asked} -o policy", no_wrap=True)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document of `onboard --json`."""
-        head = {"model": self.model, "reference": self.reference, "output": str(self.output)}
-        return {**head, "fit": self.fitted.to_dict()}
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The report of the fit, between what it is about and the command that repeats it."""
+        (report,), requests = self.fitted.reports, self.fitted.done.requests
+        head = f"{self.model} before {self.reference}, on {requests} probes:"
+        promise = " ".join(promise_options(self.fitted.done.promise))
+        following = f"Next: cascade fit {shlex.quote(str(self.output))} {promise} -o policy"
+        document = {"model": self.model, "reference": self.reference, "output": str(self.output)}
+        lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
+        return (replace(report, lines=lines, document={**document, "fit": self.fitted.to_dict()}),)
 
 
 def onboard(
     model: str,
-    log: str | Path,
+    log: Log,
     output: str | Path,
     *,
     probes: int = 100,
     config: str | Path | CascadeConfig = "cascade.yaml",
-    promise: str = "regret",
-    risk: float = 0.05,
-    confidence: float = 0.9,
-    where: Where = None,
-    matcher: str | None = None,
+    promise: Promise = Promise("regret", 0.05, 0.9),  # noqa: B008 - frozen
     concurrency: int = 8,
     seed: int = 0,
     tell: Tell = warn,
@@ -84,15 +75,11 @@ def onboard(
 
     Args:
         model: the new model: its key or its name under models in the configuration.
-        log: a log (.jsonl, .parquet, a store's URL), demo, demo-ladder or demo-requests.
+        log: a log, or its name; a matcher among its options judges the new answers too.
         output: the log of the probes: .jsonl or .parquet. Requests recorded there are not asked again.
         probes: how many of the log's requests are asked.
         config: the configuration.
-        promise: the kind of promise that the policy has to keep.
-        risk: the share of requests that may be lost.
-        confidence: the probability that no more are lost.
-        where: only rows with COLUMN=VALUE. Repeatable.
-        matcher: judge the answers again, against the gold answers, with this matcher.
+        promise: what the policy has to keep.
         concurrency: how many requests run at once.
         seed: seed of the random draws. More probes with the same seed ask the same requests and some more.
         tell: is called with each notice about the log or the call.
@@ -103,8 +90,10 @@ def onboard(
         ProviderError: the new model failed.
     """
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
-    place, wanted, file = _place(settings, model), Promise(promise, risk, confidence), Path(output)
-    last = _reference(read_log(LogAsked(str(log), where, matcher), tell).rows(), "labels" in wanted.rules.needs)
+    place, file = _place(settings, model), Path(output)
+    options = LogOptions.of(log)
+    reading, matcher = read_log(options, promise.kind, tell), options.matcher
+    last = _reference(reading.rows(), "labels" in promise.rules.needs)
     asked = _asked(last, probes, seed)
     name, reference = settings.models[place].model, str(last[asked[0].id]["model"])
     if name == reference:
@@ -121,7 +110,7 @@ def onboard(
     same = {"horizon": 2, "walk": None, "dataset": f"{name} > {reference}", "parents": None, "kept": None}
     pairs = ((1, new), (2, old))
     write_rows(file, [{**row, **same, "step": step, "source": row["model"]} for step, rows in pairs for row in rows])
-    fitted = fit(LogAsked(str(file), matcher=matcher), wanted, FitSettings(seed=seed), tell=tell)
+    fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
     return OnboardingResult(name, reference, file, fitted)
 
 

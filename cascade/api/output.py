@@ -1,18 +1,18 @@
 """Results of the public functions (`Result`), their notices (`Tell`), and how text and tables are displayed.
 
 No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
-lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`. A table of figures fits a terminal.
+lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`.
 """
 
 from __future__ import annotations
 
-import io
+import html
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from decimal import Decimal
-from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
@@ -21,6 +21,9 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.errors import CascadeError
+
+if TYPE_CHECKING:
+    from cascade.reports.report import Report
 
 _CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
 
@@ -100,10 +103,6 @@ def warn(text: str) -> None:
     logging.getLogger("cascade").warning("%s", text)
 
 
-_WIDTH = 110
-"""The default width of a summary, in columns: that of a notebook's cell."""
-
-
 class Result(ABC):
     """The result of a function of the package. `print(result)` shows what the command line prints.
 
@@ -112,133 +111,44 @@ class Result(ABC):
     """
 
     @property
+    @abstractmethod
+    def reports(self) -> tuple[Report, ...]:
+        """What it says: a report, or one for each data set."""
+
+    @property
     def error(self) -> CascadeError | None:
         """The error with which the command ends although there is a result; None if all is well."""
         return None
 
-    @abstractmethod
-    def parts(self, width: int) -> Iterator[RenderableType]:
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
-
-    @abstractmethod
     def to_dict(self) -> dict[str, Any]:
         """Return the figures as plain values. Costs are in USD; unknown is None."""
+        (report,) = self.reports
+        return dict(report.document)
 
-    def summary(self, width: int = _WIDTH) -> str:
-        """Return what the command line prints, as plain text `width` columns wide."""
-        console = SafeConsole(file=io.StringIO(), width=width, highlight=False, no_color=True, force_terminal=False)
-        for part in self.parts(width):
-            console.print(part, crop=False)
-        text: str = console.file.getvalue()  # type: ignore[attr-defined]
-        return "\n".join(line.rstrip() for line in text.splitlines()).strip("\n")
+    def text(self, *, details: bool = False) -> str:
+        """Return what the command line prints: a few lines, and with `details` the tables too."""
+        several, texts = len(self.reports) > 1, list[str]()
+        for report in self.reports:
+            texts.append(f"{report.title}\n" * (several and bool(report.title)) + report.text(details=details))
+        return shown("\n\n".join(texts))
+
+    def markdown(self) -> str:
+        """Return it as a page, tables included."""
+        return shown("\n".join(report.markdown() for report in self.reports))
 
     def __str__(self) -> str:
-        return self.summary()
+        return self.text()
 
     def _repr_html_(self) -> str:
-        """Return the summary for a notebook, every character of it escaped."""
-        console = SafeConsole(file=io.StringIO(), width=_WIDTH, highlight=False, record=True)
-        for part in self.parts(_WIDTH):
-            console.print(part, crop=False)
-        block = '<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{code}</pre>'
-        return console.export_html(inline_styles=True, code_format=block)
+        """Return the text for a notebook, every character of it escaped."""
+        return f'<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{html.escape(str(self))}</pre>'
 
 
-_Line = TypeVar("_Line")
-
-# --- tables ---
-
-
-class Column(NamedTuple, Generic[_Line]):
-    """A column of figures.
-
-    Attributes:
-        head: its name.
-        from_width: the least width of a terminal that shows the column.
-        cell: returns the cell of a line, as markup.
-    """
-
-    head: str
-    from_width: int
-    cell: Callable[[_Line], str]
-
-
-def table(
-    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, left: int = 1, wrap: int = 0, name_width: int = 0
-) -> Table:
-    """Return a table without rules.
-
-    Args:
-        heads: the columns' names.
-        rows: the cells; a text as markup.
-        left: how many columns are left-aligned; the others, with figures, are right-aligned.
-        wrap: how many columns at the end may wrap; the others never do.
-        name_width: the least width of the first column; a longer name is cut.
-    """
-    made = Table(box=None, padding=(0, 1, 0, 0))
-    for place, head in enumerate(heads):
-        broken = place >= len(heads) - wrap
-        made.add_column(
-            head,
-            justify="left" if place < left or broken else "right",
-            no_wrap=not broken,
-            overflow="fold" if broken else "ellipsis",
-            min_width=name_width if not place and name_width else None,
-        )
+def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
+    """Return a table without rules: the names of its columns and its cells, as markup; the first column to the left."""
+    columns = Table(box=None, padding=(0, 1, 0, 0))
+    for at, head in enumerate(heads):
+        columns.add_column(head, justify="right" if at else "left", no_wrap=True, overflow="ellipsis")
     for row in rows:
-        made.add_row(*row)
-    return made
-
-
-def figures(
-    lines: Sequence[_Line],
-    columns: Sequence[Column[_Line]],
-    width: int,
-    name: Callable[[_Line, int], Text],
-    *,
-    head: str = "",
-    least_name: int = 0,
-    style: Callable[[_Line], str] = lambda _: "",
-    why: Callable[[_Line], Text] | None = None,
-) -> Table:
-    """Return a table with a line for each item, and as many columns of figures as fit.
-
-    Args:
-        lines: what the lines are about.
-        columns: the figures.
-        width: columns of the terminal.
-        name: returns the first cell of a line, cut to a number of columns.
-        head: the name of the first column.
-        least_name: the least width of the first column.
-        style: returns the style of a line.
-        why: returns a last cell, which may wrap.
-    """
-    shown = [column for column in columns if column.from_width <= width]
-    cells = [[column.cell(line) for column in shown] for line in lines]
-    texts = [
-        [Text.from_markup(cell).cell_len for cell in (one.head, *(row[k] for row in cells))]
-        for k, one in enumerate(shown)
-    ]
-    taken = sum(max(widths) + 1 for widths in texts)
-    made = table([head, *(one.head for one in shown), *([""] if why else [])], [], wrap=1 if why else 0)
-    for line, row in zip(lines, cells, strict=True):
-        last = [] if why is None else [why(line)]
-        made.add_row(name(line, max(least_name, width - taken - 1)), *row, *last, style=style(line))
-    return made
-
-
-def listed(items: Iterable[str]) -> Table:
-    """Return sentences as a list, one per line."""
-    made = Table.grid(padding=(0, 1))
-    for item in items:
-        made.add_row("-", Text(plain_text(item)))
-    return made
-
-
-def per_thousand(usd: float | None) -> str:
-    """Return a cost in USD per question as USD per 1,000 questions, with three significant digits.
-
-    >>> per_thousand(0.000123456), per_thousand(None)
-    ('$0.123', '-')
-    """
-    return "-" if usd is None else dollars(Decimal(repr(usd * 1_000)))
+        columns.add_row(*row)
+    return columns

@@ -11,11 +11,8 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from rich.console import RenderableType
-from rich.text import Text
-
 from cascade.api.judging import reviews_of
-from cascade.api.output import Result, plain_text
+from cascade.api.output import Result
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.episodes.store import Store
@@ -25,6 +22,7 @@ from cascade.modes.people import check_terms
 from cascade.modes.plan import Plan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
+from cascade.reports.report import Report
 
 LEASE_S = 300.0
 """Seconds after which another process may resume an unfinished look, whose process may have been killed."""
@@ -45,14 +43,11 @@ class Promotion(Result):
     promoted: bool
     page: Mapping[str, Any]
 
-    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        for sentence in _sentences(self):
-            yield Text(plain_text(sentence))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        return {"cascade": self.cascade, "promoted": self.promoted, **self.page}
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The arithmetic in sentences."""
+        document = {"cascade": self.cascade, "promoted": self.promoted, **self.page}
+        return (Report(tuple(_sentences(self)), document=document),)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,13 +62,11 @@ class PromotionPlan(Result):
     cascade: str
     plan: Plan
 
-    def parts(self, width: int) -> Iterator[RenderableType]:  # noqa: ARG002 - sentences
-        """Yield the parts of the printed result, for a terminal `width` columns wide."""
-        yield Text(plain_text(f"{self.cascade}: {self.plan.describe()}"))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values."""
-        return {"cascade": self.cascade, **self.plan._asdict()}
+    @property
+    def reports(self) -> tuple[Report, ...]:
+        """The plan in a sentence."""
+        line = f"{self.cascade}: {self.plan.describe()}"
+        return (Report((line,), document={"cascade": self.cascade, **self.plan._asdict()}),)
 
 
 def promote(

@@ -48,7 +48,7 @@ def demo(
     out.print(_HEAD.format(base=base, guide=guide), soft_wrap=True)
     out.print("\n[bold]1. Fit a policy[/] on a log of other messages, which ships with the package")
     fitted = None if tiny else fit_requests(config)
-    lines = [_TINY] if fitted is None else map(plain, fitted.report.lines[:-1])  # the last says how to write it
+    lines = [_TINY] if fitted is None else map(plain, fitted.reports[0].lines[:-1])  # the last says how to write it
     out.print("\n".join(lines), soft_wrap=True)
     out.print(f"\n[bold]2. Serve[/] {requests} new messages; the guide alone is asked too, to compare")
     fetch([weights.known(name) for name in dict.fromkeys((base, guide))])

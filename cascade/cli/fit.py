@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from cascade.api.fitting import fit
-from cascade.api.logs import LogAsked
+from cascade.api.logs import LogOptions
 from cascade.cli import options as opt
 from cascade.cli.main import print_result, say
 from cascade.conformal.promise import KINDS, Promise
@@ -64,14 +63,13 @@ def fit_log(
 
         chosen = parse_yaml(policy, "--policy")
     settings = FitSettings(chosen, learns, newest, by_segment, abstain, levels, expires_days, seed)
-    done = fit(
-        LogAsked(log, where, matcher, reference, models),
+    result = fit(
+        LogOptions(log, where, matcher, reference, models, reviews),
         Promise(promise, risk, confidence, rate),
         settings,
-        reviews=reviews,
         config=config,
         output=output,
         force=force,
         tell=say,
     )
-    print_result(replace(done, details=details), as_json=as_json)
+    print_result(result, as_json=as_json, details=details)

@@ -52,14 +52,15 @@ def say(text: str) -> None:
     notes().print(plain(text), style="yellow", soft_wrap=True)
 
 
-def print_result(result: Result, *, as_json: bool) -> None:
-    """Print a result, as text for this terminal or as one JSON document; raise its error, if it has one."""
+def print_result(result: Result, *, as_json: bool, details: bool = False) -> None:
+    """Print a result, as text or as one JSON document; raise its error, if it has one.
+
+    No line is broken: a command with a line break could not be run.
+    """
     if as_json:
         print_json(result.to_dict())
     else:
-        out = console()
-        for part in result.parts(out.width):
-            out.print(part, crop=False)  # a command with a line break could not be run
+        sys.stdout.write(f"{result.text(details=True) if details else result}\n")
     if result.error is not None:
         raise result.error
 

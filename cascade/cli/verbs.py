@@ -8,11 +8,13 @@ from typing import Annotated
 import typer
 
 from cascade.api.evaluating import evaluate
+from cascade.api.logs import LogOptions
 from cascade.api.onboarding import onboard
 from cascade.api.promoting import promote
 from cascade.api.verifying import verify
 from cascade.cli import options as opt
 from cascade.cli.main import print_result, say
+from cascade.conformal.promise import Promise
 
 
 def evaluate_log(
@@ -36,20 +38,8 @@ def evaluate_log(
 
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
-    result = evaluate(
-        log,
-        policy,
-        audits=audits,
-        level=level,
-        where=where,
-        matcher=matcher,
-        models=models,
-        reviews=reviews,
-        label_rate=label_rate,
-        seed=seed,
-        tell=say,
-    )
-    print_result(result, as_json=as_json)
+    options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
+    print_result(evaluate(options, policy, audits=audits, level=level, seed=seed, tell=say), as_json=as_json)
 
 
 def verify_policy(
@@ -69,18 +59,8 @@ def verify_policy(
 
     Example: cascade verify policy episodes.parquet
     """
-    result = verify(
-        directory,
-        log,
-        config=config,
-        where=where,
-        matcher=matcher,
-        models=models,
-        reviews=reviews,
-        label_rate=label_rate,
-        tell=say,
-    )
-    print_result(result, as_json=as_json)
+    options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
+    print_result(verify(directory, options, config=config, tell=say), as_json=as_json)
 
 
 def promote_policy(
@@ -130,15 +110,11 @@ def onboard_model(
     """
     result = onboard(
         model,
-        log,
+        LogOptions(log, where, matcher),
         output,
         probes=probes,
         config=config,
-        promise=promise,
-        risk=risk,
-        confidence=confidence,
-        where=where,
-        matcher=matcher,
+        promise=Promise(promise, risk, confidence),
         concurrency=concurrency,
         seed=seed,
         tell=say,

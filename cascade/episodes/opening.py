@@ -8,13 +8,13 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing
 from importlib import resources
+from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Reading, as_ladder, as_offers, read
-from cascade.episodes.store import Store
 from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.logs.importers import read_log
@@ -104,6 +104,8 @@ def rows_of(
 
 def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows in a store, by its URL (sqlite:///log.db, postgresql://…)."""
+    from cascade.episodes.store import Store  # which a log in a file does not need
+
     wanted = checked_where(where)
     with closing(Store.open(url, read_only=True)) as store:
         yield from store.read(wanted)
@@ -156,3 +158,9 @@ def _check_there(given: str) -> None:
         return  # the code that opens the file reports that it is missing
     if not os.path.lexists(name):
         raise UsageError(f"There is no file {name}{did_you_mean(name, SHIPPED)}.")
+
+
+def file_of(log: str | PathLike[str]) -> Path | None:
+    """Return the file of a log by its name; None if it is a shipped log, a store, or missing."""
+    name = str(log).removeprefix(LADDER).removeprefix(OFFERS)
+    return None if name in SHIPPED or is_url(name) or not Path(name).is_file() else Path(name)

@@ -42,6 +42,7 @@ class Reading(NamedTuple):
         matcher: the matcher that judged the answers, if one was named.
         unlabelled: the log does not say which answers are right, so the reference's output does, unasked.
         unjudged: such a log has accepted answers, but no matcher was named to judge by them.
+        command: its name and the options that choose and judge its rows, as a command line has them.
     """
 
     reads: tuple[Read, ...]
@@ -49,6 +50,7 @@ class Reading(NamedTuple):
     matcher: str | None = None
     unlabelled: bool = False
     unjudged: bool = False
+    command: str = "LOG"
 
     def compared(self, comparator: str | None = None) -> Reading:
         """Return the same log with the reference's output as the truth, by default under the log's own comparator.
@@ -60,7 +62,7 @@ class Reading(NamedTuple):
         truths = [read.facts.truth for read in self.reads]
         if all(truth is not None and wanted in {None, truth.comparator} for truth in truths):
             return self
-        return _compared(self.rows, wanted, Dropped())
+        return _compared(self.rows, wanted, Dropped())._replace(command=self.command)
 
 
 def read(

@@ -34,7 +34,7 @@ from cascade.files import content, damaged, json_bytes, json_of, unwritten, writ
 from cascade.policies.policy import Policy
 from cascade.policies.simple import POLICIES
 from cascade.registry import Registry, subclass_of
-from cascade.table import Node
+from cascade.table import Log, Node
 
 FORMAT = "1.0"
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
@@ -105,6 +105,12 @@ class PolicyDirectory:
         """The level that serves by default: the one with the risk that was asked for; None without levels."""
         asked = None if self.promise is None else self.promise.risk
         return next((name for name, risk in self.levels.items() if risk == asked), None)
+
+    def refuse_other_plan(self, log: Log) -> None:
+        """Raise UsageError if a log is of another plan."""
+        nodes, plan = ([node.name for node in nodes] for nodes in (log.nodes, self.plan))
+        if nodes != plan:
+            raise UsageError(f"The policy is for {', '.join(plan)}, and {log.name} has {', '.join(nodes)}.")
 
     def certified(self, *certificates: Certificate) -> PolicyDirectory:
         """Return it with these certificates instead."""

@@ -57,9 +57,7 @@ def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:
     Raises:
         UsageError: the log is of another plan.
     """
-    there, plan = [node.name for node in log.nodes], [node.name for node in read.plan]
-    if there != plan:
-        raise UsageError(f"The policy is for {', '.join(plan)}, and {log.name} has {', '.join(there)}.")
+    read.refuse_other_plan(log)
     each = read.certificates
     if any(certificate.covers == "level" for certificate in each.values()):
         return {f"level {name}": Served(read.policy, certificate.point) for name, certificate in each.items()}
@@ -111,7 +109,8 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     rows = [(text, *(_shown(key, each) for each in figures.values())) for key, text in _FIGURES.items()]
     document = {"log": log.name, "promise": asdict(promise), "requests": many, "groups": groups, "figures": figures}
     document |= {"lacking": whole.n - many, "seen": many - fresh.n, "fresh_loss": fresh_lost}
-    return Report(tuple(lines), (Table("Means, 95 % intervals", ("", *figures), tuple(rows)),), document)
+    table = Table("Means, 95 % intervals", ("", *figures), tuple(rows))
+    return Report(tuple(lines), (table,), document, log.name)
 
 
 def _check_signals(log: Log, *policies: Policy) -> None:

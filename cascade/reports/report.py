@@ -40,11 +40,13 @@ class Report:
         lines: what a reader with ten seconds needs, a sentence each.
         tables: the details.
         document: the same figures as plain JSON values; money in USD.
+        title: what it is about: the name of a log.
     """
 
     lines: tuple[str, ...]
     tables: tuple[Table, ...] = ()
     document: Mapping[str, Any] = field(default_factory=dict)
+    title: str = ""
 
     def text(self, *, details: bool = False) -> str:
         """Return it for a terminal: the lines; with `details` the tables too."""
@@ -52,7 +54,9 @@ class Report:
 
     def markdown(self) -> str:
         """Return it as a page, tables included."""
-        return "\n".join(["\n\n".join(self.lines), *(line for table in self.tables for line in _page(table))]) + "\n"
+        head = [f"# {self.title}\n"] if self.title else []
+        tables = [line for table in self.tables for line in _page(table)]
+        return "\n".join([*head, "\n\n".join(self.lines), *tables]) + "\n"
 
 
 def _page(table: Table) -> Iterator[str]:

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
+from cascade.episodes.reading import Reading
+from cascade.identity import identity
+from cascade.logs.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.policies.simple import LENGTH
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent
 
+_SHOWN = 34
+"""Characters of a text in a table."""
+_Placed: TypeAlias = tuple[tuple[bool, int], str]
+"""An answer, and where it was given: whether in a recorded walk, and the step."""
 TOO_GOOD = 0.99
 """An AUROC above it is doubted: no number that a call brings is so good on real requests."""
 
@@ -29,7 +37,7 @@ def of_study(found: Study, command: str | None = None, differences: Sequence[tup
     tables = [_ways_table(found.rows), _why_table(found)]
     if differences:
         tables.append(Table("Where they differ", ("request", "first answer", "reference's"), tuple(differences)))
-    return Report((*lines, next_line), tuple(tables), study_document(found))
+    return Report((*lines, next_line), tuple(tables), study_document(found), found.log)
 
 
 def _study_saving(found: Study, row: Row) -> str:
@@ -174,3 +182,50 @@ def _interval(found: Interval | None) -> dict[str, Any] | None:
 
 def _known(value: float) -> float | None:
     return None if math.isnan(value) else value
+
+
+# --- requests on which answers differ ---
+
+
+def answers_of(log: Reading, requests: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
+    """Return requests with their first answer and the reference's; of rounds the base's and the guide's at once."""
+    questions, answers = dict[str, str](), {request: list[_Placed]() for request in requests}
+    for row in log.rows() if requests else ():
+        request = row["episode_id"] if row["question"] is None else identity(row["question"], row["context"])
+        if request in answers and row["answer"] is not None and row["walk"] in {None, GUIDE_ONLY, LAST_ONLY}:
+            questions[request] = row["question"] or request
+            answers[request].append(((row["walk"] is not None, row["step"]), row["answer"]))
+    listed = list[tuple[str, str, str]]()
+    for request, texts in answers.items():
+        if len(texts) > 1:
+            at_once = [text for place, text in texts if place == (False, 1)]
+            last = at_once[1] if len(at_once) > 1 else max(texts, key=_step)[1]
+            first, other = _differing(min(texts, key=_step)[1], last)
+            listed.append((_short(questions[request]), _short(first), _short(other)))
+    return tuple(listed)
+
+
+def _step(answer: _Placed) -> tuple[bool, int]:
+    return answer[0]
+
+
+def _differing(first: str, second: str) -> tuple[str, str]:
+    """Return two answers; of two JSON objects the fields that differ.
+
+    >>> _differing('{"team": "a", "id": 1}', '{"team": "b", "id": 1}')
+    ('team: a', 'team: b')
+    """
+    try:
+        objects = json.loads(first), json.loads(second)
+    except ValueError:
+        return first, second
+    if not all(isinstance(each, dict) for each in objects):
+        return first, second
+    names = [name for name in {**objects[0], **objects[1]} if objects[0].get(name) != objects[1].get(name)]
+    left, right = (", ".join(f"{name}: {each.get(name)}" for name in names) for each in objects)
+    return left, right
+
+
+def _short(text: str) -> str:
+    flat = " ".join(text.split())
+    return flat if len(flat) <= _SHOWN else f"{flat[: _SHOWN - 1]}…"

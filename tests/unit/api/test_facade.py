@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 import cascade
+from cascade.api.logs import LogOptions
 from unit.cli.certified import hard_rows
 
 LADDER = "demo-ladder"
@@ -45,7 +46,7 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: 
     found = cascade.verify(tmp_path / "policy", log)
     assert found.ok
     assert found.failed == ()
-    assert saved.summary() != fitted.summary()
+    assert str(saved) != str(fitted)
     held = cascade.Policy.load(tmp_path / "policy")
     assert held.certificates == fitted.certificates
     held.save(tmp_path / "copy")
@@ -77,7 +78,7 @@ def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: p
 
 def test_an_open_log_takes_no_second_choice(log: Any) -> None:
     with pytest.raises(cascade.UsageError, match="open_log"):
-        cascade.evaluate(log, "{kind: fixed}", where={"split": "test"})
+        cascade.evaluate(LogOptions(log, where={"split": "test"}), "{kind: fixed}")
 
 
 def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -> None:

@@ -65,7 +65,7 @@ def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
     assert "3 questions logged: " in ran.out
     assert "15 rows in log.jsonl" in ran.out
     assert "spent" in ran.out
-    assert "rivers  3 questions, right answers by step" in ran.out
+    assert "rivers: 3 questions, right answers by step" in ran.out
     assert "100.0%" in ran.out
     assert "questions: 3 of 3" in ran.err
     assert {row["walk"] for row in rows()} == {None, "guide only"}

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import RenderableType
 
 from cascade.api.collecting import collect
 from cascade.api.evaluating import evaluate
@@ -19,7 +18,9 @@ from cascade.api.verifying import verify
 from cascade.cli.collect import collect_log
 from cascade.cli.main import COMMANDS, loaded, print_result
 from cascade.cli.verbs import evaluate_log, onboard_model, promote_policy, verify_policy
+from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError, NotCertifiedError
+from cascade.reports.report import Report
 
 RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
 
@@ -37,7 +38,9 @@ RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
 def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any], command: Callable[..., Any]) -> None:
     options = {name: option.default for name, option in inspect.signature(command).parameters.items()}
     for name, parameter in inspect.signature(act).parameters.items():
-        if name not in {"tell", "show"}:
+        if name == "promise":
+            assert Promise(options["promise"], options["risk"], options["confidence"]) == parameter.default
+        elif name not in {"tell", "show"}:
             default = options[RENAMED.get(name, name)]
             assert (str(default) if isinstance(default, Path) else default) == parameter.default, name
 
@@ -48,11 +51,9 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
 
 def test_a_result_with_an_error_is_printed_and_then_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
     class Burnt(Result):
-        def parts(self, width: int) -> Iterator[RenderableType]:
-            yield str(width)
-
-        def to_dict(self) -> dict[str, Any]:
-            return {"sugar": 0.5}
+        @property
+        def reports(self) -> tuple[Report, ...]:
+            return (Report((), document={"sugar": 0.5}),)
 
         @property
         def error(self) -> CascadeError:

@@ -53,7 +53,7 @@ def test_each_message_and_what_the_fit_says_are_printed(cli: Cli, scripted: Fake
     ran = cli("demo", "-n", "3")
     words = " ".join(ran.out.split())
     assert ran.code == 0
-    assert [line for line in fitted.report.lines[:-1] if " ".join(line.split()) not in words] == []
+    assert [line for line in fitted.reports[0].lines[:-1] if " ".join(line.split()) not in words] == []
     assert [number for number in ("1", "2", "3") if f"\n {number} " not in ran.out] == []
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from cascade.api.logs import Problems
-from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
 from cascade.logs.files import write_rows
 from unit.cli.certified import hard_rows
 
@@ -33,10 +33,13 @@ def refused(ran: Any) -> str:
 # --- the collection ---
 
 
+def fail(error: CascadeError) -> None:
+    raise error
+
+
 def test_one_problem_is_raised_as_it_is() -> None:
     problems = Problems()
-    with problems.noted():
-        raise ConfigError(["models: missing"], "cascade.yaml")
+    problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
     with pytest.raises(ConfigError, match="missing"):
         problems.refuse()
 
@@ -44,9 +47,8 @@ def test_one_problem_is_raised_as_it_is() -> None:
 def test_several_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
     problems = Problems()
     for _ in range(2):
-        problems.add("alpha is 2.")
-    with problems.noted():
-        raise ConfigError(["models: missing"], "cascade.yaml")
+        problems.of(lambda: fail(UsageError("alpha is 2.")))
+    problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
     with pytest.raises(UsageError) as refused:
         problems.refuse()
     assert str(refused.value).splitlines() == [
@@ -58,11 +60,8 @@ def test_several_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
 
 
 def test_what_is_no_wrong_call_is_raised_at_once() -> None:
-    def fail() -> None:
-        raise NotCertifiedError("too few")
-
     with pytest.raises(NotCertifiedError):
-        Problems().of(fail)
+        Problems().of(lambda: fail(NotCertifiedError("too few")))
 
 
 def test_without_a_problem_nothing_is_raised() -> None:

@@ -147,7 +147,7 @@ def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written: Callab
     promise, told = Promise("error", 0.3, 0.9), list[str]()
     found = cascade.prove(opened, promise, splits=2, tell=told.append)
     assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 5)
-    assert "cascade fit LOG --promise error --risk 0.3 --confidence 0.9" in str(found)
+    assert "log.jsonl --where dataset=made --promise error --risk 0.3 --confidence 0.9" in str(found)
     assert str(cascade.compare(opened, promise, splits=2, tell=told.append)).startswith(str(found))
     assert "<pre" in found._repr_html_()
     with pytest.raises(cascade.UsageError, match="labels"):
