@@ -18,7 +18,7 @@ from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching.requests import answer_key
 from cascade.money import Price
-from cascade.plans.base import Conclusion, ModelUse, Plan, Standins, Strategy
+from cascade.plans.base import Conclusion, ModelUse, Standins, Strategy, Walk
 from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
@@ -54,7 +54,7 @@ class _QuestionWalk:
     """A question in progress: its inputs and the record so far."""
 
     question: Question
-    plan: Plan
+    plan: Walk
     strategy: Strategy
     policy: Policy | None
     prices: Mapping[str, Price | None]
@@ -156,7 +156,7 @@ class _QuestionWalk:
     # --- calls ---
 
     def _resumed(self, told: Completion | ProviderError | int | None) -> Request | Step | Conclusion | None:
-        """Resume the plan with a reply, an error, or the number of the offer to buy next if the policy chose one."""
+        """Resume the plan with a reply, an error, or the number of the step to buy next if the policy chose one."""
         try:
             return self.plan.throw(told) if isinstance(told, ProviderError) else self.plan.send(told)
         except StopIteration:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from cascade.checks import checked_key, did_you_mean
@@ -59,11 +60,11 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     Raises:
         UsageError: no configured model has that name.
     """
-    from cascade.plans.ladder import Ladder
+    from cascade.plans.presets import ladder
 
     for entry in config.models.values():
         if entry.model == model:
-            return _with_agents(config, Ladder((_use(entry),), templates or prompts.load(), logprobs=False))
+            return _with_agents(config, replace(ladder([_use(entry)], templates), logprobs=False))
     known = [entry.model for entry in config.models.values()]
     raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
 

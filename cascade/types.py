@@ -193,7 +193,7 @@ class Decision(NamedTuple):
     """A policy's decision at threshold kappa: which candidates are kept, and whether another step is paid.
 
     `scores` are in the order of the candidates, and so are `confidences`, in [0, 1] or None for unknown, if the policy
-    has its own estimates, which then replace the candidates'. `buy` is the number of the offer to buy next, for a
+    has its own estimates, which then replace the candidates'. `buy` is the number of the step to buy next, for a
     policy that decides before each call, and `buy_name` its name. `sure` is how sure the policy is that it need not go
     on, and from where on it does not, as probabilities; None where its score is none. `Step.reason` says it in words.
     """
@@ -262,7 +262,7 @@ class Step(NamedTuple):
             return self.forced.reason
         kept = " and ".join(self.candidates[index].source for index in decision.keep)
         if decision.proceed:
-            onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'offer {decision.buy}'}"
+            onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
             return f"{_compared(decision)}: {onward}" + (f", keeping {kept}" if kept else "")
         ending = "the last step" if decision.next_score >= decision.kappa else _compared(decision)
         return f"{ending}: " + (f"served {kept}" if kept else "nothing to serve")

@@ -116,8 +116,7 @@ def about_reference(read: Read) -> Iterator[str]:
     if log.reference is None:
         return
     name, is_last = reference_of(read), facts.reference == LAST_ONLY
-    last = "the last model of the ladder" if facts.parents is None else "the last offer of the list"
-    who = last if is_last else "the guide, asked alone"
+    who = "the last model" if is_last else "the guide, asked alone"
     why = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
     yield f"the reference is {who if name == GUIDE else f'{name}, {who}'}, because {why}"
     if name not in facts.step_models:

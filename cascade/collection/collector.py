@@ -28,7 +28,7 @@ from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans import config as strategies
 from cascade.plans.base import Strategy
-from cascade.plans.base_guide import BaseGuideConfig
+from cascade.plans.presets import BaseGuideConfig
 from cascade.policies.live import Live
 from cascade.types import Answer, Completion, Request
 

@@ -22,7 +22,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
-from cascade.plans.ladder import LadderConfig
+from cascade.plans.presets import LadderConfig
 from cascade.providers.base import Provider
 from cascade.types import Answer
 

@@ -22,7 +22,7 @@ Parents: TypeAlias = tuple[tuple[int, ...], ...]
 
 
 class Caller(NamedTuple):
-    """A model that is asked in a step, in a role ("base", "guide", a rung, an offer); what for, where it is known."""
+    """A model that is asked in a step, in a role ("base", "guide", a rung); what for, where it is known."""
 
     step: int
     role: str

@@ -14,7 +14,7 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
-from cascade.episodes.reading import Reading, as_ladder, as_offers, read
+from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
 from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.logs.importers import read_log
@@ -28,7 +28,7 @@ DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 LADDER = "ladder:"
 """Prefix of a log of rounds of base and guide: it is read as a ladder."""
-OFFERS = "offers:"
+NODES = "nodes:"
 """Prefix of such a log: it is read call by call, the base, the guide's verdict, and the guide outright."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
@@ -56,7 +56,7 @@ def open_log(
 
     Args:
         given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
-            (a log of rounds of base and guide, read as a ladder), or "offers:" (the same, call by call).
+            (a log of rounds of base and guide, read as a ladder), or "nodes:" (the same, call by call).
         where: only rows that have these values in these columns are read.
         dropped: counts everything that is left out.
         matcher: judges every answer again (`reading.read`).
@@ -91,15 +91,15 @@ def rows_of(
     given: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
 ) -> Iterator[Row]:
     """Yield a log's rows, as they are or in another reading; `models` is the order of a foreign log of requests."""
-    path, ladder, offers = given, given == DEMO_LADDER or given.startswith(LADDER), given.startswith(OFFERS)
-    if ladder or offers:
-        path = DEMO if given == DEMO_LADDER else given.removeprefix(LADDER).removeprefix(OFFERS)
+    path, ladder, calls = given, given == DEMO_LADDER or given.startswith(LADDER), given.startswith(NODES)
+    if ladder or calls:
+        path = DEMO if given == DEMO_LADDER else given.removeprefix(LADDER).removeprefix(NODES)
     with ExitStack() as stack:
         if path in _FILES:
             shipped = resources.files("cascade").joinpath("data", _FILES[path])
             path = str(stack.enter_context(resources.as_file(shipped)))
         rows: Iterable[Row] = stored(path, where) if is_url(path) else read_log(path, dropped, where, models)
-        yield from as_ladder(rows) if ladder else as_offers(rows) if offers else rows
+        yield from as_ladder(rows) if ladder else as_nodes(rows) if calls else rows
 
 
 def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
@@ -153,7 +153,7 @@ def _check_columns(where: Mapping[str, str]) -> None:
 
 def _check_there(given: str) -> None:
     """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
-    name = given.removeprefix(LADDER).removeprefix(OFFERS)
+    name = given.removeprefix(LADDER).removeprefix(NODES)
     if name in SHIPPED or is_url(name) or Path(name).suffix:
         return  # the code that opens the file reports that it is missing
     if not os.path.lexists(name):
@@ -162,5 +162,5 @@ def _check_there(given: str) -> None:
 
 def file_of(log: str | PathLike[str]) -> Path | None:
     """Return the file of a log by its name; None if it is a shipped log, a store, or missing."""
-    name = str(log).removeprefix(LADDER).removeprefix(OFFERS)
+    name = str(log).removeprefix(LADDER).removeprefix(NODES)
     return None if name in SHIPPED or is_url(name) or not Path(name).is_file() else Path(name)

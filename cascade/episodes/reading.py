@@ -166,8 +166,8 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
 _REPLY = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
 """The signals of a single reply (`policies.signals.logprob_signals`)."""
 _BASE, _VERDICT, _GUIDE = range(3)
-OFFERS = ("base", "judge", "guide")
-"""The names of the calls of rounds as offers: `base` answers, `judge` verifies, `guide` answers outright."""
+NODES = ("base", "judge", "guide")
+"""The names of the calls of rounds as nodes: `base` answers, `judge` verifies, `guide` answers outright."""
 _PURPOSES = ("answer", "verify", "outright")
 
 
@@ -207,23 +207,23 @@ def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
         yield {**row, **changed, "dataset": name, "source": source, "signals": signals}
 
 
-def as_offers(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield a log of rounds as the log of three offers: the base's answer, the guide's verdict, the guide outright.
+def as_nodes(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
+    """Yield a log of rounds as the log of three nodes: the base's answer, the guide's verdict, the guide outright.
 
     The verdict, with its correction, reads the base's answer; the guide outright reads neither. Later rounds are left
-    out: a round without a verdict before it was never logged. The data set gets "-offers" appended to its name.
+    out: a round without a verdict before it was never logged. The data set gets "-nodes" appended to its name.
     """
     for call, row in _calls(rows):
         logged = row["signals"] or {}
         names = ("p_yes", "verdict_mass") if call == _VERDICT else _REPLY
         signals = {name: logged[name] for name in names if name in logged}
         changed = {
-            "dataset": f"{row['dataset'] or 'log'}-offers",
+            "dataset": f"{row['dataset'] or 'log'}-nodes",
             "walk": None,
             "step": call + 1,
-            "horizon": len(OFFERS),
+            "horizon": len(NODES),
             "parents": [1] if call == _VERDICT else [],
-            "source": OFFERS[call],
+            "source": NODES[call],
             "candidate": None if row["candidate"] is None else 0,
             "confidence": row["confidence"] if call == _VERDICT else None,
             "signals": {**signals, "replay": {**replay_of(row), "purpose": _PURPOSES[call]}},

@@ -3,7 +3,7 @@
 If a strategy asks a model for an answer and the model has an agent, the agent's loop runs instead: it yields calls to
 the model, reads the replies, uses its tools, and returns the reply that the strategy reads. Each of its calls counts
 against the caps, is charged, traced and logged like any other, and `cascade collect` can resume after it. So an agent
-can be a rung of a ladder, a base that a guide judges, or an offer, and the strategies need no code for it.
+can be a rung of a ladder, a base that a guide judges, or any node that answers, and the strategies need no code for it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
-from cascade.plans.base import Conclusion, Plan, Strategy
+from cascade.plans.base import Conclusion, Strategy, Walk
 from cascade.policies.base import Takes
 from cascade.registry import Registry, callable_alone, passes_on
 from cascade.types import ACT, Completion, Question, Request, Step, Usage
@@ -53,8 +53,8 @@ class WithAgents(Strategy):
         """Return a part of the strategy, with the same agents."""
         return replace(self, strategy=self.strategy.only(takes))
 
-    def plan(self, question: Question) -> Plan:
-        """Plan as the strategy does, with an agent's calls in place of each answer of its model."""
+    def plan(self, question: Question) -> Walk:
+        """Walk as the strategy does, with an agent's calls in place of each answer of its model."""
         plan = self.strategy.plan(question)
         try:
             item = next(plan)

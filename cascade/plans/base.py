@@ -22,26 +22,26 @@ class Conclusion(NamedTuple):
     completion: Completion
 
 
-Plan: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
+Walk: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
 is resumed if the policy wants another step. It returns after its last step. A `Conclusion` is logged.
 
-Where a policy decides before each call (`Takes.calls`) it begins with `NOTHING_BOUGHT`, and is resumed with the number
-of the offer to buy (`following`)."""
+Where a policy decides before each call (`Takes.calls`) a walk begins with `NOTHING_BOUGHT`, and is resumed with the
+number of the step to buy (`following`)."""
 NOTHING_BOUGHT = Step(0, (), {})
 """The step before the first decision: it has no call and is not logged."""
 
 
-def following(told: object, number: int, horizon: int) -> int:
-    """Return the number of the offer that a policy buys next, above the horizon if there is none.
+def following(chosen: object, number: int, horizon: int) -> int:
+    """Return the number of the step that a policy buys next, above the horizon if there is none.
 
-    `told` is the value that the plan was resumed with: without an offer, the reference (the last) is bought. `number`
+    `chosen` is the value that the walk was resumed with: without a number, the reference (the last) is bought. `number`
     is that of the step before, 0 before the first.
 
     >>> following(3, 1, 4), following(None, 1, 4), following(None, 4, 4)
     (3, 4, 5)
     """
-    return told if isinstance(told, int) and number < told else horizon if number < horizon else horizon + 1
+    return chosen if isinstance(chosen, int) and number < chosen else horizon if number < horizon else horizon + 1
 
 
 MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
@@ -130,8 +130,8 @@ class Strategy(Protocol):
             """The names of the models that it may call."""
             ...
 
-    def plan(self, question: Question) -> Plan:
-        """Return the plan of one question."""
+    def plan(self, question: Question) -> Walk:
+        """Return the walk of one question."""
         ...
 
     @default
@@ -146,7 +146,7 @@ class Strategy(Protocol):
 
     @default
     def step_names(self) -> tuple[str, ...]:
-        """The names of the steps, such as the model or the offer; empty if steps have only numbers."""
+        """The names of the steps, such as the model or the node; empty if steps have only numbers."""
         return ()
 
     def only(self, takes: Takes) -> Strategy:

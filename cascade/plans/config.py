@@ -37,7 +37,6 @@ class StrategyConfig(KindSection):
         has_reference: whether a policy can ask its reference alone (`Takes.reference`).
         has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
         has_calls: whether a policy can decide before each call which one is bought next (`Takes.calls`).
-        answers_chat: whether it answers chat requests; the model in its last place is then the guide.
         baselines: the names of other methods that `collect` can log beside its steps (`baseline`).
     """
 
@@ -48,7 +47,6 @@ class StrategyConfig(KindSection):
     has_reference: ClassVar[bool] = False
     has_parts: ClassVar[bool] = False
     has_calls: ClassVar[bool] = False
-    answers_chat: ClassVar[bool] = False
     baselines: ClassVar[tuple[str, ...]] = ()
 
     @property
@@ -73,7 +71,7 @@ class StrategyConfig(KindSection):
     @property
     def no_chat(self) -> str | None:
         """Why it cannot answer chat requests, which are all that a server gets; None if it can."""
-        return None if self.answers_chat else f"{self.kind} answers no chat requests"
+        return f"{self.kind} answers no chat requests"
 
     @property
     def given(self) -> frozenset[str]:
@@ -129,11 +127,11 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
     {
-        "base_guide": "cascade.plans.base_guide:BaseGuideConfig",
-        "ladder": "cascade.plans.ladder:LadderConfig",
-        "exit": "cascade.plans.exit:ExitConfig",
-        "offers": "cascade.plans.offers:OffersConfig",
-        "verified": "cascade.plans.verified:VerifiedConfig",
+        "base_guide": "cascade.plans.presets:BaseGuideConfig",
+        "ladder": "cascade.plans.presets:LadderConfig",
+        "exit": "cascade.plans.presets:ExitConfig",
+        "nodes": "cascade.plans.listed:NodesConfig",
+        "verified": "cascade.plans.verify:VerifiedConfig",
     },
     subclass_of(StrategyConfig),
     by_place=True,

@@ -13,8 +13,8 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascade.text import data_block, normalize_answer
-from cascade.types import Completion, Question, Token
+from cascade.text import normalize_answer
+from cascade.types import Completion, Token
 
 MIN_MASS = 0.5
 """If Yes and No together have less probability than this, the guide did not answer yes or no."""
@@ -52,15 +52,6 @@ _LEAD_IN = re.compile(
     re.IGNORECASE,
 )
 
-ALTERNATIVES = 20
-"""The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
-
-
-def judged_block(question: Question, answer: str, reasoning: str = "") -> str:
-    """Return what a judge of an answer reads, as data."""
-    fields = {"question": question.text, "reasoning": reasoning, "answer": answer}
-    return data_block({"text": question.context, **fields} if question.context else fields)
-
 
 class Verdict(NamedTuple):
     """A guide's judgement.
@@ -75,6 +66,10 @@ class Verdict(NamedTuple):
     correction: str | None
     mass: float | None
     method: str
+
+    def favoured(self, answer: str) -> str | None:
+        """Return the answer that the guide favours: the judged one after a yes, its own after a no; None if unknown."""
+        return answer if self.says_yes else self.correction
 
 
 NO_VERDICT = Verdict(None, None, None, None, "none")

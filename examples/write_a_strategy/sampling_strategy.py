@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from cascade.matching.requests import agreement
-from cascade.plans.base import ModelUse, Plan, Strategy
+from cascade.plans import form
+from cascade.plans.base import ModelUse, Strategy, Walk
 from cascade.plans.config import StrategyConfig
-from cascade.plans.form import form_of
 from cascade.plans.prompts import Prompts
 from cascade.policies.signals import OF_ANSWERS
 from cascade.types import Question, Step
@@ -30,22 +30,20 @@ class Sampling(Strategy):
         """The one model."""
         return (self.use.name,)
 
-    def plan(self, question: Question) -> Plan:
+    def plan(self, question: Question) -> Walk:
         """Yield a request, then the step that its completion makes, and so on."""
-        form, answers = form_of(question, self.prompts), list[str]()
+        answers = list[str]()
         for number in range(1, self.horizon + 1):
-            request = form.request(self.use, self.role, number)
+            request = form.ask(question, self.prompts, self.use, self.role, number)
             completion = yield request
-            assert completion is not None
-            read = form.read(completion, request, last=number == self.horizon and not answers)
-            said = () if read.warning is None else (read.warning,)
-            if read.candidate is None:
-                yield Step(number, (), read.signals, warnings=said)
+            reading = form.read(completion, request, last=number == self.horizon and not answers)
+            if reading.candidate is None:
+                yield Step(number, (), reading.signals, warnings=reading.warnings)
                 continue
-            earlier = agreement(read.candidate.text, answers)
-            answers.append(read.candidate.text)
-            shares = {"answer_share": agreement(read.candidate.text, answers), "agrees_with_earlier": earlier}
-            yield Step(number, (read.candidate,), read.signals | shares, warnings=said)
+            earlier = agreement(reading.candidate.text, answers)
+            answers.append(reading.candidate.text)
+            shares = {"answer_share": agreement(reading.candidate.text, answers), "agrees_with_earlier": earlier}
+            yield Step(number, (reading.candidate,), reading.signals | shares, warnings=reading.warnings)
 
 
 class SamplingConfig(StrategyConfig):

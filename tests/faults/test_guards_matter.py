@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import nullcontext
 from functools import partial
 from types import ModuleType, SimpleNamespace
@@ -13,7 +13,7 @@ import pytest
 
 from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
-from cascade.plans import base_guide, reply, verdict
+from cascade.plans import judge, nodes, reply, verdict
 from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading, refused
 from cascade.resilience import background
@@ -118,11 +118,6 @@ def _free_if_unknown(self: Any, model: str) -> money.Price:
     return money.Price(0, 0)
 
 
-def _no_samples(*_: Any) -> Generator[Any, Any, verdict.Verdict]:
-    yield from ()
-    return verdict.NO_VERDICT
-
-
 class _NothingError(Exception):
     """Is never raised, so that whoever catches it catches nothing."""
 
@@ -162,7 +157,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F24 off": (test_payload, instead(refused, "refused", lambda *_: frozenset())),
     "F24 sampled": (
         test_payload.test_f24_a_guide_without_logprobs_is_sampled_instead,
-        instead(base_guide.BaseGuide, "_sampled", _no_samples),
+        instead(verdict, "without_alternatives", lambda _: False),
     ),
     "F25": (test_payload, instead(reading, "logprob", lambda value: value)),
     "F05": (test_transport.test_f05_an_answer_that_breaks_off_is_not_asked_for_again, _no_mapping),
@@ -171,11 +166,11 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F28": (test_streams, _first_usage_counts),
     "F29": (test_streams, instead(reading, "storable", lambda said, _notes: said)),
     "F30": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F40": (test_guide, instead(verdict, "data_block", _naive_block)),
+    "F40": (test_guide, instead(judge, "data_block", _naive_block)),
     "F40 tokens": (test_guide, instead(text, "defuse", lambda said: said)),
     "F41": (test_guide, instead(reply, "is_answer", bool)),
     "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),
-    "F43": (test_guide, instead(base_guide, "ProviderError", _NothingError)),
+    "F43": (test_guide, instead(nodes, "ProviderError", _NothingError)),
     "F43 closed": (test_guide, instead(engine, "actions", _accept_anything)),
     "F49": (test_guide, instead(background._Background, "here", False)),
     "F65 all": (test_config, _only_the_first),

@@ -116,7 +116,7 @@ def test_f42_a_guide_that_refuses_is_no_exception(bench: Bench, mode: str) -> No
     answer = bench.served().ask(QUESTION)
     assert len(answer.steps) == 2
     assert answer.steps[0].signals["p_yes"] is None
-    assert "guide error" in answer.explain()
+    assert "guide failed" in answer.explain()
 
 
 _DOWN = (ProviderUnavailableError("it is down"), ProviderTimeoutError("too late"), RefusedError("I decline"))
@@ -130,7 +130,7 @@ def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) ->
     assert answer.steps[0].decision is not None
     assert (answer.steps[0].decision.keep, answer.steps[0].decision.proceed) == ((), True)
     assert all(step.signals["p_yes"] is None for step in answer.steps)
-    assert "guide error" in answer.explain()
+    assert "guide failed" in answer.explain()
 
 
 @pytest.mark.parametrize(("wanted", "text"), [("accept", "Elbe"), ("abstain", None)])

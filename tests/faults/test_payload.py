@@ -75,7 +75,7 @@ def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, pr
     assert "Dan" not in answer.answers
     assert answer.calls[0].completion is not None
     assert answer.calls[0].completion.truncated
-    assert "cut at max_tokens" in answer.explain()
+    assert "raise max_tokens" in answer.explain()
     assert not [call for call in answer.calls if call.request.purpose == "judge"]
 
 

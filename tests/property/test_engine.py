@@ -8,7 +8,7 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.made import PRICES, RIVER, completion, yes_no
+from unit.made import PRICES, RIVER, base_guide, completion, yes_no
 from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
 from cascade.budget.charges import QuestionBudget
@@ -23,8 +23,7 @@ from cascade.errors import (
     ProviderUnavailableError,
 )
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.ladder import Ladder
+from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.halting import Deadline
@@ -77,12 +76,14 @@ ERRORS = st.builds(
 )
 SCRIPTS = st.lists(COMPLETIONS | COMPLETIONS | ERRORS, min_size=40, max_size=40)
 STRATEGIES = st.builds(
-    lambda rounds, verdict, samples, setting: BaseGuide(SMALL, LARGE, rounds, verdict, samples, setting),
+    lambda rounds, verdict, samples, setting: base_guide(
+        SMALL, LARGE, rounds, verdict=verdict, samples=samples, on_guide_error=setting
+    ),
     st.integers(1, 4),
     st.sampled_from(["auto", "logprobs", "sampled", "structured"]),
     st.integers(1, 3),
     st.sampled_from(["escalate", "accept", "abstain"]),
-) | st.sampled_from([Ladder((SMALL,)), Ladder((SMALL, LARGE))])
+) | st.sampled_from([ladder_of((SMALL,)), ladder_of((SMALL, LARGE))])
 POLICIES = st.builds(
     ThresholdPolicy, st.floats(0, 1), st.sampled_from(["judged", "both"]), st.sampled_from(["uncertain", "p_yes"])
 ) | st.sampled_from([FixedPolicy(), FixedPolicy("guide", 3), RandomPolicy(1)])

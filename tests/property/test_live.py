@@ -14,7 +14,7 @@ from cascade.engine import drive, run
 from cascade.errors import UsageError
 from cascade.matching.requests import answer_key
 from cascade.money import Price
-from cascade.plans.base import NOTHING_BOUGHT, Plan, Strategy, following
+from cascade.plans.base import NOTHING_BOUGHT, Strategy, Walk, following
 from cascade.policies.base import Observation, Takes
 from cascade.policies.live import Live, layout_of, row_of
 from cascade.policies.policy import Policy
@@ -60,7 +60,7 @@ class World(Strategy):
         texts, tokens, signal = parts
         return World(steps, texts, tokens, signal, tuple([self.confidences[at] for at in nodes]))
 
-    def plan(self, question: Question) -> Plan:
+    def plan(self, question: Question) -> Walk:
         layout = layout_of(self.plan_nodes)
         number = following((yield NOTHING_BOUGHT), 0, self.horizon) if self.calls else 1
         while number <= self.horizon:

@@ -31,9 +31,9 @@ from cascade import (
     UsageError,
 )
 from cascade.engine import Run, adrive, drive
+from cascade.plans.agents import WithAgents
 from cascade.plans.base import Strategy
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.ladder import Ladder
+from cascade.plans.nodes import Plan
 from cascade.policies.base import Observation, Policy, Scores
 from cascade.policies.live import Live
 from cascade.policies.simple import Depth
@@ -142,8 +142,8 @@ def keeps_the_protocols() -> None:
     _policies: tuple[Policy, ...] = (Live(Depth(), ()),)
 
 
-def keeps_the_strategies(base_guide: BaseGuide, ladder: Ladder) -> None:
-    _strategies: tuple[Strategy, ...] = (base_guide, ladder)
+def keeps_the_strategies(plan: Plan, agents: WithAgents) -> None:
+    _strategies: tuple[Strategy, ...] = (plan, agents)
 
 
 class MyPolicy(Policy):

@@ -9,7 +9,10 @@ from typing import Any
 
 from cascade.errors import ProviderError
 from cascade.money import Price
-from cascade.plans.base import Strategy
+from cascade.plans.base import ModelUse, Strategy
+from cascade.plans.nodes import Plan
+from cascade.plans.presets import BaseGuideConfig, ExitConfig
+from cascade.plans.prompts import load
 from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.types import Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
 
@@ -85,6 +88,14 @@ def two_models(base: Reply | None = None, guide: Reply | None = None) -> FakePro
 def by_purpose(replies: Mapping[str, Any]) -> Callable[[Request], Any]:
     """Return a script that answers "base", "judge" and "direct" calls with fixed replies."""
     return lambda asked: replies["base" if asked.role == "base" else asked.purpose]
+
+
+def base_guide(base: ModelUse, guide: ModelUse, rounds: int = 4, **settings: Any) -> Plan:
+    return BaseGuideConfig(rounds=rounds, **settings).build({"base": base, "guide": guide}, load())
+
+
+def exits(use: ModelUse, role: str = "guide", rounds: int = 4) -> Plan:
+    return ExitConfig(kind="exit", model=role, rounds=rounds).build({role: use}, load())
 
 
 def walked(

@@ -17,12 +17,11 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.plans.base import ModelUse, Plan, Strategy
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.ladder import Ladder
+from cascade.plans.base import ModelUse, Strategy, Walk
+from cascade.plans.presets import ladder as ladder_of
 from cascade.types import Answer, Completion, Request, Step, Usage
 from unit.certified import certificate
-from unit.made import CHEAP, DEAR, PRICES, RIVER, caller, candidate, completion, request, yes_no
+from unit.made import CHEAP, DEAR, PRICES, RIVER, base_guide, caller, candidate, completion, request, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
@@ -33,7 +32,7 @@ Said = str | Completion | BaseException
 
 def walk(strategy: Strategy | None = None, policy: Any = None, **settings: Any) -> Run:
     given = {"prices": PRICES} | settings
-    return run(RIVER, strategy=strategy or BaseGuide(SMALL, LARGE), policy=policy or ThresholdPolicy(), **given)
+    return run(RIVER, strategy=strategy or base_guide(SMALL, LARGE), policy=policy or ThresholdPolicy(), **given)
 
 
 def asked(*said: Said, **settings: Any) -> Answer:
@@ -61,7 +60,7 @@ def test_doubt_pays_another_step_and_the_walk_says_so() -> None:
 
 
 def test_the_horizon_ends_a_walk_that_the_policy_would_not() -> None:
-    answer = asked(*[DANUBE, yes_no(0.6)] * 2, strategy=BaseGuide(SMALL, LARGE, rounds=2), policy=ThresholdPolicy(0.0))
+    answer = asked(*[DANUBE, yes_no(0.6)] * 2, strategy=base_guide(SMALL, LARGE, rounds=2), policy=ThresholdPolicy(0.0))
     assert (answer.stopped, answer.text, len(answer.steps)) == ("horizon", "Danube", 2)
     assert "last step" in answer.steps[1].reason
 
@@ -163,7 +162,7 @@ def test_an_error_after_an_answer_was_made_returns_the_answer_with_a_warning() -
 def test_a_guide_that_fails_ends_the_walk_as_configured(
     setting: Any, text: str | None, answers: tuple[str, ...], why: str
 ) -> None:
-    answer = asked(DANUBE, DOWN, strategy=BaseGuide(SMALL, LARGE, on_guide_error=setting))
+    answer = asked(DANUBE, DOWN, strategy=base_guide(SMALL, LARGE, on_guide_error=setting))
     assert (answer.text, answer.answers, answer.stopped) == (text, answers, "forced")
     assert why in answer.explain()
 
@@ -175,12 +174,12 @@ def test_a_guide_that_fails_escalates_by_default() -> None:
 
 def test_a_ladder_whose_every_rung_fails_raises_with_its_calls() -> None:
     with pytest.raises(ProviderUnavailableError) as caught:
-        asked(DOWN, DOWN, strategy=Ladder((SMALL, LARGE)))
+        asked(DOWN, DOWN, strategy=ladder_of((SMALL, LARGE)))
     assert len(caught.value.calls) == 2
 
 
 def test_nothing_that_could_be_kept_is_no_answer() -> None:
-    answer = asked(":", ":", strategy=BaseGuide(SMALL, LARGE, rounds=1))
+    answer = asked(":", ":", strategy=base_guide(SMALL, LARGE, rounds=1))
     assert (answer.text, answer.answers, answer.stopped) == (None, (), "horizon")
 
 
@@ -358,7 +357,7 @@ class EndsEarly(Strategy):
     def __init__(self, *items: Any) -> None:
         self.items = items
 
-    def plan(self, question: Any) -> Plan:
+    def plan(self, question: Any) -> Walk:
         for item in self.items:
             try:
                 yield item

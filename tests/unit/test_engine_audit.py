@@ -13,15 +13,14 @@ from cascade.budget.charges import QuestionBudget
 from cascade.engine import adrive, drive, run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.ladder import Ladder
+from cascade.plans.presets import ladder as ladder_of
 from cascade.types import Answer, Completion, Request, Step
 from unit.certified import certificate
-from unit.made import PRICES, RIVER, caller, yes_no
+from unit.made import PRICES, RIVER, base_guide, caller, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
-THREE = BaseGuide(SMALL, LARGE, rounds=3)
+THREE = base_guide(SMALL, LARGE, rounds=3)
 RHINE, DANUBE, MUR = "Answer: Rhine", "Answer: Danube", "Answer: Mur"
 DOWN = ProviderUnavailableError("down")
 CERTIFICATE = certificate()
@@ -89,7 +88,7 @@ def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(said: tuple[
 
 
 def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more() -> None:
-    ladder = Ladder((SMALL, LARGE))
+    ladder = ladder_of((SMALL, LARGE))
     answer = asked(RHINE, DOWN, strategy=ladder, policy=FixedPolicy("both", 1), audit=True)
     assert (answer.text, answer.stopped, len(answer.steps)) == ("Rhine", "policy", 2)
     assert answer.steps[1].candidates == ()
@@ -120,7 +119,7 @@ def test_a_step_that_is_final_ends_an_audit() -> None:
 
 
 def test_a_forced_stop_is_audited_too() -> None:
-    strategy = BaseGuide(SMALL, LARGE, rounds=2, on_guide_error="accept")
+    strategy = base_guide(SMALL, LARGE, rounds=2, on_guide_error="accept")
     answer = asked(RHINE, DOWN, DANUBE, yes_no(0.9), strategy=strategy, audit=True)
     assert (answer.text, answer.stopped, len(answer.steps)) == ("Rhine", "forced", 2)
     assert answer.steps[1].audited
@@ -130,7 +129,7 @@ def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further() -> None:
     def script() -> Iterable[Said]:
         return (RHINE, yes_no(0.5), DOWN, DOWN)
 
-    ladder = Ladder((SMALL, LARGE, ModelUse("third", 64)))
+    ladder = ladder_of((SMALL, LARGE, ModelUse("third", 64)))
     broken = asked(RHINE, DOWN, MUR, strategy=ladder, policy=FixedPolicy("both", 3), audit=True)
     assert broken.stopped == "horizon"
     answer = asked(*script(), audit=True)
@@ -165,7 +164,7 @@ def test_audited_steps_are_shown_as_they_are_made() -> None:
 
 
 def test_no_certificate_speaks_of_a_walk_that_was_forced_or_broken_off() -> None:
-    forced = asked(RHINE, DOWN, strategy=BaseGuide(SMALL, LARGE, on_guide_error="accept"), certificate=CERTIFICATE)
+    forced = asked(RHINE, DOWN, strategy=base_guide(SMALL, LARGE, on_guide_error="accept"), certificate=CERTIFICATE)
     assert (forced.stopped, forced.certificate) == ("forced", None)
     assert forced.warnings[-1].endswith("(stopped: forced)")
     broken = asked(
@@ -199,7 +198,7 @@ def test_an_answer_below_the_bound_is_not_served(abstain_below: float | None, te
 
 @pytest.mark.parametrize(("abstain_below", "text"), [(None, "Rhine"), (-math.inf, "Rhine"), (-5.0, None), (0.0, None)])
 def test_an_unknown_confidence_is_below_every_bound_there_is(abstain_below: float | None, text: str | None) -> None:
-    ladder = Ladder((SMALL,))
+    ladder = ladder_of((SMALL,))
     answer = asked(RHINE, strategy=ladder, policy=FixedPolicy(), abstain_below=abstain_below)
     assert answer.steps[0].candidates[0].confidence is None
     assert answer.text == text
@@ -218,7 +217,7 @@ def test_an_abstention_is_audited_like_any_answer() -> None:
 
 
 def test_a_walk_that_was_forced_says_so_before_it_says_that_it_abstained() -> None:
-    strategy = BaseGuide(SMALL, LARGE, on_guide_error="accept")
+    strategy = base_guide(SMALL, LARGE, on_guide_error="accept")
     answer = asked(RHINE, DOWN, strategy=strategy, abstain_below=0.5, certificate=CERTIFICATE)
     assert (answer.text, answer.stopped, answer.certificate) == (None, "forced", None)
 

@@ -14,17 +14,14 @@ from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
 from cascade.plans.config import STRATEGIES
-from cascade.plans.exit import Exit
-from cascade.plans.ladder import Ladder
-from cascade.plans.offers import Offers
-from cascade.plans.verified import Verified
+from cascade.plans.nodes import Plan
+from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.live import Live
 from cascade.policies.simple import Depth, Prompted, Random, Threshold, Uala
 from unit.certified import ROUNDS as NODES
 from unit.certified import certificate, directory
-from unit.made import TWO_MODELS
+from unit.made import TWO_MODELS, base_guide, exits
 
 ENTRY = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
 ROUNDS = TWO_MODELS | {"strategy": {"rounds": 3}}
@@ -36,20 +33,27 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
     [
         (
             {"decider": "base"},
-            BaseGuide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), decider="base"),
+            base_guide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), decider="base"),
         ),
         (
             {"rounds": 2, "verdict": "sampled", "samples": 5, "on_guide_error": "accept"},
-            BaseGuide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), 2, "sampled", 5, "accept"),
+            base_guide(
+                ModelUse("small", 9, 0.5, 3, chat_max_tokens=9),
+                ModelUse("large"),
+                2,
+                verdict="sampled",
+                samples=5,
+                on_guide_error="accept",
+            ),
         ),
         (
             {"kind": "exit", "model": "base", "rounds": 2},
-            Exit(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), "base", 2),
+            exits(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), "base", 2),
         ),
-        ({"kind": "exit"}, Exit(ModelUse("large"), "guide", 4)),
+        ({"kind": "exit"}, exits(ModelUse("large"), "guide", 4)),
         (
             {"kind": "ladder", "models": ["guide", "base"]},
-            Ladder((ModelUse("large"), ModelUse("small", 9, 0.5, 3, chat_max_tokens=9))),
+            ladder_of((ModelUse("large"), ModelUse("small", 9, 0.5, 3, chat_max_tokens=9))),
         ),
     ],
 )
@@ -60,14 +64,14 @@ def test_a_strategy_is_what_its_section_says(strategy: dict[str, Any], made: Any
 def test_every_kind_of_strategy_can_be_built() -> None:
     needed: dict[str, Any] = {
         "ladder": {"models": ["base"]},
-        "offers": {"offers": [{"name": "a", "model": "base"}]},
-        "verified": {"models": ["base"], "verifier": {"kind": "schema", "json_schema": {}}},
+        "nodes": {"nodes": [{"name": "a", "model": "base"}]},
+        "verified": {"models": ["base", "guide"], "verifier": {"kind": "schema", "json_schema": {}}},
     }
     made = {
         build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}}))
         for kind in STRATEGIES.built_in
     }
-    assert {type(one) for one in made} == {BaseGuide, Ladder, Exit, Offers, Verified}
+    assert {type(one) for one in made} == {Plan}
 
 
 def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:

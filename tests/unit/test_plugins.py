@@ -80,7 +80,7 @@ def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
 
 @pytest.mark.usefixtures("plugged")
 def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
-    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "offers", "verified", "sampling")
+    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "nodes", "verified", "sampling")
     assert POLICIES.names[-1] == "agreeing"
     said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
     with Orchestrator.from_config(OWN, providers={"fake": said}) as orchestrator:
@@ -234,7 +234,7 @@ def test_the_json_schema_lists_every_kind_that_a_person_may_write() -> None:
         for name, of in ((name, schema["properties"][name]["oneOf"]) for name in ("strategy", "policy"))
     }
     assert titles["strategy"] == [
-        *("BaseGuideConfig", "LadderConfig", "ExitConfig", "OffersConfig", "VerifiedConfig", "SamplingConfig")
+        *("BaseGuideConfig", "LadderConfig", "ExitConfig", "NodesConfig", "VerifiedConfig", "SamplingConfig")
     ]
     assert titles["policy"] == [
         *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "OwnConfig")

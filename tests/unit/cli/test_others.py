@@ -20,7 +20,7 @@ from cascade.conformal.certificate import Certificate
 from cascade.demo.requests import BY_HAND
 from cascade.money import PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.plans.ladder import LadderConfig
+from cascade.plans.presets import LadderConfig
 from cascade.providers import weights
 from cascade.providers.fake import FakeProvider, Script, reply
 from cascade.providers.weights import Weights, Wheel

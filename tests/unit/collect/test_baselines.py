@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -10,9 +11,6 @@ from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.errors import UsageError
 from cascade.logs.schema import GUIDE_ONLY
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.exit import Exit
-from cascade.plans.ladder import Ladder
 from cascade.policies.simple import Depth, Prompted
 from unit.made import TWO_MODELS
 
@@ -29,10 +27,13 @@ def test_the_names_are_those_of_the_command_line_and_the_log() -> None:
     assert tuple(walk.name for walk in recorded_baselines(config())) == NAMES
 
 
+def nodes_of(strategy: Any) -> list[tuple[str, str, str]]:
+    return [(node.name, node.use.name, node.purpose) for node in strategy.nodes]
+
+
 def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer() -> None:
     (walk,) = recorded_baselines(config(), [GUIDE_ONLY])
-    assert isinstance(walk.strategy, Ladder)
-    assert walk.strategy.models == ("large",)
+    assert nodes_of(walk.strategy) == [("large", "large", "answer")]
     assert walk.policy is not None
     assert (walk.policy.rule, walk.policy.kappa) == (Depth(serves="surest"), -0.5)
 
@@ -40,8 +41,9 @@ def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer() -> None
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: str) -> None:
     (walk,) = recorded_baselines(config(), [f"LLM policy, {place}"])
-    assert isinstance(walk.strategy, BaseGuide)
-    assert (walk.strategy.decider, walk.strategy.rounds, walk.strategy.verdict) == (place, 3, "sampled")
+    decides = ("base", "small", "decide") if place == "base" else ("guide", "large", "decide")
+    assert nodes_of(walk.strategy)[3::4] == [decides] * 3
+    assert {node.judging.method for node in walk.strategy.nodes if node.purpose == "verify"} == {"sampled"}  # type: ignore[attr-defined]
     assert walk.policy is not None
     assert walk.policy.rule == Prompted()
 
@@ -49,8 +51,7 @@ def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: st
 @pytest.mark.parametrize(("place", "model"), [("base", "small"), ("guide", "large")])
 def test_exit_is_one_model_with_as_many_rounds(place: str, model: str) -> None:
     (walk,) = recorded_baselines(config(), [f"LLM-exit, {place}"])
-    assert isinstance(walk.strategy, Exit)
-    assert (walk.strategy.models, walk.strategy.role, walk.strategy.rounds) == ((model,), place, 3)
+    assert nodes_of(walk.strategy) == [(place, model, "answer"), (place, model, "exit")] * 3
     assert walk.policy is not None
     assert walk.policy.rule == Prompted()
 

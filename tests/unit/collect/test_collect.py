@@ -37,7 +37,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.matching import get_matcher
 from cascade.orchestrator import Orchestrator
-from cascade.plans.base import Plan, Strategy
+from cascade.plans.base import Strategy, Walk
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
@@ -244,7 +244,7 @@ class _EndsEarly(Strategy):
 
     horizon, models = 4, ("small",)
 
-    def plan(self, question: Question) -> Plan:
+    def plan(self, question: Question) -> Walk:
         for number in (1, 2):
             request = Request("small", (), "base", "answer", number, question, 8, sample=number - 1)
             completion = yield request
@@ -569,8 +569,8 @@ def test_an_outage_stops_it(log: Path, concurrency: int) -> None:
 # --- what a model refuses for good ---
 
 OFFERED: dict[str, Any] = {
-    "kind": "offers",
-    "offers": [
+    "kind": "nodes",
+    "nodes": [
         {"name": "first", "model": "base"},
         {"name": "check", "model": "guide", "purpose": "judge", "parents": ["first"]},
         {"name": "second", "model": "base", "parents": ["first", "check"]},

@@ -17,8 +17,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
-from cascade.plans.base_guide import BaseGuideConfig
-from cascade.plans.ladder import LadderConfig
+from cascade.plans.presets import BaseGuideConfig, LadderConfig
 
 LADDER = {"kind": "ladder", "models": ["base", "guide"]}
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}

@@ -26,11 +26,9 @@ from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.exit import Exit
 from cascade.providers.wire import wire_body
 from cascade.types import Completion, Message, Request, Token, Usage
-from unit.made import CHEAP, PRICES, RIVER, completion, request, yes_no
+from unit.made import CHEAP, PRICES, RIVER, base_guide, completion, exits, request, yes_no
 from unit.scripted import FixedPolicy
 
 
@@ -182,14 +180,12 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -
         return completion(said[asked.purpose if deciding or asked.role != "base" else "base"])
 
     small, large = ModelUse("small"), ModelUse("large")
-    both = {"base": BaseGuide(small, large, 1, "sampled", 1, decider="base")}
-    both |= {"guide": BaseGuide(small, large, 1, "sampled", 1, decider="guide")}
-    for strategy in (*both.values(), Exit(small, "base", 1), Exit(large, "guide", 1)):
+    both = {"base": base_guide(small, large, 1, verdict="sampled", samples=1, decider="base")}
+    both |= {"guide": base_guide(small, large, 1, verdict="sampled", samples=1, decider="guide")}
+    for strategy in (*both.values(), exits(small, "base", 1), exits(large, "guide", 1)):
         answer = drive(run(RIVER, strategy=strategy, policy=None, prices=PRICES), call)
         made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
-        wanted = (
-            {"answer": 0, "exit": None} if isinstance(strategy, Exit) else {"answer": 0, "judge": 1, "decide": None}
-        )
+        wanted = {"answer": 0, "exit": None} if len(strategy.models) == 1 else {"answer": 0, "judge": 1, "decide": None}
         assert made == wanted
 
 
@@ -491,7 +487,7 @@ def test_a_row_that_is_no_json_leaves_the_others(path: Path) -> None:
 
 def test_a_walk_can_be_made_from_the_record_alone(path: Path) -> None:
     said = {"base": "Answer: Rhine", "guide": "No, Danube"}
-    strategy = BaseGuide(ModelUse("small"), ModelUse("large"), 2, "sampled", 2)
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, verdict="sampled", samples=2)
     settings: dict[str, Any] = {"strategy": strategy, "policy": FixedPolicy("both", 2), "prices": PRICES}
     with Journal(path) as journal:
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cascade.episodes.opening import open_log
-from cascade.episodes.reading import Judgements, as_ladder, as_offers, labelled_by_reference, ladder_of_models, reviewed
+from cascade.episodes.reading import Judgements, as_ladder, as_nodes, labelled_by_reference, ladder_of_models, reviewed
 from cascade.episodes.rows import Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
@@ -208,7 +208,7 @@ def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads() -> N
     assert (ladder.facts.step_models, ladder.log.complete.tolist()) == ((SMALL, LARGE), [True])
     (alone,) = reads_of(as_ladder([BASE, JUDGE]))
     assert (alone.facts.step_models, alone.log.complete.tolist()) == ((SMALL, None), [False])
-    (offers,) = reads_of(as_offers([BASE, JUDGE, LATER, OUTRIGHT]))
+    (offers,) = reads_of(as_nodes([BASE, JUDGE, LATER, OUTRIGHT]))
     assert [(node.name, node.reads) for node in offers.log.nodes] == [("base", ()), ("judge", (0,)), ("guide", ())]
     (rounds,) = reads_of([BASE, JUDGE, LATER])  # base and guide are told apart by their roles
     assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))

@@ -11,9 +11,8 @@ from cascade.errors import AuthenticationError, ProviderUnavailableError
 from cascade.identity import question_id
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
 from cascade.types import Answer, Completion, Question, Token, Usage
-from unit.made import PRICES, candidate, completion, yes_no
+from unit.made import PRICES, base_guide, candidate, completion, yes_no
 from unit.scripted import ThresholdPolicy
 
 ASKED = Question("Which river?", "Vienna lies on the Danube.")
@@ -28,7 +27,7 @@ def answered(*said: Completion | Exception, verdict: str = "auto", prices: objec
             raise reply
         return reply
 
-    strategy = BaseGuide(ModelUse("small"), ModelUse("large"), rounds=2, verdict=verdict)
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2, verdict=verdict)
     return drive(run(ASKED, strategy=strategy, policy=ThresholdPolicy(), prices=prices), call)
 
 

@@ -17,7 +17,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
 from cascade.plans.agents import Loop, WithAgents
 from cascade.plans.base import ModelUse
-from cascade.plans.ladder import Ladder
+from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.fake import FakeProvider, Reply, reply
 from cascade.types import Message, Question, Request
 
@@ -117,7 +117,7 @@ def test_its_mistake_is_an_error_of_the_call_and_the_next_model_answers() -> Non
 
 
 def test_it_sees_the_errors_of_its_calls() -> None:
-    walked = WithAgents(Ladder((ModelUse("small"),)), {"small": recovers}).plan(Question("Which river?"))
+    walked = WithAgents(ladder_of((ModelUse("small"),)), {"small": recovers}).plan(Question("Which river?"))
     assert next(walked).max_tokens == 256  # type: ignore[union-attr]
     assert walked.throw(ProviderTimeoutError("late", model="small")).max_tokens == 8  # type: ignore[union-attr]
 

@@ -5,17 +5,18 @@ from __future__ import annotations
 import pytest
 
 from cascade.plans.base import ModelUse, Strategy
-from cascade.plans.base_guide import BaseGuide
-from cascade.plans.ladder import Ladder
+from cascade.plans.presets import ladder as ladder_of
 from cascade.types import Request
-from unit.made import RIVER
+from unit.made import RIVER, base_guide
 
 
 def test_a_model_is_asked_without_chance_by_default() -> None:
     assert (ModelUse("a").temperature, ModelUse("a").seed) == (0.0, None)
 
 
-@pytest.mark.parametrize("strategy", [BaseGuide(ModelUse("a"), ModelUse("b")), Ladder((ModelUse("a"), ModelUse("b")))])
+@pytest.mark.parametrize(
+    "strategy", [base_guide(ModelUse("a"), ModelUse("b")), ladder_of((ModelUse("a"), ModelUse("b")))]
+)
 def test_a_plan_starts_with_a_request_and_can_be_dropped(strategy: Strategy) -> None:
     plan = strategy.plan(RIVER)
     first = next(plan)

@@ -11,16 +11,17 @@ from cases import each
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide, read_action
+from cascade.plans.decide import read_action
+from cascade.plans.nodes import Plan
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
-from unit.made import RIVER, completion, walked, yes_no
+from unit.made import RIVER, base_guide, completion, walked, yes_no
 
 SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
 
 
-def deciding(**settings: Any) -> BaseGuide:
-    return BaseGuide(SMALL, LARGE, **({"rounds": 1, "decider": "guide"} | settings))
+def deciding(**settings: Any) -> Plan:
+    return base_guide(SMALL, LARGE, **({"rounds": 1, "decider": "guide"} | settings))
 
 
 def data_of(request: Request) -> dict[str, str]:
@@ -114,7 +115,7 @@ def test_a_decider_that_fails_is_noted_and_the_round_stands() -> None:
     _, (step,) = walked(deciding(), "Answer: Danube", yes_no(0.9), AuthenticationError("no key"))
     assert step.signals["decided_action"] is None
     assert [made.text for made in step.candidates] == ["Danube", "Danube"]
-    assert "decider error: AuthenticationError: no key" in step.notes
+    assert any("AuthenticationError" in note for note in step.notes)
 
 
 def test_what_the_next_round_sees_does_not_depend_on_the_decision() -> None:

@@ -8,16 +8,16 @@ import pytest
 
 from cascade.errors import ProviderUnavailableError, RateLimitedError
 from cascade.plans.base import ModelUse
-from cascade.plans.ladder import Ladder
+from cascade.plans.presets import ladder as ladder_of
 from unit.made import completion, walked
 
 RUNGS = (ModelUse("small", 10, 0.1, 1), ModelUse("middle", 20), ModelUse("large", 30))
-LADDER = Ladder(RUNGS)
+LADDER = ladder_of(RUNGS)
 DOWN = ProviderUnavailableError("down")
 
 
 def test_it_says_what_it_will_use() -> None:
-    assert (Ladder(RUNGS).horizon, Ladder(RUNGS).models) == (3, ("small", "middle", "large"))
+    assert (ladder_of(RUNGS).horizon, ladder_of(RUNGS).models) == (3, ("small", "middle", "large"))
 
 
 def test_every_rung_is_asked_the_same_as_configured() -> None:
@@ -59,4 +59,4 @@ def test_if_every_rung_failed_the_last_error_comes_out() -> None:
 
 def test_an_earlier_rung_without_an_answer_does_not_hide_the_error() -> None:
     with pytest.raises(ProviderUnavailableError):
-        walked(Ladder(RUNGS[:2]), ":", DOWN)
+        walked(ladder_of(RUNGS[:2]), ":", DOWN)

@@ -16,12 +16,11 @@ from cascade.logs.files import append_jsonl, write_rows
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.base_guide import BaseGuide
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.halting import Deadline
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
-from unit.made import PRICES, RIVER, TWO_MODELS, by_purpose, request, two_models, yes_no
+from unit.made import PRICES, RIVER, TWO_MODELS, base_guide, by_purpose, request, two_models, yes_no
 from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
@@ -33,7 +32,7 @@ BASE = Completion(
 
 
 def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
-    strategy = BaseGuide(ModelUse("small"), ModelUse("large"), rounds=rounds)
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=rounds)
     said = by_purpose({"base": base, "judge": judge, "direct": base})
     return drive(run(RIVER, strategy=strategy, policy=ThresholdPolicy(0.0), prices=PRICES), said)
 
@@ -71,7 +70,7 @@ def test_an_impossible_alternative_stays_impossible() -> None:
     again = drive(
         run(
             RIVER,
-            strategy=BaseGuide(ModelUse("small"), ModelUse("large"), rounds=1),
+            strategy=base_guide(ModelUse("small"), ModelUse("large"), rounds=1),
             policy=ThresholdPolicy(0.0),
             prices={},
         ),

@@ -72,32 +72,32 @@ def test_of_a_mistake_of_ours_a_client_reads_nothing() -> None:
     assert (refusal.status, refusal.body["error"]["code"]) == (500, "internal_error")
 
 
-OFFERS: dict[str, Any] = {
-    "kind": "offers",
-    "offers": [
+NODES: dict[str, Any] = {
+    "kind": "nodes",
+    "nodes": [
         {"name": "first", "model": "base"},
-        {"name": "check", "model": "guide", "purpose": "judge", "parents": ["first"]},
+        {"name": "again", "model": "guide", "parents": ["first"]},
         {"name": "last", "model": "guide", "purpose": "outright"},
     ],
 }
 
 
-@pytest.mark.parametrize("strategy", [OFFERS, {"kind": "exit", "model": "base"}])
+@pytest.mark.parametrize("strategy", [NODES, {"kind": "exit", "model": "base"}])
 def test_a_strategy_that_answers_no_chat_requests_is_not_served(strategy: dict[str, Any]) -> None:
-    """0.6: a list of offers with a judge was served, and every request was refused with 400, as the client's fault."""
+    """0.6: a list of nodes that read others was served, and every request was refused with 400, as the client's fault."""
     policy = {"kind": "fixed", "depth": 1}
     with orchestrator(strategy=strategy, policy=policy) as served, pytest.raises(ConfigError) as refused:
         asgi(served)
     (problem,) = refused.value.problems
     assert "no chat requests; use strategy: {kind: ladder, models: […]}" in problem
-    assert ("check: offers that read others" in problem) == (strategy is OFFERS)
+    assert (problem.startswith("strategy: again: ")) == (strategy is NODES)
 
 
-async def test_offers_that_read_no_other_are_served_as_a_stream_and_with_tools() -> None:
-    offers = {**OFFERS, "offers": [OFFERS["offers"][0], OFFERS["offers"][2]]}
+async def test_nodes_that_read_no_other_are_served_as_a_stream_and_with_tools() -> None:
+    nodes = {**NODES, "nodes": [NODES["nodes"][0], NODES["nodes"][2]]}
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     called = reply("", tool_calls=[("look", {"at": "Vienna"})])
-    async with asgi(orchestrator(FakeProvider({"small": [called]}), strategy=offers)) as client:
+    async with asgi(orchestrator(FakeProvider({"small": [called]}), strategy=nodes)) as client:
         for streams in (False, True):
             body = {"model": "cascade", "messages": ASK, "tools": tools, "stream": streams}
             answer = await client.post("/v1/chat/completions", json=body)

@@ -14,7 +14,7 @@ import pytest
 from cascade.config import load
 from cascade.conformal.fingerprint import MadeFor, certified_for, differences, of_log, unknown
 from cascade.errors import UsageError
-from cascade.plans.ladder import LadderConfig
+from cascade.plans.presets import LadderConfig
 from cascade.serving.made_for import made_for, refuse_other_cascade
 from cascade.table import Log, Node
 
@@ -35,8 +35,8 @@ def base(**changes: Any) -> dict[str, Any]:
     return {"models": {"base": BASE | changes, "guide": GUIDE}}
 
 
-def offers(*listed: dict[str, Any]) -> dict[str, Any]:
-    return {"strategy": {"kind": "offers", "offers": list(listed)}}
+def nodes(*listed: dict[str, Any]) -> dict[str, Any]:
+    return {"strategy": {"kind": "nodes", "nodes": list(listed)}}
 
 
 def ladder_log(*names: str | None, **calls: Any) -> MadeFor:
@@ -79,10 +79,10 @@ SMALL, PLAIN_SERVER = {"small": "a"}, {"provider": SERVER}
         (configured(), configured(strategy={"kind": "base_guide", "rounds": 5}), 1),
         (configured(), configured(strategy={"kind": "base_guide", "verdict": "sampled", "rounds": 4}), 1),
         (configured(), configured(strategy={"kind": "exit"}), 2),  # and nothing is base
-        (configured(**offers(FIRST, LAST)), configured(**offers(LAST, FIRST)), 1),
+        (configured(**nodes(FIRST, LAST)), configured(**nodes(LAST, FIRST)), 1),
         (
-            configured(**offers(FIRST, JUDGE, LAST)),
-            configured(**offers(FIRST, {**JUDGE, "purpose": "verify"}, LAST)),
+            configured(**nodes(FIRST, JUDGE, LAST)),
+            configured(**nodes(FIRST, {**JUDGE, "purpose": "verify"}, LAST)),
             1,
         ),
         (configured(**LADDER), configured(**SWAPPED), 1),
@@ -129,7 +129,7 @@ def test_what_makes_another_cascade(then: MadeFor, now: MadeFor, changes: int) -
 
 
 def test_items_of_one_name_are_compared_as_they_stand() -> None:
-    once, twice = ({"strategy": {"offers": [{"name": "a", "n": n}, {"name": "a", "n": 3}]}} for n in (1, 2))
+    once, twice = ({"strategy": {"nodes": [{"name": "a", "n": n}, {"name": "a", "n": 3}]}} for n in (1, 2))
     assert differences(once, twice)
 
 

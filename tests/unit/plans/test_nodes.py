@@ -14,8 +14,8 @@ from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.schema import rows
 from cascade.plans.base import ModelUse
-from cascade.plans.ladder import Ladder
-from cascade.plans.offers import Offer, Offers
+from cascade.plans.nodes import Node, Plan
+from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
 from cascade.table import Log
@@ -30,26 +30,26 @@ MODELS = {
     "large": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
 }
 JUDGED = (
-    Offer("base", SMALL),
-    Offer("check", LARGE, "judge", (1,)),
-    Offer("again", SMALL, "answer", (1, 2)),
-    Offer("guide", LARGE, "outright"),
+    Node("base", SMALL),
+    Node("check", LARGE, "judge", (1,)),
+    Node("again", SMALL, "answer", (1, 2)),
+    Node("guide", LARGE, "outright"),
 )
 
 
 def test_a_list_of_models_is_the_ladder_of_them() -> None:
-    offers = tuple(Offer(use.name, use) for use in (SMALL, LARGE))
+    offers = tuple(Node(use.name, use) for use in (SMALL, LARGE))
     said = ("Answer: Rhine", "Answer: Danube")
-    asked, steps = walked(Offers(offers), *said)
-    ladder_asked, ladder_steps = walked(Ladder((SMALL, LARGE)), *said)
+    asked, steps = walked(Plan(offers), *said)
+    ladder_asked, ladder_steps = walked(ladder_of((SMALL, LARGE)), *said)
     assert asked == ladder_asked
-    assert [step._replace(parents=None) for step in steps] == ladder_steps
+    assert steps == ladder_steps
     assert [step.parents for step in steps] == [(), ()]
 
 
 def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     asked, steps = walked(
-        Offers(JUDGED), "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube"
+        Plan(JUDGED), "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube"
     )
     assert [(one.role, one.purpose, one.model, one.step) for one in asked] == [
         ("base", "answer", "small", 1),
@@ -73,8 +73,8 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     ("said", "answer", "sure"), [(yes_no(0.1, "No, Danube"), "Danube", 0.9), (yes_no(0.8), "Rhine", 0.8)]
 )
 def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: str, sure: float) -> None:
-    offers = (Offer("base", SMALL), Offer("check", LARGE, "verify", (1,)), Offer("guide", LARGE, "outright"))
-    _, steps = walked(Offers(offers), "Answer: Rhine", said, "Answer: Inn")
+    offers = (Node("base", SMALL), Node("check", LARGE, "verify", (1,)), Node("guide", LARGE, "outright"))
+    _, steps = walked(Plan(offers), "Answer: Rhine", said, "Answer: Inn")
     (found,) = steps[1].candidates
     assert (found.text, found.model) == (answer, "large" if answer == "Danube" else "small")
     assert found.confidence == pytest.approx(sure)
@@ -82,56 +82,56 @@ def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: st
 
 def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
     offers = (
-        Offer("base", SMALL),
-        Offer("check", LARGE, "verify", (1,)),
-        Offer("again", SMALL, "answer", (1, 2)),
-        Offer("guide", LARGE, "outright"),
+        Node("base", SMALL),
+        Node("check", LARGE, "verify", (1,)),
+        Node("again", SMALL, "answer", (1, 2)),
+        Node("guide", LARGE, "outright"),
     )
-    asked, _ = walked(Offers(offers), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
+    asked, _ = walked(Plan(offers), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
     assert "Danube" in asked[2].messages[-1].content
 
 
 def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -> None:
-    offers = (*(Offer(f"draw {n}", SMALL, "sample") for n in range(3)), Offer("guide", LARGE, "outright"))
-    asked, steps = walked(Offers(offers), "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
+    offers = (*(Node(f"draw {n}", SMALL, "sample") for n in range(3)), Node("guide", LARGE, "outright"))
+    asked, steps = walked(Plan(offers), "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
     assert [one.seed for one in asked] == [5, 6, 7, None]
     assert [step.signals.get("answer_share") for step in steps] == [None, 0.5, pytest.approx(2 / 3), None]
 
 
 def test_a_panel_says_which_share_of_it_said_yes() -> None:
-    judges = tuple(Offer(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
-    offers = (Offer("base", SMALL), *judges, Offer("guide", LARGE, "outright"))
-    _, steps = walked(Offers(offers), "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
+    judges = tuple(Node(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
+    offers = (Node("base", SMALL), *judges, Node("guide", LARGE, "outright"))
+    _, steps = walked(Plan(offers), "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
     assert [step.signals["judge_share"] for step in steps[1:4]] == [1.0, 0.5, pytest.approx(2 / 3)]
 
 
 def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
     cut = completion("Reasoning: it is long", finish_reason="length")
-    asked, steps = walked(Offers(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
+    asked, steps = walked(Plan(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
     assert "Reasoning: it is long" in asked[1].messages[-1].content
     assert [len(step.candidates) for step in steps] == [0, 0, 1, 1]
 
 
 def test_what_failed_is_neither_judged_nor_read() -> None:
-    asked, steps = walked(Offers(JUDGED), ProviderUnavailableError("down"), "Answer: Danube")
+    asked, steps = walked(Plan(JUDGED), ProviderUnavailableError("down"), "Answer: Danube")
     assert [one.role for one in asked] == ["base", "guide"]
     assert [len(step.candidates) for step in steps] == [0, 0, 0, 1]
     with pytest.raises(ProviderUnavailableError):
-        walked(Offers(JUDGED), *[ProviderUnavailableError("down")] * 2)
+        walked(Plan(JUDGED), *[ProviderUnavailableError("down")] * 2)
 
 
 def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
-    whole = Offers(JUDGED)
-    assert whole.only(Takes(reference=True)) == Ladder((LARGE,))
-    assert whole.only(Takes(steps=(1, 2, 4))) == Offers((JUDGED[0], JUDGED[1], JUDGED[3]))
-    with pytest.raises(UsageError, match="leaves out offers that check must read"):
+    whole = Plan(JUDGED)
+    assert whole.only(Takes(reference=True)) == ladder_of((LARGE,))
+    assert whole.only(Takes(steps=(1, 2, 4))) == Plan((JUDGED[0], JUDGED[1], JUDGED[3]))
+    with pytest.raises(UsageError, match="leaves out what check must read"):
         whole.only(Takes(steps=(2, 4)))
-    with pytest.raises(UsageError, match="steps 1, 5 of a list of offers, but this list has 4"):
+    with pytest.raises(UsageError, match="steps 1, 5, but this strategy has 4"):
         whole.only(Takes(steps=(1, 5)))
 
 
 def offered(*offers: dict[str, Any]) -> dict[str, Any]:
-    return {"models": MODELS, "provider": "fake", "strategy": {"kind": "offers", "offers": list(offers)}}
+    return {"models": MODELS, "provider": "fake", "strategy": {"kind": "nodes", "nodes": list(offers)}}
 
 
 CALL_LEVEL = (
@@ -147,12 +147,12 @@ CALL_LEVEL = (
     [
         ([{"name": "a", "model": "small"}] * 2, "a is named more than once"),
         ([{"name": "a", "model": "small", "purpose": "judge"}], "a: purpose judge needs one parent"),
-        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is not an offer"),
+        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is not a node"),
         (
             [CALL_LEVEL[0], {"name": "c", "model": "judge", "purpose": "outright", "parents": ["base"]}],
-            "cannot read other offers",
+            "cannot read other nodes",
         ),
-        (list(CALL_LEVEL[:2]), "check: the last offer is the reference"),
+        (list(CALL_LEVEL[:2]), "check: the last node is the reference"),
         ([{"name": "a", "model": "tiny"}], "tiny"),
         ([{"name": "a", "model": "small", "purpose": "guess"}], "purpose"),
     ],
@@ -187,18 +187,18 @@ def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> Non
 @pytest.mark.parametrize(
     ("offers", "said"),
     [
-        ({"a": {"model": "small"}}, "strategy.offers: input should be a list"),
-        (["small"], "strategy.offers[0]: input should be settings, as in {name: value}, not 'small'"),
-        ([], "strategy.offers: input should have at least 1 item"),
+        ({"a": {"model": "small"}}, "strategy.nodes: input should be a list"),
+        (["small"], "strategy.nodes[0]: input should be settings, as in {name: value}, not 'small'"),
+        ([], "strategy.nodes: input should have at least 1 item"),
         (
             [CALL_LEVEL[0], {**CALL_LEVEL[3], "parents": "base"}],
-            "strategy.offers[1].parents: input should be a list, not 'base'",
+            "strategy.nodes[1].parents: input should be a list, not 'base'",
         ),
     ],
 )
 def test_a_list_that_is_none_is_refused_in_the_words_of_a_configuration(offers: object, said: str) -> None:
     with pytest.raises(ConfigError) as caught:
-        load({"models": MODELS, "strategy": {"kind": "offers", "offers": offers}, "provider": "fake"})
+        load({"models": MODELS, "strategy": {"kind": "nodes", "nodes": offers}, "provider": "fake"})
     assert caught.value.problems == (said,)
 
 
@@ -210,12 +210,12 @@ def test_a_sample_at_temperature_0_is_refused() -> None:
 
 def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
     asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
-    both = (Offer("small", SMALL), Offer("large", LARGE, "outright"))
+    both = (Node("small", SMALL), Node("large", LARGE, "outright"))
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
-    _, steps = walked(Offers(both), hello, hello, question=asked)
+    _, steps = walked(Plan(both), hello, hello, question=asked)
     assert [step.candidates[0].message for step in steps] == [hello.message] * 2
-    with pytest.raises(UsageError, match="Offers that read other offers cannot answer chat requests"):
-        walked(Offers(JUDGED), question=asked)
+    with pytest.raises(UsageError, match="answers no chat requests"):
+        walked(Plan(JUDGED), question=asked)
 
 
 def said(request: Request) -> Completion:
@@ -301,7 +301,7 @@ def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, when: s
     with pytest.raises(ConfigError) as error:
         load(made)
     (said,) = error.value.problems
-    assert said.startswith("policy.when: the offers strategy has no ver")
+    assert said.startswith("policy.when: the nodes strategy has no ver")
     assert "use when: reply_logprob or {kind: fixed, depth: …}" in said
 
 

@@ -1,4 +1,4 @@
-"""Each list of offers among the examples: every offer is logged, a policy fitted and certified, and questions asked."""
+"""Each list of nodes among the examples: every node is logged, a policy fitted and certified, and questions asked."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 
-FOLDER = Path(__file__).parents[2] / "examples" / "offers"
+FOLDER = Path(__file__).parents[2] / "examples" / "plans"
 FILES = sorted(path.name for path in FOLDER.glob("*.yaml"))
 KNOWS = {"small": 0.55, "other-small": 0.55, "middle": 0.8, "large": 0.97}
 
@@ -57,14 +57,14 @@ def test_it_is_logged_fitted_and_asked(name: str, tmp_path: Path) -> None:
         answers = [orchestrator.ask(question(number)) for number in range(150, 190)]
     assert all(answer.certificate is not None and answer.text for answer in answers)
     walks = {tuple([step.number for step in answer.steps]) for answer in answers}
-    assert any(len(walk) < len(config.strategy.offers) for walk in walks)  # type: ignore[attr-defined]
+    assert any(len(walk) < len(config.strategy.nodes) for walk in walks)  # type: ignore[attr-defined]
     large = sum(
         any(call.request.model == "large" and call.request.purpose != "judge" for call in one.calls) for one in answers
     )
     assert large < len(answers)
 
 
-def test_a_certificate_from_a_log_with_a_refused_offer_verifies_on_that_log(tmp_path: Path) -> None:
+def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_path: Path) -> None:
     """0.6: "their answers, costs, signals or judgements have changed", of the very log that it was made from."""
 
     def refusing(request: Request) -> Payload:
@@ -74,8 +74,8 @@ def test_a_certificate_from_a_log_with_a_refused_offer_verifies_on_that_log(tmp_
 
     models = {name: {"model": name, "price": {"input": 1, "output": 4}} for name in ("small", "middle", "large")}
     names = {"first": "small", "other": "middle", "last": "large"}
-    offers = [{"name": name, "model": model} for name, model in names.items()]
-    config = load({"models": models, "strategy": {"kind": "offers", "offers": offers}, "provider": "fake"})
+    nodes = [{"name": name, "model": model} for name, model in names.items()]
+    config = load({"models": models, "strategy": {"kind": "nodes", "nodes": nodes}, "provider": "fake"})
     asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(120)]
     done = collect(config, asked, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
     assert [(one.role, one.questions) for one in done.refused] == [("other", 1)]

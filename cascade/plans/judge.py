@@ -1,0 +1,113 @@
+"""How a model is asked whether an answer is right: what it reads, and log-probs or samples of its verdict."""
+
+from __future__ import annotations
+
+from collections.abc import Generator
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from cascade.chat import ChatRequest, part_texts
+from cascade.plans import verdict as verdicts
+from cascade.plans.base import ModelUse
+from cascade.plans.prompts import Prompts
+from cascade.plans.verdict import Verdict
+from cascade.text import counted, data_block, encode_sorted
+from cascade.types import Candidate, Completion, Message, Question, Request
+
+OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
+VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
+
+ALTERNATIVES = 20
+"""The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
+_SAMPLE_TEMPERATURE = 1.0
+_SCHEMA = {
+    "type": "object",
+    "properties": {"verdict": {"type": "string", "enum": ["yes", "no"]}, "answer": {"type": "string"}},
+    "required": ["verdict", "answer"],
+    "additionalProperties": False,
+}
+_MARK = {"type": "left out", "text": "a part that is no text"}
+
+
+class Judging(NamedTuple):
+    """How a verdict is asked for.
+
+    Attributes:
+        method: P(yes) from log-probs, from samples, from structured samples, or as the model allows.
+        samples: how many verdicts are asked for if there are no log-probs.
+        on_error: what to do if the judge cannot be reached: go on ("escalate"), keep the answer unjudged ("accept"), or
+            stop without an answer ("abstain").
+    """
+
+    method: VerdictMode = "auto"
+    samples: int = 1
+    on_error: OnGuideError = "escalate"
+
+    def ask(
+        self, use: ModelUse, role: str, step: int, prompts: Prompts, question: Question, judged: Candidate, trace: str
+    ) -> Generator[Request, Completion, tuple[Verdict, list[str]]]:
+        """Ask for a verdict on an answer that was reached by a trace; return it, with notes for the step."""
+        notes, answer, replies = list[str](), judged.text, list[Completion]()
+        messages = self._messages(prompts, question, judged, trace)
+        request = use.request(messages, role, "judge", step, question)
+        verdict = None
+        if self.method in {"auto", "logprobs"}:
+            replies.append((yield request._replace(top_logprobs=ALTERNATIVES)))
+            if self.method == "logprobs" or not verdicts.without_alternatives(replies[0]):
+                verdict = verdicts.read(replies[0], answer)
+        if verdict is None:
+            for sample in range(len(replies), self.samples):
+                replies.append((yield self._sample(request, use, sample)))
+            verdict = verdicts.combine(replies, answer)
+        if question.chat is not None:  # only whole messages are served
+            verdict = verdict._replace(correction=None)
+            texts = [text for message in question.chat.messages for text in part_texts(message.get("content"))]
+            if hidden := texts.count(None):
+                notes.append(f"{role} does not see {counted(hidden, 'part')} of the messages: not text")
+        elif any(verdicts.explains(each.text, answer) for each in replies):
+            notes.append(f"the reply of {role} goes on after its answer; the lines after the first are left out")
+        verdict = verdicts.sensible(verdict, answer)
+        if verdict.p_yes is None:
+            notes.append(f"no verdict: the reply of {role} was neither a clear yes nor a clear no")
+        elif verdict.method == "sampled":
+            notes.append(f"verdict from {counted(len(replies), 'sample')}, without log-probs")
+        return verdict, notes
+
+    def _messages(self, prompts: Prompts, question: Question, judged: Candidate, trace: str) -> tuple[Message, ...]:
+        if question.chat is not None:
+            return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
+        fields = {"question": question.text, "reasoning": trace, "answer": judged.text}
+        template = prompts.judge_schema if self.method == "structured" else prompts.judge
+        return template.fill(data_block({"text": question.context, **fields} if question.context else fields))
+
+    def _sample(self, request: Request, use: ModelUse, sample: int) -> Request:
+        """Return the call for one of several verdicts."""
+        return request._replace(
+            temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else use.temperature,
+            seed=None if use.seed is None else use.seed + sample,
+            schema=_SCHEMA if self.method == "structured" and request.question.chat is None else None,
+            sample=sample,
+        )
+
+
+PLAINLY = Judging()
+"""One verdict, from log-probs if there are any."""
+
+
+def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
+    """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
+    message = {"content": candidate.text} if candidate.message is None else candidate.message
+    shown = {
+        "conversation": [{**each, "content": _shown(each.get("content"))} for each in chat.messages],
+        "tools": chat.options.get("tools"),
+        "tool_choice": chat.options.get("tool_choice"),
+        "format": chat.options.get("response_format"),
+        "reply": {name: value for name, value in message.items() if name != "role" and value is not None},
+    }
+    return {name: encode_sorted(value) for name, value in shown.items() if value}
+
+
+def _shown(content: Any) -> Any:
+    """Return a message's content with a mark in place of each part that is not text, such as an image."""
+    if not isinstance(content, list | tuple):
+        return content
+    return [_MARK if text is None else part for part, text in zip(content, part_texts(content), strict=True)]

@@ -1,0 +1,472 @@
+"""A plan: a list of nodes, each one call that can be bought, and the walk that buys them one after another.
+
+A ladder, two cheap opinions, self-consistency, rounds of base and guide, a panel of judges, verifiers and LLM-exit are
+lists of nodes (`plans.presets`). A policy decides after each step whether the next is worth its price. A step is one
+node, or a node with those that join it: the base's answer, and the guide's verdict on it. What a node brings depends on
+its parents alone, never on the policy: a log of all nodes gives the exact result of any policy.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Generator, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Literal, TypeAlias
+
+from cascade.errors import ProviderError, UsageError
+from cascade.matching.requests import agreement
+from cascade.plans import form
+from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
+from cascade.plans.decide import decided_fields, read_action, read_exit
+from cascade.plans.judge import PLAINLY, Judging
+from cascade.plans.prompts import Prompts, load
+from cascade.plans.verdict import NO_VERDICT, Verdict
+from cascade.policies.base import Takes
+from cascade.providers.verifiers import read_verdict, sent_output
+from cascade.safety import taken_out
+from cascade.text import data_block, defuse, normalize_answer
+from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question, Request, Step
+
+Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]
+ANSWERING = frozenset({"answer", "sample", "outright"})
+JUDGING = frozenset({"judge", "verify"})
+_DECISION_TOKENS = 8
+
+
+@dataclass(frozen=True, slots=True)
+class Node:
+    """One call that can be bought.
+
+    Attributes:
+        name: its name in logs and answers.
+        use: the model and how it is asked.
+        purpose: "answer": the model answers; if the node has parents, it reads their answers and verdicts first.
+            "sample": the same prompt is sampled again. "outright": an answer of the model that the other nodes save.
+            "judge": the model says whether its parent's answer is right. "verify": it also gives its own answer after a
+            no. "check": the parent's answer is checked, by a model or by a verifier that is none. "direct": the model
+            answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next.
+        parents: the numbers of the nodes that it reads, from 1.
+        joins: whether it belongs to the step of the node before it, so that no policy decides in between.
+        judging: how a verdict is asked for.
+        free: whether it goes to a verifier that is no model and costs nothing.
+    """
+
+    name: str
+    use: ModelUse
+    purpose: Purpose = "answer"
+    parents: tuple[int, ...] = ()
+    joins: bool = False
+    judging: Judging = PLAINLY
+    free: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Plan(Strategy):
+    """The strategy of a list of nodes, in the order in which they are bought; the last answer is the reference's.
+
+    Args:
+        nodes: the nodes.
+        prompts: the prompts; the shipped ones by default.
+        chat_nodes: the nodes for a chat request, if they are others.
+        logprobs: whether the log-probs of answers are requested even if the application did not ask for them, since
+            policies read them.
+        calls: whether a policy decides before each call which node is bought next.
+    """
+
+    nodes: tuple[Node, ...]
+    prompts: Prompts = field(default_factory=load)
+    chat_nodes: tuple[Node, ...] = ()
+    logprobs: bool = True
+    calls: bool = False
+
+    @property
+    def horizon(self) -> int:
+        """T, the number of steps."""
+        return len(steps_of(self.nodes))
+
+    @property
+    def models(self) -> tuple[str, ...]:
+        """The models, each once."""
+        return tuple(dict.fromkeys(node.use.name for node in self.nodes))
+
+    @property
+    def is_joint(self) -> bool:
+        """Whether a step has several nodes, as in rounds."""
+        return self.horizon < len(self.nodes)
+
+    @property
+    def step_names(self) -> tuple[str, ...]:
+        """The names of the nodes; none where a step has several."""
+        return () if self.is_joint else tuple([self._named(node) for node in self.nodes])
+
+    @property
+    def ends_with_reference(self) -> bool:
+        """Whether the last step is the reference's answer alone."""
+        return not self.is_joint
+
+    def _named(self, node: Node) -> str:
+        return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.purpose == "check" else node.name
+
+    def only(self, takes: Takes) -> Plan:
+        """Return the plan of some nodes, or of the reference alone.
+
+        Raises:
+            UsageError: a node is left out that another one reads, or joins.
+        """
+        if takes.reference:
+            use = reference_of(self.nodes).use
+            return replace(self, nodes=(Node(use.name, use),), chat_nodes=(), calls=False)
+        if self.is_joint:
+            raise UsageError("Rounds cannot be left out: each one reads those before it.")
+        if takes.calls:
+            return replace(self, calls=True)
+        if not takes.steps or max(takes.steps) > self.horizon:
+            listed = ", ".join(map(str, takes.steps))
+            raise UsageError(f"The policy takes the steps {listed}, but this strategy has {self.horizon}.")
+        number = {step: place for place, step in enumerate(takes.steps, 1)}
+        chosen = [self.nodes[step - 1] for step in takes.steps]
+        lacking = [self._named(node) for node in chosen if not number.keys() >= {*node.parents}]
+        if lacking:
+            raise UsageError(f"The policy leaves out what {', '.join(lacking)} must read.")
+        renumbered = [replace(node, parents=tuple([number[parent] for parent in node.parents])) for node in chosen]
+        return replace(self, nodes=tuple(renumbered))
+
+    def plan(self, question: Question) -> Walk:
+        """Walk one question.
+
+        Raises:
+            UsageError: a node would have to read another model's message of a chat request.
+        """
+        if question.chat is not None and (node := unsuited_to_chat(self.chat_nodes or self.nodes)) is not None:
+            raise UsageError(
+                f"The strategy answers no chat requests, since {node.name} reads other answers: use kind: ladder, "
+                "kind: base_guide, or nodes whose answers have no parents."
+            )
+        return _Walk(self, question).steps()
+
+
+def steps_of(nodes: Sequence[Node]) -> list[list[int]]:
+    """Return the numbers of the nodes of each step, from 1."""
+    steps: list[list[int]] = []
+    for number, node in enumerate(nodes, 1):
+        if node.joins:
+            steps[-1].append(number)
+        else:
+            steps.append([number])
+    return steps
+
+
+def reference_of(nodes: Sequence[Node]) -> Node:
+    """Return the last node that answers by itself."""
+    return [node for node in nodes if node.purpose in ANSWERING or node.purpose == "direct"][-1]
+
+
+def unsuited_to_chat(nodes: Sequence[Node]) -> Node | None:
+    """Return a node for which chat requests have no prompt: an answer that reads others, or LLM-exit; None if none."""
+    reading = (node for node in nodes if node.purpose == "exit" or (node.purpose in ANSWERING and node.parents))
+    return next(reading, None)
+
+
+@dataclass(slots=True)
+class _Result:
+    """What a node brought: its reply, the answer in it, and the verdict if it judges."""
+
+    bought: bool = False
+    text: str = ""
+    trace: str = ""
+    candidate: Candidate | None = None
+    verdict: Verdict = NO_VERDICT
+
+
+@dataclass(slots=True)
+class _Draft:
+    """A step while its nodes are bought."""
+
+    number: int
+    candidates: list[Candidate] = field(default_factory=list)
+    signals: dict[str, float | None] = field(default_factory=dict)
+    notes: list[str] = field(default_factory=list)
+    warnings: list[str] = field(default_factory=list)
+    forced: Forced | None = None
+    final: bool = False
+
+    def step(self, parents: tuple[int, ...] | None) -> Step:
+        notes, warnings = tuple(self.notes), tuple(self.warnings)
+        return Step(
+            self.number, tuple(self.candidates), self.signals, notes, (), None, self.forced, self.final, False,
+            warnings, parents,
+        )  # fmt: skip
+
+
+_Buying: TypeAlias = Generator[Request, Completion, None]
+
+
+class _Walk:
+    """One question on its way through the nodes of a plan."""
+
+    def __init__(self, plan: Plan, question: Question) -> None:
+        self.plan, self.question, self.chat = plan, question, question.chat
+        self.nodes = plan.chat_nodes if question.chat is not None and plan.chat_nodes else plan.nodes
+        self.numbers = steps_of(self.nodes)
+        self.results = [_Result() for _ in self.nodes]
+        self.separate_judges = not plan.is_joint and any(node.purpose in JUDGING for node in self.nodes)
+
+    def steps(self) -> Walk:
+        """Buy the nodes of each step, in order, or of the step that the policy names."""
+        calls, most = self.plan.calls, len(self.numbers)
+        number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
+        while number <= most:
+            draft = _Draft(number)
+            for node in self.numbers[number - 1]:
+                yield from self._buy(node, draft)
+            draft.final = draft.final or number == most < self.plan.horizon
+            parents = None if self.plan.is_joint else self.nodes[number - 1].parents
+            bought = yield draft.step(parents)
+            if draft.final:
+                return
+            number = following(bought, number, most) if calls else number + 1
+
+    def _buy(self, number: int, draft: _Draft) -> _Buying:
+        """Buy a node. A failure is raised where no other node can answer, else noted in the step."""
+        node = self.nodes[number - 1]
+        try:
+            yield from self._bought(number, node, draft)
+        except ProviderError as error:
+            if error.shown or self._needs(number, node, draft):
+                raise
+            draft.notes.append(f"{node.name} failed: {type(error).__name__}: {error}")
+            if node.joins and node.purpose in JUDGING and node.judging.on_error != "escalate":
+                reason = f"{node.name} could not be asked; on_guide_error is {node.judging.on_error!r}"
+                draft.forced = Forced(node.judging.on_error, reason)
+
+    def _bought(self, number: int, node: Node, draft: _Draft) -> _Buying:
+        if node.purpose in ANSWERING:
+            return self._answer(number, node, draft)
+        if node.purpose in JUDGING:
+            return self._judge(number, node, draft)
+        others = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
+        return others[node.purpose](node, draft)
+
+    def _needs(self, number: int, node: Node, draft: _Draft) -> bool:
+        """Whether no answer is left if a node brings none."""
+        if node.purpose == "direct":
+            return not draft.candidates
+        nothing_yet = bool(node.parents) or not self._answers()
+        return node.purpose in ANSWERING and nothing_yet and not self._is_followed(number)
+
+    def _is_followed(self, number: int) -> bool:
+        """Whether a later node can answer without reading this one."""
+        later = self.nodes[number:]
+        return any(
+            number not in node.parents for node in later if node.purpose in ANSWERING or node.purpose == "direct"
+        )
+
+    def _answers(self, model: str | None = None) -> list[str]:
+        """Return the answers so far, of one model or of all; an answer that a judge repeats counts once."""
+        return [
+            result.candidate.text
+            for node, result in zip(self.nodes, self.results, strict=True)
+            if result.candidate is not None and node.purpose in ANSWERING and model in {None, node.use.name}
+        ]
+
+    def _result(self, number: int) -> _Result:
+        return self.results[number - 1]
+
+    # --- answers ---
+
+    def _answer(self, number: int, node: Node, draft: _Draft) -> _Buying:
+        """Ask a model for an answer; it reads its parents' results."""
+        request = form.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
+        if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
+            request = request._replace(top_logprobs=None)
+        last = not self._answers() and not self._is_followed(number)
+        if (lacks := node.use.lacks(request)) is not None and not last:
+            yield request._replace(purpose=SKIP)
+            draft.signals["model_skipped"] = 1.0
+            draft.notes.append(f"{node.use.name} was not asked: {lacks}")
+            return
+        parents = self._answering_parents(node) if self.plan.is_joint else node.parents
+        if not all(self._result(parent).bought for parent in parents):
+            draft.notes.append(f"{node.name} was not asked: what it reads is missing")
+            return
+        completion = yield request._replace(messages=(*request.messages, *self._earlier(node)))
+        self._take(number, draft, completion, form.read(completion, request, last=last))
+
+    def _take(self, number: int, draft: _Draft, completion: Completion, reading: form.Reading) -> None:
+        """Take an answer as a candidate, and compare it with the earlier ones."""
+        node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
+        earlier, alike = self._answers(), self._answers(node.use.name)
+        result.bought, result.text, result.candidate = True, completion.text, candidate
+        draft.signals |= reading.signals
+        draft.warnings += reading.warnings
+        judged = any(later.joins and later.purpose in JUDGING and number in later.parents for later in self.nodes)
+        if self.separate_judges:
+            draft.signals["p_yes"] = None  # without this signal a table would take the log-probs as the confidence
+        if candidate is None:
+            draft.notes.append(f"the reply of {node.name} has no complete answer")
+            if judged and (self.chat is not None or not completion.truncated):
+                draft.signals["p_yes"] = 0.0
+            return
+        draft.candidates.append(candidate)
+        draft.signals["agrees_with_earlier"] = agreement(candidate.text, earlier, self.chat)
+        if node.purpose == "sample":
+            share = agreement(candidate.text, [*alike, candidate.text], self.chat) if alike else None
+            draft.signals["answer_share"] = share
+        if self.chat is not None:
+            return
+        result.trace = reading.trace
+        if judged:
+            lengths = {"answer_chars": len(candidate.text), "reasoning_chars": len(reading.trace)}
+            draft.signals |= {name: float(length) for name, length in lengths.items()}
+            if (gone := taken_out(completion.text)) is not None:
+                draft.notes.append(f"taken out of the reply of {node.name}, so that no model reads it: {gone}")
+
+    def _drawn(self, number: int) -> ModelUse:
+        """Return how the model of a node is asked: a later sample has another seed, if a seed is set."""
+        node = self.nodes[number - 1]
+        if node.purpose != "sample" or node.use.seed is None:
+            return node.use
+        before = sum(other.use.name == node.use.name for other in self.nodes[: number - 1])
+        return replace(node.use, seed=node.use.seed + before)
+
+    def _answering_parents(self, node: Node) -> list[int]:
+        return [parent for parent in node.parents if self.nodes[parent - 1].purpose in ANSWERING]
+
+    def _earlier(self, node: Node) -> Iterator[Message]:
+        """Yield the earlier replies that a node reads, each with the judgement of it.
+
+        A small model repeats the word that it is told as its next answer: told "yes", it answers "yes". So it is told
+        the answer that a verifier favours, and not its yes or no.
+        """
+        for parent in self._answering_parents(node):
+            result = self._result(parent)
+            if result.candidate is None:
+                continue
+            verdicts = [
+                self._result(judge).verdict
+                for judge in node.parents
+                if self.nodes[judge - 1].purpose == "verify" and parent in self.nodes[judge - 1].parents
+            ]
+            answers = (verdict.favoured(result.candidate.text) for verdict in verdicts)
+            suggested = next((answer for answer in answers if answer is not None), None)
+            fields = {"opinion": "doubtful"} if suggested is None else {"suggested_answer": suggested}
+            yield Message("assistant", defuse(result.text))
+            yield from self.plan.prompts.again.fill(data_block(fields))
+
+    def _direct(self, node: Node, draft: _Draft) -> _Buying:
+        """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
+        first, *others = [self._result(each) for each in self.numbers[draft.number - 1]]
+        refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
+        ends = draft.number == len(self.numbers) and not self._answers()
+        if first.bought and not refused and not ends:
+            return
+        draft.final = True
+        request = form.ask(self.question, self.plan.prompts, node.use, node.name, draft.number)
+        if self.chat is None:
+            request = request._replace(purpose="direct", top_logprobs=None)
+        earlier = self._answers()
+        reading = form.read((yield request), request, last=not earlier)
+        draft.warnings += reading.warnings
+        if refused:
+            same = None if reading.candidate is None else agreement(reading.candidate.text, earlier, self.chat)
+            draft.signals["guide_agrees"] = same
+        elif self.chat is not None:
+            draft.signals = reading.signals | draft.signals
+        if reading.candidate is not None:
+            draft.candidates.append(reading.candidate)
+        outcome = "answered by itself" if reading.candidate else "was asked directly, and its reply has no answer"
+        draft.notes.append(f"{node.name} {outcome}")
+
+    # --- verdicts ---
+
+    def _judge(self, number: int, node: Node, draft: _Draft) -> _Buying:
+        """Ask a model whether its parent's answer is right; a step of its own offers that answer again, now judged."""
+        judged, result = self._result(node.parents[0]), self._result(number)
+        if node.joins and judged.candidate is None:
+            return
+        draft.signals["p_yes"] = None
+        if not judged.bought:
+            draft.notes.append(f"{node.name} has no answer to judge")
+            return
+        shown = judged.candidate or Candidate(judged.text, node.name, node.use.name)
+        result.verdict = verdict = yield from self._verdict(node, draft, shown, judged.trace)
+        result.bought = True
+        draft.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
+        if not node.joins:
+            draft.signals["judge_share"] = self._share(node)
+        draft.candidates = [candidate._replace(confidence=verdict.p_yes) for candidate in draft.candidates]
+        own = verdict.favoured(shown.text) if node.joins and self.chat is None else verdict.correction
+        if node.purpose == "verify" and own is not None:
+            same = normalize_answer(own) == normalize_answer(shown.text)
+            doubt = None if verdict.p_yes is None else 1.0 - verdict.p_yes
+            draft.candidates.append(Candidate(own, node.name, node.use.name, verdict.p_yes if same else doubt))
+            draft.signals |= {"guide_agrees": float(same)} if node.joins else {}
+        elif not node.joins and judged.candidate is not None:
+            draft.candidates.append(judged.candidate._replace(source=node.name, confidence=verdict.p_yes))
+
+    def _verdict(
+        self, node: Node, draft: _Draft, judged: Candidate, trace: str = ""
+    ) -> Generator[Request, Completion, Verdict]:
+        asked = node.judging.ask(node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace)
+        verdict, notes = yield from asked
+        draft.notes += notes
+        return verdict
+
+    def _share(self, node: Node) -> float | None:
+        """Return the share of an answer's judges so far that said yes; None without a verdict."""
+        panel = zip(self.nodes, self.results, strict=True)
+        same = [each for judge, each in panel if judge.purpose in JUDGING and judge.parents == node.parents]
+        verdicts = [each.verdict.says_yes for each in same if each.verdict.says_yes is not None]
+        return sum(verdicts) / len(verdicts) if verdicts else None
+
+    def _check(self, node: Node, draft: _Draft) -> _Buying:
+        """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
+        candidate = self._result(node.parents[0]).candidate
+        if candidate is None:
+            yield self._sent(node, draft, Candidate("", node.name, node.use.name))._replace(purpose=SKIP)
+            draft.signals["gate"] = 0.0
+            draft.notes.append("there is no answer to check")
+            return
+        draft.candidates.append(candidate._replace(source=node.name))
+        draft.signals["gate"] = None
+        if node.free:
+            draft.signals["gate"] = read_verdict((yield self._sent(node, draft, candidate)).text)
+            return
+        verdict = yield from self._verdict(node, draft, candidate)
+        gate = None if verdict.says_yes is None else float(verdict.says_yes)
+        draft.signals |= {"gate": gate, "p_yes": verdict.p_yes}
+
+    def _sent(self, node: Node, draft: _Draft, candidate: Candidate) -> Request:
+        """Return the call that sends an output to a verifier as it is."""
+        message = {"content": candidate.text} if candidate.message is None else candidate.message
+        output = (Message("user", sent_output(message)),)
+        return Request(node.use.name, output, node.name, "verify", draft.number, self.question, 1)
+
+    # --- decisions of a model ---
+
+    def _decide(self, node: Node, draft: _Draft) -> _Buying:
+        """Ask a model what to do with this round."""
+        draft.signals["decided_action"] = None
+        base, *others = [self._result(each) for each in self.numbers[draft.number - 1]]
+        if draft.candidates and base.bought:
+            own = next((each.text for each in draft.candidates if each.source != self._source(draft)), "none")
+            verdict = next((other.verdict for other in others if other.verdict != NO_VERDICT), NO_VERDICT)
+            fields = decided_fields(self.question, base.candidate, verdict, own)
+            template = self.plan.prompts.decide
+            draft.signals["decided_action"] = read_action((yield self._short(node, draft, template.fill(fields))).text)
+
+    def _source(self, draft: _Draft) -> str:
+        return self.nodes[self.numbers[draft.number - 1][0] - 1].name
+
+    def _exit(self, node: Node, draft: _Draft) -> _Buying:
+        """Ask a model whether to stop. If that call fails, the answer is kept, since it is paid for."""
+        draft.signals["says_exit"] = None
+        if draft.candidates:
+            fields = {"question": self.question.text, "answers": "\n".join(self._answers())}
+            messages = self.plan.prompts.exit.fill(data_block(fields))
+            exits = read_exit((yield self._short(node, draft, messages)).text)
+            draft.signals["says_exit"] = None if exits is None else float(exits)
+
+    def _short(self, node: Node, draft: _Draft, messages: tuple[Message, ...]) -> Request:
+        """Return a call whose reply is a word."""
+        request = node.use.request(messages, node.name, node.purpose, draft.number, self.question)
+        return request._replace(max_tokens=_DECISION_TOKENS)
