@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from importlib import import_module
 from typing import Any
 
-__version__ = "0.5.0"
+__version__ = "1.0.0.dev0"
 
 
 def loaded_on_use(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
