@@ -21,7 +21,7 @@ from cascade.cli.main import console, print_json
 from cascade.cli.models import shown_size
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.policies import DirectoryConfig
-from cascade.config.schema import GuaranteeConfig, ServerConfig
+from cascade.config.schema import GuaranteeConfig, ModelConfig, ServerConfig
 from cascade.conformal.certificate import Certificate
 from cascade.episodes.store import NoTracesError, Store, parse, sqlite
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
@@ -65,7 +65,7 @@ def doctor(
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = [*_packages(), *_sqlite(), *_weights(), *_configuration(config, serve=serve)]
+    findings = [*_packages(), _tried("SQLite", _sqlite), *_configuration(config, serve=serve)]
     if as_json:
         print_json([finding._asdict() for finding in findings])
     else:
@@ -80,7 +80,9 @@ def doctor(
 
 def _packages() -> Iterator[Finding]:
     yield Finding("Python", "ok", f"{platform.python_version()} on {sys.platform}")
-    if len(owners := _owners()) > 1:
+    records = [(package.name, package.read_text("RECORD") or "") for package in distributions()]
+    owners = sorted({name for name, record in records if "\ncascade/__init__.py," in f"\n{record}"})
+    if len(owners) > 1:  # one has overwritten another
         says = f"{' and '.join(owners)} share their files. Keep one: pip uninstall {' '.join(owners)}, then install it"
         yield Finding("cascade", "problem", says)
     for name, purpose in _PACKAGES.items():
@@ -89,33 +91,20 @@ def _packages() -> Iterator[Finding]:
         except PackageNotFoundError:
             yield Finding(name, "note", f"needed for {purpose} only; not installed: {install_command(EXTRAS[name])}")
             continue
-        if name == "litellm" and installed in _BAD_LITELLM:
-            yield Finding(
-                name,
-                "problem",
-                f"{installed} {_BAD_LITELLM[installed]}: remove it, and change every key that it could read",
-            )
-        else:
-            yield Finding(name, "ok", installed)
+        fault = _BAD_LITELLM.get(installed) if name == "litellm" else None
+        advice = f" {fault}: remove it, and change every key that it could read" if fault else ""
+        yield Finding(name, "problem" if fault else "ok", f"{installed}{advice}")
+    for entry in weights.registry().values():
+        fetch = f"not here; cascade models pull {entry.name} ({shown_size(entry.bytes)})"
+        yield Finding(f"weights {entry.name}", *(("ok", str(entry.path)) if entry.here else ("note", fetch)))
 
 
-def _owners() -> list[str]:
-    """Return the installed distributions with files in `cascade/`; of several, one has overwritten another."""
-    records = [(one.name, one.read_text("RECORD") or "") for one in distributions()]
-    return sorted({name for name, record in records if "\ncascade/__init__.py," in f"\n{record}"})
-
-
-def _sqlite() -> Iterator[Finding]:
-    shown = ".".join(map(str, sqlite.version()))
+def _sqlite() -> tuple[str, str]:
+    number = ".".join(map(str, sqlite.version()))
     if not sqlite.has_wal_bug():
-        yield Finding("SQLite", "ok", shown)
-        return
-    yield Finding(
-        "SQLite",
-        "note",
-        f"{shown} can damage a file that two processes write (the WAL-reset bug, fixed in 3.51.3), so processes take "
-        "turns with a trace store; with many, use PostgreSQL or a newer SQLite",
-    )
+        return "ok", number
+    says = "can damage a file that two processes write (the WAL-reset bug, fixed in 3.51.3), so processes take turns"
+    return "note", f"{number} {says} with a trace store; with many, use PostgreSQL or a newer SQLite"
 
 
 def _tried(what: str, check: Callable[[], tuple[str, str]]) -> Finding:
@@ -139,14 +128,6 @@ def _traces(config: CascadeConfig | None) -> tuple[str, str]:
             return "ok", f"{address.shown}, {store.count()} rows"
     except NoTracesError:  # an empty database, as on the first day
         return "ok", f"{address.shown}, which the first question fills"
-
-
-def _weights() -> Iterator[Finding]:
-    for entry in weights.registry().values():
-        says = (
-            str(entry.path) if entry.here else f"not here; cascade models pull {entry.name} ({shown_size(entry.bytes)})"
-        )
-        yield Finding(f"weights {entry.name}", "ok" if entry.here else "note", says)
 
 
 def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
@@ -205,33 +186,36 @@ def _holding(name: str, certificate: Certificate) -> Iterator[Finding]:
 
     until = "" if certificate.expires is None else f" Until {certificate.expires}."
     yield Finding(name, "ok", f"{certificate.statement()}{until}")
-    unseen = unknown(certificate.made_for)
-    if unseen:
-        advice = "calibrate with --config to have them checked"
-        yield Finding(name, "note", f"made from a log that does not record {', '.join(unseen)}: {advice}")
-    if certificate.made_for.get("requests") is None:
-        advice = "calibrate again, and requests of other kinds get no certificate"
-        yield Finding(name, "note", f"it does not say what kinds of requests it was made from: {advice}")
-    elif form_unsaid(certificate.made_for["requests"]):
-        advice = "ask in the form that these models saw; collect asks in the form that you serve"
-        said = "made from a log that does not say whether its models saw cascade's prompt or chat requests"
-        yield Finding(name, "note", f"{said}, so it covers both: {advice}")
-
-
-def _litellm_key(place: str, model: str) -> Iterator[Finding]:
-    from cascade.providers.litellm import missing_keys
-
-    try:
-        missing = missing_keys(model)
-    except CascadeError:
-        return  # not installed: said already
-    if missing:
-        yield Finding(f"key of {place}", "problem", f"{model} needs {' or '.join(missing)}, which is not set")
+    requests = certificate.made_for.get("requests")
+    gaps = {
+        "the kinds of its requests; others get no certificate": requests is None,
+        "whether its models saw cascade's prompt or chat requests, so it covers both": form_unsaid(requests),
+        f"{', '.join(unknown(certificate.made_for))}; fit with --config": bool(unknown(certificate.made_for)),
+    }
+    yield from (Finding(name, "note", f"made from a log that does not record {gap}") for gap in gaps if gaps[gap])
 
 
 def _local_file(model: str) -> tuple[str, str]:
     """Look for a local model's file in the way that the first question does."""
     return "ok", str(weights.find(model))
+
+
+def _key(config: CascadeConfig, entry: ModelConfig) -> tuple[str, str] | None:
+    """Check a model's key; None if there is nothing to say."""
+    key_env = entry.api_key_env or config.provider.api_key_env
+    if key_env:
+        return (
+            None if environment(key_env) is not None else ("problem", f"the environment variable {key_env} is not set")
+        )
+    if (entry.provider or config.provider.kind) != "litellm" or entry.api_base:
+        return None
+    from cascade.providers.litellm import missing_keys
+
+    try:
+        missing = missing_keys(entry.model)
+    except CascadeError:
+        return None  # not installed: said already
+    return ("problem", f"{entry.model} needs {' or '.join(missing)}, which is not set") if missing else None
 
 
 def _models(config: CascadeConfig) -> Iterator[Finding]:
@@ -245,11 +229,8 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             yield Finding(f"price of {place}", "ok", f"1,000 tokens in and out: {dollars(thousand)} ({price.source})")
         if entry.price is not None and (known := table.price(entry.model)) and known != entry.price.price():
             yield Finding(f"price of {place}", "note", "differs from the bundled table; yours is used")
-        key_env = entry.api_key_env or config.provider.api_key_env
-        if key_env and environment(key_env) is None:
-            yield Finding(f"key of {place}", "problem", f"the environment variable {key_env} is not set")
-        elif not key_env and (entry.provider or config.provider.kind) == "litellm" and not entry.api_base:
-            yield from _litellm_key(place, entry.model)
+        if key := _key(config, entry):
+            yield Finding(f"key of {place}", *key)
         if (entry.provider or config.provider.kind) == "local":
             yield _tried(f"file of {place}", partial(_local_file, entry.model))
     names = [entry.model for entry in config.models.values()]
