@@ -14,14 +14,12 @@ from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.fitting.attempts import place_of, upcoming
 from cascade.fitting.divide import unseen
-from cascade.review.labels import Along, Plan, certifying, plans, to_judge
+from cascade.review.labels import Along, certifying, to_judge
 from cascade.review.pairs import Compared, compare
-from cascade.review.reviews import Ask, Place, Reviews, Terms, place_for, reviews_at
+from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, beside_traces, reviews_at
 from cascade.review.session import Room
 from cascade.table import Log
 from cascade.text import counted
-
-SUFFIX = ".reviews.jsonl"
 
 
 class Judging(NamedTuple):
@@ -58,9 +56,7 @@ class Judging(NamedTuple):
     def read(self, tell: Tell) -> Compared:
         """Return the log's outputs; report how many requests lack the reference's output. Raises UsageError."""
         begun = reviews_at(self.path)
-        return self._compared(self.matcher or (None if begun is None else begun.terms.matcher), tell)
-
-    def _compared(self, matcher: str | None, tell: Tell) -> Compared:
+        matcher = self.matcher or (None if begun is None else begun.terms.matcher)
         options = LogOptions(self.episodes, self.where, matcher, models=self.models)
         log = read_log(options.against_reference, None, tell)
         outputs = compare(log.rows, matcher)
@@ -87,13 +83,6 @@ class Judging(NamedTuple):
         """
         log, promise = to_judge(outputs, terms), self.promise(terms.rate)
         return Room(outputs.pairs, terms, certifying(log, promise).n, self._along(outputs, log, promise))
-
-    def plans(self, tell: Tell) -> list[Plan]:
-        """Return the number of judgements that a certificate needs, for several rates of the draw."""
-        outputs, promise = self._compared(self.matcher, tell), self.promise()
-        log = to_judge(outputs, Terms(cast("Ask", self.ask), outputs.comparator))
-        along = self._along(outputs, log, promise)
-        return plans(certifying(log, promise).n, len(outputs.pairs), along, promise)
 
     def _along(self, outputs: Compared, log: Log, promise: Promise) -> Along | None:
         if self.policy is None:
@@ -126,7 +115,7 @@ def review_place(settings: CascadeConfig) -> Place | None:
         return Path(wanted.file)
     if wanted.log is not None:
         return beside(wanted.log)
-    return None if traces is None else place_for(traces, SUFFIX)
+    return None if traces is None else beside_traces(traces)
 
 
 def reviews_of(settings: CascadeConfig) -> Reviews | None:

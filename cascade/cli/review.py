@@ -20,17 +20,15 @@ from cascade.api.judging import Judging, beside
 from cascade.api.output import spelled, table
 from cascade.cli.main import console, print_json, say
 from cascade.errors import UsageError
-from cascade.review.labels import Plan
 from cascade.review.pairs import Output, output_lines, request_lines
 from cascade.review.report import agreements, tallies
-from cascade.review.reviews import SKIPPED, ReviewFile, Reviews, ReviewTable, merged, opened, read_reviews
+from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
 from cascade.review.session import MOVES, Room, Session
 from cascade.text import counted
 
 ENDED = "\x04"
 """What `Keys.read` returns at the end of the input."""
 _ESCAPE = b"\x1b"
-_PROMPT_ROWS = 2
 _BAR = "│ "
 
 
@@ -40,10 +38,7 @@ def review_log(
         str, typer.Option("--ask", help="preference: which output is better; regret: also whether each is right.")
     ] = "preference",
     output: Annotated[
-        list[Path] | None,
-        typer.Option(
-            "--output", "-o", help="The file of reviews. By default beside the log. Repeatable with --report."
-        ),
+        Path | None, typer.Option("--output", "-o", help="The file of reviews. By default beside the log.")
     ] = None,
     reviewer: Annotated[
         str | None, typer.Option("--reviewer", help="The reviewer's name. By default the user's name.")
@@ -66,14 +61,13 @@ def review_log(
     report: Annotated[
         bool, typer.Option("--report", help="Print the judgements, and how far reviewers agree.")
     ] = False,
-    plan: Annotated[bool, typer.Option("--plan", help="Print how many judgements a certificate needs.")] = False,
     where: Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")] = None,
     matcher: Annotated[str | None, typer.Option("--matcher", help="The comparator of two outputs.")] = None,
     models: Annotated[
         str | None,
         typer.Option("--models", help="CHEAP,DEAR: only these models; the last is the reference."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --report or --plan: print one JSON document.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="With --report: print one JSON document.")] = False,
 ) -> None:
     """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
 
@@ -81,22 +75,15 @@ def review_log(
 
     Example: cascade review episodes.parquet --ask regret
     """
+    judging = Judging(episodes, output, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
     if report:
-        files = output or [beside(episodes)]
-        _say_report(merged([read_reviews(path) for path in files]), as_json=as_json)
+        _say_report(read_reviews(output or beside(episodes)), as_json=as_json)
         return
-    file = output[0] if output else None
-    judging = Judging(episodes, file, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
-    if plan:
-        _say_plan(judging.plans(say), as_json=as_json)
-        return
-    if as_json or (output is not None and len(output) > 1):
-        raise UsageError(
-            "A review is written to one file and prints no JSON; --json and several files go with --report."
-        )
+    if as_json:
+        raise UsageError("A review prints no JSON; --json goes with --report.")
     outputs = judging.read(say)
-    with opened(judging.path, judging.terms(outputs.comparator)) as place:
-        _review(place, judging.room(outputs, place.reviews.terms), reviewer or _user(), skipped=skipped)
+    with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
+        _review(store, judging.room(outputs, store.reviews.terms), reviewer or _user(), skipped=skipped)
 
 
 def _user() -> str:
@@ -106,17 +93,17 @@ def _user() -> str:
         return "reviewer"
 
 
-def _review(file: ReviewFile | ReviewTable, room: Room, reviewer: str, *, skipped: bool) -> None:
+def _review(store: ReviewStore, room: Room, reviewer: str, *, skipped: bool) -> None:
     """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits."""
-    judged = file.reviews.by(reviewer)
+    judged = store.reviews.by(reviewer)
     if skipped:
         judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
     session = room.session(reviewer, judged)
     screen = _Screen(console(), Keys(), len(room.drawn) if room.along is None else None)
     if session.current is not None:
-        say(f"{_to_do(room)} You are {reviewer}; {file.path} keeps your judgements.")
-    _loop(session, file, screen)
-    _say_done(session, room, screen, str(file.path))
+        say(f"{_to_do(room)} You are {reviewer}; {store.path} keeps your judgements.")
+    _loop(session, store, screen)
+    _say_done(session, room, screen, store.path)
 
 
 def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
@@ -144,8 +131,8 @@ class _Screen(NamedTuple):
     keys: Keys
     total: int | None
 
-    def show(self, session: Session, number: int) -> str:
-        """Show the current pair; return the key that ended it early."""
+    def show(self, session: Session, number: int) -> None:
+        """Show the current pair, whole."""
         assert session.current is not None  # noqa: S101 - a pair is there
         first, second = session.current.outputs
         width = self.out.width
@@ -154,7 +141,8 @@ class _Screen(NamedTuple):
         parts = {"request": request_lines(session.current.pair), "first": _said(first), "second": _said(second)}
         for name, lines in parts.items():
             rows += [Text(f"{name}:", style="bold"), *map(Text, barred([spelled(line) for line in lines], width))]
-        return page(self.out, self.keys, rows)
+        for row in rows:
+            self.out.print(row, no_wrap=True, overflow="ignore", crop=False)
 
 
 def _said(output: Output) -> Iterator[str]:
@@ -163,29 +151,28 @@ def _said(output: Output) -> Iterator[str]:
     yield from lines if any(lines) else ["(nothing)"]
 
 
-def _loop(session: Session, file: ReviewFile | ReviewTable, screen: _Screen) -> None:
+def _loop(session: Session, store: ReviewStore, screen: _Screen) -> None:
     """Show pairs and ask until the review ends. Each judgement is on the disk before anything else is shown."""
     shown = None
     while session.current is not None:
         if session.current != shown:
             shown = session.current
             number = 1 + sum(one != shown.pair.id for one in session.judged)
-            if screen.show(session, number):
-                return
+            screen.show(session, number)
             screen.keys.forget()
         choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
         screen.out.print(Text(f"{session.stage.question}  {choices}", style="bold"), soft_wrap=True)
         key = screen.keys.read()
         pressed = session.press("q" if key == ENDED else key)
         if pressed.written is not None:
-            file.add(pressed.written)
+            store.add(pressed.written)
         if pressed.ended:
             return
         if not pressed.known:
             screen.out.print(f"{json.dumps(key)} has no meaning here.", markup=False)
 
 
-# --- keys from the reviewer, and long texts page by page ---
+# --- keys from the reviewer ---
 
 
 class Keys:
@@ -240,35 +227,7 @@ def barred(lines: Sequence[str], width: int) -> list[str]:
     return [_BAR + piece for line in lines for piece in (chop_cells(line.expandtabs(4), room) or [""])]
 
 
-def page(out: Console, keys: Keys, rows: Sequence[Text]) -> str:
-    """Print rows, on a terminal one screen at a time; return the key that ended it early, "q" or `ENDED`, else "".
-
-    Nothing is left out: a reviewer who sees the last row has seen all rows.
-    """
-    room = max(1, out.height - _PROMPT_ROWS)
-    at = 0
-    while keys.is_terminal and len(rows) - at > room:
-        _print(out, rows[at : at + room])
-        at += room
-        left = len(rows) - at
-        keys.forget()
-        out.print(Text(f"— {left} more rows: space shows the next, a all, q ends —", style="reverse"))
-        while (key := keys.read()) not in {" ", "\n", "a", "q", ENDED}:
-            pass
-        if key in {"q", ENDED}:
-            return key
-        if key == "a":
-            break
-    _print(out, rows[at:])
-    return ""
-
-
-def _print(out: Console, rows: Sequence[Text]) -> None:
-    for row in rows:
-        out.print(row, no_wrap=True, overflow="ignore", crop=False)
-
-
-# --- what was judged, and what is to be judged ---
+# --- what was judged ---
 
 
 def _say_report(reviews: Reviews, *, as_json: bool) -> None:
@@ -294,22 +253,6 @@ def _say_report(reviews: Reviews, *, as_json: bool) -> None:
         rows["same on loss"] = [each.equal_losses for each in pairs]
         rows["Cohen's κ of that"] = [_kappa(each.kappa_losses) for each in pairs]
         _say_columns("reviewers", [" and ".join(each.reviewers) for each in pairs], rows)
-
-
-def _say_plan(plans: Sequence[Plan], *, as_json: bool) -> None:
-    """Print how many judgements a certificate needs."""
-    if as_json:
-        print_json({"plans": [each._asdict() for each in plans]})
-        return
-    along = ["needs --policy" if each.along_path is None else f"at most {each.along_path:.0f}" for each in plans]
-    rows: dict[str, list[Any]] = {
-        "judge everything": [each.requests for each in plans],
-        "only what differs": [f"{each.differing:.0f}" for each in plans],
-        "along the path": along,
-        "may be lost": ["nothing is proven" if each.most_lost is None else each.most_lost for each in plans],
-        "requests needed": [each.least for each in plans],
-    }
-    _say_columns("label rate", [f"{each.rate:g}" for each in plans], rows)
 
 
 def _kappa(kappa: float | None) -> str:

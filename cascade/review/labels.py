@@ -1,4 +1,4 @@
-"""People's judgements as a log's truth, which of them a certificate depends on, and how many it takes.
+"""People's judgements as a log's truth, and which of them a certificate depends on.
 
 An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
 judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.binomial import most_losses, needed_without_loss, upper_bound
+from cascade.conformal.binomial import upper_bound
 from cascade.conformal.certify import most_units
 from cascade.conformal.labels import is_drawn
 from cascade.conformal.path import Jumps, Walks, strict_to_lenient
@@ -32,12 +32,7 @@ from cascade.logs.schema import Dropped
 from cascade.policies.policy import Policy
 from cascade.review.pairs import Compared, Pair, PairId
 from cascade.review.reviews import ASKS, Reviews, Terms
-from cascade.table import Bools, Floats, Ints, Log
-
-RATES = (1.0, 0.5, 0.2)
-"""The shares of requests to draw that a plan compares."""
-_FURTHER = 10
-"""How many further judgements are considered, besides all missing ones."""
+from cascade.table import Floats, Ints, Log
 
 
 def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None) -> Judgements:
@@ -183,64 +178,12 @@ class Along:
     def _jumps(self, right: Floats) -> Jumps:
         return self.promise.rules.jumps(replace(self.walks, log=replace(self.walks.log, right=right)))
 
-    @property
-    def most_labels(self) -> int:
-        """The number of pairs that can decide some threshold: the most that the whole path may ask for."""
-        reach, serve = self.walks.reach, self.walks.serve
-        ends: Bools = reach > np.column_stack([reach[:, 1:], np.full(len(reach), -np.inf)])
-        served = np.where(ends & (serve >= 0), np.take_along_axis(self.pair, np.maximum(serve, 0), axis=1), -1)
-        return np.unique(served[served >= 0]).size
 
-
-# --- how many judgements it takes, and what they show ---
-
-
-class Plan(NamedTuple):
-    """The number of judgements needed at a rate of the draw.
-
-    Attributes:
-        rate: the share of the requests that is drawn.
-        requests: the number of requests that certify, one of each group, which is the number of labels without a
-            review.
-        differing: the number of differing outputs of drawn requests, on average over draws.
-        along_path: the most that the path of a policy's thresholds asks for, on average; None without a policy.
-        most_lost: the largest number of losses among drawn requests that proves the promise; None if not even 0 do.
-        least: the least number of requests for a certificate, if nothing is lost.
-    """
-
-    rate: float
-    requests: int
-    differing: float
-    along_path: float | None
-    most_lost: int | None
-    least: int
-
-
-def plans(requests: int, differing: int, along: Along | None, promise: Promise) -> list[Plan]:
-    """Return the judgements that each rate takes.
-
-    Args:
-        requests: the number of requests of the log that can certify.
-        differing: the number of outputs in the log that differ from the reference's.
-        along: the path of a policy's thresholds, drawn at rate 1.
-        promise: what is to be certified.
-    """
-    n, longest = (requests, None) if along is None else (along.walks.log.n, along.most_labels)
-    delta, listed = _delta(promise), list[Plan]()
-    for rate in RATES:
-        risk, asks = replace(promise, rate=rate).tested_risk, None if longest is None else rate * longest
-        lost, least = most_losses(n, risk, delta), needed_without_loss(risk, delta)
-        listed.append(Plan(rate, n, rate * differing, asks, lost, least))
-    return listed
-
-
-def _delta(promise: Promise) -> float:
-    assert promise.delta is not None  # noqa: S101 - what people judge is promised with a confidence
-    return promise.delta
+# --- what the judgements show ---
 
 
 class Shown(NamedTuple):
-    """Bounds on the share of requests that lose something, from the judgements so far and from further ones.
+    """A bound on the share of requests that lose something, from the judgements so far.
 
     Attributes:
         requests: the number of requests that can certify.
@@ -248,8 +191,6 @@ class Shown(NamedTuple):
         lost: drawn requests with an output that is a loss.
         unjudged: drawn requests without a loss but with an unjudged output; they count as lost.
         bound: the share is at most this, with the confidence.
-        more: (further judged requests, the bound if none of them is a loss, the bound if losses continue at the same
-            rate; None if nothing was judged).
         confidence: the probability that the bound is not too low.
     """
 
@@ -258,12 +199,11 @@ class Shown(NamedTuple):
     lost: int
     unjudged: int
     bound: float
-    more: tuple[tuple[int, float, float | None], ...]
     confidence: float
 
 
 def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promise) -> Shown:
-    """Return the bounds from reviews on the loss of serving the differing outputs instead of the reference's.
+    """Return the bound from reviews on the loss of serving the differing outputs instead of the reference's.
 
     The losses of the drawn requests, with those that lack a judgement, are counted among all that can certify. An
     upper confidence bound on that rate, divided by the rate of drawing, bounds the share of requests that lose.
@@ -272,23 +212,14 @@ def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promi
         pairs: the pairs of the drawn requests.
         requests: the number of requests that can certify.
         reviews: the judgements.
-        promise: what is promised; its confidence is that of the bounds.
+        promise: what is promised; its confidence is that of the bound.
     """
-    losses, delta = reviews.losses(reviews.terms.ask), _delta(promise)
-    each: dict[str, list[bool | None]] = {}
+    assert promise.delta is not None  # noqa: S101 - what people judge is promised with a confidence
+    losses, lost_of = reviews.losses(reviews.terms.ask), dict[str, list[bool | None]]()
     for pair in pairs:
-        each.setdefault(pair.question, []).append(pair.lost(losses))
-    lost = sum(any(verdicts) for verdicts in each.values())
-    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in each.values())
-    judged, n = len(each) - unjudged, max(requests, len(each), 1)
-
-    def bound(count: float) -> float:
-        return min(1.0, upper_bound(min(n, round(count)), n, delta) / reviews.terms.rate)
-
-    share = lost / judged if judged else None
-    more = [
-        (k, bound(lost + unjudged - k), None if share is None else bound(lost + unjudged - k + share * k))
-        for k in sorted({_FURTHER, unjudged})
-        if 0 < k <= unjudged
-    ]
-    return Shown(n, len(each), lost, unjudged, bound(lost + unjudged), tuple(more), 1 - delta)
+        lost_of.setdefault(pair.question, []).append(pair.lost(losses))
+    lost = sum(any(verdicts) for verdicts in lost_of.values())
+    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in lost_of.values())
+    n = max(requests, len(lost_of), 1)
+    bound = upper_bound(min(n, lost + unjudged), n, promise.delta) / reviews.terms.rate
+    return Shown(n, len(lost_of), lost, unjudged, min(1.0, bound), 1 - promise.delta)

@@ -7,9 +7,10 @@ from collections.abc import Hashable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
-from cascade.review.reviews import SKIPPED, Judgement, Reviews
+from cascade.review.reviews import SKIPPED, Reviews
 
 _T = TypeVar("_T", bound=Hashable)
+VERDICTS = ("output", "reference", "equal", "both_bad")
 
 
 class Tally(NamedTuple):
@@ -55,35 +56,34 @@ class Agreement(NamedTuple):
 
 def tallies(reviews: Reviews) -> list[Tally]:
     """Return the judgements of each reviewer."""
-    return [_tally(name, list(reviews.by(name).values()), reviews.terms.ask) for name in reviews.reviewers]
-
-
-def _tally(reviewer: str, every: Sequence[Judgement], ask: str) -> Tally:
-    judged = [each for each in every if each.verdict != SKIPPED]
-    sided = [each for each in judged if each.verdict in {"output", "reference"}]
-    first = sum(each.verdict == each.first for each in sided)
-    verdicts = {
-        name: sum(each.verdict == name for each in judged) for name in ("output", "reference", "equal", "both_bad")
-    }
-    lost = sum(each.loses(ask) is True for each in judged)
-    return Tally(reviewer, len(judged), len(every) - len(judged), verdicts, lost, first, len(sided) - first)
+    found = []
+    for name in reviews.reviewers:
+        every = reviews.by(name).values()
+        verdicts = Counter(judgement.verdict for judgement in every)
+        lost = sum(judgement.loses(reviews.terms.ask) is True for judgement in every)
+        first = sum(judgement.verdict == judgement.first for judgement in every)
+        sided, skipped = verdicts["output"] + verdicts["reference"], verdicts["skipped"]
+        counts = {verdict: verdicts[verdict] for verdict in VERDICTS}  # type: ignore[index]
+        found.append(Tally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
+    return found
 
 
 def agreements(reviews: Reviews) -> list[Agreement]:
     """Return the agreement of each two reviewers."""
-    return [_agreement(reviews, *names) for names in combinations(reviews.reviewers, 2)]
+    return [_agreement(reviews, left, right) for left, right in combinations(reviews.reviewers, 2)]
 
 
-def _agreement(reviews: Reviews, *names: str) -> Agreement:
-    left, right = ({pair: each for pair, each in reviews.by(name).items() if each.verdict != SKIPPED} for name in names)
-    both, ask = [(left[pair], right[pair]) for pair in left if pair in right], reviews.terms.ask
+def _agreement(reviews: Reviews, left: str, right: str) -> Agreement:
+    own, ask = [reviews.by(left), reviews.by(right)], reviews.terms.ask
+    both = [tuple(each[pair] for each in own) for pair in own[0] if pair in own[1]]
+    both = [(a, b) for a, b in both if SKIPPED not in {a.verdict, b.verdict}]
     verdicts = [(a.verdict, b.verdict) for a, b in both]
     losses = [(a.loses(ask), b.loses(ask)) for a, b in both]
     kappas = cohens_kappa(verdicts), cohens_kappa(losses)
-    return Agreement((names[0], names[1]), len(both), _same(verdicts), kappas[0], _same(losses), kappas[1])
+    return Agreement((left, right), len(both), _equal(verdicts), kappas[0], _equal(losses), kappas[1])
 
 
-def _same(pairs: Sequence[tuple[object, object]]) -> int:
+def _equal(pairs: Sequence[tuple[object, object]]) -> int:
     return sum(a == b for a, b in pairs)
 
 
@@ -104,4 +104,4 @@ def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
     by_chance = sum(left[name] * right[name] for name in left)
     if n * n == by_chance or not n:
         return None
-    return (_same(pairs) * n - by_chance) / (n * n - by_chance)
+    return (_equal(pairs) * n - by_chance) / (n * n - by_chance)

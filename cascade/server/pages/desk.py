@@ -19,7 +19,7 @@ from cascade.errors import UsageError
 from cascade.review.labels import Shown, shown
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.report import Agreement, Tally, agreements, tallies
-from cascade.review.reviews import Reviews, opened, reviews_at
+from cascade.review.reviews import Reviews, ReviewStore, reviews_at
 from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
 
@@ -109,10 +109,8 @@ class Desk:
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=True)
-            reviews = reviews_at(judging.path)
-            if reviews is None:
-                with opened(judging.path, judging.terms(log.compared.comparator)) as begun:
-                    reviews = begun.reviews
+            with ReviewStore(judging.path, judging.terms(log.compared.comparator)) as store:
+                reviews = store.reviews
             room = self._room(judging, log, reviews)
             return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
 
@@ -126,14 +124,14 @@ class Desk:
 
         Raises:
             Refused: (409) by now another pair is next.
-            UsageError: as `view`, or another process is writing the file.
+            UsageError: as `view`.
         """
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=False)
-            with opened(judging.path, judging.terms(log.compared.comparator)) as file:
-                room = self._room(judging, log, file.reviews)
-                session = room.session(reviewer, file.reviews.by(reviewer))
+            with ReviewStore(judging.path, judging.terms(log.compared.comparator)) as store:
+                room = self._room(judging, log, store.reviews)
+                session = room.session(reviewer, store.reviews.by(reviewer))
                 for key in keys[:-1]:
                     session.press(key)
                 current = session.current
@@ -141,10 +139,10 @@ class Desk:
                     raise Refused(409, "Another pair is next by now. Reload the page.", code="stale_pair")
                 pressed = session.press(keys[-1])
                 if pressed.written is not None:
-                    file.add(pressed.written)
+                    store.add(pressed.written)
             left = "" if pressed.written is not None else keys if pressed.known else keys[:-1]
             unknown = "" if pressed.known else keys[-1]
-            reviews = (pressed.written is not None and reviews_at(judging.path)) or file.reviews
+            reviews = (pressed.written is not None and reviews_at(judging.path)) or store.reviews
             return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
 
     def _judging(self) -> Judging:

@@ -20,7 +20,7 @@ from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.logs.schema import Dropped
 from cascade.policies.simple import Threshold
-from cascade.review.labels import Along, judgements, plans, shown, to_judge
+from cascade.review.labels import Along, judgements, shown, to_judge
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
@@ -96,8 +96,7 @@ def test_the_path_asks_for_the_labels_that_a_plain_loop_needs(kind: str, rate: f
     few, full = fitted(reviews(list(losses), rate), kind), fitted(reviews(list(NUMBER), rate), kind)
     assert few.certified[""].point == full.certified[""].point
     assert served(full) == by_hand(0.05, rate, labelled=set(range(N)))
-    assert 0 < len(losses) <= path.most_labels
-    assert path.most_labels == sum(is_drawn("key", pair.question, rate) for pair in COMPARED.pairs)
+    assert len(losses) > 0
     assert rate < 1 or len(losses) < len(NUMBER)
     odd = {number for number in range(N) if number % 2}
     half = fitted(reviews([pair for pair in NUMBER if NUMBER[pair] in odd], rate), kind)
@@ -123,9 +122,6 @@ def test_an_output_that_nobody_judged_is_unknown() -> None:
 
 def test_too_few_requests_at_a_rate_prove_nothing() -> None:
     assert not fitted(reviews(list(NUMBER), 0.01), "regret").certified
-    listed = plans(200, 40, None, Promise("regret", 0.05, 0.95))
-    assert [plan.least for plan in listed] == [59, 119, 299]
-    assert [plan.most_lost for plan in listed] == [4, 1, None]
 
 
 @each(
@@ -154,7 +150,7 @@ def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement
     assert twin.lost({}) is None
 
 
-def test_what_is_not_judged_counts_as_lost_and_more_judgements_tighten_the_bound() -> None:
+def test_what_is_not_judged_counts_as_lost() -> None:
     from cascade.conformal.binomial import upper_bound
 
     digests = [Output(f"a{n}", None).digest for n in range(20)]
@@ -170,8 +166,3 @@ def test_what_is_not_judged_counts_as_lost_and_more_judgements_tighten_the_bound
     bounds = shown(pairs, 100, state, Promise("preference", 0.05, 0.9))
     assert (bounds.requests, bounds.drawn, bounds.lost, bounds.unjudged) == (100, 20, 2, 15)
     assert bounds.bound == upper_bound(17, 100, 0.1)
-    # 10 more: 2 lost, 5 not judged, and 2/5 of 10 more; all 15: 2, and 6 more
-    assert bounds.more == (
-        (10, upper_bound(7, 100, 0.1), upper_bound(11, 100, 0.1)),
-        (15, upper_bound(2, 100, 0.1), upper_bound(8, 100, 0.1)),
-    )

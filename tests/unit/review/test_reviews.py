@@ -1,10 +1,14 @@
-"""The file of reviews: what was acknowledged is there, and what was fixed before anybody looked stays."""
+"""Where reviews are kept: what was acknowledged is there, and what was fixed before anybody looked stays."""
 
 from __future__ import annotations
 
 import json
+import sqlite3
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cases import each
@@ -13,126 +17,94 @@ from stores import postgres_url
 
 from cascade.errors import UsageError
 from cascade.review.pairs import PairId
-from cascade.review.reviews import (
-    Judgement,
-    ReviewFile,
-    ReviewTable,
-    Terms,
-    opened,
-    place_for,
-    read_reviews,
-    reviews_at,
-)
+from cascade.review.reviews import Judgement, Place, ReviewStore, Terms, beside_traces, read_reviews, reviews_at
 
 TERMS = Terms("preference", "auto", 0.5)
-ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "2026-11-23T00:00:00+00:00")
+ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "now \ud800 \x00")
 
 
-def test_what_was_added_is_read_and_the_last_word_counts(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with ReviewFile(path, TERMS) as file:
+@pytest.fixture(params=["sqlite", "postgres"])
+def place(request: Any, tmp_path: Path) -> Iterator[Place]:
+    """Yield where reviews are kept."""
+    if request.param == "sqlite":
+        yield tmp_path / "reviews.db"
+        return
+    with postgres_url() as url:
+        assert beside_traces(url) == url
+        yield url
+
+
+def test_what_was_added_is_read_and_the_last_word_counts(place: Place) -> None:
+    assert reviews_at(place) is None
+    with ReviewStore(place, TERMS) as store:
         for one in (ONE, ONE._replace(question="p"), ONE._replace(verdict="equal"), ONE._replace(reviewer="bob")):
-            file.add(one)
-    found = read_reviews(path)
-    assert len(path.read_text().splitlines()) == 5
+            store.add(one)
+    found = reviews_at(place)
+    assert found is not None
     assert {one: said.verdict for one, said in found.by("ann").items()} == {
         PairId("p", "a", "b"): "reference",
         PairId("q", "a", "b"): "equal",
     }
     assert found.reviewers == ("ann", "bob")
+    assert found.judgements[0].at == ONE.at
     assert found.losses("preference")[ONE.pair] is True  # where reviewers differ it is a loss
 
 
-def test_a_torn_last_line_was_never_acknowledged(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with ReviewFile(path, TERMS) as file:
-        file.add(ONE)
-    whole = path.read_bytes()
-    path.write_bytes(whole + b'{"question": "to')
-    assert len(read_reviews(path).judgements) == 1
-    with ReviewFile(path, TERMS) as file:
-        file.add(ONE._replace(question="p"))
-    assert path.read_bytes().startswith(whole)
-    assert len(read_reviews(path).judgements) == 2
-
-
-def test_a_file_keeps_its_key_and_refuses_other_terms(tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    with ReviewFile(path, TERMS) as file:
-        key = file.reviews.terms.key
+def test_a_review_keeps_its_key_and_refuses_other_terms(place: Place) -> None:
+    with ReviewStore(place, TERMS) as store, ReviewStore(place, TERMS) as other:
+        key = store.reviews.terms.key
+        assert other.reviews.terms.key == key
     assert len(key) == 32
-    with ReviewFile(path, TERMS) as file:
-        assert file.reviews.terms.key == key
     with pytest.raises(UsageError) as refused:
-        ReviewFile(path, Terms("regret", "json", 1.0, "mine"))
+        ReviewStore(place, Terms("regret", "json", 1.0, "mine"))
     assert all(word in str(refused.value) for word in ("ask", "matcher", "rate", "key"))
 
 
-def test_one_process_at_a_time(tmp_path: Path) -> None:
-    with ReviewFile(tmp_path / "r.jsonl", TERMS), pytest.raises(UsageError, match="Another process"):
-        ReviewFile(tmp_path / "r.jsonl", TERMS)
+def test_no_judgement_is_lost_between_reviewers(place: Place) -> None:
+    with ReviewStore(place, TERMS):
+        pass
+
+    def write(reviewer: str) -> None:
+        with ReviewStore(place, TERMS) as store:
+            for number in range(10):
+                store.add(ONE._replace(question=str(number), reviewer=reviewer))
+
+    at_once(*(partial(write, name) for name in ("ann", "bob", "cy")))
+    found = reviews_at(place)
+    assert found is not None
+    assert len(found.judgements) == 30
+
+
+GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
 
 
 @each(
-    "lines, said",
+    "lines",
     [
-        ([], "empty"),
-        ([{"review": 2}], "review"),
-        ([{"review": 1, "ask": "taste", "matcher": "auto", "rate": 1, "key": "k"}], "taste"),
-        ([{"review": 1, "ask": "regret", "matcher": "auto", "rate": 0, "key": "k"}], "label_rate"),
-        ([{"review": 1, "ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}, {"verdict": "good"}], "line 2"),
+        [{**GOOD, "ask": "taste"}],
+        [{**GOOD, "rate": 0}],
+        [{"ask": "regret"}],
+        [GOOD, {"verdict": "good"}],
+        [GOOD, {**ONE._asdict(), "mood": "good"}],
     ],
 )
-def test_what_is_no_file_of_reviews_is_refused(lines: list[dict[str, object]], said: str, tmp_path: Path) -> None:
-    path = tmp_path / "r.jsonl"
-    path.write_text("".join(json.dumps(line) + "\n" for line in lines))
-    with pytest.raises(UsageError, match=said):
-        read_reviews(path)
+def test_what_is_no_review_is_refused(lines: list[dict[str, object]], tmp_path: Path) -> None:
+    with closing(sqlite3.connect(tmp_path / "r.db")) as database, database:
+        database.execute("DROP TABLE IF EXISTS cascade_reviews")
+        database.execute("CREATE TABLE cascade_reviews (number BIGINT PRIMARY KEY, line TEXT NOT NULL)")
+        database.executemany("INSERT INTO cascade_reviews VALUES (?, ?)", enumerate(map(json.dumps, lines)))
+    with pytest.raises(UsageError):
+        read_reviews(tmp_path / "r.db")
 
 
-# --- in PostgreSQL: what one replica writes every other one reads ---
-
-BAD = Terms("regret", "json")
-
-
-def bad(number: int, reviewer: str = "ann") -> Judgement:
-    return Judgement(f"q{number}", "a", "b", "output", "both_bad", False, False, reviewer, "now \ud800 \x00")
-
-
-def test_replicas_share_judgements_and_the_key(tmp_path: Path) -> None:
-    with postgres_url() as url:
-        assert place_for(url, ".reviews.jsonl") == url
-        assert reviews_at(url) is None
-        with opened(url, BAD) as first, opened(url, BAD) as other:
-            assert isinstance(other, ReviewTable)
-            assert first.reviews.terms == other.reviews.terms
-            assert first.reviews.terms.key
-            first.add(bad(1))
-            other.add(bad(1)._replace(verdict="skipped"))
-        held = reviews_at(url)
-        assert held is not None
-        assert [each.verdict for each in held.judgements] == ["skipped"]  # the later one of the same reviewer
-        assert held.judgements[0].at == bad(1).at
-        with pytest.raises(UsageError, match="begun with ask regret, not preference"):
-            opened(url, Terms("preference", "json"))
-    path = tmp_path / "reviews.jsonl"
-    assert reviews_at(path) is None
-    with opened(path, BAD) as file:
-        assert isinstance(file, ReviewFile)
-    assert reviews_at(path) is not None
-
-
-def test_no_judgement_is_lost_between_replicas() -> None:
-    with postgres_url() as url:
-        with opened(url, BAD):
-            pass
-
-        def write(reviewer: str) -> None:
-            with opened(url, BAD) as held:
-                for number in range(10):
-                    held.add(bad(number, reviewer))
-
-        at_once(*(partial(write, name) for name in ("ann", "bob", "cy")))
-        found = reviews_at(url)
-        assert found is not None
-        assert len(found.judgements) == 30
+def test_what_is_no_file_of_reviews_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "log.jsonl").write_text("{}\n" * 500)
+    attempts: tuple[Callable[[], object], ...] = (
+        lambda: read_reviews(tmp_path / "log.jsonl"),
+        lambda: ReviewStore(tmp_path / "log.jsonl", TERMS),
+        lambda: read_reviews(tmp_path / "nowhere.db"),
+    )
+    for attempt in attempts:
+        with pytest.raises(UsageError):
+            attempt()
+    assert (tmp_path / "log.jsonl").read_text() == "{}\n" * 500

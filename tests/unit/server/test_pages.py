@@ -49,7 +49,7 @@ async def filled(folder: Path, requests: int = 2, **settings: Any) -> AsyncItera
 
 def begun(folder: Path) -> list[Path]:
     """Return the files of reviews in a folder."""
-    return list(folder.glob("*.reviews.jsonl"))
+    return list(folder.glob("*.reviews.db"))
 
 
 class Tags(HTMLParser):

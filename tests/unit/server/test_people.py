@@ -15,7 +15,7 @@ from cascade.config import CascadeConfig, load
 from cascade.episodes.store import Store
 from cascade.modes.store import ModeStore
 from cascade.review.pairs import compare
-from cascade.review.reviews import Judgement, Terms, opened, place_for
+from cascade.review.reviews import Judgement, ReviewStore, Terms, beside_traces
 
 from .observed import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 from .served import CONFIG
@@ -54,7 +54,7 @@ def judge_all(config: CascadeConfig, folder: Path, output_right: bool, reference
     with Store.open(traces, read_only=True) as store:
         rows = list(store.read({"split": "audit"}))
     found = compare(lambda: iter(rows))
-    with opened(place_for(traces, ".reviews.jsonl"), Terms("regret", found.comparator)) as file:
+    with ReviewStore(beside_traces(traces), Terms("regret", found.comparator)) as file:
         for pair in found.pairs:
             said = (output_right, reference_right, "ann", "2026-11-23T10:00:00+00:00")
             file.add(Judgement(*pair.id, "output", "equal", *said))
