@@ -58,20 +58,6 @@ FIT, MAPIE, EXACT, TIES, ONE_PER_RUNG = "fit", "MAPIE", "exact", "exact, ties br
 SIMPLE = (MAPIE, EXACT)
 WAYS = (FIT, *SIMPLE, TIES, ONE_PER_RUNG)
 SWITCHES = (FIT, "no ties", "no menu", "nothing learned", "no midway", "no ledger")
-BEFORE = {
-    (HAIKU, 0.05): 0.384,
-    (HAIKU, 0.02): 0.971,
-    ("zell_mmlu/llama-1b,3b,8b,70b>405b", 0.05): 0.464,
-    ("zell_mmlu/llama-1b,3b,8b,70b>405b", 0.02): 0.737,
-    ("zell_mmlu/llama-1b,3b,8b,70b>gpt-4o", 0.02): 0.795,
-    ("zell_truthfulqa/gpt-4o-mini>gpt-4o", 0.02): 0.943,
-    ("zell_gsm8k/gpt-4o-mini>gpt-4o", 0.02): 0.751,
-    ("zell_mmlu/gpt-4o-mini>gpt-4o", 0.05): 0.370,
-    ("zell_mmlu/gpt-4o-mini>gpt-4o", 0.02): 0.529,
-    ("bfcl_v1/mini>4o", 0.05): 0.392,
-    ("bfcl_v1/mini>4o", 0.02): 0.714,
-}
-"""The cost of the `fit` of commit 9e9ecfed where a figure of it was written down, on other splits of the same logs."""
 
 
 # --- the ways ---
@@ -257,7 +243,7 @@ def table(done: Sequence[Done], columns: Sequence[str], splits: int) -> Iterator
     """Yield the lines of one risk: a line a log, then the geometric means of each family."""
     compared = columns == WAYS
     head = ["log", "requests", "models", "bound", *columns]
-    head += ["fit − better of MAPIE, exact", "before"] if compared else [f"{way} − fit" for way in columns[1:]]
+    head += ["fit − better of MAPIE, exact"] if compared else [f"{way} − fit" for way in columns[1:]]
     yield _line([*head, "lost / broken: " + "; ".join(columns)])
     yield _line(["---"] * (len(head) + 1))
     for each in sorted(done, key=lambda one: (one.family, one.name)):
@@ -269,7 +255,7 @@ def table(done: Sequence[Done], columns: Sequence[str], splits: int) -> Iterator
             *(_figure(each.mean(way)) for way in columns),
         ]
         if compared:
-            line += [each.gap(FIT, each.better), _figure(BEFORE.get((each.name, each.risk), math.nan))]
+            line.append(each.gap(FIT, each.better))
         else:
             line += [each.gap(way, FIT) if way in each.cost else "–" for way in columns[1:]]
         lost = [f"{100 * each.lost[way]:.1f} % / {each.broken[way]}" if way in each.lost else "–" for way in columns]

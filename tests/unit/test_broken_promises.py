@@ -1,4 +1,4 @@
-"""Promises that do not hold yet, each as a figure: strict failures, so that the change that keeps one must say so here.
+"""Promises that were broken once, each as a figure.
 
 The worlds are drawn under fixed seeds, and effects are so large that nothing hangs on the draw. What the project does
 today is called in the first part alone.
@@ -34,11 +34,6 @@ Bools = np.ndarray[tuple[int, ...], np.dtype[np.bool_]]
 Ints = np.ndarray[tuple[int, ...], np.dtype[np.int64]]
 ALPHA, DELTA, ALARM = 0.05, 0.1, 0.025
 CHEAP, DEAR = 50, 1_000
-
-
-def broken(reason: str) -> pytest.MarkDecorator:
-    """Return the mark of a promise that does not hold yet, and why."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
 # --- what the project does ---
