@@ -9,7 +9,6 @@ from typing import Any
 from cascade.api.logs import Log, LogOptions, read_judged, read_log, reads_for
 from cascade.api.output import Result, Tell, warn
 from cascade.api.policies import PolicyGiven, read_directory, settings_of
-from cascade.api.study import default_promise
 from cascade.checks import share_problems
 from cascade.config.policies import DirectoryConfig
 from cascade.conformal.fingerprint import differences, of_log
@@ -20,6 +19,7 @@ from cascade.logs.schema import Dropped
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
 from cascade.reports.report import Report
+from cascade.studies.study import default_promise
 
 
 @dataclass(frozen=True, slots=True)

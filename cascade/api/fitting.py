@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
-from cascade.api.notices import outside, reference_of, tell_pooled, tell_requests
 from cascade.api.output import Result, Tell, warn
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
@@ -26,6 +25,7 @@ from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
+from cascade.reports.notices import about_data_sets, about_requests, outside, reference_of
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -117,8 +117,8 @@ def fit(
     problems.refuse()
     assert reading is not None  # noqa: S101 - else there was a problem
     reads = reads_for(reading, promise.kind)
-    tell_pooled(reads, tell)
-    tell_requests(reads, tell, reference="reference" in promise.rules.needs)
+    for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
+        tell(notice)
     file = None if isinstance(options.log, Reading) else file_of(options.log)
     result = _fitted(joined(reads), promise, settings, earlier, configured, file, tell)
     return result if output is None else result.save(output)

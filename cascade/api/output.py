@@ -1,7 +1,7 @@
 """Results of the public functions (`Result`), their notices (`Tell`), and how text and tables are displayed.
 
 No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
-lines. `plain` is for text inside markup, `plain_text` for one line of a `Text`.
+lines. `plain` is for text inside markup.
 """
 
 from __future__ import annotations
@@ -18,7 +18,6 @@ from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
 from rich.table import Table
-from rich.text import Text
 
 from cascade.errors import CascadeError
 
@@ -62,11 +61,6 @@ def plain(text: str) -> str:
     'a[31mb \\[bold]'
     """
     return escape(shown(text))
-
-
-def plain_text(text: str) -> str:
-    """Return foreign text for one line of a `Text` (which has no markup), without control codes."""
-    return " ".join(Text.from_markup(plain(text)).plain.split())
 
 
 def dollars(amount: Decimal | None) -> str:

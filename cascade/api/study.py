@@ -8,19 +8,16 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from cascade.api.logs import Log, LogOptions, read_judged, reads_for
-from cascade.api.notices import tell_requests
 from cascade.api.output import Result, Tell, warn
-from cascade.conformal.promise import Promise, kind_of
-from cascade.episodes.rows import Read
+from cascade.conformal.promise import Promise
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.policies.networks import NetworkSettings
-from cascade.reports.report import Report
+from cascade.reports.notices import about_requests
+from cascade.reports.report import Report, promise_options
 from cascade.reports.study import answers_of, of_study
-from cascade.studies.study import Study, study
+from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import ways
 
-RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
-"""The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""
 Show: TypeAlias = Callable[[str, int, int], None]
 """A callback for progress: the name of the task, the number of parts done, and the number of parts."""
 
@@ -122,7 +119,8 @@ def _studied(
     kind = None if promise is None else promise.kind
     reading = read_judged(LogOptions.of(log), kind, tell)
     reads, studies = reads_for(reading, kind), list[Study]()
-    tell_requests(reads, tell, reference=True)
+    for notice in about_requests(reads, reference=True):
+        tell(notice)
     for read in reads:
         goal = promise or default_promise(read)
         others = None if networks is None else ways(read.log, goal, networks)
@@ -135,28 +133,3 @@ def _studied(
         command = ["cascade fit", reading.command, *dataset, *promise_options(each.promise), "-o policy"]
         reports.append(of_study(each, " ".join(command), answers_of(reading, each.why.differ)))
     return StudyResult(tuple(studies), tuple(reports))
-
-
-def default_promise(
-    read: Read, kind: str | None = None, risk: float | None = None, confidence: float | None = None
-) -> Promise:
-    """Return a promise, with what is not given as follows.
-
-    Its kind is agreement where the reference's output is the truth, or what people were asked; regret where the log has
-    the reference's answers; else coverage. Of one answer served it is broken on 5 % of requests at most, with
-    confidence 90 %; a set lacks a right answer on 10 % on average.
-    """
-    truth = read.facts.truth
-    if kind is None and truth is not None:
-        kind = truth.kind or "agreement"
-    kind = kind or ("coverage" if read.log.reference is None else "regret")
-    rules = kind_of(kind)
-    of_set = rules is not None and rules.of_set
-    risk = (SET_RISK if of_set else RISK) if risk is None else risk
-    return Promise(kind, risk, CONFIDENCE if confidence is None and not of_set else confidence)
-
-
-def promise_options(promise: Promise) -> list[str]:
-    """Return a promise as options of a command line."""
-    sure = [] if promise.confidence is None else [f"--confidence {promise.confidence:g}"]
-    return [f"--promise {promise.kind}", f"--risk {promise.risk:g}", *sure]

@@ -7,18 +7,17 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cascade.api.logs import Log, LogOptions, read_log, reads_for
-from cascade.api.notices import tell_pooled
 from cascade.api.output import Result, Tell, warn
 from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, load
-from cascade.conformal.certificate import Certificate
-from cascade.conformal.fingerprint import differences, models_said, of_log, unknown
+from cascade.conformal.fingerprint import of_log
 from cascade.episodes.reading import Reading, mispriced
-from cascade.episodes.rows import Read, joined
+from cascade.episodes.rows import joined
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
+from cascade.reports.notices import about_data_sets
 from cascade.reports.report import Report
 from cascade.serving.made_for import made_for
-from cascade.studies.proof import Check, checks
+from cascade.studies.proof import Check, checks, same_cascade
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +78,8 @@ def verify(
     )
     reading = read_log(options, kind, tell)
     reads = reads_for(reading, kind, options.matcher or (None if first is None else first.comparator))
-    tell_pooled(reads, tell)
+    for notice in about_data_sets(reads):
+        tell(notice)
     whole = joined(reads)
     try:
         policy.refuse_other_plan(whole.log)
@@ -87,22 +87,9 @@ def verify(
         return VerificationResult((Check("cascade", False, str(error)),))
     results = list(checks(policy, whole.log, datetime.now(UTC).date()))
     if first is not None:
-        results.insert(2, _cascade(first, whole, settings))
+        configured = None if settings is None else made_for(settings)
+        results.insert(2, same_cascade(first.made_for, of_log(whole.log, whole.facts), configured))
     return VerificationResult((*results, *([] if settings is None else [_prices(reading, settings)])))
-
-
-def _cascade(certificate: Certificate, read: Read, config: CascadeConfig | None) -> Check:
-    """Check that the log, and the configuration, are of the cascade that a certificate was made for."""
-    then, logged = certificate.made_for, of_log(read.log, read.facts)
-    changed = [f"in the log, {text}" for text in differences(then, logged)]
-    if config is not None:
-        now = made_for(config)
-        changed += [f"as configured, {text}" for text in differences(then, now) or differences(logged, now, "the log")]
-    if changed:
-        return Check("cascade", False, "; ".join(changed))
-    unseen = unknown(then)
-    rest = f"; not recorded, and not checked: {', '.join(unseen)}" if unseen else ""
-    return Check("cascade", True, f"made for {models_said(then) or 'unknown models'}{rest}")
 
 
 def _prices(log: Reading, config: CascadeConfig) -> Check:

@@ -17,6 +17,7 @@ from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.reading import Reading
 from cascade.errors import UsageError
 from cascade.policies.networks import NetworkSettings
+from cascade.studies.study import default_promise
 
 
 def prove(
@@ -101,7 +102,7 @@ def _read(
     reading = read_judged(options, kind, say)
     if kind is None and risk is None and confidence is None:
         return reading, None
-    return reading, study.default_promise(reading.reads[0], kind, risk, confidence)
+    return reading, default_promise(reading.reads[0], kind, risk, confidence)
 
 
 def _print(result: study.StudyResult, *, details: bool, as_json: bool, report: Path | None) -> None:

@@ -76,6 +76,12 @@ confidence 90 %.'
     return f"Promised: {promise.rules.lost}, on at most {percent(promise.risk)} of requests, {sure}."
 
 
+def promise_options(promise: Promise) -> list[str]:
+    """Return a promise as options of a command line."""
+    sure = [] if promise.confidence is None else [f"--confidence {promise.confidence:g}"]
+    return [f"--promise {promise.kind}", f"--risk {promise.risk:g}", *sure]
+
+
 def promise_document(promise: Promise) -> dict[str, Any]:
     """Return a promise as plain JSON values."""
     return {"kind": promise.kind, "risk": promise.risk, "confidence": promise.confidence}

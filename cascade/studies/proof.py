@@ -16,6 +16,7 @@ import numpy as np
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.certify import Certified, certify
+from cascade.conformal.fingerprint import MadeFor, differences, models_said, unknown
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
 from cascade.fitting.fit import path_of, points_of
@@ -72,6 +73,19 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
         part = covered(fresh, certificate.covers, certificate.name)
         if part.n:
             yield _on_fresh(read, certificate, part)
+
+
+def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None) -> Check:
+    """Check that a log, and what is configured, are of the cascade that a certificate was made for."""
+    changed = [f"in the log, {text}" for text in differences(certified, logged)]
+    if configured is not None:
+        now = differences(certified, configured) or differences(logged, configured, "the log")
+        changed += [f"as configured, {text}" for text in now]
+    if changed:
+        return Check("cascade", False, "; ".join(changed))
+    unrecorded = unknown(certified)
+    rest = f"; not recorded, and not checked: {', '.join(unrecorded)}" if unrecorded else ""
+    return Check("cascade", True, f"made for {models_said(certified) or 'unknown models'}{rest}")
 
 
 def _whom(certificate: Certificate) -> str:

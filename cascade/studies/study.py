@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.conformal.promise import Promise
+from cascade.conformal.promise import Promise, kind_of
+from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
 from cascade.policies.simple import Alone, Depth
@@ -28,6 +29,28 @@ FITS = 0.7
 LEAST_GROUPS = 6
 """With fewer there is no interval: of n differences chance gives all one sign with probability 2^(1 − n)."""
 SERVED = Fitted().name
+
+RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
+"""The promise that is looked at where none is asked for: of one answer served, and of a set of answers."""
+
+
+def default_promise(
+    read: Read, kind: str | None = None, risk: float | None = None, confidence: float | None = None
+) -> Promise:
+    """Return a promise, with what is not given as follows.
+
+    Its kind is agreement where the reference's output is the truth, or what people were asked; regret where the log has
+    the reference's answers; else coverage. Of one answer served it is broken on 5 % of requests at most, with
+    confidence 90 %; a set lacks a right answer on 10 % on average.
+    """
+    truth = read.facts.truth
+    if kind is None and truth is not None:
+        kind = truth.kind or "agreement"
+    kind = kind or ("coverage" if read.log.reference is None else "regret")
+    rules = kind_of(kind)
+    of_set = rules is not None and rules.of_set
+    risk = (SET_RISK if of_set else RISK) if risk is None else risk
+    return Promise(kind, risk, CONFIDENCE if confidence is None and not of_set else confidence)
 
 
 # --- the bound ---

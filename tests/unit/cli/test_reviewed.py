@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 
 import cascade
-from cascade.api.study import default_promise
 from cascade.review.pairs import compare
 from cascade.review.reviews import Judgement, ReviewStore, Terms
+from cascade.studies.study import default_promise
 from unit.cli.conftest import Ran
 from unit.review.booking import call, episode, write
 

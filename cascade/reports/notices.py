@@ -6,7 +6,6 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from cascade.api.output import Tell
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import unlike
 from cascade.episodes.rows import Read
@@ -22,18 +21,17 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 """The roles of the models in rounds of base and guide."""
 
 
-def tell_requests(reads: Sequence[Read], tell: Tell, *, reference: bool = False) -> None:
-    """Report how many requests count as one, which calls are missing, and with `reference` the reference."""
-    notices = [*_about_requests(reads), *(notice for read in reads for notice in _about_calls(read))]
-    for notice in [*notices, *(about_reference(reads[0]) if reference and reads else ())]:
-        tell(capital(notice))
+def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
+    """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
+    notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read))]
+    return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
 
 
-def tell_pooled(reads: Sequence[Read], tell: Tell) -> None:
-    """Report which data sets are used as one, if there are several."""
-    if len(reads) > 1:
-        listed = ", ".join(f"{read.log.name} ({read.log.n})" for read in reads)
-        tell(f"{len(reads)} data sets are used as one: {listed}; --where dataset=NAME chooses one")
+def about_data_sets(reads: Sequence[Read]) -> list[str]:
+    """Return which data sets are used as one, if there are several."""
+    listed = ", ".join(f"{read.log.name} ({read.log.n})" for read in reads)
+    notice = f"{len(reads)} data sets are used as one: {listed}; --where dataset=NAME chooses one"
+    return [notice] if len(reads) > 1 else []
 
 
 def about_truth(read: Read, *, unjudged: bool = False) -> str:
@@ -53,7 +51,7 @@ def about_truth(read: Read, *, unjudged: bool = False) -> str:
     )
 
 
-def _about_requests(reads: Sequence[Read]) -> Iterator[str]:
+def _counted_once(reads: Sequence[Read]) -> Iterator[str]:
     """Yield notes on requests of a log that count as one although they look different."""
     blank = sum(read.log.ids.count(identity("")) for read in reads)
     if blank > 1:
@@ -110,7 +108,7 @@ def reference_of(read: Read) -> str:
     return names[0] if len(names) == 1 else GUIDE
 
 
-def about_reference(read: Read) -> Iterator[str]:
+def _about_reference(read: Read) -> Iterator[str]:
     """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
     log, facts = read.log, read.facts
     if log.reference is None:
