@@ -28,10 +28,11 @@ from pathlib import Path
 from typing import Any
 
 from cascade import Orchestrator
-from cascade.episodes.store import Store, uuid7
-from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.logs import schema
 from cascade.providers.fake import FakeProvider, reply
+from cascade.records.rows import texts_of, uuid7
+from cascade.records.traces import Store
+from cascade.records.writer import TraceWriter
 from cascade.safety import holds_key, redact
 from cascade.types import Answer, Question, Request
 

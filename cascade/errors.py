@@ -7,8 +7,11 @@ The tree::
     │   └── NewerFileError                    a newer release wrote the file
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
     │   ├── ClosedError                       close() or Ctrl-C stopped the question while it was answered
-    │   └── RefusedFieldError                 a chat request has fields that no model may be sent; holds their names
+    │   ├── RefusedFieldError                 a chat request has fields that no model may be sent; holds their names
+    │   ├── NoTracesError                     nothing was ever written to this store
+    │   └── UnfitRowsError                    rows that do not fit the table of episodes; lists their problems
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command
+    ├── StoreError                   exit 1   the database is full, locked, damaged or cannot be reached
     ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
     ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
     ├── BudgetExceededError          exit 4   the next call could pass the cap
@@ -187,6 +190,26 @@ def install_command(extra: str) -> str:
 def upgrade_advice() -> str:
     """Return the advice for a file or store that a newer version wrote."""
     return f"Upgrade cascade: pip install --upgrade {distribution()}, or, in a clone of it, git pull"
+
+
+class NoTracesError(UsageError):
+    """A store was opened for reading before anything was written to it."""
+
+
+class UnfitRowsError(UsageError):
+    """Rows do not fit the table of episodes; the message lists their problems."""
+
+
+class StoreError(CascadeError):
+    """An operation of a database failed: it is full, unreachable, locked or damaged.
+
+    `retryable`: the same may succeed later. `busy`: another connection has locked it. Under `traces.strict`, `answer`
+    is the paid answer that could not be recorded.
+    """
+
+    retryable: bool = False
+    busy: bool = False
+    answer: Any = None
 
 
 class MissingExtraError(CascadeError):

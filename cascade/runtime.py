@@ -29,9 +29,9 @@ from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Completion, Question, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
-    from cascade.episodes.trace import Trace
-    from cascade.episodes.traces import TraceWriter
     from cascade.policies.live import Live
+    from cascade.records.asks import Trace
+    from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy
     from cascade.serving.levels import ServingState
     from cascade.serving.spending import SpendingGuard
@@ -137,7 +137,7 @@ class Runtime:
         wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
         if wanted is None or url is None:
             return None
-        from cascade.episodes.traces import TraceWriter
+        from cascade.records.writer import TraceWriter
 
         keys = {key for guard in self.guards.values() for key in guard.secrets}
         return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
@@ -238,7 +238,7 @@ class Runtime:
             walk = serving.counted(walk, odd=plan.scope is not None)
         trace = None
         if traced and self.traces is not None:
-            from cascade.episodes.trace import Trace
+            from cascade.records.asks import Trace
 
             trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
             walk = trace.follow(asked, walk)

@@ -18,8 +18,8 @@ from typing import Any
 
 from stores import row
 
-from cascade.episodes.store import Store
 from cascade.orchestrator import Orchestrator
+from cascade.records.traces import Store
 
 GROUP = 20
 WAYS = ("append", "durable asks", "flushed asks")
@@ -27,8 +27,7 @@ LONGEST_S = 0.5
 PRELOADED = [
     "sigkill",
     "sqlalchemy.dialects.sqlite.pysqlite",
-    "cascade.episodes.store.tables",
-    "cascade.episodes.store.core",
+    "cascade.records.traces",
     "cascade.providers.fake",
 ]
 KILLS_PER_FILE = 10

@@ -35,12 +35,13 @@ from cascade.demo.requests import (
     ladder_config,
     team_of,
 )
-from cascade.episodes.store import Store, uuid7
 from cascade.logs.schema import rows
 from cascade.modes.draws import is_drawn, look_level
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore, now_iso
 from cascade.providers.replay import Replay
+from cascade.records.rows import uuid7
+from cascade.records.traces import Store
 from cascade.types import Answer
 
 DAYS, AUDITED, SEED = 14, 0.25, b"demo"

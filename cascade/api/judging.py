@@ -10,10 +10,10 @@ from cascade.api.output import Tell
 from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
-from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.fitting.attempts import place_of, upcoming
 from cascade.fitting.divide import unseen
+from cascade.records.address import is_url
 from cascade.review.labels import Along, certifying, to_judge
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, beside_traces, reviews_at

@@ -15,13 +15,13 @@ from cascade.api.judging import reviews_of
 from cascade.api.output import Result
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
-from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.look import DrawnRows, LookResult, LookSettings, look_at, unseen
 from cascade.modes.people import check_terms
 from cascade.modes.plan import Plan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
+from cascade.records.traces import Store
 from cascade.reports.report import Report
 
 LEASE_S = 300.0

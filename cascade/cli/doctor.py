@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import socket
+import sqlite3
 import sys
 from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
@@ -23,13 +24,15 @@ from cascade.config import CascadeConfig, default_traces_url, environment, ledge
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig, ServerConfig
 from cascade.conformal.certificate import Certificate
-from cascade.episodes.store import NoTracesError, Store, parse, sqlite
-from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, install_command
+from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, NoTracesError, install_command
 from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.registry import OPENAI_BASE
+from cascade.records.address import parse
+from cascade.records.database import WAL_SINCE
+from cascade.records.traces import Store
 from cascade.server.access import listening_problems
 from cascade.server.running import refuse_missing
 from cascade.serving import caps_of
@@ -100,11 +103,10 @@ def _packages() -> Iterator[Finding]:
 
 
 def _sqlite() -> tuple[str, str]:
-    number = ".".join(map(str, sqlite.version()))
-    if not sqlite.has_wal_bug():
-        return "ok", number
-    says = "can damage a file that two processes write (the WAL-reset bug, fixed in 3.51.3), so processes take turns"
-    return "note", f"{number} {says} with a trace store; with many, use PostgreSQL or a newer SQLite"
+    if sqlite3.sqlite_version_info >= WAL_SINCE:
+        return "ok", sqlite3.sqlite_version
+    slow = "is older than 3.51.3, so stores use the slower rollback journal; for many processes use PostgreSQL"
+    return "note", f"{sqlite3.sqlite_version} {slow}"
 
 
 def _tried(what: str, check: Callable[[], tuple[str, str]]) -> Finding:

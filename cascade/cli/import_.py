@@ -16,11 +16,11 @@ from rich.table import Table
 from cascade.api.output import plain
 from cascade.cli.main import console, notes, print_json
 from cascade.episodes.opening import stored
-from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.logs.files import OWN, Dropped, is_there, write_rows
 from cascade.logs.importers import IMPORTERS, import_rows, known
 from cascade.logs.importers.values import nano_usd
+from cascade.records.address import is_url
 from cascade.text import counted
 
 _TOLD_EVERY = 1_000

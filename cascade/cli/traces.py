@@ -19,10 +19,10 @@ from cascade.api.logs import parse_where
 from cascade.api.output import dollars, plain
 from cascade.cli.main import console, notes, print_json
 from cascade.config import default_traces_url, load, traces_url
-from cascade.episodes.store import Store, StoreError
-from cascade.errors import UsageError
+from cascade.errors import StoreError, UsageError
 from cascade.logs.files import is_there, write_rows
 from cascade.money import usd_or_none
+from cascade.records.traces import Store
 
 app = typer.Typer(
     help="Show, export or remove the traces of earlier requests.",

@@ -301,7 +301,7 @@ def modes_url(config: CascadeConfig) -> str | None:
         raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
     if modes.store is not None:
         return modes.store
-    from cascade.episodes.store.address import parse
+    from cascade.records.address import parse
 
     path = parse(traces).path
     return traces if path is None else f"sqlite:///{path.with_name(f'{path.stem}-modes.db')}"
@@ -343,7 +343,7 @@ def _store_named(section: str, variable: str) -> str:
 
 
 def _store_in(variable: str, url: str) -> str:
-    from cascade.episodes.store.address import parse
+    from cascade.records.address import parse
 
     try:
         parse(url)

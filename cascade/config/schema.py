@@ -178,7 +178,7 @@ class GuaranteeConfig(Section):
 
 def _checked_store(value: str) -> str:
     """Return a store's URL. Raises ValueError if it is not a URL, or holds a password (F67)."""
-    from cascade.episodes.store.address import holds_password, parse
+    from cascade.records.address import holds_password, parse
 
     if holds_password(value):
         raise ValueError(

@@ -15,11 +15,11 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
-from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.logs.importers import read_log
 from cascade.logs.rowcheck import checked_where, shown
 from cascade.logs.schema import COLUMNS, Dropped
+from cascade.records.address import is_url
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
@@ -104,9 +104,9 @@ def rows_of(
 
 def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows in a store, by its URL (sqlite:///log.db, postgresql://…)."""
-    from cascade.episodes.store import Store  # which a log in a file does not need
-
     wanted = checked_where(where)
+    from cascade.records.traces import Store
+
     with closing(Store.open(url, read_only=True)) as store:
         yield from store.read(wanted)
 

@@ -16,10 +16,9 @@ from types import MappingProxyType
 from typing import Any, TypeAlias
 
 from cascade.budget.database import Database
-from cascade.episodes.store import StoreError
-from cascade.episodes.store.address import database_at
-from cascade.errors import UsageError
+from cascade.errors import StoreError, UsageError
 from cascade.modes.state import CascadeState, Counts, Draw, Look, in_order, missed
+from cascade.records.address import database_at
 
 _DRAW, _LOOK = ", ".join(Draw._fields), ", ".join(Look._fields)
 _TABLES = (

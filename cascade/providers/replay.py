@@ -12,13 +12,13 @@ from dataclasses import dataclass
 from typing import Any
 
 from cascade.episodes.opening import stored
-from cascade.episodes.store.address import is_url
 from cascade.errors import BadRequestError, UsageError
 from cascade.identity import question_id
 from cascade.logs.files import read_rows
 from cascade.logs.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
+from cascade.records.address import is_url
 from cascade.types import Request
 
 _Key = tuple[str, int, str, str, int]

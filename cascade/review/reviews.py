@@ -18,9 +18,8 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from cascade.budget.database import Database
 from cascade.conformal.labels import check_rate
-from cascade.episodes.store import StoreError, parse
-from cascade.episodes.store.address import database_at
 from cascade.errors import UsageError
+from cascade.records.address import database_at, parse
 from cascade.review.pairs import PairId
 
 Ask = Literal["preference", "regret"]

@@ -15,8 +15,8 @@ from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 
 from cascade.config.schema import ServerConfig
-from cascade.episodes.store import uuid7
 from cascade.errors import CascadeError
+from cascade.records.rows import uuid7
 from cascade.safety import redact
 from cascade.server import access
 from cascade.server.bodies import ClientLeftError, Receive

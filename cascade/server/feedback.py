@@ -17,8 +17,8 @@ from starlette.datastructures import Headers
 
 from cascade.config import traces_url
 from cascade.config.schema import ServerConfig
-from cascade.episodes.store import Store
 from cascade.orchestrator import Orchestrator
+from cascade.records.traces import Store
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import HttpExchange, Scope, Send

@@ -25,8 +25,7 @@ from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.episodes.reading import same
-from cascade.episodes.store import StoreError
-from cascade.errors import CascadeError, ConfigError
+from cascade.errors import CascadeError, ConfigError, StoreError
 from cascade.identity import identity
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws

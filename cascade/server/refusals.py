@@ -8,7 +8,6 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-from cascade.episodes.store import StoreError
 from cascade.errors import (
     AddressError,
     AuthenticationError,
@@ -24,6 +23,7 @@ from cascade.errors import (
     RateLimitedError,
     RefusedError,
     RefusedFieldError,
+    StoreError,
     StreamInterruptedError,
     UsageError,
 )

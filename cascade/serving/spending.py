@@ -250,7 +250,7 @@ class SpendingGuard:
 
 
 def _down(why: str) -> CascadeError:
-    from cascade.episodes.store import StoreError
+    from cascade.errors import StoreError
 
     says = f"budget.store cannot be reached ({why}), so no call can be kept under its caps. Try again."
     return StoreError(says, retryable=True)
@@ -263,6 +263,6 @@ def _opened(url: str | None) -> Ledger:
     if url is None:
         return MemoryLedger()
     from cascade.budget.sql_ledger import TABLES, SqlLedger
-    from cascade.episodes.store.address import database_at
+    from cascade.records.address import database_at
 
     return SqlLedger(database_at(url, TABLES, "budget.store"))

@@ -129,15 +129,12 @@ def test_f50_a_fork_right_after_the_first_ask_loses_no_trace(tmp_path: Path) -> 
 _BUSY = """
 import os, sys
 from cascade import Orchestrator
-from cascade.episodes.store import sqlite
-sqlite.version = lambda: (3, 40, 1)
 cascade = Orchestrator("small", "large", provider="fake", traces=sys.argv[1])
 cascade.ask("parent")
 children = []
 for number in range(3):
     child = os.fork()
     if not child:
-        sqlite._POLL_S = 0.2  # a machine that is so busy that a process seldom runs
         for one in range(4):
             cascade.ask(f"child {number}-{one}")
         cascade.close()
@@ -155,6 +152,5 @@ cascade.close()
 
 
 def test_f50_workers_have_their_turn_to_write_while_the_parent_keeps_asking(tmp_path: Path) -> None:
-    """Their turn does not depend on how often they look (`test_f50_who_gives_the_file_free…` holds the rule)."""
     printed(_BUSY, tmp_path)
     assert questions(tmp_path) == {"parent", *(f"child {number}-{one}" for number in range(3) for one in range(4))}

@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 from stores import row
 
-from cascade.episodes.store import Store
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.records.traces import Store
 
 DAYS = st.integers(1, 5)
 ROWS = st.builds(

@@ -14,8 +14,8 @@ from typing import NamedTuple
 
 from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
-from cascade.episodes.store import Store
 from cascade.errors import UsageError
+from cascade.records.traces import Store
 from cascade.review.labels import Shown, shown
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.report import Agreement, Tally, agreements, tallies

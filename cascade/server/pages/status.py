@@ -10,12 +10,13 @@ from cascade.config import CascadeConfig, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor
-from cascade.episodes.store import Store, parse
 from cascade.errors import UsageError
 from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Counts, Look
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
+from cascade.records.address import parse
+from cascade.records.traces import Store
 from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Seen, saving, seen
 from cascade.server.pages.words import share
 from cascade.text import capital, counted, percent

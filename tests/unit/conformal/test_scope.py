@@ -22,9 +22,9 @@ from cascade.conformal.scope import (
     unlike,
 )
 from cascade.episodes.rows import reads_of
-from cascade.episodes.traces import rows_of
 from cascade.logs.schema import COLUMNS
 from cascade.orchestrator import Orchestrator
+from cascade.records.rows import rows_of
 from cascade.table import Log, Node
 from cascade.types import Candidate, Question, Step
 

@@ -86,7 +86,7 @@ def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log() -> None:
 
 def test_a_store_is_read_too(tmp_path: Path) -> None:
     pytest.importorskip("sqlalchemy")
-    from cascade.episodes.store import Store
+    from cascade.records.traces import Store
 
     url = f"sqlite:///{tmp_path / 'log.db'}"
     with Store.open(url) as store:

@@ -14,12 +14,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cascade.episodes.store.address import is_url
 from cascade.errors import UsageError
 from cascade.identity import question_id
 from cascade.logs import files, lines
 from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.records.address import is_url
 
 FORMS = ("log.jsonl", "log.jsonl.gz", "log.parquet")
 

@@ -19,8 +19,7 @@ from stores import postgres_url
 
 from cascade.budget.database import Database
 from cascade.conformal.monitor import Monitor
-from cascade.episodes.store import StoreError
-from cascade.errors import UsageError
+from cascade.errors import StoreError, UsageError
 from cascade.modes.state import CascadeState, Draw, InForce, signs_of
 from cascade.modes.store import ModeStore
 

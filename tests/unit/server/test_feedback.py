@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.episodes.store import Store
+from cascade.records.traces import Store
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.server.refusals import Refused
 from cascade.serving.made_for import made_for

@@ -18,8 +18,8 @@ from patience import until
 from cascade.api.promoting import promote
 from cascade.api.verifying import verify
 from cascade.budget.database import Database
-from cascade.episodes.store import Store
 from cascade.errors import ConfigError, UsageError
+from cascade.records.traces import Store
 from cascade.server.access import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes

@@ -12,8 +12,8 @@ import pytest
 from cascade.api.judging import reviews_of
 from cascade.api.promoting import promote
 from cascade.config import CascadeConfig, load
-from cascade.episodes.store import Store
 from cascade.modes.store import ModeStore
+from cascade.records.traces import Store
 from cascade.review.pairs import compare
 from cascade.review.reviews import Judgement, ReviewStore, Terms, beside_traces
 

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 
 from cascade import errors
-from cascade.episodes.store import StoreError
-from cascade.errors import ConfigError
+from cascade.errors import ConfigError, StoreError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.refusals import Refused, refusal_of, unexpected
 

@@ -15,8 +15,7 @@ from pydantic import ValidationError
 
 from cascade import Orchestrator
 from cascade.budget.caps import Account, Hold, LedgerDownError, MemoryLedger, Refused
-from cascade.episodes.store import StoreError
-from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError
+from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.spending import Spending
 

@@ -1,4 +1,4 @@
-"""Follow one ask to its end: answered, failed or cancelled. `traces.TraceWriter` writes the record."""
+"""Follow one ask to its end: answered, failed or cancelled. `writer.TraceWriter` writes the record."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from cascade.errors import BudgetExceededError, ProviderError, UsageError
 from cascade.types import Answer, Call, Completion, Question, Request, Step
 
 if TYPE_CHECKING:  # not loaded if traces are off
-    from cascade.episodes.traces import TraceWriter
     from cascade.money import Price
+    from cascade.records.writer import TraceWriter
 
 logger = getLogger("cascade")
 Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]

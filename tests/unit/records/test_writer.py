@@ -22,12 +22,7 @@ from hypothesis import strategies as st
 from patience import PATIENCE_S, at_once, until
 
 from cascade.chat import ChatRequest
-from cascade.episodes import trace_queue
 from cascade.episodes.rows import reads_of
-from cascade.episodes.store import Store
-from cascade.episodes.store import sqlite as sqlite_module
-from cascade.episodes.trace_queue import Counts
-from cascade.episodes.traces import TraceWriter, texts_of
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -41,6 +36,10 @@ from cascade.identity import identity
 from cascade.logs.schema import COLUMNS, CUT, hashed
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
+from cascade.records import writer as writer_module
+from cascade.records.rows import texts_of
+from cascade.records.traces import Store
+from cascade.records.writer import Counts, TraceWriter
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
@@ -73,7 +72,7 @@ def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
         writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
         writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
         assert writer.flush()
-        assert writer.counts == Counts(taken=2, written=2, lost=0, waiting=0, failures=0)
+        assert writer.counts == Counts(accepted=2, written=2, lost=0, waiting=0, failures=0)
         one, other = rows_in(store_url)
     assert uuid.UUID(one["episode_id"]).version == 7
     assert one["episode_id"] < other["episode_id"]
@@ -288,13 +287,13 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
 def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
     file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 5)
+    monkeypatch.setattr(writer_module, "MAX_ANSWERS", 5)
     with TraceWriter(file_url) as writer:
         writer.record(answer_of(question=Question("first")))
         assert blocked.reached.wait(PATIENCE_S)
         for number in range(20):
             writer.record(answer_of(question=Question(f"number {number}")))
-        assert writer.counts == Counts(taken=21, written=0, lost=15, waiting=6, failures=0)
+        assert writer.counts == Counts(accepted=21, written=0, lost=15, waiting=6, failures=0)
         blocked.may_go.set()
         assert writer.flush()
     assert [row["question"] for row in rows_in(file_url)] == ["first", *(f"number {n}" for n in range(15, 20))]
@@ -304,7 +303,7 @@ def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
 
 
 def test_long_texts_fill_the_queue_too(file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(trace_queue, "MAX_CHARS", 10_000)
+    monkeypatch.setattr(writer_module, "MAX_CHARS", 10_000)
     with TraceWriter(file_url) as writer:
         writer.record(answer_of())
         assert blocked.reached.wait(PATIENCE_S)
@@ -319,8 +318,8 @@ def test_long_texts_fill_the_queue_too(file_url: str, blocked: Blocked, monkeypa
 def test_a_warning_comes_again_after_a_minute(
     file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 1)
-    monkeypatch.setattr(trace_queue, "WARN_EVERY_S", 0.05)
+    monkeypatch.setattr(writer_module, "MAX_ANSWERS", 1)
+    monkeypatch.setattr(writer_module, "WARN_EVERY_S", 0.05)
     with TraceWriter(file_url) as writer:
         for number in range(6):
             writer.record(answer_of())
@@ -341,7 +340,7 @@ def test_flush_gives_up_in_time_and_says_so(file_url: str, blocked: Blocked) -> 
 def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(
     file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trace_queue, "MAX_ANSWERS", 2)
+    monkeypatch.setattr(writer_module, "MAX_ANSWERS", 2)
     with TraceWriter(file_url) as writer:
         writer.record(answer_of())
         assert blocked.reached.wait(PATIENCE_S)
@@ -428,7 +427,7 @@ def test_f48_left_without_close_it_warns_once_and_writes_all_the_same(file_url: 
         left.clear()
     gc.collect()
     assert len(caught) == 1
-    until(lambda: queue not in trace_queue._running)
+    until(lambda: queue not in writer_module._running)
     assert len(rows_in(file_url)) == 1
 
 
@@ -460,7 +459,7 @@ def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
     writer.record(answer_of(question=Question("parent, in the queue")))
 
     def child() -> None:
-        assert writer.counts.taken == 0
+        assert writer.counts.accepted == 0
         writer.record(answer_of(question=Question("child")))
         writer.close()
         assert writer.counts.written == 1
@@ -671,7 +670,7 @@ def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPat
         assert cascade.runtime.traces is not None
         assert cascade.runtime.traces.address.shown == "postgresql://me:***@db.example/traces"
         assert "hunter2" not in repr(cascade.runtime.traces) + repr(cascade.runtime.config) + repr(
-            cascade.runtime.traces._queue.address
+            cascade.runtime.traces._queue._address
         )
     with pytest.raises(ConfigError, match=r"traces\.store_env: the environment variable NO_SUCH_STORE is not set"):
         wired({"store_env": "NO_SUCH_STORE"})
@@ -681,64 +680,6 @@ def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("CASCADE_TRACES", "../traces.db")
     with pytest.raises(ConfigError, match="CASCADE_TRACES: A store is sqlite"):
         wired(True)
-
-
-# --- taking turns (F55) ---
-
-
-_TRACES = """
-import sys
-from cascade.episodes.store import sqlite
-sqlite.version = lambda: (3, 40, 1)
-from cascade import Orchestrator
-with Orchestrator("small", "large", provider="fake", traces=sys.argv[1]) as made:
-    sys.stdin.readline()
-    for number in range(int(sys.argv[3])):
-        made.ask(f"{sys.argv[2]} {number}")
-    counts = made.runtime.traces.counts
-print(counts.lost)
-"""
-
-
-def test_f55_processes_trace_into_one_file_in_turns(file_url: str) -> None:
-    count = 80
-    started = [
-        subprocess.Popen(
-            [sys.executable, "-c", _TRACES, file_url, name, str(count)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-        )
-        for name in ("a", "b")
-    ]
-    ended = []
-    for process in started:  # both are up before either begins
-        assert process.stdin is not None
-        process.stdin.write("go\n")
-        process.stdin.flush()
-    for process in started:
-        ended.append(process.communicate(timeout=PATIENCE_S))
-    assert ended == [("0\n", ""), ("0\n", "")]
-    assert {row["question"] for row in rows_in(file_url)} == {f"{name} {n}" for name in "ab" for n in range(count)}
-    with Store.open(file_url) as store:
-        assert store.integrity() == []
-        assert store.journal_mode == "wal"
-
-
-def test_f55_the_file_is_given_free_when_nothing_comes(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(sqlite_module, "version", lambda: (3, 40, 1))
-    monkeypatch.setattr(trace_queue, "TURN_S", 0.02)
-    with TraceWriter(file_url) as writer:
-        writer.record(answer_of())
-        assert writer.flush()
-        with Store.open(file_url, wait_s=PATIENCE_S) as other:
-            assert other.count() == 1
-            writer.record(answer_of())
-            time.sleep(0.1)
-            assert other.count() == 1
-        assert writer.flush()
-        assert writer.counts.written == 2
 
 
 def test_a_future_that_nobody_waits_for_any_more_does_not_stop_the_writer(file_url: str, blocked: Blocked) -> None:
@@ -759,7 +700,7 @@ def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(
             columns = {"no_such_column": "x"} if number == 2 else {"dataset": 7} if number == 3 else {}
             writer.record(answer_of(question=Question(f"number {number}")), columns)
         assert writer.flush() is False
-        assert writer.counts == Counts(taken=5, written=4, lost=1, waiting=0, failures=1)
+        assert writer.counts == Counts(accepted=5, written=4, lost=1, waiting=0, failures=1)
     assert [row["question"] for row in rows_in(file_url)] == [f"number {n}" for n in (0, 1, 3, 4)]
     assert "there is no column 'no_such_column'" in caplog.text
 
@@ -789,6 +730,6 @@ def test_an_answer_that_is_odd_costs_its_trace_and_nothing_else(
         raise TypeError("odd")
 
     with wired(file_url) as cascade:
-        monkeypatch.setattr("cascade.episodes.traces.texts_of", broken)
+        monkeypatch.setattr("cascade.records.writer.texts_of", broken)
         assert cascade.ask("what?").text == "Danube"
     assert "an answer was not recorded: TypeError" in caplog.text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import stat
 from collections.abc import Iterable
@@ -10,40 +11,48 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from cascade.errors import UsageError, quote
+from cascade.errors import CascadeError, StoreError, UsageError, quote
 
 if TYPE_CHECKING:
     from cascade.budget.database import Database
 
+FOLDER = ".cascade"
+"""The folder of a project's own store; its .gitignore keeps it out of version control."""
 _FORMS = "A store is sqlite:///FILE (four slashes for an absolute path) or postgresql://USER@HOST/DATABASE"
 _POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
-SCHEMES = ("sqlite", *_POSTGRES)
-"""The starts of store URLs."""
-SIDE_FILES = ("-wal", "-shm", "-journal", "-lock")
-"""The files that SQLite and the writer's lock put beside the file."""
-
-
-def is_url(path: Path | str) -> bool:
-    """Whether this names a store of episodes, not a file.
-
-    >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
-    (True, False)
-    """
-    scheme, mark, _ = str(path).partition("://")
-    return bool(mark) and scheme in SCHEMES
+_SIDE_FILES = ("-wal", "-shm", "-journal")
+"""The files that SQLite puts beside the file."""
+FULL = "the disk is full, so nothing was written. Free some space, or name a store elsewhere: traces: sqlite:///FILE"
+READ_ONLY = "cannot be written: {reason}. Choose a folder that you may write to: traces: sqlite:///FILE"
+_RIGHTS = {errno.EACCES, errno.EPERM, errno.EROFS}
+_LASTING = _RIGHTS | {errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENAMETOOLONG, errno.ELOOP}
+"""What the system will refuse again: the same path with the same rights."""
 
 
 @dataclass(frozen=True, slots=True)
 class Address:
-    """A store's place. The URL may contain a password, so only `shown` is shown. A server has no path."""
+    """The address of a store. The URL may contain a password, so only `shown` is shown. A server has no path."""
 
     url: str = field(repr=False)
     shown: str
     path: Path | None = None
 
 
+def is_url(path: Path | str) -> bool:
+    """Whether this names a store, not a file.
+
+    >>> is_url("sqlite:///cascade.db"), is_url("log.jsonl")
+    (True, False)
+    """
+    scheme, separator, _ = str(path).partition("://")
+    return bool(separator) and scheme in {"sqlite", *_POSTGRES}
+
+
 def parse(url: str) -> Address:
     """Return a store's address.
+
+    Raises:
+        UsageError: the URL names no store.
 
     >>> parse("postgresql://me:secret@db.example/traces").shown
     'postgresql://me:***@db.example/traces'
@@ -88,7 +97,7 @@ def holds_password(url: str) -> bool:
     return parts.password is not None or any("password" in name for name, _ in options)
 
 
-def made_ready(address: Address) -> list[str]:
+def prepare_file(address: Address, path: Path) -> list[str]:
     """Make sure that a store's file exists, is a file, and only its owner can read it (F70); return warnings.
 
     An existing file is never opened: closing it would release the locks that SQLite has on it in this process
@@ -96,23 +105,30 @@ def made_ready(address: Address) -> list[str]:
 
     Raises:
         UsageError: it is a link or a folder, or cannot be written.
-        StoreError: the disk is full.
+        StoreError: the disk is full, or the system fails for now.
     """
-    assert address.path is not None  # noqa: S101 - callers have a file
-    path = address.path
     try:
         _refuse_links(address, path)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.parent.name == FOLDER and not (ignored := path.parent / ".gitignore").exists():
+            ignored.write_text("*\n")
         warnings = _folder_warnings(path.parent)
         try:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             warnings += _tightened(path)
     except OSError as error:
-        from cascade.episodes.store.problems import from_file
-
-        raise from_file(error, address.shown) from None
+        raise from_system(error, address.shown) from None
     return warnings
+
+
+def from_system(error: OSError, shown: str) -> CascadeError:
+    """Return cascade's error for a folder or file that the system refused."""
+    if error.errno in _LASTING:
+        return UsageError(f"The store {shown} {READ_ONLY.format(reason=error.strerror)}.")
+    if error.errno in {errno.ENOSPC, errno.EDQUOT}:
+        return StoreError(f"The store {shown}: {FULL}.", retryable=True)
+    return StoreError(f"The store {shown} cannot be used now: {error.strerror or error}.", retryable=True)
 
 
 def database_at(url: str, tables: Iterable[str], what: str) -> Database:
@@ -128,30 +144,28 @@ def database_at(url: str, tables: Iterable[str], what: str) -> Database:
     try:
         if address.path is None:
             return Database.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1), tables)
-        made_ready(address)
+        prepare_file(address, address.path)
         return Database.sqlite(address.path, tables)
     except Exception as error:
         if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
             raise
-        from cascade.episodes.store.problems import StoreError
-
-        said = quote(str(error)).rstrip(".")
-        raise StoreError(f"{what}: {address.shown} cannot be used: {said}.", retryable=True) from None
+        reason = quote(str(error)).rstrip(".")
+        raise StoreError(f"{what}: {address.shown} cannot be used: {reason}.", retryable=True) from None
 
 
 def _refuse_links(address: Address, path: Path) -> None:
-    for suffix in ("", *SIDE_FILES):
-        one = path.with_name(path.name + suffix)
-        if one.is_symlink():
-            raise UsageError(f"The trace store {address.shown}: {one} is a symbolic link. Name the file itself.")
+    for suffix in ("", *_SIDE_FILES):
+        file = path.with_name(path.name + suffix)
+        if file.is_symlink():
+            raise UsageError(f"The store {address.shown}: {file} is a symbolic link. Name the file itself.")
     if path.exists() and not path.is_file():
-        raise UsageError(f"The trace store {address.shown}: {path} is not a file. Choose another name.")
+        raise UsageError(f"The store {address.shown}: {path} is not a file. Choose another name.")
 
 
 def _folder_warnings(folder: Path) -> list[str]:
     mode = folder.stat().st_mode
     if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return [f"everybody may write to the folder {folder}, so anybody can replace the trace store in it"]
+        return [f"everybody may write to the folder {folder}, so anybody can replace the store in it"]
     return []
 
 
@@ -161,10 +175,10 @@ def _tightened(path: Path) -> list[str]:
     if not mode & 0o077 or os.name != "posix":
         return []
     try:
-        for suffix in ("", *SIDE_FILES):
-            one = path.with_name(path.name + suffix)
-            if one.exists():
-                one.chmod(0o600)
+        for suffix in ("", *_SIDE_FILES):
+            file = path.with_name(path.name + suffix)
+            if file.exists():
+                file.chmod(0o600)
     except PermissionError:
-        return [f"others may read the trace store {path} (mode {mode:03o}), and its mode cannot be changed"]
-    return [f"others could read the trace store {path} (mode {mode:03o}); now only you can (600)"]
+        return [f"others may read the store {path} (mode {mode:03o}), and its mode cannot be changed"]
+    return [f"others could read the store {path} (mode {mode:03o}); now only you can (600)"]

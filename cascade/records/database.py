@@ -1,0 +1,376 @@
+"""The tables, and transactions on them: SQLite and PostgreSQL by the same code. SQLAlchemy takes 0.25 s to import.
+
+Threads use connections in turn. A forked child opens its own.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import sqlite3
+import threading
+from collections.abc import Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from logging import getLogger
+from pathlib import Path
+from typing import Any, Literal
+
+import sqlalchemy as sa
+
+from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
+from cascade.forks import after_fork, keep, no_fork
+from cascade.logs.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file
+
+logger = getLogger("cascade")
+Durability = Literal["group", "full"]
+BUSY_S = 5.0
+"""How long a transaction waits by default for another that has locked the file. They last milliseconds."""
+WAL_SINCE = (3, 51, 3)
+"""The first SQLite that two writers cannot make damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
+Before it, the rollback journal is used: slower, and safe with any number of writers."""
+_CONNECT_S = 10
+_GRACE_S = 0.5
+"""How much later than the server, which keeps the limit too, this side ends a transaction."""
+_BUSY = "another process has locked it for too long. Try again"
+_DAMAGED = "is damaged ({reason}). Move it away; sqlite3 FILE .recover saves what it can"
+_CREATION_LOCK = 0x63617363
+"""PostgreSQL's advisory lock for making the tables: "casc" in ASCII, which no other program should use."""
+
+metadata = sa.MetaData()
+_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+_TYPES: dict[str, type[sa.types.TypeEngine[Any]]] = {
+    TEXT: sa.Text,
+    WHOLE: sa.BigInteger,
+    NUMBER: sa.Double,
+    TRUTH: sa.Boolean,
+    **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's JSON types refuse text that a model may write, such as \u0000
+}
+formats = sa.Table("cascade_format", metadata, sa.Column("version", sa.Text, primary_key=True))
+"""One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
+_FORMAT = f"2, rows {SCHEMA_VERSION}"
+episodes = sa.Table(
+    "episodes",
+    metadata,
+    sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+    sa.Column("row_id", sa.Text, nullable=False, unique=True),
+    *(sa.Column(name, _TYPES[KINDS[name]]) for name in COLUMNS),
+    sa.Index("episodes_by_id", "episode_id", postgresql_using="hash"),  # an id may be longer than a tree takes
+)
+feedback = sa.Table(
+    "feedback",
+    metadata,
+    sa.Column("id", _KEY, primary_key=True, autoincrement=True),
+    sa.Column("episode_id", sa.Text, nullable=False, index=True),
+    sa.Column("right", sa.Boolean),
+    sa.Column("score", sa.Double),
+    sa.Column("better", sa.Text),
+    sa.Column("reviewer", sa.Text),
+    sa.Column("created_at", sa.Text, nullable=False),
+)
+
+
+class Database:
+    """The tables of a store, and transactions on them. Threads may share it. Close it.
+
+    Args:
+        store: "sqlite:///FILE" or "postgresql://…"; a missing file and missing tables are made.
+        read_only: change nothing; the tables must exist.
+        durability: "full": each commit waits for the disk. "group" leaves that to SQLite in WAL mode: the last commits
+            may be lost when the power fails, never when the process dies.
+        limit_s: how long a transaction may wait for locks in all, and for a server to answer; by default 5 s for locks
+            and no limit for the rest.
+        connections: the most connections to a server; a file has one.
+
+    Raises:
+        UsageError: the URL, the path, the rights or the tables are wrong, or have another format.
+        NoTracesError: nothing was written to it yet, and it is only read.
+        StoreError: it cannot be reached, is locked, or the disk is full (`retryable`).
+        MissingExtraError: PostgreSQL's driver is not installed.
+    """
+
+    def __init__(
+        self,
+        store: str | Address,
+        *,
+        read_only: bool = False,
+        durability: Durability = "full",
+        limit_s: float | None = None,
+        connections: int = 1,
+    ) -> None:
+        self.address = parse(store) if isinstance(store, str) else store
+        self.read_only = read_only
+        self._durability: Durability = durability
+        self._limit_s = limit_s
+        self._connections = connections
+        self._closed = False
+        self._renew()
+        after_fork(self._renew)
+        try:
+            self._prepare()
+        except BaseException:
+            self.close()
+            raise
+
+    def _renew(self) -> None:
+        """Begin without connections; in a child those of the parent stay open, untouched (F50)."""
+        keep(vars(self).get("_opened"))
+        self._opened: sa.Engine | None = None
+
+    @property
+    def _engine(self) -> sa.Engine:
+        with no_fork(), _opening:  # drivers are imported, which a forked child could not finish
+            if self._opened is None:
+                made = self._server_engine() if self.address.path is None else self._file_engine()
+                self._opened = made
+            return self._opened
+
+    def _prepare(self) -> None:
+        path = self.address.path
+        if path is not None:
+            if self.read_only and not path.is_file():
+                raise NoTracesError(f"There is no store {self.address.shown}.")
+            with _opening:
+                for warning in [] if self.read_only else prepare_file(self.address, path):
+                    logger.warning("%s", warning)
+        with self.transaction(reading=self.read_only) as connection:
+            if self.read_only:
+                if not self._is_made(connection):
+                    raise NoTracesError(f"There are no traces in {self.address.shown}.")
+                return
+            if path is None:
+                connection.execute(sa.select(sa.func.pg_advisory_xact_lock(_CREATION_LOCK)))
+            if not self._is_made(connection):
+                metadata.create_all(connection, checkfirst=False)
+                connection.execute(sa.insert(formats), {"version": _FORMAT})
+
+    def _is_made(self, connection: sa.Connection) -> bool:
+        """Return whether the tables exist. Raises UsageError if they are not cascade's, or have another format."""
+        here = {name for name in metadata.tables if sa.inspect(connection).has_table(name)}
+        if not here:
+            return False
+        if formats.name not in here:
+            raise UsageError(
+                f"The store {self.address.shown} has tables named {', '.join(sorted(here))} that cascade did not make. "
+                "Use another database, or a separate schema: postgresql://…?options=-csearch_path%3DSCHEMA"
+            )
+        version = connection.scalar(sa.select(sa.func.max(formats.c.version)))
+        if version != _FORMAT:
+            raise UsageError(
+                f"The store {self.address.shown} has the format {version}, and this version of cascade reads "
+                f"{_FORMAT} alone. Use another store."
+            )
+        return True
+
+    @contextmanager
+    def transaction(self, *, reading: bool = False) -> Iterator[sa.Connection]:
+        """Run one transaction, which ends with the block; an error in it rolls everything back.
+
+        Raises:
+            UsageError: the database is closed, or only read.
+            StoreError: it failed. Nothing was written, unless the connection to a server broke during the commit.
+        """
+        if self._closed:
+            raise UsageError(f"The store {self.address.shown} was closed. Open it again.")
+        if self.read_only and not reading:
+            raise UsageError(f"The store {self.address.shown} was opened for reading only.")
+        try:
+            with (
+                self._engine.connect().execution_options(reading=reading) as connection,
+                self._cut_off(connection),
+                connection.begin(),
+            ):
+                yield connection
+        except Exception as error:  # noqa: BLE001 - mapped, or raised again
+            raise translated(error, self.address.shown) or error from None
+
+    def _cut_off(self, connection: sa.Connection) -> AbstractContextManager[None]:
+        if self.address.path is not None or self._limit_s is None:
+            return nullcontext()
+        return _cut_off(connection.connection.driver_connection, self._limit_s)
+
+    @contextmanager
+    def driver(self) -> Iterator[Any]:
+        """Give the driver's own connection, outside of a transaction."""
+        with self._engine.connect() as connection:
+            yield connection.connection.driver_connection
+
+    @property
+    def journal_mode(self) -> str | None:
+        """SQLite's journal mode, "wal" or "truncate"; None for PostgreSQL."""
+        if self.address.path is None:
+            return None
+        with self.driver() as connection:
+            return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+
+    def close(self) -> None:
+        """Close the connections. May be called twice."""
+        self._closed = True
+        if self._opened is not None:
+            self._opened.dispose()
+
+    def _file_engine(self) -> sa.Engine:
+        engine = sa.create_engine("sqlite://", creator=self._connect_file, **_pool(1, self._limit_s))
+        sa.event.listen(engine, "begin", _begin)
+        return engine
+
+    def _server_engine(self) -> sa.Engine:
+        address, limit_s = self.address, self._limit_s
+        wait_s = _CONNECT_S if limit_s is None else max(2, round(limit_s))  # libpq has no shorter time
+        options: dict[str, Any] = {"connect_timeout": wait_s, "application_name": "cascade", "tcp_user_timeout": 10_000}
+        try:
+            engine = sa.create_engine(address.url, connect_args=options, **_pool(self._connections, limit_s))
+        except ModuleNotFoundError:
+            raise MissingExtraError("psycopg", "A store in PostgreSQL") from None
+        except sa.exc.ArgumentError:
+            raise UsageError(f"The store {address.shown} has a URL that cannot be used.") from None
+
+        def prepare(driver: Any, _record: Any) -> None:
+            if limit_s is not None:
+                driver.execute(f"SET statement_timeout = {round(limit_s * 1000)}")
+                driver.commit()
+
+        def check(driver: Any, _record: Any, _proxy: Any) -> None:
+            """Replace a connection that broke while it was not in use, as after a restart of the server."""
+            try:
+                with nullcontext() if limit_s is None else _cut_off(driver, limit_s):
+                    engine.dialect.do_ping(driver)
+            except Exception:  # noqa: BLE001 - whatever broke, the pool opens another
+                raise sa.exc.DisconnectionError from None
+
+        sa.event.listen(engine, "connect", prepare)
+        sa.event.listen(engine, "checkout", check)
+        return engine
+
+    def _connect_file(self) -> sqlite3.Connection:
+        """Return a connection that may move between threads and leaves transactions to its user."""
+        path = self.address.path or Path()
+        limit_s = BUSY_S if self._limit_s is None else self._limit_s
+        # A reader may have to roll back what a killed writer left, so it opens the file as a writer does.
+        target = f"{path.as_uri()}?mode=rw"
+        connection = sqlite3.connect(target, uri=True, timeout=limit_s, isolation_level=None, check_same_thread=False)
+        try:
+            connection.execute("PRAGMA trusted_schema = OFF")  # a foreign file must not run functions
+            if self.read_only:
+                connection.execute("PRAGMA query_only = ON")
+            else:
+                self._set_up(connection)
+        except BaseException:
+            connection.close()
+            raise
+        return connection
+
+    def _set_up(self, connection: sqlite3.Connection) -> None:
+        journal = "WAL" if sqlite3.sqlite_version_info >= WAL_SINCE else "TRUNCATE"
+        mode = connection.execute(f"PRAGMA journal_mode = {journal}").fetchone()[0]
+        # Without WAL, NORMAL could damage a file when the power fails (sqlite.org/pragma.html#pragma_synchronous).
+        level = "NORMAL" if self._durability == "group" and mode == "wal" else "FULL"
+        connection.execute(f"PRAGMA synchronous = {level}")
+        connection.execute("PRAGMA secure_delete = ON")  # removed data is overwritten in the file
+
+
+_opening = threading.RLock()
+"""Files are prepared one at a time, so that no connection is opened meanwhile (see `prepare_file`)."""
+
+
+def _renew_lock() -> None:
+    global _opening  # noqa: PLW0603 - another thread may have held it at the fork
+    _opening = threading.RLock()
+
+
+after_fork(_renew_lock)
+
+
+def _pool(size: int, limit_s: float | None) -> dict[str, Any]:
+    # Parameters are rows, and rows contain what people asked: no error may show them.
+    wait_s = BUSY_S if limit_s is None else limit_s
+    return {
+        "poolclass": sa.QueuePool,
+        "pool_size": size,
+        "max_overflow": 0,
+        "pool_timeout": wait_s,
+        "hide_parameters": True,
+    }
+
+
+def _begin(connection: sa.Connection) -> None:
+    """Take the write lock at the start, so that no transaction has to wait halfway."""
+    reading = connection.get_execution_options().get("reading", False)
+    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
+
+
+@contextmanager
+def _cut_off(driver: Any, limit_s: float) -> Iterator[None]:
+    """Break a connection to a server that does not answer in time: libpq itself would wait for ever."""
+
+    def break_off() -> None:
+        with suppress(OSError), socket.socket(fileno=os.dup(descriptor)) as copy:
+            copy.shutdown(socket.SHUT_RDWR)
+
+    descriptor = driver.fileno()
+    timer = threading.Timer(limit_s + _GRACE_S, break_off)
+    timer.daemon = True
+    timer.start()
+    try:
+        yield
+    finally:
+        timer.cancel()
+
+
+_SQLITE: tuple[tuple[str, type[CascadeError], str], ...] = (
+    ("SQLITE_FULL", StoreError, FULL),
+    ("SQLITE_READONLY", UsageError, READ_ONLY),
+    ("SQLITE_CANTOPEN", UsageError, "cannot be opened: {reason}. Check its path and your rights"),
+    ("SQLITE_PERM", UsageError, READ_ONLY),
+    ("SQLITE_AUTH", UsageError, READ_ONLY),
+    ("SQLITE_BUSY", StoreError, _BUSY),
+    ("SQLITE_LOCKED", StoreError, _BUSY),
+    ("SQLITE_NOTADB", UsageError, "is not an SQLite database. Choose another file"),
+    ("SQLITE_CORRUPT", StoreError, _DAMAGED),
+    ("SQLITE_IOERR", StoreError, "could not be read or written: {reason}; its disk may be full, or failing"),
+)
+"""By the start of SQLite's error name: the class and the message."""
+
+_POSTGRES: tuple[tuple[str, type[CascadeError], str], ...] = (
+    ("53100", StoreError, "the server's disk is full, so nothing was written"),
+    ("3F", UsageError, "there is no such schema. Make it, or set another search_path"),
+    ("42501", UsageError, "the user may not do this: {reason}"),
+    ("25006", UsageError, "the server only reads: {reason}"),
+    ("22", UsageError, "a value does not fit: {reason}"),
+    ("23", UsageError, "a row breaks a rule of the table: {reason}"),
+    ("42", UsageError, "the tables are not as cascade makes them: {reason}"),
+)
+"""By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A. A connection that is refused has none."""
+
+
+def translated(error: Exception, shown: str) -> CascadeError | None:
+    """Return cascade's error for one of SQLAlchemy or a driver; None for any other.
+
+    It quotes no statement, no row and no password; `shown` is the store's address without its password.
+    """
+    if isinstance(error, CascadeError):
+        return error
+    if type(error).__module__.partition(".")[0] not in {"sqlalchemy", "sqlite3", "psycopg"}:
+        return None
+    origin = getattr(error, "orig", None) or error
+    text = str(origin).partition("\nDETAIL")[0].partition("(Background on")[0]  # the detail quotes the row
+    reason = quote(text).rstrip(".")
+    for table, code in ((_SQLITE, "sqlite_errorname"), (_POSTGRES, "sqlstate")):
+        if getattr(origin, code, None) is not None:
+            return _error(table, str(getattr(origin, code)), reason, shown)
+    if isinstance(origin, sa.exc.TimeoutError):
+        return StoreError(f"The store {shown}: {_BUSY}.", retryable=True, busy=True)
+    if type(origin).__module__ == "sqlite3":
+        return StoreError(f"The store {shown} failed: {reason}.")
+    return StoreError(f"The store {shown} cannot be reached: {reason}.", retryable=True)
+
+
+def _error(table: tuple[tuple[str, type[CascadeError], str], ...], code: str, reason: str, shown: str) -> CascadeError:
+    for start, kind, text in table:
+        if code.startswith(start):
+            message = f"The store {shown}: {text.format(reason=reason)}."
+            if kind is UsageError:
+                return UsageError(message)
+            return StoreError(message, retryable=text is not _DAMAGED, busy=text is _BUSY)
+    return StoreError(f"The store {shown} failed ({code}): {reason}.", retryable=True)

@@ -1,0 +1,463 @@
+"""Write the rows of answers in the background: a bounded queue, one thread, one transaction a group.
+
+An ask never waits for the store: a full queue drops its oldest answer. The thread survives every error; what fails for
+a while is tried again, what cannot be written is counted as lost and said, and an answer is never affected, unless
+`strict` is set.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import sys
+import threading
+import time
+import warnings
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from functools import partial
+from logging import getLogger
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+
+from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
+from cascade.forks import after_fork, keep, no_fork
+from cascade.identity import identity
+from cascade.records.address import Address, parse
+from cascade.records.rows import Content, rows_of, texts_of, uuid7, veiled, without_keys
+from cascade.safety import holds_key
+from cascade.types import Answer
+
+if TYPE_CHECKING:
+    from cascade.records.database import Durability
+    from cascade.records.traces import Store
+
+logger = getLogger("cascade")
+GROUP_S = 0.05
+"""How long the first answer of a group waits for others: an ask takes seconds, and a commit some milliseconds."""
+GROUP_ANSWERS = 100
+"""The most answers in one commit; with four rounds, 800 rows."""
+MAX_ANSWERS = 10_000
+MAX_CHARS = 64_000_000
+"""The limit of the queue, so that a store that does not respond does not fill the memory."""
+RETRY_S = 1.0
+WAIT_S = 30.0
+"""The longest time that an ask waits for its commit, if it waits at all."""
+EXIT_S = 30.0
+"""How long a process waits for the store at its end; several processes that start at once take seconds."""
+WARN_EVERY_S = 60.0
+
+
+class Counts(NamedTuple):
+    """Counts of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
+
+    accepted: int
+    written: int
+    lost: int
+    waiting: int
+    failures: int
+
+
+@dataclass(slots=True)
+class Entry:
+    """A queued answer: how its rows are made, the length of its texts, and who waits for the commit."""
+
+    make: Callable[[], list[dict[str, Any]]]
+    chars: int
+    done: Future[None] | None = None
+    number: int = 0
+
+
+class TraceWriter:
+    """Writes the rows of answers to a store, in the background.
+
+    It may be shared between threads and tasks; a forked child has its own queue. Close it, or use it in a `with`
+    block, so that queued answers are written.
+
+    Args:
+        store: the store, as a URL or an address.
+        content: "full" keeps texts, "hash" their SHA-256, "none" nothing of them.
+        durability: "full" makes `record` wait until its rows are on the disk.
+        strict: whether `record` raises if its rows could not be written; it then waits, too.
+        secrets: keys that must not be in any row, besides everything with the shape of a key.
+
+    Raises:
+        UsageError: the URL does not name a store.
+    """
+
+    def __init__(
+        self,
+        store: str | Address,
+        *,
+        content: Content = "full",
+        durability: Literal["group", "full"] = "group",
+        strict: bool = False,
+        secrets: Iterable[str] = (),
+    ) -> None:
+        self.address = parse(store) if isinstance(store, str) else store
+        self.strict = strict
+        self.content: Content = content
+        self._durability: Durability = durability
+        self._secrets = tuple(secrets)
+        self._begin()
+        after_fork(self._begin_in_child)
+
+    def _begin(self) -> None:
+        self._queue = _Queue(self.address, self._durability)
+        self._finalizer = weakref.finalize(self, _abandoned, self._queue)
+        self._finalizer.atexit = False  # the queue is emptied then anyway
+
+    def _begin_in_child(self) -> None:
+        """Begin with an empty queue: the thread is gone, and the parent writes what was queued (F50)."""
+        parents = self._queue
+        self._finalizer.detach()
+        _running.discard(parents)
+        keep(parents)  # no lock of it is taken: its holder is gone
+        self._begin()
+        self._queue.closing = parents.closing
+
+    @property
+    def counts(self) -> Counts:
+        """How many answers were accepted, written, lost, and are waiting."""
+        return self._queue.counts()
+
+    @property
+    def problem(self) -> str | None:
+        """Why the last attempt to write failed; None if it succeeded."""
+        return self._queue.problem
+
+    def record(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> None:
+        """Record an answer: it is queued at once, and committed on return if this writer waits.
+
+        `columns` has values that the answer lacks: `horizon`, `dataset`, `split`, `walk`, `gold`, `episode_id` (by
+        default a new UUID of version 7). The group is the question's own, or else the same for all its near-duplicates.
+
+        Raises:
+            UsageError: the writer is closed.
+            StoreError: under `strict`, the rows could not be written; `answer` holds the answer.
+        """
+        self.settle(self.submit(answer, columns), answer)
+
+    def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
+        """Queue an answer; return a future to `settle`, None if nothing is to wait for. Raises UsageError if closed."""
+        question = answer.question
+        head: dict[str, Any] = {
+            "episode_id": uuid7(),
+            "group": question.group or identity(question.text, question.context),
+            "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
+            **(columns or {}),
+        }
+        texts = texts_of(answer, head)
+        make: Callable[[], list[dict[str, Any]]] = partial(rows_of, answer, head, self.content)
+        if holds_key(texts, self._secrets):
+            clean = [without_keys(row, self._secrets) for row in rows_of(answer, head, "full")]
+            make = partial(veiled, clean, self.content)
+        waits = self.strict or self._durability == "full"
+        done: Future[None] | None = Future() if waits else None
+        self._queue.put(Entry(make, len(texts), done))
+        return done
+
+    def settle(self, done: Future[None] | None, answer: Answer) -> None:
+        """Wait for the future that `submit` returned. Raises as `record` does."""
+        if done is not None:
+            try:
+                done.result(WAIT_S)
+            except (CascadeError, TimeoutError) as error:
+                self._judge(error, answer)
+
+    async def asettle(self, done: Future[None] | None, answer: Answer) -> None:
+        """Do as `settle` without blocking the event loop. Cancelling it loses nothing: the rows are still written."""
+        if done is not None:
+            try:
+                await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
+            except (CascadeError, TimeoutError) as error:
+                self._judge(error, answer)
+
+    def _judge(self, error: CascadeError | TimeoutError, answer: Answer) -> None:
+        """Raise the error under `strict`; the queue has counted and logged it in any case."""
+        if self.strict:
+            code = error.exit_code if isinstance(error, CascadeError) else 1
+            reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
+            raise StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code) from None
+
+    def flush(self, timeout_s: float = 10.0) -> bool:
+        """Wait until everything recorded so far is committed; return whether it is."""
+        return self._queue.flush(timeout_s)
+
+    def close(self, timeout_s: float = 10.0) -> None:
+        """Write the queued answers and end. May be called twice; after `timeout_s` seconds it gives up."""
+        self._finalizer.detach()
+        self._queue.close(timeout_s)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"TraceWriter({self.address.shown!r}, content={self.content!r})"
+
+
+class _Queue:
+    """Entries that wait, and the thread that writes them, which starts with the first entry.
+
+    Entries that an ask waits for are never dropped: there are never more of them than concurrent asks.
+    """
+
+    def __init__(self, address: Address, durability: Durability) -> None:
+        self.closing = False
+        self.problem: str | None = None
+        self._address = address
+        self._durability: Durability = durability
+        self._changed = threading.Condition()  # on an RLock: a garbage collection may run at any point
+        self._waiting: deque[Entry] = deque()
+        self._writing: list[Entry] = []
+        self._chars = self._accepted = self._written = self._lost = self._failures = 0
+        self._hurry = False
+        self._gives_up_at_s = 0.0
+        self._thread: threading.Thread | None = None
+        self._store: Store | None = None
+        self._warned_at_s = -WARN_EVERY_S
+
+    # --- used by asks ---
+
+    def put(self, entry: Entry) -> None:
+        """Add an entry; drop the oldest if there is no room. Raises UsageError once closed."""
+        with self._changed:
+            if self.closing:
+                raise UsageError("This trace writer was closed. Make a new one.")
+            self._accepted += 1
+            entry.number = self._accepted
+            self._waiting.append(entry)
+            self._chars += entry.chars
+            lost = self._lost
+            while len(self._waiting) > MAX_ANSWERS or (self._chars > MAX_CHARS and len(self._waiting) > 1):
+                if self._waiting[0].done is not None:
+                    break
+                self._chars -= self._waiting.popleft().chars
+                self._lost += 1
+            if entry.done is not None or len(self._waiting) in {1, GROUP_ANSWERS}:
+                self._changed.notify_all()
+            if self._lost > lost:
+                self._complain("the queue was full, so the oldest answers were dropped")
+            if self._thread is None:
+                self._start()
+
+    def _start(self) -> None:
+        """Start the thread. That fails without memory, or when the process is ending: then what waits is lost."""
+        self._thread = threading.Thread(target=self._run, name="cascade-traces", daemon=True)
+        try:
+            self._thread.start()
+        except RuntimeError:
+            reason = StoreError("no thread could be started to write traces", retryable=True)
+            self._failed(self._waiting, reason)
+            self._end([*self._waiting], reason)
+            self._waiting.clear()
+            self._chars, self._thread = 0, None
+            return
+        _running.add(self)
+        _at_exit()
+
+    def counts(self) -> Counts:
+        with self._changed:
+            waiting = self._accepted - self._written - self._lost
+            return Counts(self._accepted, self._written, self._lost, waiting, self._failures)
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all entries so far are written or lost; return whether all are written."""
+        with self._changed:
+            last, lost = self._accepted, self._lost
+            self._hurry = True
+            self._changed.notify_all()
+            ended = self._changed.wait_for(lambda: self._oldest() > last, timeout_s)
+            return ended and self._lost == lost
+
+    def _oldest(self) -> int:
+        """Return the number of the oldest entry that is neither written nor lost, or the next one's."""
+        return min((entry.number for entry in [*self._writing, *self._waiting]), default=self._accepted + 1)
+
+    def begin_to_close(self) -> None:
+        """Tell the thread to end when it has written everything, without waiting."""
+        with self._changed:
+            self.closing = True
+            self._changed.notify_all()
+
+    def close(self, timeout_s: float) -> None:
+        """Let the thread write everything and end; wait for that at most `timeout_s` seconds."""
+        self._gives_up_at_s = time.monotonic() + timeout_s
+        self.begin_to_close()
+        thread = self._thread
+        if thread is None or thread is threading.current_thread():
+            return
+        thread.join(timeout_s)
+        if thread.is_alive():
+            self._complain(f"the store did not answer within {timeout_s:.0f} s of the end", at_once=True)
+
+    def _complain(self, reason: str, *, at_once: bool = False) -> None:
+        """Warn that answers are lost or late, once a minute."""
+        counts, now_s = self.counts(), time.monotonic()
+        if now_s - self._warned_at_s >= WARN_EVERY_S or at_once:
+            self._warned_at_s = now_s
+            logger.warning(
+                "traces: %d answers were not recorded and %d are waiting; the answers themselves are not affected. %s",
+                *(counts.lost, counts.waiting, reason),
+            )
+
+    # --- the thread ---
+
+    def _run(self) -> None:
+        """Write until the queue is closed and empty."""
+        with suppress(Exception):  # reported when there is something to write
+            _load()
+        try:
+            while self._take():
+                try:
+                    self._write(self._writing)
+                except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on, and what is lost is counted
+                    self._end(self._writing, _unforeseen(error))
+        finally:
+            self._close_store()
+            _running.discard(self)
+            with self._changed:
+                self._end(self._writing, StoreError("the thread that writes traces ended"))
+                self._thread = None
+                if self._waiting:
+                    self._start()
+
+    def _take(self) -> bool:
+        """Wait for a group of entries and take it; return False at the end."""
+        with self._changed:
+            self._changed.wait_for(lambda: self._waiting or self.closing)
+            if not self._in_haste():
+                self._changed.wait_for(self._in_haste, GROUP_S)
+            count = min(len(self._waiting), GROUP_ANSWERS)
+            self._writing = [self._waiting.popleft() for _ in range(count)]
+            self._chars -= sum(entry.chars for entry in self._writing)
+            self._hurry = self._hurry and bool(self._waiting)
+            return count > 0
+
+    def _in_haste(self) -> bool:
+        if self.closing or self._hurry or len(self._waiting) >= GROUP_ANSWERS:
+            return True
+        return any(entry.done is not None for entry in self._waiting)
+
+    def _write(self, group: list[Entry]) -> None:
+        """Write a group; again if the store fails for a while, and one by one if an answer's rows do not fit."""
+        while (error := self._attempt(group)) is not None:
+            about_a_row = not isinstance(error, CascadeError) or isinstance(error, UnfitRowsError)
+            if about_a_row and len(group) > 1:
+                for entry in group:
+                    self._write([entry])
+                return
+            known = error if isinstance(error, CascadeError) else _unforeseen(error)
+            self._failed(group, known)
+            if about_a_row or not self._may_try_again(known):
+                self._end(group, known)
+                return
+        self.problem = None
+        self._end(group)
+
+    def _attempt(self, group: list[Entry]) -> Exception | None:
+        try:
+            rows = [row for entry in group for row in entry.make()]
+            if self._store is None:
+                self._store = _load().open(self._address, durability=self._durability)
+            self._store.append(rows)
+        except UnfitRowsError as error:
+            return error
+        except (OSError, MemoryError) as error:
+            self._close_store()
+            return StoreError(f"The store {self._address.shown} failed: {type(error).__name__}.", retryable=True)
+        except Exception as error:  # noqa: BLE001 - judged by the caller
+            self._close_store()
+            return error
+        return None
+
+    def _may_try_again(self, error: CascadeError) -> bool:
+        """Wait before the next try; at the end there is none, unless another process uses the file."""
+        store_error = error if isinstance(error, StoreError) else StoreError("")
+        with self._changed:
+            if self.closing:
+                return store_error.busy and time.monotonic() < self._gives_up_at_s
+            if not store_error.busy:  # it has waited its time for the other process, which may be done now
+                self._changed.wait_for(lambda: self.closing, RETRY_S)
+        return store_error.retryable
+
+    def _failed(self, group: Iterable[Entry], error: CascadeError) -> None:
+        """Count and log a failure; asks that wait need not wait longer."""
+        with self._changed:
+            self._failures += 1
+            self.problem = str(error)
+        self._complain(self.problem)
+        _tell(group, error)
+
+    def _end(self, group: list[Entry], error: CascadeError | None = None) -> None:
+        """Count a group as written, or as lost with an error, and notify who waits."""
+        with self._changed:
+            if error is None:
+                self._written += len(group)
+            else:
+                self._lost += len(group)
+            numbers = {entry.number for entry in group}
+            self._writing = [entry for entry in self._writing if entry.number not in numbers]
+            self._changed.notify_all()
+        _tell(group, error)
+
+    def _close_store(self) -> None:
+        store, self._store = self._store, None
+        if store is not None:
+            try:
+                store.close()
+            except Exception as error:  # noqa: BLE001 - what was committed is safe; the rest is said
+                logger.warning("traces: the store could not be closed: %s", type(error).__name__)
+
+
+def _load() -> type[Store]:
+    """Import the store. Forks in other threads wait meanwhile: their child could not finish the imports."""
+    with no_fork():
+        from cascade.records.traces import Store
+
+        return Store
+
+
+def _unforeseen(error: Exception) -> StoreError:
+    return StoreError(f"{type(error).__name__} in an answer's trace.")
+
+
+def _tell(group: Iterable[Entry], error: CascadeError | None) -> None:
+    """Notify the asks that wait for these entries, once; cancelled asks no longer wait."""
+    for entry in group:
+        done, entry.done = entry.done, None
+        if done is not None and done.set_running_or_notify_cancel():
+            done.set_result(None) if error is None else done.set_exception(error)
+
+
+def _abandoned(queue: _Queue) -> None:
+    if queue.counts().accepted and not queue.closing:
+        warnings.warn("A TraceWriter was not closed; its answers are still written.", ResourceWarning, stacklevel=2)
+    queue.begin_to_close()
+
+
+_running: set[_Queue] = set()
+"""The queues with a thread, so that they can be emptied when the process ends."""
+
+
+def _at_exit() -> None:
+    """Empty the queues when the process ends, also one that `multiprocessing` forked, which skips `atexit`."""
+    atexit.unregister(_close_all)
+    atexit.register(_close_all)
+    multiprocessing = sys.modules.get("multiprocessing.process")
+    if multiprocessing is not None and multiprocessing.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, _close_all, exitpriority=0)
+
+
+def _close_all() -> None:
+    for queue in list(_running):
+        queue.close(EXIT_S)
