@@ -177,6 +177,9 @@ class Database:
             raise UsageError(f"The store {self.address.shown} was opened for reading only.")
         try:
             with (
+                # A child that is forked during a transaction could never lock the file: SQLite would count its parent's
+                # locks as its own.
+                nullcontext() if self.address.path is None else no_fork(),
                 self._engine.connect().execution_options(reading=reading) as connection,
                 self._cut_off(connection),
                 connection.begin(),
