@@ -18,7 +18,7 @@ from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from cascade.budget.database import Database
 from cascade.conformal.labels import check_rate
-from cascade.errors import UsageError
+from cascade.errors import StoreError, UsageError
 from cascade.records.address import database_at, parse
 from cascade.review.pairs import PairId
 
