@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from cascade.api.output import cut, dollars, plain
+from cascade.cli import options as opt
 from cascade.cli.main import console, notes, print_json
 from cascade.cli.models import fetch
 from cascade.demo import requests as shop
@@ -34,7 +35,7 @@ def demo(
         bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
     ] = False,
     seed: Annotated[int, typer.Option("--seed", help="Seed of the draw of messages.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Sort a shop's mail: a small model answers if it is sure, otherwise a large one.
 

@@ -18,6 +18,7 @@ import typer
 from rich.table import Table
 
 from cascade.api.output import dollars, plain
+from cascade.cli import options as opt
 from cascade.cli.main import console, print_json
 from cascade.cli.models import shown_size
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
@@ -60,9 +61,9 @@ class Finding(NamedTuple):
 
 
 def doctor(
-    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
+    config: opt.Config = Path("cascade.yaml"),
     serve: Annotated[bool, typer.Option("--serve", help="Also check what cascade serve needs.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Check packages, weights and the configuration. This calls no model and costs nothing.
 

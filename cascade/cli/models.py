@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import time
 from datetime import UTC, datetime
+from functools import partial
 from typing import Annotated
 
 import typer
-from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn, TimeRemainingColumn
 from rich.table import Table
 
 from cascade.api.output import plain
 from cascade.checks import did_you_mean
-from cascade.cli.main import console, notes, print_json
+from cascade.cli import options as opt
+from cascade.cli.main import Shown, console, notes, print_json
 from cascade.errors import ModelFileError, UsageError
 from cascade.money import STALE_AFTER_DAYS, PriceTable
 from cascade.providers import weights
@@ -33,7 +33,7 @@ def pull(names: NameOption = None) -> None:
 
 
 def fetch(wanted: list[weights.Weights]) -> None:
-    """Print the size of the download, then pull the models with a progress bar."""
+    """Print the size of the download, then pull the models that are not here."""
     missing = [entry for entry in wanted if not entry.here]
     out = notes()
     if missing:
@@ -41,19 +41,13 @@ def fetch(wanted: list[weights.Weights]) -> None:
         names = ", ".join(entry.name for entry in missing)
         out.print(f"fetching {shown_size(total)} of model weights ({names}) into {plain(str(weights.models_folder()))}")
     for entry in missing:
-        _pull_one(entry, out)
+        with Shown() as bar:
+            weights.pull(entry, partial(_tell, bar, entry.name))
+        out.print(f"{entry.name}: {shown_size(entry.bytes)}, SHA-256 as pinned")
 
 
-def _pull_one(entry: weights.Weights, out: Console) -> None:
-    shape = TextColumn("{task.description}"), BarColumn(), TextColumn("{task.percentage:.0f} %"), TimeRemainingColumn()
-    with Progress(*shape, console=out) as bars:
-        task = bars.add_task(entry.name, total=1.0)
-
-        def show(what: str, done: int, of: int) -> None:
-            bars.update(task, description=f"{entry.name}: {what}", completed=done / of)
-
-        weights.pull(entry, show)
-    out.print(f"{entry.name}: {shown_size(entry.bytes)}, SHA-256 as pinned")
+def _tell(bar: Shown, name: str, stage: str, done: int, total: int) -> None:
+    bar.tell(f"{name}: {stage}", done, total)
 
 
 def shown_size(size_bytes: int) -> str:
@@ -69,7 +63,7 @@ def shown_size(size_bytes: int) -> str:
 
 @app.command("list")
 def list_models(
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """List the models and whether they are on this machine.
 
@@ -132,7 +126,7 @@ def prices(
     litellm: Annotated[
         bool, typer.Option("--litellm", help="Read the price map of the installed litellm instead.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document.")] = False,
+    as_json: opt.AsJson = False,
 ) -> None:
     """Look up prices, in USD per million tokens.
 

@@ -7,13 +7,10 @@ from typing import Annotated
 
 import typer
 
-from cascade.conformal.promise import KINDS
-
 LogName = Annotated[
     str,
     typer.Argument(metavar="LOG", help="A log (.jsonl, .parquet, a store's URL), demo, demo-ladder, demo-requests."),
 ]
-Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
 Risk = Annotated[float | None, typer.Option(help="The share of requests that may break it.")]
 Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
 Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]

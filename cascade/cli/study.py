@@ -13,16 +13,18 @@ from cascade.api.logs import LogOptions, read_judged
 from cascade.api.output import plain
 from cascade.cli import options as opt
 from cascade.cli.main import Shown, notes, print_result, say
-from cascade.conformal.promise import Promise, kind_of
+from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.episodes.reading import Reading
 from cascade.errors import UsageError
 from cascade.policies.networks import NetworkSettings
 from cascade.studies.study import default_promise
 
+Kind = Annotated[str | None, typer.Option("--promise", help=f"What is promised: {', '.join(KINDS.built_in)}.")]
+
 
 def prove(
     log: opt.LogName,
-    promise: opt.Kind = None,
+    promise: Kind = None,
     risk: opt.Risk = None,
     confidence: opt.Confidence = None,
     splits: opt.Splits = 20,
@@ -52,7 +54,7 @@ def prove(
 
 def compare(
     log: opt.LogName,
-    promise: opt.Kind = None,
+    promise: Kind = None,
     risk: opt.Risk = None,
     confidence: opt.Confidence = None,
     splits: opt.Splits = 20,
