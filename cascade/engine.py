@@ -56,6 +56,7 @@ class _QuestionWalk:
     question: Question
     plan: Walk
     strategy: Strategy
+    horizon: int
     policy: Policy | None
     prices: Mapping[str, Price | None]
     purse: QuestionBudget
@@ -78,7 +79,7 @@ class _QuestionWalk:
             if not isinstance(item, Step):
                 item = yield from self._pay(item)
                 continue
-            observation = self._within(Observation(self.question, self._seen(item), self.strategy.horizon))
+            observation = self._within(Observation(self.question, self._seen(item), self.horizon))
             step, last = observation.step, observation.last
             decision = decide(self.policy, observation)
             if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
@@ -102,7 +103,7 @@ class _QuestionWalk:
 
         An error here cuts the audit short and does not affect the answer.
         """
-        self.may_finish, horizon = False, self.strategy.horizon
+        self.may_finish, horizon = False, self.horizon
         try:
             while self.steps and not (self.steps[-1].final or self.steps[-1].number >= horizon):
                 item = next(self.plan, None)
@@ -312,6 +313,7 @@ def run(
         question,
         strategy.plan(question),
         strategy,
+        strategy.horizon,
         policy,
         prices,
         budget or QuestionBudget(),

@@ -91,7 +91,6 @@ class Request(NamedTuple):
     temperature: float = 0.0
     top_logprobs: int | None = None
     seed: int | None = None
-    schema: Mapping[str, Any] | None = None
     sample: int = 0
     at_most_once: bool = False
     chat: ChatRequest | None = None

@@ -30,8 +30,6 @@ def bound_tokens(request: Request) -> int:
     if request.chat is not None:
         return expanded_bytes(request.chat) + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
-    if request.schema is not None:
-        texts.append(json.dumps(request.schema))
     return sum(map(_utf8_bytes, texts)) + 2 * _TOKENS_PER_MESSAGE * len(texts)
 
 

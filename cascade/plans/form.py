@@ -28,7 +28,8 @@ def ask(question: Question, prompts: Prompts, use: ModelUse, role: str, step: in
     """Return the call that asks a model for its answer."""
     chat = question.chat
     if chat is None:
-        return use.request(prompts.answer.fill(question_text(question)), role, "answer", step, question, 1)
+        messages, most = prompts.answer.fill(question_text(question)), use.max_tokens
+        return Request(use.name, messages, role, "answer", step, question, most, use.temperature, 1, use.seed)
     most, alternatives = chat.max_tokens or use.chat_max_tokens, chat.top_logprobs or 1
     return Request(use.name, (), role, "answer", step, question, most, top_logprobs=alternatives, chat=chat)
 
@@ -41,7 +42,8 @@ def read(completion: Completion, request: Request, *, last: bool = False) -> Rea
     """
     if request.chat is None:
         trace, answer = reply.split_reply(completion.text)
-        signals, unread = logprob_signals(completion, answer), reply.unread(completion, answer, request)
+        unread = reply.unread(completion, answer, request)
+        signals = logprob_signals(completion, answer)
         if unread is not None:
             return Reading(None, signals, (unread,))
         return Reading(Candidate(answer, request.role, request.model), signals, trace=trace)

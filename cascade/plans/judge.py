@@ -14,25 +14,19 @@ from cascade.text import counted, data_block, encode_sorted
 from cascade.types import Candidate, Completion, Message, Question, Request
 
 OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
-VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled", "structured"]
+VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled"]
 
 ALTERNATIVES = 20
 """The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
 _SAMPLE_TEMPERATURE = 1.0
-_SCHEMA = {
-    "type": "object",
-    "properties": {"verdict": {"type": "string", "enum": ["yes", "no"]}, "answer": {"type": "string"}},
-    "required": ["verdict", "answer"],
-    "additionalProperties": False,
-}
 _MARK = {"type": "left out", "text": "a part that is no text"}
 
 
-class Judging(NamedTuple):
+class VerdictSettings(NamedTuple):
     """How a verdict is asked for.
 
     Attributes:
-        method: P(yes) from log-probs, from samples, from structured samples, or as the model allows.
+        method: P(yes) from log-probs, from samples, or as the model allows.
         samples: how many verdicts are asked for if there are no log-probs.
         on_error: what to do if the judge cannot be reached: go on ("escalate"), keep the answer unjudged ("accept"), or
             stop without an answer ("abstain").
@@ -50,7 +44,7 @@ class Judging(NamedTuple):
         messages = self._messages(prompts, question, judged, trace)
         request = use.request(messages, role, "judge", step, question)
         verdict = None
-        if self.method in {"auto", "logprobs"}:
+        if self.method != "sampled":
             replies.append((yield request._replace(top_logprobs=ALTERNATIVES)))
             if self.method == "logprobs" or not verdicts.without_alternatives(replies[0]):
                 verdict = verdicts.read(replies[0], answer)
@@ -76,20 +70,18 @@ class Judging(NamedTuple):
         if question.chat is not None:
             return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
         fields = {"question": question.text, "reasoning": trace, "answer": judged.text}
-        template = prompts.judge_schema if self.method == "structured" else prompts.judge
-        return template.fill(data_block({"text": question.context, **fields} if question.context else fields))
+        return prompts.judge.fill(data_block({"text": question.context, **fields} if question.context else fields))
 
     def _sample(self, request: Request, use: ModelUse, sample: int) -> Request:
         """Return the call for one of several verdicts."""
         return request._replace(
             temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else use.temperature,
             seed=None if use.seed is None else use.seed + sample,
-            schema=_SCHEMA if self.method == "structured" and request.question.chat is None else None,
             sample=sample,
         )
 
 
-PLAINLY = Judging()
+PLAINLY = VerdictSettings()
 """One verdict, from log-probs if there are any."""
 
 

@@ -17,7 +17,7 @@ from cascade.matching.requests import agreement
 from cascade.plans import form
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
 from cascade.plans.decide import decided_fields, read_action, read_exit
-from cascade.plans.judge import PLAINLY, Judging
+from cascade.plans.judge import PLAINLY, VerdictSettings
 from cascade.plans.prompts import Prompts, load
 from cascade.plans.verdict import NO_VERDICT, Verdict
 from cascade.policies.base import Takes
@@ -55,7 +55,7 @@ class Node:
     purpose: Purpose = "answer"
     parents: tuple[int, ...] = ()
     joins: bool = False
-    judging: Judging = PLAINLY
+    judging: VerdictSettings = PLAINLY
     free: bool = False
 
 
@@ -279,7 +279,8 @@ class _Walk:
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
         last = not self._answers() and not self._is_followed(number)
-        if (lacks := node.use.lacks(request)) is not None and not last:
+        lacks = None if self.chat is None else node.use.lacks(request)
+        if lacks is not None and not last:
             yield request._replace(purpose=SKIP)
             draft.signals["model_skipped"] = 1.0
             draft.notes.append(f"{node.use.name} was not asked: {lacks}")

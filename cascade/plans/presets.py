@@ -11,7 +11,7 @@ from pydantic import Field, field_validator
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans.base import ModelUse
 from cascade.plans.config import StrategyConfig
-from cascade.plans.judge import Judging, OnGuideError, VerdictMode
+from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
 from cascade.plans.nodes import JUDGING, Node, Plan, reference_of, steps_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
@@ -33,43 +33,6 @@ _SIGNALS: Mapping[str, frozenset[str]] = {
 def ladder(uses: Sequence[ModelUse], prompts: Prompts | None = None) -> Plan:
     """Return the plan in which each model answers once, the cheapest first; a single model is that model alone."""
     return Plan(tuple([Node(use.name, use) for use in uses]), prompts or load())
-
-
-def rounds(base: ModelUse, guide: ModelUse, number: int, judging: Judging, decider: Decider | None) -> tuple[Node, ...]:
-    """Return rounds in which the base answers, and the guide judges with a few tokens and corrects.
-
-    A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). The base
-    reads every earlier round, whatever was kept. If it fails, the guide answers by itself.
-    """
-    nodes: list[Node] = []
-    for _ in range(number):
-        earlier = tuple([at for at, node in enumerate(nodes, 1) if node.purpose in {"answer", "verify"}])
-        nodes += [
-            Node("base", base, "answer", earlier),
-            Node("guide", guide, "verify", (len(nodes) + 1,), True, judging),
-            Node("guide", guide, "direct", joins=True),
-        ]
-        if decider is not None:
-            nodes.append(Node(decider, base if decider == "base" else guide, "decide", joins=True))
-    return tuple(nodes)
-
-
-def chat_rounds(base: ModelUse, guide: ModelUse, number: int, judging: Judging, decider: Decider | None) -> list[Node]:
-    """Return the base's message with a verdict, and then the guide's message, which follows at once after a no.
-
-    The message that is served is always one model's whole message, so no model reads another's to go on from it.
-    """
-    first = rounds(base, guide, 1, judging, decider)
-    return [*first, Node("guide", guide, "outright")] if number > 1 else list(first)
-
-
-def exits(use: ModelUse, role: str, number: int) -> tuple[Node, ...]:
-    """Return rounds in which one model answers and says whether to stop: a baseline that judges itself."""
-    nodes: list[Node] = []
-    for _ in range(number):
-        earlier = tuple([at for at, node in enumerate(nodes, 1) if node.purpose == "answer"])
-        nodes += [Node(role, use, "answer", earlier), Node(role, use, "exit", joins=True)]
-    return tuple(nodes)
 
 
 class _Entries(dict[str, ModelUse]):
@@ -196,7 +159,12 @@ _DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
 
 
 class BaseGuideConfig(PlanConfig):
-    """Rounds of base and guide (`rounds`)."""
+    """Rounds in which the base answers, and the guide judges with a few tokens and corrects.
+
+    A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). The base
+    reads every earlier round, whatever was kept. If it fails, the guide answers by itself. A chat request has one
+    round, and then the guide's whole message, which follows at once after a no.
+    """
 
     kind: Literal["base_guide"] = "base_guide"
     rounds: int = Field(default=4, ge=1, le=100)
@@ -211,15 +179,25 @@ class BaseGuideConfig(PlanConfig):
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
         """Return the rounds."""
-        return rounds(uses["base"], uses["guide"], self.rounds, self._judging, self.decider)
+        nodes: list[Node] = []
+        for _ in range(self.rounds):
+            nodes += self._round(uses, nodes)
+        return nodes
 
     def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
         """Return the two steps of a chat request."""
-        return chat_rounds(uses["base"], uses["guide"], self.rounds, self._judging, self.decider)
+        first = self._round(uses, [])
+        return [*first, Node("guide", uses["guide"], "outright")] if self.rounds > 1 else first
 
-    @property
-    def _judging(self) -> Judging:
-        return Judging(self.verdict, self.samples, self.on_guide_error)
+    def _round(self, uses: Mapping[str, ModelUse], before: Sequence[Node]) -> list[Node]:
+        guide, judging = uses["guide"], VerdictSettings(self.verdict, self.samples, self.on_guide_error)
+        earlier = tuple([at for at, node in enumerate(before, 1) if node.purpose in {"answer", "verify"}])
+        nodes = [
+            Node("base", uses["base"], "answer", earlier),
+            Node("guide", guide, "verify", (len(before) + 1,), True, judging),
+            Node("guide", guide, "direct", joins=True),
+        ]
+        return nodes if self.decider is None else [*nodes, Node(self.decider, uses[self.decider], "decide", joins=True)]
 
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return the guide alone, these rounds with a decider, or one model that says when to stop."""
@@ -233,7 +211,7 @@ class BaseGuideConfig(PlanConfig):
 
 
 class ExitConfig(PlanConfig):
-    """One model that answers and says when to stop."""
+    """One model that answers and says whether to stop: a baseline that judges itself."""
 
     kind: Literal["exit"]
     model: str = "guide"
@@ -243,4 +221,9 @@ class ExitConfig(PlanConfig):
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
         """Return the rounds."""
-        return exits(uses[self.model], self.model, self.rounds)
+        nodes: list[Node] = []
+        for _ in range(self.rounds):
+            earlier = tuple(range(1, len(nodes), 2))
+            nodes.append(Node(self.model, uses[self.model], "answer", earlier))
+            nodes.append(Node(self.model, uses[self.model], "exit", joins=True))
+        return nodes

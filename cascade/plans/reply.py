@@ -146,7 +146,7 @@ def unread(completion: Completion, answer: str, request: Request) -> str | None:
 
     `answer` is what `split_reply` found.
     """
-    if not completion.truncated and (is_answer(answer) or is_offered(answer, request.question.text)):
+    if (is_answer(answer) or is_offered(answer, request.question.text)) and not completion.truncated:
         return None
     limit = f"was cut at its limit of {request.max_tokens} tokens; raise max_tokens of this model"
     why = limit if completion.truncated else "cannot be read as an answer"

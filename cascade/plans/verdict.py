@@ -7,7 +7,6 @@ never read as a yes. A yes with more text counts only if the text confirms or re
 
 from __future__ import annotations
 
-import json
 import math
 import re
 from collections.abc import Sequence
@@ -135,9 +134,7 @@ def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | 
     >>> read_text("Yes."), read_text("No: 42"), read_text("Yes and no"), read_text("I think so")
     ((True, None), (False, '42'), (None, None), (None, None))
     """
-    if text.lstrip().startswith("{"):
-        return _read_json(text, answer)
-    said = _SAYS.match(text)
+    said = None if text.lstrip().startswith("{") else _SAYS.match(text)
     if said is None:
         return None, None
     rest = said[2].strip()
@@ -182,25 +179,6 @@ def _stays_yes(rest: str, answer: str | None) -> bool:
 def _holds(text: str, answer: str) -> bool:
     """Whether a text contains an answer, compared word by word after normalisation."""
     return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
-
-
-def _read_json(text: str, judged: str | None) -> tuple[bool | None, str | None]:
-    try:
-        pairs = json.loads(text, object_pairs_hook=list)
-        reply = dict(pairs)
-        verdict = reply["verdict"].strip().lower()
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
-        return None, None
-    # A second "verdict" or a key that was not asked for is not the reply that was asked for (F42).
-    if verdict not in {"yes", "no"} or len(pairs) != len(reply) or not reply.keys() <= {"verdict", "answer"}:
-        return None, None
-    answer = reply.get("answer")
-    said = answer if isinstance(answer, str) and any(map(str.isalnum, answer)) else ""
-    if verdict == "yes":
-        if not said or judged is None or _is_long(judged):
-            return True, None
-        return (True, None) if _holds(said, judged) or _holds(judged, said) else (None, None)
-    return False, _clean_whole(said) if _is_long(judged) else _clean(said)
 
 
 def _clean_whole(rest: str) -> str | None:

@@ -17,7 +17,7 @@ from pydantic import Field
 
 from cascade.errors import ConfigError
 from cascade.plans.base import ModelUse
-from cascade.plans.judge import Judging
+from cascade.plans.judge import VerdictSettings
 from cascade.plans.nodes import Node
 from cascade.plans.presets import RungsConfig
 from cascade.providers.base import Provider
@@ -144,7 +144,7 @@ class VerifiedConfig(RungsConfig):
         checker = uses[verifier.model] if isinstance(verifier, ModelVerifier) else ModelUse(verifier.name)
         for name in self.models:
             nodes.append(Node(uses[name].name, uses[name]))
-            nodes.append(Node(ROLE, checker, "check", (len(nodes),), judging=Judging("logprobs"), free=free))
+            nodes.append(Node(ROLE, checker, "check", (len(nodes),), judging=VerdictSettings("logprobs"), free=free))
         return nodes[:-1]
 
     @property

@@ -37,15 +37,8 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
         if closed := [name for name in chat.options if is_closed(name)]:  # `Fields` refuses them before a call is made
             raise RefusedFieldError(f"Not passed on: {', '.join(closed)}. Leave them out.", fields=tuple(closed))
         return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
-    body: dict[str, Any] = {
-        "model": model,
-        "messages": [{"role": message.role, "content": sendable(message.content)} for message in request.messages],
-        **added(request),
-    }
-    if request.schema is not None:
-        schema = {"name": "reply", "strict": True, "schema": dict(request.schema)}
-        body["response_format"] = {"type": "json_schema", "json_schema": schema}
-    return body
+    messages = [{"role": message.role, "content": sendable(message.content)} for message in request.messages]
+    return {"model": model, "messages": messages, **added(request)}
 
 
 def sendable(text: str) -> str:

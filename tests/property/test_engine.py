@@ -80,7 +80,7 @@ STRATEGIES = st.builds(
         SMALL, LARGE, rounds, verdict=verdict, samples=samples, on_guide_error=setting
     ),
     st.integers(1, 4),
-    st.sampled_from(["auto", "logprobs", "sampled", "structured"]),
+    st.sampled_from(["auto", "logprobs", "sampled"]),
     st.integers(1, 3),
     st.sampled_from(["escalate", "accept", "abstain"]),
 ) | st.sampled_from([ladder_of((SMALL,)), ladder_of((SMALL, LARGE))])

@@ -12,7 +12,7 @@ from cascade.errors import AuthenticationError, ConfigError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.judge import Judging
+from cascade.plans.judge import VerdictSettings
 from cascade.plans.nodes import Plan
 from cascade.policies.simple import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
@@ -60,7 +60,7 @@ def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
     )
     assert isinstance(made, Plan)
     assert made.nodes[0].use == ModelUse("small", 9, 0.5, 3, chat_max_tokens=9)
-    assert (made.horizon, made.nodes[1].judging) == (2, Judging("sampled", 5, "accept"))
+    assert (made.horizon, made.nodes[1].judging) == (2, VerdictSettings("sampled", 5, "accept"))
     ladder = build_strategy(
         load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
     )

@@ -22,7 +22,6 @@ _PLACEHOLDER: Mapping[str, str] = {
     "answer": "{question}",
     "again": "{data}",
     "judge": "{data}",
-    "judge_schema": "{data}",
     "judge_chat": "{data}",
     "decide": "{data}",
     "exit": "{data}",
@@ -58,7 +57,6 @@ class Prompts:
     answer: Template
     again: Template
     judge: Template
-    judge_schema: Template
     judge_chat: Template
     decide: Template
     exit: Template

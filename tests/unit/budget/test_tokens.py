@@ -56,10 +56,6 @@ def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:
     assert tokens.bound_tokens(request(messages=())) == 0
 
 
-def test_the_bound_counts_the_schema_that_is_sent() -> None:
-    assert tokens.bound_tokens(request(messages=(), schema={"type": "object"})) == len('{"type": "object"}') + 16
-
-
 @pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])
 def test_the_bound_is_never_below_the_vocabularys_own_count(text: str) -> None:
     encoding = tokens._encoding()

@@ -118,7 +118,6 @@ SENT: list[dict[str, Any]] = [
     {"temperature": 0.5},
     {"top_logprobs": 1},
     {"seed": 1},
-    {"schema": {"type": "object"}},
     {"sample": 1},
 ]
 NOT_SENT: list[dict[str, Any]] = [

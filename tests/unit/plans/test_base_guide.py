@@ -200,16 +200,6 @@ def test_a_guide_without_a_seed_is_sampled_without_one() -> None:
     assert [one.seed for one in asked[1:]] == [None, None]
 
 
-def test_structured_asks_for_json_by_a_schema() -> None:
-    said = '{"verdict": "no", "answer": "Danube"}'
-    asked, (step,) = walked(guide(rounds=1, verdict="structured", samples=1), "Answer: Rhine", said)
-    assert asked[1].schema is not None
-    assert asked[1].schema["required"] == ["verdict", "answer"]
-    assert asked[1].schema["properties"]["verdict"]["enum"] == ["yes", "no"]
-    assert sources(step)[1] == ("guide", "Danube")
-    assert step.signals["p_yes"] == 0.25
-
-
 def test_the_signals_of_an_answer_are_measured() -> None:
     tokens = tuple(Token(text, math.log(0.5)) for text in ("Answer:", " Danube"))
     base = Completion("Reasoning: It flows.\nAnswer: Danube", "stop", Usage(9, 2), tokens)

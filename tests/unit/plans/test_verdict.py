@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import math
 from typing import Any
 
@@ -93,8 +92,6 @@ def test_a_yes_that_takes_itself_back_is_no_yes(said: str) -> None:
         ("Yes, the answer is Paris", "Paris"),
         ("Yes. The answer is correct.", "Paris"),
         ("Yes, No Country for Old Men is right", "No Country for Old Men"),
-        ('{"verdict": "yes", "answer": "The city of Paris"}', "Paris"),
-        ('{"verdict": "yes", "answer": ""}', "Paris"),
     ],
 )
 def test_a_yes_may_say_why(said: str, answer: str) -> None:
@@ -107,32 +104,11 @@ def test_a_yes_may_say_why(said: str, answer: str) -> None:
         ("No\n```python\nx = 1\n```", "```python\nx = 1\n```"),
         ("No. The correct answer is:\n\n- Danube\n- Rhine\n", "- Danube\n- Rhine"),
         ("No, that is wrong.", None),
-        ('{"verdict": "no", "answer": "- Danube\\n- Rhine"}', "- Danube\n- Rhine"),
     ],
 )
 def test_the_correction_of_an_answer_of_several_lines_is_whole(said: str, correction: str | None) -> None:
     """0.5.0: the first line was served as the guide's answer, and a fence lost its marks."""
     assert read_text(said, "- Elbe\n- Oder") == (False, correction)
-
-
-@pytest.mark.parametrize(
-    ("reply", "read_as"),
-    [
-        ({"verdict": "yes", "answer": "Vienna"}, (True, None)),
-        ({"verdict": " YES "}, (True, None)),
-        ({"verdict": "no", "answer": "Vienna."}, (False, "Vienna")),
-        ({"verdict": "no"}, (False, None)),
-        ({"verdict": "no", "answer": 7}, (False, None)),
-        ({"verdict": "no", "answer": "?"}, (False, None)),
-        ({"verdict": "maybe"}, (None, None)),
-        ({"verdict": True}, (None, None)),
-        ({"answer": "Vienna"}, (None, None)),
-        ({"verdict": "yes", "confidence": 1}, (None, None)),
-        ({}, (None, None)),
-    ],
-)
-def test_a_structured_verdict(reply: dict[str, object], read_as: tuple[bool | None, str | None]) -> None:
-    assert read_text(f" {json.dumps(reply)}\n") == read_as
 
 
 def tok(text: str, logprob: float | None, **top: float) -> Token:

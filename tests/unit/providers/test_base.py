@@ -19,15 +19,9 @@ def test_a_plain_request_has_only_what_every_server_reads() -> None:
 
 
 def test_what_is_wanted_besides_is_added() -> None:
-    asked = request(top_logprobs=5, seed=0, schema={"type": "object"})
+    asked = request(top_logprobs=5, seed=0)
     more = {name: value for name, value in wire_body(asked, "m").items() if name not in wire_body(request(), "m")}
-    schema = {"name": "reply", "strict": True, "schema": {"type": "object"}}
-    assert more == {
-        "logprobs": True,
-        "top_logprobs": 5,
-        "seed": 0,
-        "response_format": {"type": "json_schema", "json_schema": schema},
-    }
+    assert more == {"logprobs": True, "top_logprobs": 5, "seed": 0}
 
 
 def test_any_text_can_be_sent_as_utf8() -> None:
