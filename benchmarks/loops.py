@@ -3,34 +3,45 @@
     python benchmarks/loops.py [LOOPS]
 
 Each loop observes whole conversations, looks up to four times, serves and audits, by the code that a server runs:
-`modes.certify` sets the threshold, and `CascadeState` counts the audits of turns, drawn at random, in their order. A
-turn has a doubt; at a threshold the base's answer is kept where the doubt is below it, and from then on the guide
-answers the conversation. A kept answer differs with a probability that depends on the turn and its doubt. Where the
-promise is regret, people say later of an answer that differs whether it loses, or never.
+`modes.look` chooses a policy and certifies it, the policy decides on each turn, `modes.draws` draws the audits, and
+`modes.state` counts them in their order. A turn has a doubt, which the policy sees as a signal; the base differs with a
+probability that depends on the turn and its doubt. Where the promise is regret, people say later of an answer that
+differs whether it loses, or never.
 """
 
 import math
 import sys
+import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from random import Random
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cascade.modes.certify import Proof, Stops, Turns, grid, most_lenient
-from cascade.modes.draws import look_level
-from cascade.modes.state import CascadeState, Draw, InForce, audits_each, in_order, missed
+from cascade.config.schema import ModesConfig
+from cascade.modes.certify import Turns
+from cascade.modes.draws import is_drawn, look_level
+from cascade.modes.look import DrawnRows, LookSettings, Observed, look_at, stops_of
+from cascade.modes.state import CascadeState, Draw, InForce, Look, in_order, missed
+from cascade.policies.directory import PolicyDirectory
+from cascade.policies.policy import Policy
+from cascade.table import Log, Node, Reference
 
 DELTA, LEVEL, AUDIT = 0.1, 0.05, 0.1
 LOOKS, CONVERSATIONS, AUDITS, OPEN = 4, 200, 300, 20
-"""Looks, the conversations of each, those that fit, audits afterwards, and conversations under way at once."""
+"""Looks, the conversations that each certifies with (half as many choose), audits afterwards, and conversations under
+way at once."""
+TRAFFIC = 10_000
+"""The conversations on which it is computed how often a policy breaks its promise."""
 ROW_DAYS, AUDITS_A_DAY, LABEL_DAYS = 20.0, 20, 7.0
 """Over how many days the rows of a look were drawn; audits a day; and after how many days an unjudged one is a loss."""
 DAY_S = 86_400.0
+BASE_NANO_USD, GUIDE_NANO_USD = 100, 1_000
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
 
 
 class Labels(NamedTuple):
@@ -68,43 +79,61 @@ class Turn(NamedTuple):
     low: float = 0.0
     high: float = 1.0
 
-    def lost(self, threshold: float) -> tuple[float, float]:
-        """Return how likely it is kept at a threshold, and kept and different, exactly but for a grid."""
-        u = self.low + (self.high - self.low) * (np.arange(4_000) + 0.5) / 4_000
-        return float((u < threshold).mean()), float((self.differs(u) * (u < threshold)).mean())
-
 
 Kinds = tuple[tuple[float, tuple[Turn, ...]], ...]
 """Kinds of conversations: the share and the turns of each."""
 
 
 class World(NamedTuple):
-    """Conversations, by their share and their turns, what the two calls cost in nano-USD, and who judges."""
+    """Conversations, by their share and their turns, what is promised of them, and who judges."""
 
     name: str
     kinds: Kinds
-    alpha: float = 0.1
-    base: float = 100.0
-    guide: float = 1_000.0
+    risk: float = 0.1
     labels: Labels | None = None
 
-    def rate(self, threshold: float) -> float:
-        """Return how often what is served counts against the promise, of all requests."""
-        share = 1.0 if self.labels is None else self.labels.counted
-        lost = 0.0
-        for weight, turns in self.kinds:
-            covered = 1.0
-            for turn in turns:
-                kept, differs = turn.lost(threshold)
-                lost += weight * covered * differs
-                covered *= 1 - kept
-        return share * lost / sum(weight * len(turns) for weight, turns in self.kinds)
+    @property
+    def settings(self) -> LookSettings:
+        """What a look is for."""
+        modes = ModesConfig(risk=self.risk, confidence=1 - DELTA, audit=AUDIT)
+        return LookSettings(modes if self.labels is None else modes.model_copy(update={"promise": "regret"}))
 
-    def drawn(self, chance: Random, *, by_length: bool = False) -> tuple[Turn, ...]:
-        """Draw a conversation; with `by_length` one that is under way at some moment, from then on."""
-        weights = [weight * (len(turns) if by_length else 1) for weight, turns in self.kinds]
-        (turns,) = chance.choices([turns for _, turns in self.kinds], weights)
-        return turns[chance.randrange(len(turns)) :] if by_length else turns
+    def traffic(self, rng: np.random.Generator, count: int) -> "Traffic":
+        """Draw conversations."""
+        shares, kinds = zip(*self.kinds, strict=True)
+        chosen = [kinds[number] for number in rng.choice(len(kinds), count, p=shares)]
+        every = [turn for turns in chosen for turn in turns]
+        doubt = rng.uniform([turn.low for turn in every], [turn.high for turn in every])
+        chance, rules = np.empty(doubt.size), [turn.differs for turn in every]
+        for rule in {*rules}:
+            rows = np.array([each is rule for each in rules])
+            chance[rows] = rule(doubt[rows])
+        return Traffic(doubt, chance, np.repeat(np.arange(count), [len(turns) for turns in chosen]))
+
+
+class Traffic(NamedTuple):
+    """The turns of conversations: the doubt of each, how likely the base differs, and the conversation's number."""
+
+    doubt: Floats
+    chance: Floats
+    of: Ints
+
+    def log(self, lost: Bools) -> Log:
+        """Return the turns as a log, with the turns on which the base's answer is lost."""
+        n, shape = self.doubt.size, (self.doubt.size, 2)
+        names = tuple([f"turn {number}" for number in range(n)])
+        right = np.column_stack([~lost, np.ones(n)]).astype(np.float64)
+        cost = np.tile(np.array([BASE_NANO_USD, GUIDE_NANO_USD], dtype=np.int64), (n, 1))
+        return Log(
+            *("world", (Node("base", 0, reads=()), Node("guide", 1, reads=())), names),
+            *(tuple([f"c{number:06}" for number in self.of]), np.column_stack([np.zeros(n), lost]).astype(np.int64)),
+            *(right, cost),
+            bought=np.ones(shape, dtype=np.bool_),
+            complete=np.ones(n, dtype=np.bool_),
+            confidence=np.full(shape, np.nan),
+            signals={"self_check": np.column_stack([1 - self.doubt, np.full(n, np.nan)])},
+            reference=Reference(right[:, 1], cost[:, 1], is_last=True),
+        )
 
 
 def alike(differs: Callable[[Floats], Floats], *lengths: tuple[float, int]) -> Kinds:
@@ -121,12 +150,12 @@ MIXED = (0.75, 1), (0.25, 12)
 FLAT = World("the base differs on 12 %, whatever its doubt", alike(flat(0.12)))
 SAVES = World("doubt tells: the base differs with probability u²", alike(np.square))
 TALKS = World("the same, in conversations of four turns", alike(np.square, (1.0, 4)))
-UNEQUAL = World("the same, in conversations of one or twelve turns, at 5 %", alike(np.square, *MIXED), alpha=0.05)
+UNEQUAL = World("the same, in conversations of one or twelve turns, at 5 %", alike(np.square, *MIXED), risk=0.05)
 _LATER = (Turn(flat(0.02), 0.5),) * 11
 FIRST_HARD = World(
     "the base is sure and fails on the first of twelve turns, at 5 %",
     ((0.75, (Turn(flat(0.02), 0.0, 0.5),)), (0.25, (Turn(flat(0.9), 0.0, 0.5), *_LATER))),
-    alpha=0.05,
+    risk=0.05,
 )
 SHORT_HARD = World(
     "single turns are hard, twelve never differ", ((0.75, (Turn(np.sqrt),)), (0.25, (Turn(flat(0.0), 0.9),) * 12))
@@ -141,71 +170,78 @@ WORLDS = (FLAT, SAVES, TALKS, UNEQUAL, FIRST_HARD, SHORT_HARD, FLAT_REGRET, REGR
 DRIFT = 0.8
 
 
-def look(world: World, rng: np.random.Generator, number: int) -> InForce | None:
-    """Look at fresh conversations; return the certificate and its threshold, if one is promoted."""
-    chance = Random(int(rng.integers(2**32)))
-    lengths = [len(world.drawn(chance)) for _ in range(CONVERSATIONS // 2)]
-    seen = [world.drawn(chance) for _ in range(CONVERSATIONS)]
-    all_turns = [turn for turns in seen for turn in turns]
-    u = np.array([rng.uniform(turn.low, turn.high) for turn in all_turns])
-    differs = rng.random(u.size) < _chances(all_turns, u)
+class _Simulated(DrawnRows):
+    """Drawn requests whose answers are known without a trace."""
+
+    def __init__(self, log: Log, drawn: list[Draw]) -> None:
+        self._log, self._rows, self.drawn = log, [], drawn
+
+    def observed(self) -> Observed:
+        row = {name: number for number, name in enumerate(self._log.ids)}
+        return Observed(self._log, row, np.full(self._log.n, np.nan), "exact")
+
+
+class Service(NamedTuple):
+    """A policy in force, with its threshold."""
+
+    certificate: InForce
+    policy: Policy
+    kappa: float
+
+    def kept(self, world: World, traffic: Traffic) -> Bools:
+        """Return which turns the base answers; the guide answers the rest of the conversation."""
+        stops = stops_of(self.policy, traffic.log(np.zeros(traffic.of.size, dtype=np.bool_)), world.settings.promise)
+        since = Turns(np.arange(traffic.of.size), traffic.of).served(stops(self.kappa)).since
+        return np.asarray(since == 0, dtype=np.bool_)
+
+
+def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
+    """Look at fresh conversations; return the service that is promoted, if one is."""
+    traffic = world.traffic(rng, CONVERSATIONS + CONVERSATIONS // 2)
+    lost = rng.random(traffic.of.size) < traffic.chance
     if world.labels is not None:
-        loses, days = world.labels.drawn(rng, u.size)
-        differs &= loses | (days > rng.uniform(0, ROW_DAYS, u.size))
-    turns = Turns(np.arange(u.size), np.repeat(np.arange(len(seen)), [len(one) for one in seen]))
-
-    def served(kappa: float) -> Stops:
-        asks = u >= kappa
-        cost = np.where(asks, world.base + world.guide, world.base).astype(np.int64)
-        return Stops(differs & ~asks, cost, asks)
-
-    level = look_level(DELTA, number)
-    proof = Proof.best(world.alpha, level, len(seen), lengths)
-    found = most_lenient(proof, turns, grid(np.linspace(0, 1, 52)), served)
-    if found is None:
+        loses, days = world.labels.drawn(rng, lost.size)
+        lost &= loses | (days > rng.uniform(0, ROW_DAYS, lost.size))
+    log = traffic.log(lost)
+    drawn = [
+        Draw(name, "cascade", log.groups[row], name, "certify", float(row), look=number if of < CONVERSATIONS else None)
+        for row, (name, of) in enumerate(zip(log.ids, traffic.of.tolist(), strict=True))
+    ]
+    begun = Look("cascade", number, "me", 0.0, look_level(DELTA, number), 0)
+    result = look_at(_Simulated(log, drawn), begun, world.settings)
+    if result.in_force is None:
         return None
-    decided = found.replay.since <= 0
-    paid = np.where(decided, found.stops.cost, world.guide)
-    audits = AUDIT * np.where(decided, world.base + world.guide - paid, 0.0)
-    if (world.guide - paid - audits).mean() <= 0:
-        return None
-    longest = int(max(*lengths, *turns.lengths))
-    return InForce(str(found.kappa), number, world.alpha, level, len(seen), "exact", turns=audits_each(AUDIT, longest))
+    with tempfile.TemporaryDirectory() as folder:
+        for name, data in result.files.items():
+            (Path(folder) / name).write_bytes(data)
+        directory = PolicyDirectory.read(Path(folder))
+    (certificate,) = directory.certificates.values()
+    return Service(result.in_force, directory.policy, certificate.kappa)
 
 
-def _chances(turns: list[Turn], u: Floats) -> Floats:
-    """Return how likely the base differs on each turn."""
-    found, rules = np.empty(u.size), [turn.differs for turn in turns]
-    for rule in {*rules}:
-        rows = np.array([one is rule for one in rules])
-        found[rows] = rule(u[rows])
-    return found
-
-
-def promoted(world: World, rng: np.random.Generator) -> InForce | None:
+def promoted(world: World, rng: np.random.Generator) -> Service | None:
     """Look until a policy is promoted, at most `LOOKS` times."""
-    return next((held for number in range(1, LOOKS + 1) if (held := look(world, rng, number))), None)
+    return next((service for number in range(1, LOOKS + 1) if (service := look(world, rng, number))), None)
 
 
-def audited(world: World, held: InForce, rng: np.random.Generator) -> Iterator[tuple[str, bool]]:
+def audited(world: World, service: Service, rng: np.random.Generator) -> Iterator[tuple[str, bool]]:
     """Yield the audited turns as they are served: the conversation of each, and whether it differs."""
-    threshold, begun, chance = float(held.certificate), 0, Random(int(rng.integers(2**32)))
-    under_way: list[tuple[str, deque[Turn], list[bool]]] = []
     while True:
-        while len(under_way) < OPEN:
-            turns = world.drawn(chance, by_length=begun < OPEN)
-            under_way.append((str(begun), deque(turns), [False]))
-            begun += 1
-        at = chance.randrange(OPEN)
-        name, turns_left, kept_before = under_way[at]
-        turn, u = turns_left.popleft(), chance.random()
-        doubt = turn.low + (turn.high - turn.low) * u
-        kept = not kept_before[0] and doubt < threshold
-        kept_before[0] |= kept
-        if chance.random() < AUDIT:
-            yield name, kept and chance.random() < turn.differs(np.array([doubt]))[0]
-        if not turns_left:
-            under_way.pop(at)
+        secret = rng.bytes(16)
+        traffic = world.traffic(rng, CONVERSATIONS + 10 * OPEN)
+        differs = service.kept(world, traffic) & (rng.random(traffic.of.size) < traffic.chance)
+        ends = np.append(np.flatnonzero(np.diff(traffic.of)) + 1, traffic.of.size)
+        begins = rng.choice(traffic.of.size, OPEN)  # each is under way, at some turn of it
+        starts = np.delete(np.append(0, ends[:-1]), np.unique(traffic.of[begins]))
+        waiting = deque([*begins.tolist(), *starts.tolist()])
+        under_way = [waiting.popleft() for _ in range(OPEN)]
+        while waiting:
+            at = int(rng.integers(OPEN))
+            turn = under_way[at]
+            name = f"{traffic.of[turn]}"
+            if is_drawn(secret, AUDIT, name, str(turn)):
+                yield f"{secret.hex()} {name}", bool(differs[turn])
+            under_way[at] = turn + 1 if turn + 1 < ends[traffic.of[turn]] else waiting.popleft()
 
 
 class Alarm(NamedTuple):
@@ -215,18 +251,18 @@ class Alarm(NamedTuple):
     days: float
 
 
-def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | None:
+def alarm_of(world: World, service: Service, rng: np.random.Generator) -> Alarm | None:
     """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
-    state = CascadeState("cascade").promoted(held, LEVEL, "me", "now")
-    waiting: list[tuple[Draw, bool, float]] = []
-    labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, held, rng)
+    state = CascadeState("cascade").promoted(service.certificate, LEVEL, "me", "now")
+    waiting: deque[tuple[Draw, bool, float]] = deque()
+    labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, service, rng)
     audits, misses = Counter[str](), Counter[str]()
     while number < AUDITS or waiting:
         day = number // AUDITS_A_DAY
         for _ in range(AUDITS_A_DAY if number < AUDITS else 0):
             name, differs = next(stream)
             (loses,), (after,) = labels.drawn(rng, 1)
-            row = Draw("", "", name, "", "audit", AUDIT, day * DAY_S, outcome="complete", differs=differs)
+            row = Draw("", "", name, "", "audit", day * DAY_S, outcome="complete", differs=differs)
             waiting.append((row, bool(loses), day + float(after)))
         number += AUDITS_A_DAY
         due = (day - LABEL_DAYS) * DAY_S
@@ -238,7 +274,7 @@ def alarm_of(world: World, held: InForce, rng: np.random.Generator) -> Alarm | N
         for row, state in counted:
             audits[row.conversation] += 1
             misses[row.conversation] += bool(row.lost)
-            waiting.pop(0)
+            waiting.popleft()
             if state.mode != "enforce":
                 return Alarm(audits.total(), day)
     return None
@@ -265,23 +301,26 @@ class Shares(NamedTuple):
 def shares(world: World, loops: int) -> Shares:
     """Run the loops of one world."""
     rng = np.random.default_rng(7)
-    held = [one for one in (promoted(world, rng) for _ in range(loops)) if one is not None]
-    rates = [world.rate(float(one.certificate)) for one in held]
-    sound = [one for one, rate in zip(held, rates, strict=True) if rate <= world.alpha]
-    false = sum(alarm_of(world, one, rng) is not None for one in sound)
+    services = [service for service in (promoted(world, rng) for _ in range(loops)) if service is not None]
+    traffic, counted = world.traffic(rng, TRAFFIC), 1.0 if world.labels is None else world.labels.counted
+    kept = [service.kept(world, traffic) for service in services]
+    rates = [counted * float((traffic.chance * turns).mean()) for turns in kept]
+    sound = [service for service, rate in zip(services, rates, strict=True) if rate <= world.risk]
+    after = sum(turns.mean() for turns, rate in zip(kept, rates, strict=True) if rate <= world.risk)
+    false = sum(alarm_of(world, service, rng) is not None for service in sound)
     worse = tuple((share, tuple(turn._replace(differs=flat(DRIFT)) for turn in turns)) for share, turns in world.kinds)
     drifted = world._replace(kinds=worse)
-    after = sorted(one for one in (alarm_of(drifted, held, rng) for held in sound) if one)
+    alarms = sorted(alarm for alarm in (alarm_of(drifted, service, rng) for service in sound) if alarm)
     many = max(len(sound), 1)
     return Shares(
-        len(held) / loops,
-        (len(held) - len(sound)) / loops,
+        len(services) / loops,
+        (len(services) - len(sound)) / loops,
         len(sound),
         sum(rates) / max(len(rates), 1),
-        sum(drifted.rate(float(one.certificate)) for one in sound) / many,
+        counted * DRIFT * float(after) / many,
         false / many,
-        len(after) / many,
-        after[len(after) // 2] if after else None,
+        len(alarms) / many,
+        alarms[len(alarms) // 2] if alarms else None,
     )
 
 
@@ -292,7 +331,7 @@ def main() -> None:
     for world in WORLDS:
         found = shares(world, loops)
         print(f"{world.name}: promoted {found.promoted:.3f}; of all requests {found.lost:.4f} are lost")
-        print(f"  more than {world.alpha:g}: {found.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
+        print(f"  more than {world.risk:g}: {found.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
         if found.sound:
             print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
             when = "never" if found.median is None else f"median after {found.median.audits} audits"

@@ -92,7 +92,7 @@ async def fill(folder: Path, replay: Replay) -> None:
                 answer, outright = await cascade.aask(_question(one)), await guide.aask(_question(one))
                 store.append(_rows(answer, outright, trace, when, audit=audit))
                 if audit:
-                    row = Draw(trace, name, str(number), "1", "audit", AUDITED, when.timestamp())
+                    row = Draw(trace, name, str(number), "1", "audit", when.timestamp())
                     row = row._replace(certificate=held.certificate)
                     modes.draw(row)
                     cost = sum(call.cost_nano_usd or 0 for call in outright.calls) if len(answer.steps) == 1 else 0

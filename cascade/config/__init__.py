@@ -147,8 +147,6 @@ def _price_problems(config: CascadeConfig) -> Iterable[str]:
     why = None
     if config.budget.per_question is not None:
         why = "budget.per_question is a hard cap"
-    elif config.modes is not None and config.modes.per_day is not None:
-        why = "modes.per_day bounds what observing costs"
     prices = config.prices() if why is not None else {}
     for place, entry in config.models.items():
         if why is not None and prices[entry.model] is None:

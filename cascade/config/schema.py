@@ -305,16 +305,15 @@ class ServerConfig(Section):
 class ModesConfig(_Stored):
     """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
-    While observing, `share` of the conversations is drawn, or less if `per_day` (USD) does not suffice; the share
-    `certify` of them certifies, the others fit. `promise`, `risk` and `confidence` are of the certificate,
-    the confidence over all looks; `comparator` says when two answers are the same. For regret people judge the answers
-    that differ, within `label_days`. While the policy serves, `audit` of the requests are run to the end; `level` is
-    the chance of a false alarm. `promote` says whether people promote, or the server does once there are enough
-    conversations. `examples` messages at the head of each request are the application's own.
+    While observing, `share` of the conversations is drawn; the share `certify` of them certifies, the others fit.
+    `promise`, `risk` and `confidence` are of the certificate, the confidence over all looks; `comparator` says when two
+    answers are the same. For regret people judge the answers that differ, within `label_days`. While the policy serves,
+    `audit` of the requests are run to the end; `level` is the chance of a false alarm. `promote` says whether people
+    promote, or the server does once there are enough conversations. `examples` messages at the head of each request are
+    the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    per_day: _Positive | None = None
     certify: Annotated[float, Field(gt=0, lt=1)] = 0.5
     promise: Literal["agreement", "regret"] = "agreement"
     risk: Annotated[float, Field(gt=0, lt=1)] = 0.1

@@ -58,22 +58,3 @@ def look_level(level: float, look: int) -> float:
     if look < 1:
         raise ValueError(f"looks are counted from 1, not {look}")
     return level / (look * (look + 1))
-
-
-def affordable_rate(rate: float, left_nano_usd: int | None, row_nano_usd: float | None, requests: float) -> float:
-    """Return the rate at which requests are drawn until the next update.
-
-    A drawn row is never dropped for its cost; the rate is lowered beforehand instead.
-
-    Args:
-        rate: the share that is wanted.
-        left_nano_usd: the money left for drawn rows, without those under way; None for no limit.
-        row_nano_usd: the cost of a drawn row's extra calls; None while no row is known.
-        requests: how many requests are expected until the budget is renewed.
-
-    >>> affordable_rate(0.2, 1_000, 10.0, 1_000), affordable_rate(0.2, None, 10.0, 1_000)
-    (0.1, 0.2)
-    """
-    if left_nano_usd is None or not row_nano_usd or requests <= 0:
-        return rate
-    return min(rate, max(0, left_nano_usd) / (row_nano_usd * requests))

@@ -21,7 +21,7 @@ class Plan(NamedTuple):
         have: conversations that could certify now.
         needed: conversations from which half of the promised share may lose.
         fit: rows that could fit now.
-        requests: requests until then, at the rate of the draws; None if none is drawn now.
+        requests: requests until then, at the rate of the draws.
         labels: judgements by people that are missing, at most; agreement needs none.
         most_labels: so many missing judgements, which count as losses, leave room for a certificate.
     """
@@ -30,7 +30,7 @@ class Plan(NamedTuple):
     have: int
     needed: int
     fit: int
-    requests: int | None
+    requests: int
     labels: int = 0
     most_labels: int = 0
 
@@ -41,11 +41,10 @@ class Plan(NamedTuple):
 
     def describe(self) -> str:
         """Describe the plan in a sentence."""
-        more = "more than today's budget" if self.requests is None else f"about {self.requests} more requests"
         labels = f", and at most {self.labels} judgements by people are missing" if self.labels else ""
         return (
             f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
-            f"{self.have} and {self.fit}, which takes {more}{labels}"
+            f"{self.have} and {self.fit}, which takes about {self.requests} more requests{labels}"
         )
 
 
@@ -64,12 +63,11 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
     needed = conversations_for(modes.risk, state.next_level(modes.delta))
     if unjudged is None:
         unjudged = float(modes.promise == BY_PEOPLE)
-    rate = modes.share if state.rate is None or modes.per_day is None else state.rate
-    certify = rate * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
-    waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, rate * (1 - modes.certify))]
+    certify = modes.share * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
+    waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, modes.share * (1 - modes.certify))]
     return Plan(
         *(state.looks + 1, counts.conversations, needed, counts.fit),
-        max(math.ceil(max(0, missing) / share) for missing, share in waits) if rate else None,
+        max(math.ceil(max(0, missing) / share) for missing, share in waits),
         math.ceil(unjudged * needed),
         math.floor(modes.risk * needed / 2),
     )

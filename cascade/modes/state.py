@@ -129,8 +129,6 @@ class CascadeState:
         looks: looks at certifying rows so far, refused ones counted.
         spent: the part of delta that they have spent, each by the delta of its time.
         lease: who may look at the moment.
-        rate: the share of requests that is drawn while observing, as it was last set; None before.
-        rate_set_s: when that was, in seconds since 1970.
         in_force: the certificate in force; the last one in "fallback".
         monitor: its monitor, with the audits so far.
         alarm: why it was withdrawn, in words.
@@ -147,8 +145,6 @@ class CascadeState:
     looks: int = 0
     spent: float = 0.0
     lease: Lease | None = None
-    rate: float | None = None
-    rate_set_s: float = 0.0
     in_force: InForce | None = None
     monitor: Monitor | None = None
     alarm: str | None = None
@@ -295,7 +291,6 @@ class Draw(NamedTuple):
         conversation: the name of its conversation; all turns of an observed one are drawn.
         turn: its name within the conversation.
         role: whether it may "fit" or "certify"; or "audit": the policy served, and pages show what came of it.
-        rate: the probability with which it was drawn.
         drawn_s: when, in seconds since 1970.
         era: the cascade's, when it was drawn.
         certificate: of an audit, the id of the certificate that it is about.
@@ -314,7 +309,6 @@ class Draw(NamedTuple):
     conversation: str
     turn: str
     role: Role
-    rate: float
     drawn_s: float
     era: int = 0
     certificate: str | None = None
@@ -411,8 +405,6 @@ class Counts(NamedTuple):
         certify: settled rows of this era that may still certify.
         conversations: their conversations, each with all of its turns.
         unknown: audits of the latest certificate of which nobody can know whether they differ; never counted.
-        requests: how many requests there were, by the rates of the draws, to the nearest whole number.
-        first_s: when the first row was drawn; None without any.
         off_path_nano_usd: the known cost of calls made only for the rows.
         priced: the number of rows with a known cost.
     """
@@ -424,12 +416,5 @@ class Counts(NamedTuple):
     certify: int = 0
     conversations: int = 0
     unknown: int = 0
-    requests: int = 0
-    first_s: float | None = None
     off_path_nano_usd: int = 0
     priced: int = 0
-
-    @property
-    def row_nano_usd(self) -> float | None:
-        """The mean cost of a row's extra calls, over rows of known cost; None without any."""
-        return self.off_path_nano_usd / self.priced if self.priced else None

@@ -25,9 +25,9 @@ _TABLES = (
     """CREATE TABLE IF NOT EXISTS cascade_modes (cascade TEXT PRIMARY KEY, version BIGINT NOT NULL,
     secret TEXT NOT NULL, document TEXT NOT NULL)""",
     """CREATE TABLE IF NOT EXISTS cascade_draws (trace_id TEXT PRIMARY KEY, cascade TEXT NOT NULL,
-    conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, rate DOUBLE PRECISION NOT NULL,
-    drawn_s DOUBLE PRECISION NOT NULL, era BIGINT NOT NULL, certificate TEXT, outcome TEXT NOT NULL, why TEXT,
-    look BIGINT, differs BOOLEAN, e_value DOUBLE PRECISION, off_path_nano_usd BIGINT, lost BOOLEAN, pair TEXT,
+    conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, drawn_s DOUBLE PRECISION NOT NULL,
+    era BIGINT NOT NULL, certificate TEXT, outcome TEXT NOT NULL, why TEXT, look BIGINT, differs BOOLEAN,
+    e_value DOUBLE PRECISION, off_path_nano_usd BIGINT, lost BOOLEAN, pair TEXT,
     UNIQUE (cascade, conversation, turn))""",
     "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
     """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, by TEXT NOT NULL,
@@ -44,9 +44,9 @@ _COUNTS = f"""SELECT COUNT(*) FILTER (WHERE outcome = 'pending'), COUNT(*) FILTE
 COUNT(*) FILTER (WHERE outcome = 'missing'),
 COUNT(*) FILTER (WHERE (role <> 'certify' OR look IS NOT NULL) AND outcome <> 'pending' AND era = ?),
 COUNT(*) FILTER (WHERE whole), COUNT(DISTINCT CASE WHEN whole THEN conversation END),
-COUNT(*) FILTER (WHERE outcome <> 'pending' AND differs IS NULL AND certificate = ?), SUM(1 / rate),
-MIN(drawn_s), SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
-FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws WHERE cascade = ? AND drawn_s >= ?"""  # noqa: S608 - constants
+COUNT(*) FILTER (WHERE outcome <> 'pending' AND differs IS NULL AND certificate = ?),
+SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
+FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws WHERE cascade = ?"""  # noqa: S608 - constants
 
 Run: TypeAlias = Callable[..., Any]
 """Runs a statement with its values in a transaction, and returns the cursor."""
@@ -280,18 +280,17 @@ class ModeStore:
         chosen = [value for value in (counted_for, look) if value is not None]
         return [_draw(row) for row in self._read(query, *values, *chosen)[::-1]]
 
-    def counts(self, cascade: str, since_s: float = 0.0) -> Counts:
-        """Return the counts of all rows, or of those drawn since a time."""
+    def counts(self, cascade: str) -> Counts:
+        """Return the counts of all rows."""
         with self._transaction(reading=True) as run:
-            return self._counts(run, self._state(run, cascade), since_s)
+            return self._counts(run, self._state(run, cascade))
 
     @staticmethod
-    def _counts(run: Run, state: CascadeState, since_s: float = 0.0) -> Counts:
+    def _counts(run: Run, state: CascadeState) -> Counts:
         certificate = None if state.in_force is None else state.in_force.certificate
-        mine = state.era, certificate, state.cascade, state.era, state.cascade, since_s
+        mine = state.era, certificate, state.cascade, state.era, state.cascade
         counts = Counts(*run(_COUNTS, *mine).fetchone())
-        requests, cost = round(counts.requests or 0.0), int(counts.off_path_nano_usd or 0)
-        return counts._replace(requests=requests, off_path_nano_usd=cost)
+        return counts._replace(off_path_nano_usd=int(counts.off_path_nano_usd or 0))
 
     # --- looks ---
 

@@ -182,7 +182,7 @@ class Along:
 # --- what the judgements show ---
 
 
-class Shown(NamedTuple):
+class LossBound(NamedTuple):
     """A bound on the share of requests that lose something, from the judgements so far.
 
     Attributes:
@@ -202,7 +202,7 @@ class Shown(NamedTuple):
     confidence: float
 
 
-def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promise) -> Shown:
+def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promise) -> LossBound:
     """Return the bound from reviews on the loss of serving the differing outputs instead of the reference's.
 
     The losses of the drawn requests, with those that lack a judgement, are counted among all that can certify. An
@@ -222,4 +222,4 @@ def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promi
     unjudged = sum(not any(verdicts) and None in verdicts for verdicts in lost_of.values())
     n = max(requests, len(lost_of), 1)
     bound = upper_bound(min(n, lost + unjudged), n, promise.delta) / reviews.terms.rate
-    return Shown(n, len(lost_of), lost, unjudged, min(1.0, bound), 1 - promise.delta)
+    return LossBound(n, len(lost_of), lost, unjudged, min(1.0, bound), 1 - promise.delta)

@@ -13,7 +13,7 @@ _T = TypeVar("_T", bound=Hashable)
 VERDICTS = ("output", "reference", "equal", "both_bad")
 
 
-class Tally(NamedTuple):
+class ReviewerTally(NamedTuple):
     """The counts of one reviewer.
 
     Attributes:
@@ -34,7 +34,7 @@ class Tally(NamedTuple):
     second_better: int
 
 
-class Agreement(NamedTuple):
+class RaterAgreement(NamedTuple):
     """The agreement of two reviewers on the pairs that both judged.
 
     Attributes:
@@ -54,7 +54,7 @@ class Agreement(NamedTuple):
     kappa_losses: float | None
 
 
-def tallies(reviews: Reviews) -> list[Tally]:
+def tallies(reviews: Reviews) -> list[ReviewerTally]:
     """Return the judgements of each reviewer."""
     found = []
     for name in reviews.reviewers:
@@ -64,23 +64,23 @@ def tallies(reviews: Reviews) -> list[Tally]:
         first = sum(judgement.verdict == judgement.first for judgement in every)
         sided, skipped = verdicts["output"] + verdicts["reference"], verdicts["skipped"]
         counts = {verdict: verdicts[verdict] for verdict in VERDICTS}  # type: ignore[index]
-        found.append(Tally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
+        found.append(ReviewerTally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
     return found
 
 
-def agreements(reviews: Reviews) -> list[Agreement]:
+def agreements(reviews: Reviews) -> list[RaterAgreement]:
     """Return the agreement of each two reviewers."""
     return [_agreement(reviews, left, right) for left, right in combinations(reviews.reviewers, 2)]
 
 
-def _agreement(reviews: Reviews, left: str, right: str) -> Agreement:
+def _agreement(reviews: Reviews, left: str, right: str) -> RaterAgreement:
     own, ask = [reviews.by(left), reviews.by(right)], reviews.terms.ask
     both = [tuple(each[pair] for each in own) for pair in own[0] if pair in own[1]]
     both = [(a, b) for a, b in both if SKIPPED not in {a.verdict, b.verdict}]
     verdicts = [(a.verdict, b.verdict) for a, b in both]
     losses = [(a.loses(ask), b.loses(ask)) for a, b in both]
     kappas = cohens_kappa(verdicts), cohens_kappa(losses)
-    return Agreement((left, right), len(both), _equal(verdicts), kappas[0], _equal(losses), kappas[1])
+    return RaterAgreement((left, right), len(both), _equal(verdicts), kappas[0], _equal(losses), kappas[1])
 
 
 def _equal(pairs: Sequence[tuple[object, object]]) -> int:

@@ -15,7 +15,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from operator import methodcaller
 from pathlib import Path
@@ -32,7 +32,6 @@ from cascade.modes import draws
 from cascade.modes.people import harmless, losses_of
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, signs_of
 from cascade.modes.store import ModeStore, now_iso
-from cascade.money import nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.review.pairs import PairId, digest_of
 from cascade.safety import redact
@@ -49,8 +48,6 @@ _AT_ONCE = 64
 _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _DAY_S = 86_400.0
-_RATE_S = 60.0
-"""Seconds between updates of the rate of observing, if it has a budget."""
 _MODES = ("observe", "enforce", "fallback", "killed", "unknown")
 _AGAIN_S = 2.0
 """Seconds for which requests do not use a failed store, so that a host that drops packets blocks few threads."""
@@ -175,32 +172,29 @@ class Modes:
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
             else:
                 turn = replace(turn, asked=asked)
-            rate = settings.audit
-            drawn = draws.is_drawn(self._secret, rate, conversation, number)
+            drawn = draws.is_drawn(self._secret, settings.audit, conversation, number)
         else:
-            rate = settings.share if state.rate is None or settings.per_day is None else state.rate
-            drawn = await self._is_observed(conversation, rate, later=later, named=group is not None)
+            drawn = await self._is_observed(conversation, later=later, named=group is not None)
         if drawn:
             role = "audit" if turn.audits else draws.role_of(self._secret, conversation, settings.certify)
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
             now_s = datetime.now(UTC).timestamp()
-            row = Draw(turn.trace_id, self.cascade, conversation, number, role, rate, now_s, state.era, certificate)
+            row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
             if await self._in_thread(self.store.draw, row):  # else the client has asked again, and its first try counts
                 turn.row = row
         return turn
 
-    async def _is_observed(self, conversation: str, rate: float, *, later: bool, named: bool) -> bool:
+    async def _is_observed(self, conversation: str, *, later: bool, named: bool) -> bool:
         """Whether a turn is drawn while the guide serves: with all others of its conversation, from the first one on.
 
-        The rate at the first turn decides. A later turn without a name belongs to no known conversation; a policy would
-        not serve it. No certificate could cover a conversation in which a cheaper model has answered.
+        A later turn without a name belongs to no known conversation; a policy would not serve it. No certificate could
+        cover a conversation in which a cheaper model has answered.
         """
-        begins = not later and draws.is_drawn(self._secret, rate, conversation)
-        if not named or not draws.is_drawn(self._secret, self.settings.share, conversation):
-            return begins
-        if await self._cheaply_written(conversation):
+        if not draws.is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
             return False
-        return begins or await self._in_thread(self.store.observes, self.cascade, conversation)
+        if named and await self._cheaply_written(conversation):
+            return False
+        return not later or await self._in_thread(self.store.observes, self.cascade, conversation)
 
     async def _cheaply_written(self, conversation: str) -> bool:
         """Whether a cheaper model has answered a turn of a conversation."""
@@ -282,8 +276,6 @@ class Modes:
         await self._settle(row, why, cost, differs=differs, pair=pair)
         if whole is not None:
             await self._noticed(whole.calls)
-        if not turn.audits and self.settings.per_day is not None:
-            await self._set_rate()
 
     async def _written(self, lost: int) -> bool:
         """Wait until the traces are written, however long it takes; return whether no further traces were lost.
@@ -416,22 +408,6 @@ class Modes:
         if void:
             await self.changed(withdrawn)
         self._loaded = certificate.look
-
-    async def _set_rate(self) -> None:
-        """Set the rate of observing from the rest of the day's budget, once a minute."""
-        now = datetime.now(UTC)
-        set_s = now.timestamp()
-        if set_s - self.state.rate_set_s < _RATE_S or self.settings.per_day is None:
-            return
-        midnight = now.replace(hour=0, minute=0, second=0, microsecond=0)
-        day = await self._in_thread(self.store.counts, self.cascade, midnight.timestamp())
-        all_rows = await self._in_thread(self.store.counts, self.cascade)
-        seen_s = max(set_s - (all_rows.first_s or set_s), 60.0)
-        left_s = (midnight + timedelta(days=1) - now).total_seconds()
-        cost = all_rows.row_nano_usd
-        left = nano_usd(self.settings.per_day) - day.off_path_nano_usd - round(day.pending * (cost or 0.0))
-        rate = draws.affordable_rate(self.settings.share, left, cost, all_rows.requests * left_s / seen_s)
-        await self.changed(lambda state, _: replace(state, rate=rate, rate_set_s=set_s))
 
     async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
         """Change the state, given it and the time. Raises UsageError if that is impossible."""

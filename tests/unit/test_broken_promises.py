@@ -87,7 +87,7 @@ def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> 
     """Look as `cascade promote` does; return the policy that serves from then on, None if nothing is promoted."""
     look = Look("cascade", 1, "me", 0.0, look_level(DELTA, 1), 0)
     draws = [
-        Draw(name, "cascade", group, name, "certify", 1.0, float(turn), look=1 if certifying(group) else None)
+        Draw(name, "cascade", group, name, "certify", float(turn), look=1 if certifying(group) else None)
         for turn, (name, group) in enumerate(zip(observed.ids, observed.groups, strict=True))
     ]
     settings = LookSettings(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9))
@@ -114,7 +114,7 @@ class Service:
         state = None
         for turn, one in enumerate(differ):
             self._count += 1
-            row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", 1.0, float(self._count), 0, "c")
+            row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", float(self._count), 0, "c")
             self._store.draw(row)
             state = self._store.settle(row, differs=bool(one))
         return state is not None and state.mode != "enforce"

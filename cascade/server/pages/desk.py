@@ -16,9 +16,9 @@ from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
-from cascade.review.labels import Shown, shown
+from cascade.review.labels import LossBound, shown
 from cascade.review.pairs import Compared, output_lines, request_lines
-from cascade.review.report import Agreement, Tally, agreements, tallies
+from cascade.review.report import RaterAgreement, ReviewerTally, agreements, tallies
 from cascade.review.reviews import Reviews, ReviewStore, reviews_at
 from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
@@ -76,9 +76,9 @@ class View(NamedTuple):
     total: int
     done: int
     settled: bool
-    people: list[Tally]
-    agreement: list[Agreement]
-    shown: Shown
+    people: list[ReviewerTally]
+    agreement: list[RaterAgreement]
+    shown: LossBound
     path: str
     notes: tuple[str, ...]
 

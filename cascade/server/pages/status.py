@@ -34,7 +34,7 @@ _FIT = """cascade fit {log} --promise agreement --confidence 0.9 -o policy
 policy: policy"""
 
 
-class Promise(NamedTuple):
+class InService(NamedTuple):
     """A certificate in service, as the page shows it.
 
     Attributes:
@@ -161,7 +161,7 @@ def _requests(
 # --- what was promised ---
 
 
-def _in_service(orchestrator: Orchestrator) -> list[Promise]:
+def _in_service(orchestrator: Orchestrator) -> list[InService]:
     """Return the certificates of a policy directory in service."""
     service = orchestrator.service
     if service is None:
@@ -174,10 +174,10 @@ def _unknown(orchestrator: Orchestrator) -> int:
     return 0 if orchestrator.service is None else orchestrator.service.monitors.status.missing
 
 
-def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> Promise:
+def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> InService:
     if monitor is not None and monitor.alarmed:
         problems = (*problems, "Audits withdrew it.")
-    return Promise(
+    return InService(
         "All requests" if certificate.covers == "all" else f"{capital(certificate.covers)} {certificate.name}",
         certificate.statement(),
         certificate.id,
@@ -192,7 +192,7 @@ def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monit
     )
 
 
-def _in_force(config: CascadeConfig, standing: Standing) -> list[Promise]:
+def _in_force(config: CascadeConfig, standing: Standing) -> list[InService]:
     """Return the certificate in force of a cascade with modes, if there is one."""
     state, modes = standing.state, config.modes
     held, monitor = state.in_force, state.monitor
@@ -200,7 +200,7 @@ def _in_force(config: CascadeConfig, standing: Standing) -> list[Promise]:
         return []
     problems = [] if state.alarm is None else [state.alarm]
     problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
-    promise = Promise(
+    promise = InService(
         f"Look {held.look}",
         f"At most {percent(held.risk)} of the requests that the policy may answer are {held.broken}. "
         f"All certificates ever issued hold together with probability at least {percent(modes.confidence)}.",
@@ -256,7 +256,9 @@ def _serves(orchestrator: Orchestrator, standing: Standing | None, guide: str) -
     }[_mode(standing)]
 
 
-def _next(config: CascadeConfig, standing: Standing | None, promises: Sequence[Promise], *, any_requests: bool) -> Next:
+def _next(
+    config: CascadeConfig, standing: Standing | None, promises: Sequence[InService], *, any_requests: bool
+) -> Next:
     """Return what to do next."""
     store, server = traces_url(config.traces), config.server
     if store is None:
@@ -275,7 +277,7 @@ def _next(config: CascadeConfig, standing: Standing | None, promises: Sequence[P
     return _with_modes(standing, config.modes)
 
 
-def _without_modes(promises: Sequence[Promise], log: str) -> Next:
+def _without_modes(promises: Sequence[InService], log: str) -> Next:
     if any(one.problems for one in promises):
         return Next("A certificate does not hold: fit and certify again, on newer requests.")
     if promises:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.modes.draws import affordable_rate, conversation_of, goes_on, is_drawn, look_level, role_of, uniform
+from cascade.modes.draws import conversation_of, goes_on, is_drawn, look_level, role_of, uniform
 from cascade.modes.state import CascadeState
 
 SECRET = b"of the server"
@@ -40,13 +40,6 @@ def test_each_look_spends_by_the_delta_of_its_time() -> None:
     state = CascadeState("cascade").looked(0.2).looked(0.1)
     assert (state.looks, state.spent) == (2, pytest.approx(0.2 / 2 + 0.1 / 6))
     assert CascadeState.loads(state.dumps(), 0).spent == state.spent
-
-
-def test_the_rate_is_lowered_beforehand_and_never_raised() -> None:
-    assert affordable_rate(0.2, 1_000, 10.0, 200) == 0.2
-    assert affordable_rate(0.2, 1_000, 10.0, 1_000) == 0.1
-    assert affordable_rate(0.2, -5, 10.0, 1_000) == 0.0
-    assert affordable_rate(0.2, 1_000, None, 1_000) == 0.2
 
 
 def said(role: str, content: str) -> dict[str, str]:

@@ -37,7 +37,7 @@ def begun(made: ModeStore) -> ModeStore:
 
 
 def audited(store: ModeStore, number: int, differs: bool | None = True) -> None:
-    one = Draw(f"t{number}", NAME, f"c{number}", str(number), "audit", 0.5, float(number), certificate="c1")
+    one = Draw(f"t{number}", NAME, f"c{number}", str(number), "audit", float(number), certificate="c1")
     store.draw(one)
     store.settle(one, differs=differs, pair=f"q{number}/a/b")
 
@@ -82,7 +82,7 @@ def test_what_nobody_judges_in_time_is_a_loss_and_raises_the_alarm(store: ModeSt
 
 def test_an_audit_that_cannot_be_judged_is_skipped_without_delaying_others(store: ModeStore) -> None:
     audited(store, 1, differs=None)  # the guide was down
-    store.draw(Draw("t2", NAME, "c2", "2", "audit", 0.5, 2.0, certificate="c1"))
+    store.draw(Draw("t2", NAME, "c2", "2", "audit", 2.0, certificate="c1"))
     audited(store, 3, differs=False)
     assert counted(store) == (0, 0, "enforce")  # the second one is pending
     assert store.expire(NAME, 2.5) == 1  # its process was killed

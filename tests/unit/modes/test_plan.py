@@ -41,11 +41,6 @@ def test_a_look_is_ready_with_enough_conversations_rows_and_judgements() -> None
     assert (plan_of(STATE, enough, people, 0.0).labels, plan_of(STATE, enough, people, 0.0).is_ready) == (0, True)
 
 
-def test_without_a_budget_left_no_number_of_requests_is_known() -> None:
-    state, modes = CascadeState("cascade", rate=0.0), ModesConfig(share=0.1, per_day=1.0)
-    assert plan_of(state, SEEN, modes).requests is None
-
-
 @pytest.mark.parametrize(("alpha", "level", "most"), [(0.2, 0.05, 5), (0.1, 0.05, 5), (0.02, 0.01, 7)])
 def test_half_of_the_promised_share_may_lose(alpha: float, level: float, most: int) -> None:
     from cascade.conformal.binomial import most_losses

@@ -44,7 +44,7 @@ def opened(request: Any, tmp_path: Path) -> Iterator[Callable[[], ModeStore]]:
 
 
 def row(number: int, **columns: Any) -> Draw:
-    told = {"conversation": f"c{number}", "turn": "1", "role": "certify", "rate": 0.5}
+    told = {"conversation": f"c{number}", "turn": "1", "role": "certify"}
     return Draw(**{"trace_id": f"t{number}", "cascade": NAME, "drawn_s": float(number), **told, **columns})
 
 
@@ -101,7 +101,7 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(opened: Callable[[], ModeStore
     ]  # fmt: skip
     assert [one.trace_id for one in store.draws(NAME, newest=1)] == ["t3"]
     counts = store.counts(NAME)
-    assert (counts.complete, counts.missing, counts.requests, counts.off_path_nano_usd) == (1, 2, 6.0, 70)
+    assert (counts.complete, counts.missing, counts.off_path_nano_usd, counts.priced) == (1, 2, 70, 1)
 
 
 def test_a_look_is_counted_first_and_its_rows_never_certify_again(opened: Callable[[], ModeStore]) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 from cascade.api.promoting import promote
 from cascade.conformal.binomial import most_losses
-from cascade.modes.store import ModeStore
 from cascade.runtime import Runtime
 from cascade.server import feedback, modes
 
@@ -93,15 +92,6 @@ async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypa
     assert outcomes(tmp_path) == [("observe", "complete", None)] * 24
     assert asked[0] > 2
     assert (rows["missing"], rows["priced"]) == (0, 24)
-
-
-def test_requests_are_counted_in_whole_numbers(observing: Path) -> None:
-    with sqlite3.connect(observing / "traces-modes.db") as database:
-        database.execute("UPDATE cascade_draws SET rate = 0.3")
-    database.close()
-    store = ModeStore.open(f"sqlite:///{observing}/traces-modes.db")
-    assert repr(store.counts("cascade").requests) == "1000"
-    store.close()
 
 
 async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

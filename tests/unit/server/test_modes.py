@@ -7,13 +7,11 @@ import json
 import shutil
 import sqlite3
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from patience import until
 
 from cascade.api.promoting import promote
 from cascade.api.verifying import verify
@@ -183,21 +181,6 @@ async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(t
             await ask(client, "easy", *history, **({"x-cascade-group": "new"} if name == "group:new" else {}))
         await settled(client)
     assert len(outcomes(tmp_path)) == drawn.total()
-
-
-async def test_a_rate_that_falls_cuts_no_conversation_short(tmp_path: Path) -> None:
-    modes = {**settings(tmp_path)["modes"], "per_day": 1}
-    async with serving(tmp_path, Answers(), modes=modes) as client:
-        await ask(client, "easy", **{"x-cascade-group": "a", "x-cascade-turn": "1"})
-        await asyncio.to_thread(
-            until, lambda: state_of(tmp_path).rate is not None
-        )  # the server's own change comes last
-        store = store_of(tmp_path)
-        store.change("cascade", lambda one: replace(one, rate=0.0, rate_set_s=1e12))
-        store.close()
-        await ask(client, "easy", **{"x-cascade-group": "a", "x-cascade-turn": "2"})
-        await ask(client, "easy", **{"x-cascade-group": "b", "x-cascade-turn": "1"})
-    assert len(outcomes(tmp_path)) == 2
 
 
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path: Path) -> None:

@@ -230,7 +230,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
     store.change("cascade", lambda one: one.promoted(held, 0.1, EVIL, "2026-11-20T10:00:00+00:00"))
     for place, differs in enumerate((False, True, False, None, None)):
-        row = Draw(f"t{place}", "cascade", f"c{place}", "1", "audit", 0.1, float(place), certificate="c1")
+        row = Draw(f"t{place}", "cascade", f"c{place}", "1", "audit", float(place), certificate="c1")
         store.draw(row)
         store.settle(row, differs=differs)
     async with filled(tmp_path, modes={"confidence": 0.9}) as client:

@@ -55,7 +55,7 @@ def filled(folder: Path) -> None:
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
     modes.change("cascade", lambda one: one.promoted(held, 0.1, "ann", "2026-11-20T10:00:00+00:00"))
     for number in range(5):
-        row = Draw(f"t{number}", "cascade", f"c{number}", "1", "audit", 0.1, float(number), certificate="c1")
+        row = Draw(f"t{number}", "cascade", f"c{number}", "1", "audit", float(number), certificate="c1")
         modes.draw(row)
         modes.settle(row, differs=number == 3)
     look = modes.open_look("cascade", "ann", 0.0, 0.1, lambda *_: None)
