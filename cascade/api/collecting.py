@@ -89,8 +89,8 @@ class CollectionResult(Result):
     def _document(self) -> dict[str, Any]:
         done, progress = self.collected, self.collected.progress
         refused = [
-            {"name": each.role, "questions": each.questions, "first": each.first, "error": each.error}
-            for each in done.refused
+            {"name": refusal.role, "questions": refusal.questions, "first": refusal.first, "error": refusal.error}
+            for refusal in done.refused
         ]
         return {
             "output": str(self.output),
@@ -158,7 +158,7 @@ def collect(
         settings,
         listed[:limit],
         Path(output),
-        baselines=recorded_baselines(settings, _wanted(walks)),
+        baselines=recorded_baselines(settings, _walks(walks)),
         matcher=judge,
         dataset=dataset or (Path(str(questions)).stem if from_file else "questions"),
         resume=resume,
@@ -169,7 +169,7 @@ def collect(
     return CollectionResult(done, Path(output))
 
 
-def _wanted(walks: Sequence[str] | None) -> list[str]:
+def _walks(walks: Sequence[str] | None) -> list[str]:
     if walks is None:
         return [GUIDE_ONLY]
     return [] if list(walks) == ["none"] else list(BASELINES) if list(walks) == ["all"] else list(walks)
@@ -179,8 +179,8 @@ def money_said(progress: Progress) -> str:
     """Return the money spent so far, the number of failures, and the time left."""
     eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
     failed = f", {progress.failed} failed" if progress.failed else ""
-    known = "" if progress.cost_known else ", as far as known"
-    return f"{dollars(usd(progress.spent_nano_usd))} spent{known}{eta}{failed}"
+    limit = "" if progress.cost_known else ", as far as known"
+    return f"{dollars(usd(progress.spent_nano_usd))} spent{limit}{eta}{failed}"
 
 
 def _duration(seconds: float) -> str:
@@ -202,8 +202,8 @@ def _rounds_table(read: Read) -> Table:
         at, bought = np.flatnonzero(log.steps == log.steps[last]), log.bought[:, last]
         shares = [f"{np.mean(log.right[bought, node] == 1):.1%}" if bought.any() else "–" for node in at]
         cost = log.cost_nano_usd[bought][:, at]
-        known = bought.any() and (cost >= 0).all()
-        spent = f"{cost.sum(axis=1).mean() / 1e6:.3g}" if known else "–"
+        priced = bought.any() and (cost >= 0).all()
+        spent = f"{cost.sum(axis=1).mean() / 1e6:.3g}" if priced else "–"
         name = f"{step} {_flat(log.nodes[last].name)}" if any(read.facts.callers) and len(at) == 1 else str(step)
         rows.append((name, *shares, f"{so_far[:, last].mean():.1%}", spent))
     columns = ("step", *(f"{_flat(source)} right" for source in sources), "some right so far", "USD per 1,000")

@@ -60,7 +60,7 @@ class FitResult(Result):
 
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --json`."""
-        certificates = {name: each.document for name, each in self.directory.certificates.items()}
+        certificates = {name: certificate.document for name, certificate in self.directory.certificates.items()}
         return {"output": self.output, **self.reports[0].document, "certificates": certificates}
 
     def save(self, directory: str | PathLike[str]) -> FitResult:
@@ -136,13 +136,13 @@ def _fitted(
     if earlier is not None:
         earlier.refuse_other_plan(log)
         settings, requests = replace(settings, policy=earlier.policy), earlier.requests
-        before = next((each.made_for for each in earlier.certificates.values()), None)
+        before = next((certificate.made_for for certificate in earlier.certificates.values()), None)
     done = fitted(unseen(log, requests.fitted), promise, settings, attempts=None if file is None else place_of(file))
     live = Live(done.policy, log.nodes)
 
-    def made_for(part: Any) -> MadeFor:
-        bought = part if live.by_call else done.policy.walks(part).log
-        return certified_for(part, bought, read.facts, cascade, before)
+    def made_for(requests: Any) -> MadeFor:
+        bought = requests if live.by_call else done.policy.walks(requests).log
+        return certified_for(requests, bought, read.facts, cascade, before)
 
     about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
     about["comparator"] = None if truth is None else truth.comparator
@@ -182,7 +182,7 @@ def _directory(settings: FitSettings) -> PolicyDirectory | None:
 
 def _check_prices(reading: Reading, config: CascadeConfig) -> None:
     """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
-    differing = [each.describe() for each in mispriced(reading.rows(), config.prices())]
+    differing = [model.describe() for model in mispriced(reading.rows(), config.prices())]
     if differing:
         advice = "collect a new log, or set the prices of this one in the configuration"
         raise UsageError(f"the log was costed at other prices than the configuration: {'; '.join(differing)}; {advice}")

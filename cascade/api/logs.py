@@ -165,12 +165,12 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
     )
     if dropped.describe():
         tell(dropped.describe())
-    if many := dropped.rows[UNJUDGED]:
+    if unjudged := dropped.rows[UNJUDGED]:
         judged = sum(read.log.n for read in reading.reads)
         tell(
-            f"Only {judged:,} of {judged + many:,} questions have all their answers judged. Whatever needs labels uses "
-            "these alone, and a certificate from them covers the others only if the judged ones were drawn at random. "
-            "Agreement needs no labels and uses all"
+            f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. Whatever needs labels "
+            "uses these alone, and a certificate from them covers the others only if the judged ones were drawn at "
+            "random. Agreement needs no labels and uses all"
         )
     for read in reading.reads if reading.unlabelled else ():
         tell(about_truth(read, unjudged=reading.unjudged))

@@ -89,36 +89,37 @@ def onboard(
         ProviderError: the new model failed.
     """
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
-    place, file = _place(settings, model), Path(output)
+    key, file = _entry_of(settings, model), Path(output)
     options = LogOptions.of(log)
     reading, matcher = read_log(options, promise.kind, tell), options.matcher
     last = _reference(reading.rows(), "labels" in promise.rules.needs)
-    asked = _asked(last, probes, seed)
-    name, reference = settings.models[place].model, str(last[asked[0].id]["model"])
+    questions = _probes(last, probes, seed)
+    name, reference = settings.models[key].model, str(last[questions[0].id]["model"])
     if name == reference:
         raise UsageError(f"{name} is the log's reference already: onboard a model that is to answer before it.")
     record = file.with_name(f"asked-{file.name}")
-    alone = strategies.WRITTEN.read({"kind": "ladder", "models": [place], "prompts": settings.strategy.prompts})
-    how: dict[str, Any] = {"resume": True, "concurrency": concurrency, "walks": (), "matcher": matcher, "tell": tell}
-    done = collect(asked, record, config=settings.model_copy(update={"strategy": alone}), **how)
+    alone = strategies.WRITTEN.read({"kind": "ladder", "models": [key], "prompts": settings.strategy.prompts})
+    config = settings.model_copy(update={"strategy": alone})
+    asking: dict[str, Any] = {"resume": True, "concurrency": concurrency, "walks": (), "matcher": matcher, "tell": tell}
+    done = collect(questions, record, config=config, **asking)
     if done.error is not None:
         raise done.error
-    ours = {each.id for each in asked}
+    ours = {question.id for question in questions}
     new = [dict(row) for row in read_rows(record) if row["episode_id"] in ours]
     old = [last[name] for name in dict.fromkeys(row["episode_id"] for row in new)]
-    same = {"horizon": 2, "walk": None, "dataset": f"{name} > {reference}", "parents": None, "kept": None}
+    changes = {"horizon": 2, "walk": None, "dataset": f"{name} > {reference}", "parents": None, "kept": None}
     pairs = ((1, new), (2, old))
-    write_rows(file, [{**row, **same, "step": step, "source": row["model"]} for step, rows in pairs for row in rows])
+    write_rows(file, [{**row, **changes, "step": step, "source": row["model"]} for step, rows in pairs for row in rows])
     fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
     return OnboardingResult(name, reference, file, fitted)
 
 
-def _place(settings: CascadeConfig, model: str) -> str:
-    for place, entry in settings.models.items():
-        if model in {place, entry.model}:
-            return place
-    known = [*settings.models, *(entry.model for entry in settings.models.values())]
-    raise UsageError(f"No model is called {model!r} under models{did_you_mean(model, known)}; give it an entry there.")
+def _entry_of(settings: CascadeConfig, model: str) -> str:
+    for key, entry in settings.models.items():
+        if model in {key, entry.model}:
+            return key
+    names = [*settings.models, *(entry.model for entry in settings.models.values())]
+    raise UsageError(f"No model is called {model!r} under models{did_you_mean(model, names)}; give it an entry there.")
 
 
 def _reference(rows: Iterable[Mapping[str, Any]], labels: bool) -> dict[str, _Row]:
@@ -140,12 +141,13 @@ def _reference(rows: Iterable[Mapping[str, Any]], labels: bool) -> dict[str, _Ro
     return alone or steps
 
 
-def _asked(last: Mapping[str, _Row], probes: int, seed: int) -> Sequence[AskedQuestion]:
+def _probes(last: Mapping[str, _Row], probes: int, seed: int) -> Sequence[AskedQuestion]:
     """Return the requests of the probes, in an order that the seed draws."""
     order = sorted(last)
     random.Random(seed).shuffle(order)
-    found = []
+    questions = []
     for row in (last[name] for name in order[:probes]):
         question = Question(row["question"], row["context"], segment=row["segment"])
-        found.append(AskedQuestion(row["episode_id"], question, tuple(row["gold"] or ()), row["group"], row["split"]))
-    return found
+        gold = tuple(row["gold"] or ())
+        questions.append(AskedQuestion(row["episode_id"], question, gold, row["group"], row["split"]))
+    return questions

@@ -42,7 +42,7 @@ def spelled(text: str) -> str:
     >>> spelled("a\x1b[31mb")
     'a\\u001b[31mb'
     """
-    return _CONTROL.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+    return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
 
 
 class SafeConsole(Console):

@@ -88,7 +88,7 @@ class Policy(Result):
     @property
     def reports(self) -> tuple[Report, ...]:
         """Its kind, and what each certificate states."""
-        statements = [each.statement() for each in self.certificates] or ["It has no certificate."]
+        statements = [certificate.statement() for certificate in self.certificates] or ["It has no certificate."]
         lines = f"policy: {self.directory.policy.kind}", *statements
-        certificates = [each.document for each in self.certificates]
+        certificates = [certificate.document for certificate in self.certificates]
         return (Report(lines, document={"kind": self.directory.policy.kind, "certificates": certificates}),)

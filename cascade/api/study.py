@@ -123,13 +123,13 @@ def _studied(
         tell(notice)
     for read in reads:
         goal = promise or default_promise(read)
-        others = None if networks is None else ways(read.log, goal, networks)
-        studies.append(study(read.log, goal, others, splits=splits, seed=seed, show=show))
+        trained = None if networks is None else ways(read.log, goal, networks)
+        studies.append(study(read.log, goal, trained, splits=splits, seed=seed, show=show))
         if "base" in read.facts.sources and read.facts.reference == GUIDE_ONLY:
             tell(f"{read.log.name} can also be read as a ladder, without judging: put ladder: before the log's name")
     reports = list[Report]()
-    for each in studies:
-        dataset = [f"--where {shlex.quote(f'dataset={each.log}')}"] if len(studies) > 1 else []
-        command = ["cascade fit", reading.command, *dataset, *promise_options(each.promise), "-o policy"]
-        reports.append(of_study(each, " ".join(command), answers_of(reading, each.why.differ)))
+    for result in studies:
+        dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
+        command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), "-o policy"]
+        reports.append(of_study(result, " ".join(command), answers_of(reading, result.why.differ)))
     return StudyResult(tuple(studies), tuple(reports))

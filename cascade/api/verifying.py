@@ -80,21 +80,21 @@ def verify(
     reads = reads_for(reading, kind, options.matcher or (None if first is None else first.comparator))
     for notice in about_data_sets(reads):
         tell(notice)
-    whole = joined(reads)
+    logged = joined(reads)
     try:
-        policy.refuse_other_plan(whole.log)
+        policy.refuse_other_plan(logged.log)
     except UsageError as error:
         return VerificationResult((Check("cascade", False, str(error)),))
-    results = list(checks(policy, whole.log, datetime.now(UTC).date()))
+    results = list(checks(policy, logged.log, datetime.now(UTC).date()))
     if first is not None:
         configured = None if settings is None else made_for(settings)
-        results.insert(2, same_cascade(first.made_for, of_log(whole.log, whole.facts), configured))
+        results.insert(2, same_cascade(first.made_for, of_log(logged.log, logged.facts), configured))
     return VerificationResult((*results, *([] if settings is None else [_prices(reading, settings)])))
 
 
 def _prices(log: Reading, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
-    if differing := [each.describe() for each in mispriced(log.rows(), config.prices())]:
+    if differing := [model.describe() for model in mispriced(log.rows(), config.prices())]:
         text = f"the log was costed at other prices than the configuration: {'; '.join(differing)}"
         return Check("prices", False, text)
     return Check("prices", True, "every call of the log costs the same at the configured prices")

@@ -68,9 +68,9 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
         with file.open("a", encoding="utf-8") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # another fit may count at the same time
             earlier = _read(file)
-            same = [other for other in earlier if other["fit"] == fit]
-            if same:
-                return Attempts(same[0]["number"], share=same[0]["share"])
+            repeated = [attempt for attempt in earlier if attempt["fit"] == fit]
+            if repeated:
+                return Attempts(repeated[0]["number"], share=repeated[0]["share"])
             attempt = _next(here, earlier)
             line = {"fit": fit, "number": attempt.number, "share": attempt.share, "spent": spends(attempt.share)}
             line["requests"] = base64.b64encode(here.tobytes()).decode("ascii")
@@ -92,7 +92,7 @@ def upcoming(file: Path, requests: Iterable[str]) -> Attempts:
 
 
 def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> Attempts:
-    spent = [other["spent"] for other in earlier if np.isin(here, other["requests"]).any()]
+    spent = [attempt["spent"] for attempt in earlier if np.isin(here, attempt["requests"]).any()]
     return Attempts(1 + len(spent), share=LATER * (1 - sum(spent)) if spent else FIRST)
 
 
@@ -103,14 +103,14 @@ def _hashes(requests: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint6
 
 def _read(file: Path) -> list[dict[str, Any]]:
     """Return the attempts so far."""
-    found = []
+    attempts = []
     for number, line in enumerate(file.read_text("utf-8").splitlines(), 1):
         try:
             attempt = json.loads(line)
             requests = np.frombuffer(base64.b64decode(attempt["requests"], validate=True), dtype="<u8")
             numbers = {"number": int(attempt["number"]), **{name: float(attempt[name]) for name in ("share", "spent")}}
-            found.append({"fit": str(attempt["fit"]), "requests": requests, **numbers})
+            attempts.append({"fit": str(attempt["fit"]), "requests": requests, **numbers})
         except (ValueError, KeyError, TypeError) as error:
             problem = f"line {number} is no attempt ({error}): restore the file, or fit on requests that are new"
             raise ConfigError([problem], str(file)) from None
-    return found
+    return attempts

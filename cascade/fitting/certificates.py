@@ -53,20 +53,20 @@ def policy_directory(
     days = done.settings.expires_days
     expires = None if days is None else (today + timedelta(days)).isoformat()
     grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
-    each = {"attempts": done.attempt.number, "expires": expires, "assumptions": ASSUMPTIONS, **about}
-    each["unit"] = "group" if grouped else "request"
+    shared = {"attempts": done.attempt.number, "expires": expires, "assumptions": ASSUMPTIONS, **about}
+    shared["unit"] = "group" if grouped else "request"
     levels = promises(done.promise, done.settings)
     certificates = []
     for name, proven in _points_proven(done).items():
         covers: Literal["all", "segment", "level"] = (
             "all" if not name else "segment" if done.settings.by_segment else "level"
         )
-        part = covered(done.log, covers, name)
+        proving = covered(done.log, covers, name)
         certificates.append(
             Certificate(
                 levels[name] if covers == "level" else done.promise, proven.point.kappa, proven.n,
-                float(proven.losses), sha256_of(part), bare.policy_sha256, today.isoformat(), bar=proven.point.bar,
-                level=proven.level, covers=covers, name=name, made_for=made_for(part), **each,
+                float(proven.losses), sha256_of(proving), bare.policy_sha256, today.isoformat(), bar=proven.point.bar,
+                level=proven.level, covers=covers, name=name, made_for=made_for(proving), **shared,
             )
         )  # fmt: skip
     return bare.certified(*certificates)
@@ -85,7 +85,7 @@ def covered(log: Log, covers: str, name: str) -> Log:
     """Return the requests that a certificate is made from."""
     if covers != "segment":
         return log
-    return log.take(np.array([each == name for each in log.segments], dtype=np.bool_))
+    return log.take(np.array([segment == name for segment in log.segments], dtype=np.bool_))
 
 
 def sha256_of(log: Log) -> str:
@@ -97,13 +97,15 @@ def sha256_of(log: Log) -> str:
         columns |= {"reference": log.reference.right, "its cost": log.reference.cost_nano_usd}
     if log.drawn is not None:
         columns["drawn"] = log.drawn
-    known = {name: values for name, values in sorted(columns.items()) if not np.isnan(values).all()}
+    recorded = {name: values for name, values in sorted(columns.items()) if not np.isnan(values).all()}
     first = np.array([[row.tolist().index(answer) for answer in row] for row in log.answer]).reshape(log.answer.shape)
-    known["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
+    recorded["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
     rows = sorted(
         hashlib.sha256(
-            canonical([name, *(np.asarray(values[row], dtype=np.float64).tobytes().hex() for values in known.values())])
+            canonical(
+                [name, *(np.asarray(values[row], dtype=np.float64).tobytes().hex() for values in recorded.values())]
+            )
         ).digest()
         for row, name in enumerate(log.ids)
     )
-    return hashlib.sha256(canonical([list(known), log.width]) + b"".join(rows)).hexdigest()
+    return hashlib.sha256(canonical([list(recorded), log.width]) + b"".join(rows)).hexdigest()

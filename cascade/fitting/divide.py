@@ -49,8 +49,8 @@ def usable(log: Log, promise: Promise) -> Usable:
     Raises:
         UsageError: the promise compares with a reference, and the log has none.
     """
-    whole = replace(log, groups=merged(log))
-    single = whole.take(once(whole))
+    grouped = replace(log, groups=merged(log))
+    single = grouped.take(once(grouped))
     repeated = log.n - single.n
     if "reference" not in promise.rules.needs:
         return Usable(single, repeated, 0)
@@ -59,8 +59,8 @@ def usable(log: Log, promise: Promise) -> Usable:
             f"{promise.kind} compares with the guide alone, and {log.name} has no answer of it: collect one with "
             "cascade collect, or promise error."
         )
-    known = np.full(single.n, promise.rules.covers_all) | ~np.isnan(single.reference.right)
-    return Usable(single.take(known), repeated, int(np.count_nonzero(~known)))
+    comparable = np.full(single.n, promise.rules.covers_all) | ~np.isnan(single.reference.right)
+    return Usable(single.take(comparable), repeated, int(np.count_nonzero(~comparable)))
 
 
 def merged(log: Log) -> tuple[str, ...]:
@@ -115,16 +115,16 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
 
 def among(log: Log, hashes: tuple[str, ...]) -> Bools:
     """Return whether each request is among hashed ones, bool (n,)."""
-    known = set(hashes)
-    return np.array([hashed([name])[0] in known for name in log.ids], dtype=np.bool_)
+    members = set(hashes)
+    return np.array([hashed([name])[0] in members for name in log.ids], dtype=np.bool_)
 
 
 def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
     """Return the requests of groups of which none is among hashed ones."""
-    seen = np.zeros(log.n, dtype=np.bool_)
-    for each in hashes:
-        seen |= among(log, each)
-    groups = {log.groups[row] for row in np.flatnonzero(seen)}
+    hit = np.zeros(log.n, dtype=np.bool_)
+    for listed in hashes:
+        hit |= among(log, listed)
+    groups = {log.groups[row] for row in np.flatnonzero(hit)}
     return log.take(np.array([group not in groups for group in log.groups], dtype=np.bool_))
 
 

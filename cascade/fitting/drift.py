@@ -38,12 +38,12 @@ def drift(values: Floats) -> Drift | None:
     >>> drift(np.arange(30.0)).notable, drift(np.tile([0.0, 1.0], 15)).notable, drift(np.zeros(30)) is None
     (True, False, True)
     """
-    known = values[~np.isnan(values)]
-    if known.size < _FEWEST or known.min() == known.max():
+    recorded = values[~np.isnan(values)]
+    if recorded.size < _FEWEST or recorded.min() == recorded.max():
         return None
-    place, many = np.unique(known, return_inverse=True, return_counts=True)[1:]
-    ranks = (np.cumsum(many) - (many - 1) / 2)[place]
-    time = np.arange(1.0, known.size + 1)
+    position, counts = np.unique(recorded, return_inverse=True, return_counts=True)[1:]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[position]
+    time = np.arange(1.0, recorded.size + 1)
     correlation = float(np.corrcoef(ranks, time)[0, 1])
-    z = abs(correlation) * math.sqrt(known.size - 1)
+    z = abs(correlation) * math.sqrt(recorded.size - 1)
     return Drift(correlation, math.erfc(z / math.sqrt(2)))

@@ -92,7 +92,9 @@ class FitSettings:
         if isinstance(self.levels, str):
             object.__setattr__(self, "levels", _levels(self.levels, problems))
         risks = self.risks
-        problems += [f"level {name}: {each}" for name, risk in risks.items() for each in share_problems(risk=risk)]
+        problems += [
+            f"level {name}: {problem}" for name, risk in risks.items() for problem in share_problems(risk=risk)
+        ]
         if len(set(risks.values())) < len(risks) or len(risks) == 1:
             problems.append("there must be two levels, and no two with the same risk")
         if risks and self.by_segment:
@@ -125,14 +127,14 @@ class FitSettings:
 
 def _levels(text: str, problems: list[str]) -> dict[str, float]:
     """Return the risks of levels by name; note what cannot be read."""
-    found = dict[str, float]()
-    for part in text.split(","):
-        name, _, risk = (word.strip() for word in part.partition("="))
+    risks = dict[str, float]()
+    for entry in text.split(","):
+        name, _, risk = (word.strip() for word in entry.partition("="))
         try:
-            found[name] = float(risk)
+            risks[name] = float(risk)
         except ValueError:
-            problems.append(f"levels are written as in low=0.1,high=0.02, not {part!r}")
-    return found
+            problems.append(f"levels are written as in low=0.1,high=0.02, not {entry!r}")
+    return risks
 
 
 class Saving(NamedTuple):
@@ -226,19 +228,19 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         UsageError: the log lacks what the promise or the policy needs.
         NotCertifiedError: nothing is proven, and no reference keeps the promise by definition.
     """
-    how = settings or FitSettings()
-    if how.abstain and promise.rules.of_set:
+    settings = settings or FitSettings()
+    if settings.abstain and promise.rules.of_set:
         raise UsageError(f"Answers are withheld where one is served, and {promise.kind} is about a set.")
-    promise = replace(promise, risk=how.risks.get(how.default(promise), promise.risk))
+    promise = replace(promise, risk=settings.risks.get(settings.default(promise), promise.risk))
     ready = usable(log, promise)
-    if how.newest is not None:
-        ready = ready._replace(log=ready.log.take(np.arange(round((1 - how.newest) * ready.log.n), ready.log.n)))
+    if settings.newest is not None:
+        ready = ready._replace(log=ready.log.take(np.arange(round((1 - settings.newest) * ready.log.n), ready.log.n)))
     if not ready.log.n:
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
     _check_drawn(ready.log, promise)
-    if promise.rules.safe_last(ready.log) and not how.abstain and not how.by_segment:
-        return _from_menu(ready, promise, how, attempts)
-    return _from_policy(ready, promise, how, attempts)
+    if promise.rules.safe_last(ready.log) and not settings.abstain and not settings.by_segment:
+        return _from_menu(ready, promise, settings, attempts)
+    return _from_policy(ready, promise, settings, attempts)
 
 
 def _check_drawn(log: Log, promise: Promise) -> None:
@@ -253,159 +255,170 @@ def _check_drawn(log: Log, promise: Promise) -> None:
         )
 
 
-def promises(promise: Promise, how: FitSettings) -> Mapping[str, Promise]:
+def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
     """Return what each level promises, by name: the promise itself as "" without levels."""
-    return {name: replace(promise, risk=risk) for name, risk in how.risks.items()} or {"": promise}
+    return {name: replace(promise, risk=risk) for name, risk in settings.risks.items()} or {"": promise}
 
 
-def _from_menu(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
+def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
-    certifies, learns = drawn(ready.log, how.seed), _learns(ready.log, how)
-    risks = promises(promise, how)
+    certifies, learns = drawn(ready.log, settings.seed), _learns(ready.log, settings)
+    risks = promises(promise, settings)
 
     def spends(level: float) -> float:
-        members = _members(certifies, learns, promise, how, level)
+        members = _members(certifies, learns, promise, settings, level)
         return max(levels(certifies.n, members, at, level)[1] for at in risks.values())
 
-    attempt, level = _level(certifies, ready.log, promise, how, attempts, spends)
+    attempt, level = _level(certifies, ready.log, promise, settings, attempts, spends)
     assert level is not None  # noqa: S101 - these promises have a confidence
-    members = [member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, how, level)]
+    members = [
+        member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, settings, level)
+    ]
     tested = {name: run_tests(certifies, members, at, level) for name, at in risks.items()}
-    listed = tested[how.default(promise)]
-    in_turn = [listed, *(tested[name] for name in sorted(how.risks, key=how.risks.__getitem__))]
-    listed = next((each for each in in_turn if cheapest(each) is not None), listed)
+    listed = tested[settings.default(promise)]
+    in_turn = [listed, *(tested[name] for name in sorted(settings.risks, key=settings.risks.__getitem__))]
+    listed = next((tests for tests in in_turn if cheapest(tests) is not None), listed)
     best = cheapest(listed)
     if best is None or best.certified is None:
-        return _finished(ready, promise, how, Alone(), {}, listed, certifies, attempt, level)
-    place = listed.index(best)
-    proven = {name: each[place].certified for name, each in tested.items()}
-    rows = members[place].rows
-    done = _finished(
-        ready, promise, how, best.policy, {name: each for name, each in proven.items() if each is not None}, listed,
-        certifies if rows is None else certifies.take(rows), attempt, level,
-    )  # fmt: skip
+        return _finished(ready, promise, settings, Alone(), {}, listed, certifies, attempt, level)
+    position = listed.index(best)
+    each_level = {name: tests[position].certified for name, tests in tested.items()}
+    proven = {name: certified for name, certified in each_level.items() if certified is not None}
+    rows = members[position].rows
+    proving = certifies if rows is None else certifies.take(rows)
+    done = _finished(ready, promise, settings, best.policy, proven, listed, proving, attempt, level)
     return done if rows is None else replace(done, fitted=learns.ids)
 
 
-def _learns(log: Log, how: FitSettings) -> Log:
+def _learns(log: Log, settings: FitSettings) -> Log:
     """Return the requests that may learn: a share of the groups, none of a log of one group."""
-    return divided(log, how.learns, how.seed).learns if len(set(log.groups)) > 1 else log.take(np.zeros(0, np.int64))
+    return (
+        divided(log, settings.learns, settings.seed).learns
+        if len(set(log.groups)) > 1
+        else log.take(np.zeros(0, np.int64))
+    )
 
 
-def _members(certifies: Log, learns: Log, promise: Promise, how: FitSettings, level: float) -> list[Member]:
-    if how.policy == AUTO:
+def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
+    if settings.policy == AUTO:
         return menu(certifies, learns, promise, level)
-    if how.policy == Threshold.kind:
+    if settings.policy == Threshold.kind:
         return simple_members(certifies)
     rows, allowed = None, promise.tested_risk
-    if _learner(how):
+    if _learner(settings):
         rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
         allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, allowed / 3)
-    return [Member(_kind(how), 1.0, lambda: _policy(certifies, learns, promise, how, allowed), rows)]
+    return [Member(_kind(settings), 1.0, lambda: _policy(certifies, learns, promise, settings, allowed), rows)]
 
 
-def _from_policy(ready: Usable, promise: Promise, how: FitSettings, attempts: Path | None) -> Fit:
+def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify one policy: for all requests, for each segment, or for each level."""
-    none = ready.log.take(np.zeros(0, dtype=np.int64))
-    orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not how.abstain)
-    parts = divided(ready.log, how.learns, how.seed) if orders or _learner(how) else Parts(none, ready.log)
-    policy = _policy(ready.log, parts.learns, promise, how, promise.tested_risk)
-    certifies = drawn(parts.certifies, how.seed, by_segment=how.by_segment)
-    segments, risks = _segments(certifies, how), promises(promise, how)
+    empty = ready.log.take(np.zeros(0, dtype=np.int64))
+    orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not settings.abstain)
+    division = Parts(empty, ready.log)
+    if orders or _learner(settings):
+        division = divided(ready.log, settings.learns, settings.seed)
+    policy = _policy(ready.log, division.learns, promise, settings, promise.tested_risk)
+    certifies = drawn(division.certifies, settings.seed, by_segment=settings.by_segment)
+    segments, risks = _segments(certifies, settings), promises(promise, settings)
 
     def spends(level: float) -> float:
         return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
 
-    attempt, level = _level(certifies, ready.log, promise, how, attempts, spends)
+    attempt, level = _level(certifies, ready.log, promise, settings, attempts, spends)
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
-        points = points_of(policy.walks(parts.learns), at, how.abstain) if orders else None
+        points = points_of(policy.walks(division.learns), at, settings.abstain) if orders else None
         for segment, rows in segments.items():
             name = level_name or segment
-            found = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
-            if found is not None and found.silent < found.n:
-                proven[name] = found
+            certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
+            if certified is not None and certified.silent < certified.n:
+                proven[name] = certified
             else:
                 too_small[name] = int(rows.size)
-    default = how.default(promise)
+    default = settings.default(promise)
     tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        some = f"; it is at {', '.join(proven)}" if proven else ""
+        elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
         raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{some}: log more of "
-            "them, or allow a higher risk."
+            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log "
+            "more of them, or allow a higher risk."
         )
     served = policy if proven else Alone()
-    done = _finished(ready, promise, how, served, proven, tested, certifies, attempt, level)
-    learned = parts.learns.ids if _learner(how) else ()
+    done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)
+    learned = division.learns.ids if _learner(settings) else ()
     return replace(
-        done, fitted=learned, chose=parts.learns.ids if orders else (), too_small=too_small if how.by_segment else {}
+        done,
+        fitted=learned,
+        chose=division.learns.ids if orders else (),
+        too_small=too_small if settings.by_segment else {},
     )
 
 
-def _kind(how: FitSettings) -> str:
+def _kind(settings: FitSettings) -> str:
     """Return the kind of policy asked for."""
-    if isinstance(how.policy, Policy):
-        return how.policy.kind
-    return how.policy if isinstance(how.policy, str) else str(how.policy["kind"])
+    if isinstance(settings.policy, Policy):
+        return settings.policy.kind
+    return settings.policy if isinstance(settings.policy, str) else str(settings.policy["kind"])
 
 
-def _learner(how: FitSettings) -> bool:
+def _learner(settings: FitSettings) -> bool:
     """Whether the policy is to be learned from requests."""
-    return not isinstance(how.policy, Policy) and _kind(how) in LEARNERS
+    return not isinstance(settings.policy, Policy) and _kind(settings) in LEARNERS
 
 
-def _policy(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
     """Return the policy asked for; one that learns may lose `allowed` on average.
 
     Raises:
         UsageError: the log lacks what it reads or learns from, or its settings are wrong.
     """
     log, learns = promise.rules.readable(log), promise.rules.readable(learns)
-    policy = how.policy if isinstance(how.policy, Policy) else _made(log, learns, promise, how, allowed)
+    policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
     if log.revealing and getattr(policy, "tie", None) == COST:
         raise UsageError(f"A cost breaks ties of this policy, which {promise.kind} does not allow: name another tie.")
     for signal in policy.reads:
         if np.isnan(log.signals.get(signal, np.nan)).all():
-            there = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
-            what = f"The policy {policy.kind} reads the signal {signal}, which {log.name} lacks"
-            raise UsageError(f"{what}{did_you_mean(signal, there)}; it has {', '.join(there) or 'no signal'}.")
+            recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+            lack = f"The policy {policy.kind} reads the signal {signal}, which {log.name} lacks"
+            raise UsageError(f"{lack}{did_you_mean(signal, recorded)}; it has {', '.join(recorded) or 'no signal'}.")
     return policy
 
 
-def _made(log: Log, learns: Log, promise: Promise, how: FitSettings, allowed: float) -> Policy:
+def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
     """Return the policy that settings name.
 
     Raises:
         UsageError: lists every problem of its settings.
     """
-    kind = _kind(how)
-    settings = how.policy if isinstance(how.policy, Mapping) else dict[str, Any]()
-    given = {name: value for name, value in settings.items() if name != "kind"}
-    known, simple = named(log), named_policy(log)
+    kind = _kind(settings)
+    section = settings.policy if isinstance(settings.policy, Mapping) else dict[str, Any]()
+    options = {name: value for name, value in section.items() if name != "kind"}
+    named_score, simple = named(log), named_policy(log)
     try:
         if kind in NETWORKS:
             from cascade.policies.networks import NetworkSettings, train
 
-            return train(learns, promise, kind, NetworkSettings(**given), how.seed)
-        if kind == RUNGS and known is None:
+            return train(learns, promise, kind, NetworkSettings(**options), settings.seed)
+        if kind == RUNGS and named_score is None:
             raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
         if kind in LEARNERS:
             from cascade.policies.learned import learn
 
-            return learn(learns, promise.rules, allowed, signals=(known.signal,) if known and kind == RUNGS else None)
-        if kind == AUTO or (kind == Threshold.kind and not given and simple is not None):
+            signals = (named_score.signal,) if named_score and kind == RUNGS else None
+            return learn(learns, promise.rules, allowed, signals=signals)
+        if kind == AUTO or (kind == Threshold.kind and not options and simple is not None):
             return simple or Depth()
         if kind == Threshold.kind:
             signs = {score.signal: {"sign": score.sign} for score in KNOWN}
-            given = {"tie": tie_of(log), **signs.get(str(given.get("signal")), {}), **given}
+            options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
         room = ROOMS.find(kind)
         assert room is not None  # noqa: S101 - `FitSettings` knows every kind
-        return room.read(given, {})
+        return room.read(options, {})
     except ValidationError as error:
-        raise UsageError(f"The policy {kind} cannot be made of {given}: {'; '.join(problems_of(error))}.") from None
+        raise UsageError(f"The policy {kind} cannot be made of {options}: {'; '.join(problems_of(error))}.") from None
     except (ValueError, LookupError) as error:
-        raise UsageError(f"The policy {kind} cannot be made of {given}: {error}.") from None
+        raise UsageError(f"The policy {kind} cannot be made of {options}: {error}.") from None
 
 
 def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
@@ -422,9 +435,9 @@ def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) ->
     return along(walks, promise.rules.at_stop(walks), points)
 
 
-def _segments(log: Log, how: FitSettings) -> dict[str, Ints]:
+def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
     """Return the rows that each certificate is made from, by its name."""
-    if not how.by_segment:
+    if not settings.by_segment:
         return {"": np.arange(log.n)}
     names = sorted({name for name in log.segments if name is not None})
     if not names:
@@ -434,7 +447,7 @@ def _segments(log: Log, how: FitSettings) -> dict[str, Ints]:
 
 
 def _level(
-    log: Log, whole: Log, promise: Promise, how: FitSettings, file: Path | None, spends: Callable[[float], float]
+    log: Log, whole: Log, promise: Promise, settings: FitSettings, file: Path | None, spends: Callable[[float], float]
 ) -> tuple[Attempts, float | None]:
     """Count this attempt on the requests that certify, and return the level that it may spend.
 
@@ -444,62 +457,72 @@ def _level(
     attempt = count(
         file,
         log.ids,
-        _fingerprint(whole, promise, how),
+        _fingerprint(whole, promise, settings),
         lambda share: 0.0 if delta is None else spends(share * delta) / delta,
     )
     return attempt, None if delta is None else attempt.share * delta
 
 
-def _fingerprint(log: Log, promise: Promise, how: FitSettings) -> str:
+def _fingerprint(log: Log, promise: Promise, settings: FitSettings) -> str:
     """Return a hash of everything that decides a fit: the promise, the settings and the log."""
-    policy: Any = how.policy if isinstance(how.policy, str | Mapping) else None
-    if isinstance(how.policy, Policy):
-        numbers = [array.tobytes().hex() for _, array in sorted(how.policy.tensors().items())]
-        policy = [how.policy.kind, how.policy.settings(), how.policy.nodes, numbers]
+    policy: Any = settings.policy if isinstance(settings.policy, str | Mapping) else None
+    if isinstance(settings.policy, Policy):
+        numbers = [array.tobytes().hex() for _, array in sorted(settings.policy.tensors().items())]
+        policy = [settings.policy.kind, settings.policy.settings(), settings.policy.nodes, numbers]
     head = [promise.kind, promise.risk, promise.confidence, promise.rate, policy]
-    head += [how.learns, how.newest, how.by_segment, how.abstain, dict(how.risks), how.seed, list(log.nodes), log.ids]
+    head += [
+        settings.learns,
+        settings.newest,
+        settings.by_segment,
+        settings.abstain,
+        dict(settings.risks),
+        settings.seed,
+        list(log.nodes),
+        log.ids,
+    ]
     head += [log.groups, log.segments]
-    found = hashlib.sha256(json.dumps(head, default=str).encode())
+    digest = hashlib.sha256(json.dumps(head, default=str).encode())
     columns: dict[str, Any] = {**log.signals, **{f"feature {name}": column for name, column in log.features.items()}}
-    for each in fields(log):
-        value = getattr(log, each.name)
-        columns |= {each.name: value} if isinstance(value, np.ndarray) else {}
+    for attribute in fields(log):
+        value = getattr(log, attribute.name)
+        columns |= {attribute.name: value} if isinstance(value, np.ndarray) else {}
     if log.reference is not None:
         columns |= {"reference right": log.reference.right, "reference cost": log.reference.cost_nano_usd}
     for name, column in sorted(columns.items()):
-        found.update(name.encode() + np.ascontiguousarray(column).tobytes())
-    return found.hexdigest()
+        digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
+    return digest.hexdigest()
 
 
 def _finished(
-    ready: Usable, promise: Promise, how: FitSettings, policy: Policy, proven: Mapping[str, Certified],
+    ready: Usable, promise: Promise, settings: FitSettings, policy: Policy, proven: Mapping[str, Certified],
     tested: Sequence[Tested], log: Log, attempt: Attempts, level: float | None,
 ) -> Fit:  # fmt: skip
     """Return the fit, with what it saves on the requests that certify, and their trends."""
-    default, every = how.default(promise), ready.log.take(np.isin(np.array(ready.log.groups), np.array(log.groups)))
+    default, seed = settings.default(promise), settings.seed
+    every = ready.log.take(np.isin(np.array(ready.log.groups), np.array(log.groups)))
     walked = policy.walks(every)
-    kappa = _thresholds(every, proven, how, default)
-    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not how.abstain else None
+    kappa = _thresholds(every, proven, settings, default)
+    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not settings.abstain else None
     return Fit(
-        promise, how, policy, proven, tuple(tested), _saving(walked, kappa, every, how.seed), log, (), (), every.n,
+        promise, settings, policy, proven, tuple(tested), _saving(walked, kappa, every, seed), log, (), (), every.n,
         lost, ready.repeated, ready.unknown, attempt, level, default, {}, *_trends(policy.walks(log), promise),
     )  # fmt: skip
 
 
-def _thresholds(log: Log, proven: Mapping[str, Certified], how: FitSettings, default: str) -> Floats:
+def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings, default: str) -> Floats:
     """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
-    each = {name: certified.point.kappa for name, certified in proven.items()}
-    names = log.segments if how.by_segment else (default,) * log.n
-    return np.array([each.get(name or "", -np.inf) for name in names])
+    kappas = {name: certified.point.kappa for name, certified in proven.items()}
+    names = log.segments if settings.by_segment else (default,) * log.n
+    return np.array([kappas.get(name or "", -np.inf) for name in names])
 
 
 def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
     """Return the cost of each segment as a share of the reference's; None where a cost is unknown."""
-    found = dict[str, float | None]()
+    shares = dict[str, float | None]()
     for name, rows in _segments(done.log, done.settings).items():
-        part = done.log.take(rows)
-        found[name] = cost_share(done.policy.walks(part), done.point_of(name).kappa, part)
-    return found
+        segment = done.log.take(rows)
+        shares[name] = cost_share(done.policy.walks(segment), done.point_of(name).kappa, segment)
+    return shares
 
 
 def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
@@ -512,8 +535,8 @@ def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
     if not alone.sum():
         return Saving(None, None, None, 0)
     _, group = np.unique(np.array(log.groups)[priced], return_inverse=True)
-    many = int(group.max()) + 1
-    weights = np.random.default_rng([seed, 7]).multinomial(many, np.full(many, 1 / many), REPLICATES)
+    groups = int(group.max()) + 1
+    weights = np.random.default_rng([seed, 7]).multinomial(groups, np.full(groups, 1 / groups), REPLICATES)
     shares = (weights @ np.bincount(group, ours)) / (weights @ np.bincount(group, alone))
     low, high = np.quantile(shares, [0.05, 0.95]).tolist()
     return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))

@@ -76,15 +76,15 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     For a pair of nodes one threshold on the score that the log's signals name; for a ladder each of its nodes with the
     last one, and the whole ladder. Empty if the log has no signal of a known meaning.
     """
-    known = named(log)
+    score = named(log)
     last = log.width - 1
-    if known is None or not last:
+    if score is None or not last:
         return []
     reads = [set(node.reads or ()) for node in log.nodes]  # a call that reads another is not bought without it
     plans: list[tuple[int, ...]] = [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
     if last > 1:
         plans.append(tuple(range(last + 1)))
-    return [Member(_title(log, plan, known), share / len(plans), _threshold(log, known, plan)) for plan in plans]
+    return [Member(_title(log, plan, score), share / len(plans), _threshold(log, score, plan)) for plan in plans]
 
 
 def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
@@ -104,23 +104,23 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
 
     if not 2 <= certifies.width <= MOST_NODES:
         return simple_members(certifies)
-    known = named(certifies)
-    share = 1.0 if known is None else BESIDE_LENGTH if known.signal == TIE else BESIDE_SCORE
-    most = most_losses(rows.size, promise.tested_risk, level * share) or 0
-    allowed = max(most / rows.size, promise.tested_risk / 3)
+    score = named(certifies)
+    share = 1.0 if score is None else BESIDE_LENGTH if score.signal == TIE else BESIDE_SCORE
+    allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
+    allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
         *simple_members(certifies, 1 - share),
         Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
     ]
 
 
-def _threshold(log: Log, known: Known, plan: tuple[int, ...]) -> Callable[[], Policy]:
+def _threshold(log: Log, score: Known, plan: tuple[int, ...]) -> Callable[[], Policy]:
     tie, nodes = tie_of(log.only(plan)), None if len(plan) == log.width else plan
-    return lambda: Threshold(known.signal, known.sign, tie, nodes)
+    return lambda: Threshold(score.signal, score.sign, tie, nodes)
 
 
-def _title(log: Log, plan: Sequence[int], known: Known) -> str:
-    return f"{known.name}: {' > '.join(log.nodes[node].name for node in plan)}"
+def _title(log: Log, plan: Sequence[int], score: Known) -> str:
+    return f"{score.name}: {' > '.join(log.nodes[node].name for node in plan)}"
 
 
 def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[Tested]:
@@ -135,11 +135,11 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
     tested = []
     for member, here in zip(members, levels(log.n, members, promise, level)[0], strict=True):
         policy = member.make()
-        part = log if member.rows is None else log.take(member.rows)
-        walked = policy.walks(part)
+        proving = log if member.rows is None else log.take(member.rows)
+        walked = policy.walks(proving)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
-        cost = None if proven is None else cost_share(walked, proven.point.kappa, part)
-        tested.append(Tested(member.name, policy, here, part.n, proven, cost))
+        cost = None if proven is None else cost_share(walked, proven.point.kappa, proving)
+        tested.append(Tested(member.name, policy, here, proving.n, proven, cost))
     return tested
 
 
@@ -148,12 +148,12 @@ def levels(n: int, members: Sequence[Member], promise: Promise, level: float) ->
 
     No outcome is read: all follows from numbers of requests.
     """
-    each, left, total = list[float](), 0.0, 0.0
+    assigned, unspent, total = list[float](), 0.0, 0.0
     for member in members:
-        each.append(level * member.share + left)
-        spends = spent(n if member.rows is None else member.rows.size, promise, each[-1])
-        left, total = each[-1] - spends, total + spends
-    return each, total
+        assigned.append(level * member.share + unspent)
+        spends = spent(n if member.rows is None else member.rows.size, promise, assigned[-1])
+        unspent, total = assigned[-1] - spends, total + spends
+    return assigned, total
 
 
 def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:

@@ -31,12 +31,12 @@ def _saving_line(done: Fit) -> str:
 def _requests_line(done: Fit) -> str:
     unit = "requests" if done.requests == done.log.n else f"groups, one request of each of {done.requests:,}"
     proven = [certified.n for certified in done.certified.values()] if done.settings.by_segment else []
-    said = f"{'Proven' if done.certified else 'Tried'} on {sum(proven) or done.log.n:,} {unit}"
-    for others, what in ((done.fitted, "taught the policy"), (done.chose, "ordered the thresholds")):
-        said += f"; {counted(len(others), 'other request')} {what}" if others else ""
+    sentence = f"{'Proven' if done.certified else 'Tried'} on {sum(proven) or done.log.n:,} {unit}"
+    for learned, purpose in ((done.fitted, "taught the policy"), (done.chose, "ordered the thresholds")):
+        sentence += f"; {counted(len(learned), 'other request')} {purpose}" if learned else ""
     if done.attempt.number is None:
-        return f"{said}; how often they were used before is unknown: {done.attempt.why}."
-    return f"{said}: fit {done.attempt.number} on these."
+        return f"{sentence}; how often they were used before is unknown: {done.attempt.why}."
+    return f"{sentence}: fit {done.attempt.number} on these."
 
 
 def _levels(done: Fit) -> Iterator[str]:
@@ -52,18 +52,18 @@ def _levels(done: Fit) -> Iterator[str]:
 def _doubts(done: Fit) -> Iterator[str]:
     """Yield what a reader must know of segments and levels, and what weakens the promise."""
     if done.settings.by_segment and done.certified:
-        each = [float(proven.losses) / proven.n for proven in done.certified.values()]
+        shares = [float(proven.losses) / proven.n for proven in done.certified.values()]
         of_all = sum(float(proven.losses) for proven in done.certified.values()) / done.log.n
         yield (
-            f"Lost on the requests that prove it: {tenths(sum(each) / len(each))} in a mean segment, "
-            f"{tenths(max(each))} in the worst, {tenths(of_all)} of all requests."
+            f"Lost on the requests that prove it: {tenths(sum(shares) / len(shares))} in a mean segment, "
+            f"{tenths(max(shares))} in the worst, {tenths(of_all)} of all requests."
         )
     if done.requests > done.log.n:
         share = "" if done.lost is None else f" Of all {done.requests:,} requests here {tenths(done.lost)} are lost."
         yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
     if done.repeated:
-        many = counted(done.repeated, "repeated request")
-        yield f"Note: {many} counted once: the promise speaks of distinct requests."
+        repeated = counted(done.repeated, "repeated request")
+        yield f"Note: {repeated} counted once: the promise speaks of distinct requests."
     if done.unknown:
         yield (
             f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
@@ -81,7 +81,7 @@ def _doubts(done: Fit) -> Iterator[str]:
             "like those that proved it: --newest 0.5 certifies on the newer half."
         )
     if done.too_small:
-        listed = ", ".join(f"{name} ({many})" for name, many in done.too_small.items())
+        listed = ", ".join(f"{name} ({repeated})" for name, repeated in done.too_small.items())
         yield f"Note: nothing is proven for these segments, whose requests the guide answers: {listed}."
 
 
@@ -135,7 +135,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
         },
         "too_small": dict(done.too_small),
         "tested": [
-            {"name": each.name, "level": each.level, "requests": each.n, "cost_share": each.cost}
-            for each in done.tested
+            {"name": member.name, "level": member.level, "requests": member.n, "cost_share": member.cost}
+            for member in done.tested
         ],
     }

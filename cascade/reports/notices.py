@@ -76,19 +76,19 @@ def _about_calls(read: Read) -> Iterator[str]:
     """Yield a note on each missing call that has later ones, and one where the log does not say what calls read."""
     log, facts = read.log, read.facts
     later = np.logical_or.accumulate(log.bought[:, ::-1], axis=1)[:, ::-1]
-    for node, many in zip(log.nodes, np.count_nonzero(later & ~log.bought, axis=0).tolist(), strict=True):
-        if many:
+    for node, missing in zip(log.nodes, np.count_nonzero(later & ~log.bought, axis=0).tolist(), strict=True):
+        if missing:
             yield (
-                f"{many:,} of {log.n:,} questions have no logged call of {node.name}: if a policy asks {node.name} on "
-                "such a question, the question counts against the promise. Log every model's answer, or leave these "
+                f"{missing:,} of {log.n:,} questions have no logged call of {node.name}: if a policy asks {node.name} "
+                "on such a question, the question counts against the promise. Log every model's answer, or leave these "
                 "questions out"
             )
     callers = [caller for caller in facts.callers if caller is not None]
     if facts.parents is not None or len(facts.sources) > 1 or any(caller.role in _OF_ROUNDS for caller in callers):
         return
     models = [caller.model for caller in callers]
-    known = {name for name, values in log.signals.items() if not np.isnan(values).all()}
-    if models and log.width > 1 and (len({*models}) < len(models) or known & _OF_OFFERS):
+    recorded = {name for name, values in log.signals.items() if not np.isnan(values).all()}
+    if models and log.width > 1 and (len({*models}) < len(models) or recorded & _OF_OFFERS):
         yield (
             f"the log {log.name} does not say what its calls read (column parents): the steps "
             f"{', '.join(node.name for node in log.nodes)} were taken for calls that do not read each other, as in a "
@@ -114,9 +114,9 @@ def _about_reference(read: Read) -> Iterator[str]:
     if log.reference is None:
         return
     name, is_last = reference_of(read), facts.reference == LAST_ONLY
-    who = "the last model" if is_last else "the guide, asked alone"
-    why = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
-    yield f"the reference is {who if name == GUIDE else f'{name}, {who}'}, because {why}"
+    description = "the last model" if is_last else "the guide, asked alone"
+    reason = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
+    yield f"the reference is {description if name == GUIDE else f'{name}, {description}'}, because {reason}"
     if name not in facts.step_models:
         return
     own, right = _mean_cost(read, facts.step_models.index(name)), float(np.nanmean(log.reference.right))
@@ -125,8 +125,8 @@ def _about_reference(read: Read) -> Iterator[str]:
         if cost is None:
             yield f"the log has no cost of {model}: check that {name} is the model to compare with"
         elif cost == 0 and (model == name or better):
-            more = "" if model == name else f", and it is right more often than {name}"
-            yield f"the cost of {model} is 0 in this log{more}: if it is unknown, leave it empty"
+            besides = "" if model == name else f", and it is right more often than {name}"
+            yield f"the cost of {model} is 0 in this log{besides}: if it is unknown, leave it empty"
         elif own and cost > own:
             yield f"the reference costs less than {model}: check that {name} is the model to compare with"
 
@@ -134,8 +134,8 @@ def _about_reference(read: Read) -> Iterator[str]:
 def _mean_cost(read: Read, at: int) -> float | None:
     """Return the mean cost of a node, nano-USD; None if it is unknown."""
     log = read.log
-    known = log.bought[:, at] & (log.cost_nano_usd[:, at] >= 0)
-    return float(log.cost_nano_usd[known, at].mean()) if known.any() else None
+    priced = log.bought[:, at] & (log.cost_nano_usd[:, at] >= 0)
+    return float(log.cost_nano_usd[priced, at].mean()) if priced.any() else None
 
 
 def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
@@ -154,8 +154,8 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
     if not rows:
         return None
     costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]
-    known = costs[costs >= 0]
-    cost = exact_dollars(round(float(known.mean()) * len(rows))) if known.size else "an unknown amount"
+    recorded = costs[costs >= 0]
+    cost = exact_dollars(round(float(recorded.mean()) * len(rows))) if recorded.size else "an unknown amount"
     share = f"{100 * len(rows) / log.n:.1f} % of the log"
     requests = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
     return f"{requests}: the guide answers such requests, which costs {cost} for those"

@@ -28,8 +28,8 @@ class Table(NamedTuple):
         widths = [max(len(row[at]) for row in every) for at in range(len(self.columns))]
         yield self.title
         for row in every:
-            first, *others = zip(row, widths, strict=True)
-            yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in others)]).rstrip()
+            first, *figures = zip(row, widths, strict=True)
+            yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in figures)]).rstrip()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,26 +23,26 @@ TOO_GOOD = 0.99
 """An AUROC above it is doubted: no number that a call brings is so good on real requests."""
 
 
-def of_study(found: Study, command: str | None = None, differences: Sequence[tuple[str, str, str]] = ()) -> Report:
+def of_study(study: Study, command: str | None = None, differences: Sequence[tuple[str, str, str]] = ()) -> Report:
     """Return the report of a study: what `fit` would save, beside every other way.
 
     Args:
-        found: the study.
+        study: the study.
         command: fits the same on the whole log.
         differences: some requests whose first answer is not the reference's: the request and both answers.
     """
-    row = found.row(SERVED)
-    lines = [promise_line(found.promise), _study_saving(found, row), _tried(found), _kept(found, row)]
-    next_line = f"Next: {_advice(found, command)}"
-    tables = [_ways_table(found.rows), _why_table(found)]
+    row = study.row(SERVED)
+    lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
+    next_line = f"Next: {_advice(study, command)}"
+    tables = [_ways_table(study.rows), _why_table(study)]
     if differences:
         tables.append(Table("Where they differ", ("request", "first answer", "reference's"), tuple(differences)))
-    return Report((*lines, next_line), tuple(tables), study_document(found), found.log)
+    return Report((*lines, next_line), tuple(tables), study_document(study), study.log)
 
 
-def _study_saving(found: Study, row: Row) -> str:
-    if found.verdict == "refused":
-        return f"Saves: nothing is shown, since nothing is proven in {row.refused} of {found.splits} splits."
+def _study_saving(study: Study, row: Row) -> str:
+    if study.verdict == "refused":
+        return f"Saves: nothing is shown, since nothing is proven in {row.refused} of {study.splits} splits."
     if row.saving is None:
         return "Saves: unknown, because the log lacks costs."
     if set(row.curve) == {1.0}:
@@ -56,46 +56,48 @@ def _study_saving(found: Study, row: Row) -> str:
     return f"Saves: {tenths(mean)} of the reference's cost ({sure})."
 
 
-def _tried(found: Study) -> str:
-    unit = "requests" if found.groups == found.requests else f"requests of {found.groups:,} groups"
-    out = f", {found.repeated:,} repeated left out" * bool(found.repeated)
-    out += f", {found.left_out:,} without the reference's answer left out" * bool(found.left_out)
+def _tried(study: Study) -> str:
+    unit = "requests" if study.groups == study.requests else f"requests of {study.groups:,} groups"
+    out = f", {study.repeated:,} repeated left out" * bool(study.repeated)
+    out += f", {study.left_out:,} without the reference's answer left out" * bool(study.left_out)
     return (
-        f"Tried on {found.requests:,} {unit}{out}: {found.splits} splits, fitted on {found.fitted_on:,}, tested on "
-        f"{found.tested_on:,} others."
+        f"Tried on {study.requests:,} {unit}{out}: {study.splits} splits, fitted on {study.fitted_on:,}, tested on "
+        f"{study.tested_on:,} others."
     )
 
 
-def _kept(found: Study, row: Row) -> str:
-    tried, most = found.splits - row.refused, percent(found.promise.risk)
+def _lost_line(study: Study, row: Row) -> str:
+    tried, risk = study.splits - row.refused, percent(study.promise.risk)
     if not tried:
         return "Lost: nothing, since the reference answered."
     return (
-        f"Lost: {tenths(row.risk)} of the test requests on average; more than {most} in {row.broken} of {tried} "
+        f"Lost: {tenths(row.risk)} of the test requests on average; more than {risk} in {row.broken} of {tried} "
         "splits (chance alone can do this)."
     )
 
 
-def _advice(found: Study, command: str | None) -> str:
+def _advice(study: Study, command: str | None) -> str:
     """Return what to do next: the command, the number of requests, or the signal that is missing and its price."""
-    why, verdict = found.why, found.verdict
+    diagnosis, verdict = study.why, study.verdict
     if verdict == "saves":
         return command or "fit it on all requests."
     if verdict == "unknown":
         return "log what calls cost (cost_nano_usd; in a wide table NAME_cost)."
-    if why.signal in {None, LENGTH}:
-        price = "" if why.asked_again is None else f", for {tenths(why.asked_again)} of the reference's cost"
+    if diagnosis.signal in {None, LENGTH}:
+        again = diagnosis.asked_again
+        price = "" if again is None else f", for {tenths(again)} of the reference's cost"
         return (
             "log a signal of doubt; there is no log-prob, verdict or self-check. Ask "
-            f"{why.first} alone once more with log-probs{price} (cascade collect REQUESTS -o NEW, with provider: "
+            f"{diagnosis.first} alone once more with log-probs{price} (cascade collect REQUESTS -o NEW, with provider: "
             "replay:LOG for all, and one of its own for this model), or let a judge decide."
         )
-    if why.proves is None:
-        return f"another signal, another first model, or a higher risk: at this risk {why.signal} saves nothing here."
-    half = "more than a million" if why.saves_half is None else f"about {why.saves_half:,}"
+    if diagnosis.proves is None:
+        nothing = f"at this risk {diagnosis.signal} saves nothing here"
+        return f"another signal, another first model, or a higher risk: {nothing}."
+    half = "more than a million" if diagnosis.saves_half is None else f"about {diagnosis.saves_half:,}"
     return (
-        f"log more requests, or allow a higher risk: about {why.proves:,} prove something cheaper, and {half} save "
-        f"half of what {why.signal} could; a study tests on part of its {found.groups:,}."
+        f"log more requests, or allow a higher risk: about {diagnosis.proves:,} prove something cheaper, and {half} "
+        f"save half of what {diagnosis.signal} could; a study tests on part of its {study.groups:,}."
     )
 
 
@@ -113,52 +115,56 @@ def _way(row: Row, *, full: bool) -> tuple[str, ...]:
         name,
         share(None if row.cost_share is None else row.cost_share.mean),
         _ends(row.saving),
-        *(share(each) for each in (row.risk, row.right)),
-        *(f"{each:.2f}" for each in (row.length, row.size)),
+        *(share(value) for value in (row.risk, row.right)),
+        *(f"{value:.2f}" for value in (row.length, row.size)),
     )
 
 
-def _ends(found: Interval | None) -> str:
-    if found is None or found.low is None or found.high is None:
+def _ends(interval: Interval | None) -> str:
+    if interval is None or interval.low is None or interval.high is None:
         return "–"
-    return f"{100 * found.low:.1f} to {100 * found.high:.1f} %".replace("-", "−")
+    return f"{100 * interval.low:.1f} to {100 * interval.high:.1f} %".replace("-", "−")
 
 
-def _why_table(found: Study) -> Table:
-    why = found.why
-    right = [(f"{why.first} is right", why.first_right), ("the reference is right", why.reference_right)]
-    shares = [*right, ("the first answer is the reference's", why.agree)]
-    rows = [(name, tenths(value)) for name, value in shares if value is not None]
-    rows.append(("signal of doubt", why.signal or "none"))
-    if why.auroc is not None:
-        rows.append((f"{why.signal} tells right from wrong (AUROC; 0.5 is chance)", f"{why.auroc:.3f}"))
-    if why.auroc is not None and why.auroc > TOO_GOOD:
+def _why_table(study: Study) -> Table:
+    diagnosis = study.why
+    shares = {
+        f"{diagnosis.first} is right": diagnosis.first_right,
+        "the reference is right": diagnosis.reference_right,
+        "the first answer is the reference's": diagnosis.agree,
+    }
+    rows = [(name, tenths(value)) for name, value in shares.items() if value is not None]
+    rows.append(("signal of doubt", diagnosis.signal or "none"))
+    if diagnosis.auroc is not None:
+        rows.append((f"{diagnosis.signal} tells right from wrong (AUROC; 0.5 is chance)", f"{diagnosis.auroc:.3f}"))
+    if diagnosis.auroc is not None and diagnosis.auroc > TOO_GOOD:
         rows.append(("… which is too good: is it a grade that no call brings?", ""))
-    if why.asked_again is not None:
-        rows.append((f"{why.first} costs, of the reference", tenths(why.asked_again)))
-    if found.bound is not None:
-        rows.append(("no policy on these calls can save more than", tenths(1 - found.bound)))
-    for name, many in (("something cheaper", why.proves), ("half of what the signal could save", why.saves_half)):
-        rows.append((f"requests that prove {name}, about", "–" if many is None else f"{many:,}"))
+    if diagnosis.asked_again is not None:
+        rows.append((f"{diagnosis.first} costs, of the reference", tenths(diagnosis.asked_again)))
+    if study.bound is not None:
+        rows.append(("no policy on these calls can save more than", tenths(1 - study.bound)))
+    needed = {"something cheaper": diagnosis.proves, "half of what the signal could save": diagnosis.saves_half}
+    for name, number in needed.items():
+        rows.append((f"requests that prove {name}, about", "–" if number is None else f"{number:,}"))
     return Table("Why", ("", "figure"), tuple(rows))
 
 
-def study_document(found: Study) -> dict[str, Any]:
+def study_document(study: Study) -> dict[str, Any]:
     """Return a study's figures as plain JSON values; costs are shares of the reference's."""
     return {
-        "log": found.log,
-        "promise": promise_document(found.promise),
-        "verdict": found.verdict,
-        "requests": found.requests,
-        "groups": found.groups,
-        "repeated": found.repeated,
-        "left_out": found.left_out,
-        "fitted_on": found.fitted_on,
-        "tested_on": found.tested_on,
-        "splits": found.splits,
-        "seed": found.seed,
-        "bound": found.bound,
-        "why": {**found.why._asdict(), "differ": list(found.why.differ)},
+        "log": study.log,
+        "promise": promise_document(study.promise),
+        "verdict": study.verdict,
+        "requests": study.requests,
+        "groups": study.groups,
+        "repeated": study.repeated,
+        "left_out": study.left_out,
+        "fitted_on": study.fitted_on,
+        "tested_on": study.tested_on,
+        "splits": study.splits,
+        "seed": study.seed,
+        "bound": study.bound,
+        "why": {**study.why._asdict(), "differ": list(study.why.differ)},
         "ways": [
             {
                 "name": row.name,
@@ -167,20 +173,20 @@ def study_document(found: Study) -> dict[str, Any]:
                 "right_gap": _interval(row.right_gap),
                 "broken": row.broken,
                 "refused": row.refused,
-                **{name: _known(getattr(row, name)) for name in ("risk", "right", "silent", "requests")},
-                "calls": _known(row.length),
-                "answers": _known(row.size),
+                **{name: _number(getattr(row, name)) for name in ("risk", "right", "silent", "requests")},
+                "calls": _number(row.length),
+                "answers": _number(row.size),
             }
-            for row in found.rows
+            for row in study.rows
         ],
     }
 
 
-def _interval(found: Interval | None) -> dict[str, Any] | None:
-    return None if found is None else {**found._asdict(), "more_than_chance": found.sure}
+def _interval(interval: Interval | None) -> dict[str, Any] | None:
+    return None if interval is None else {**interval._asdict(), "more_than_chance": interval.sure}
 
 
-def _known(value: float) -> float | None:
+def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
 
 
@@ -198,10 +204,10 @@ def answers_of(log: Reading, requests: Sequence[str]) -> tuple[tuple[str, str, s
     listed = list[tuple[str, str, str]]()
     for request, texts in answers.items():
         if len(texts) > 1:
-            at_once = [text for place, text in texts if place == (False, 1)]
+            at_once = [text for step, text in texts if step == (False, 1)]
             last = at_once[1] if len(at_once) > 1 else max(texts, key=_step)[1]
-            first, other = _differing(min(texts, key=_step)[1], last)
-            listed.append((_short(questions[request]), _short(first), _short(other)))
+            first, reference = _differing(min(texts, key=_step)[1], last)
+            listed.append((_short(questions[request]), _short(first), _short(reference)))
     return tuple(listed)
 
 
@@ -219,11 +225,11 @@ def _differing(first: str, second: str) -> tuple[str, str]:
         objects = json.loads(first), json.loads(second)
     except ValueError:
         return first, second
-    if not all(isinstance(each, dict) for each in objects):
+    if not all(isinstance(answer, dict) for answer in objects):
         return first, second
     names = [name for name in {**objects[0], **objects[1]} if objects[0].get(name) != objects[1].get(name)]
-    left, right = (", ".join(f"{name}: {each.get(name)}" for name in names) for each in objects)
-    return left, right
+    fields, other_fields = (", ".join(f"{name}: {answer.get(name)}" for name in names) for answer in objects)
+    return fields, other_fields
 
 
 def _short(text: str) -> str:

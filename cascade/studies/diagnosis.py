@@ -53,14 +53,14 @@ class Diagnosis(NamedTuple):
 
 def diagnose(log: Log, promise: Promise) -> Diagnosis:
     """Return what a log tells about a promise."""
-    known, same = named(log), _same(log, promise)
+    score, equal = named(log), _equal(log, promise)
     right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
-    doubt = None if known is None else log.signals[known.signal][:, at] * known.sign
+    doubt = None if score is None else log.signals[score.signal][:, at] * score.sign
     reference = log.reference
-    differ = [log.ids[row] for row in np.flatnonzero(same == 0)[:_SHOWN]]
+    differ = [log.ids[row] for row in np.flatnonzero(equal == 0)[:_SHOWN]]
     return Diagnosis(
-        log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(same),
-        tuple(differ), None if known is None else known.name, None if doubt is None else auroc(-doubt, right == 1),
+        log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(equal),
+        tuple(differ), None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
         _price(log), *needed(log, promise),
     )  # fmt: skip
 
@@ -77,7 +77,7 @@ def _price(log: Log) -> float | None:
     return float(paid[rows].sum() / alone) if alone else None
 
 
-def _same(log: Log, promise: Promise) -> Floats:
+def _equal(log: Log, promise: Promise) -> Floats:
     """Return whether the first answer is the reference's, float64 (n,); NaN: unknown."""
     if promise.kind == "agreement":  # then right means equal
         return log.right[:, 0]
@@ -88,8 +88,8 @@ def _same(log: Log, promise: Promise) -> Floats:
 
 
 def _mean(values: Floats) -> float | None:
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else None
+    recorded = values[~np.isnan(values)]
+    return float(recorded.mean()) if recorded.size else None
 
 
 def auroc(trust: Floats, right: Bools) -> float | None:
@@ -112,13 +112,13 @@ def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
     many. None if no point within the risk is cheaper, or a cost is unknown.
     """
     policy = named_policy(log) or Depth()
-    part = log.take(log.priced)
-    if not part.n:
+    priced = log.take(log.priced)
+    if not priced.n:
         return None, None
-    walked = policy.walks(part)
+    walked = policy.walks(priced)
     path = strict_to_lenient(walked, promise.rules.jumps(walked))
-    alone = path.cost_nano_usd[0] if part.reference is None else part.reference.cost_nano_usd.sum()
-    rate = np.maximum.accumulate(path.loss) / (UNITS * part.n)
+    alone = path.cost_nano_usd[0] if priced.reference is None else priced.reference.cost_nano_usd.sum()
+    rate = np.maximum.accumulate(path.loss) / (UNITS * priced.n)
     saving = np.where(rate <= promise.tested_risk, 1 - path.cost_nano_usd / max(int(alone), 1), -1.0)
     if saving.max() <= 0:
         return None, None
@@ -130,9 +130,9 @@ def needed(log: Log, promise: Promise) -> tuple[int | None, int | None]:
 
 def _enough(promise: Promise, level: float | None, rate: float) -> Iterator[int]:
     """Yield the numbers of requests that prove a rate, rising."""
-    many = 2.0
-    while many < MOST_NEEDED:
-        n = int(many)
+    size = 2.0
+    while size < MOST_NEEDED:
+        n = int(size)
         if most_units(n, promise, level) >= rate * n * UNITS:
             yield n
-        many = max(many * _STEP, many + 1)
+        size = max(size * _STEP, size + 1)

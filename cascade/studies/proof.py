@@ -48,31 +48,33 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
         yield Check("file", False, "there is no certificate in this directory")
         return
     first = next(iter(certificates.values()))
-    many = f"{len(certificates)} certificates" if len(certificates) > 1 else f"certificate {first.id}"
-    yield Check("file", True, f"{many}, made on {first.created}; all hashes match")
+    subject = f"{len(certificates)} certificates" if len(certificates) > 1 else f"certificate {first.id}"
+    yield Check("file", True, f"{subject}, made on {first.created}; all hashes match")
     text = "holds without end" if first.expires is None else f"holds until {first.expires}"
     yield Check("expiry", not first.expired(today), f"{text}; today is {today.isoformat()}")
-    whole = usable(log, read.promise).log
-    both = len({*requests.fitted, *requests.chose} & {*requests.certified})
-    text = f"{both} requests that certify it also made it" if both else "no request that made the policy certifies it"
-    yield Check("seen", not both, text)
+    logged = usable(log, read.promise).log
+    shared = len({*requests.fitted, *requests.chose} & {*requests.certified})
+    text = (
+        f"{shared} requests that certify it also made it" if shared else "no request that made the policy certifies it"
+    )
+    yield Check("seen", not shared, text)
     if first.unit == "group":
         yield Check("threshold", True, "it was tested on whole conversations, which no log has; audits watch it")
         return
-    mine = whole.take(among(whole, requests.certified))
+    mine = logged.take(among(logged, requests.certified))
     if mine.n == len(requests.certified):
         for certificate in certificates.values():
-            yield _again(read, certificate, mine, whole)
+            yield _recomputed(read, certificate, mine, logged)
     fresh = drawn(
-        unseen(whole, requests.fitted, requests.chose, requests.certified), 0, by_segment=first.covers == "segment"
+        unseen(logged, requests.fitted, requests.chose, requests.certified), 0, by_segment=first.covers == "segment"
     )
     if mine.n < len(requests.certified) and (mine.n or not fresh.n):
         text = f"{mine.n} of the {len(requests.certified)} requests that certify are in this log"
         yield Check("threshold", fresh.n > 0, f"{text}: the threshold cannot be computed again")
     for certificate in certificates.values():
-        part = covered(fresh, certificate.covers, certificate.name)
-        if part.n:
-            yield _on_fresh(read, certificate, part)
+        proving = covered(fresh, certificate.covers, certificate.name)
+        if proving.n:
+            yield _on_fresh(read, certificate, proving)
 
 
 def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None) -> Check:
@@ -92,26 +94,29 @@ def _whom(certificate: Certificate) -> str:
     return f"{certificate.covers} {certificate.name}: " if certificate.name else ""
 
 
-def _again(read: PolicyDirectory, certificate: Certificate, mine: Log, whole: Log) -> Check:
+def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logged: Log) -> Check:
     """Check that the requests that certified give the certificate again."""
-    whom, part, policy = _whom(certificate), covered(mine, certificate.covers, certificate.name), read.policy
-    if sha256_of(part) != certificate.data_sha256:
+    whom, proving, policy = _whom(certificate), covered(mine, certificate.covers, certificate.name), read.policy
+    if sha256_of(proving) != certificate.data_sha256:
         return Check("threshold", False, f"{whom}the log has the requests that certify, but their data have changed")
     if certificate.promise.rules.reference_keeps_it and certificate.kappa == -np.inf and not certificate.losses:
         return Check("threshold", True, f"{whom}it holds by definition: the reference answers")
-    chose = whole.take(among(whole, read.requests.chose))
+    chose = logged.take(among(logged, read.requests.chose))
     if read.requests.chose and chose.n < len(read.requests.chose):
         text = "the requests that put the thresholds in order are not in this log, so the order is not computed again"
         return Check("threshold", True, f"{whom}{text}")
-    found: Certified | None = None
+    certified: Certified | None = None
     for abstain in (False, True):
         points = points_of(policy.walks(chose), certificate.promise, abstain) if chose.n else None
-        path = path_of(policy.walks(part), certificate.promise, points)
-        found = certify(path, certificate.promise, certificate.level)
-        if found is not None and found.point == certificate.point and float(found.losses) == certificate.losses:
-            text = f"the {part.n:,} requests give the same threshold again, {certificate.kappa:.6g}"
+        path = path_of(policy.walks(proving), certificate.promise, points)
+        certified = certify(path, certificate.promise, certificate.level)
+        same_losses = certified is not None and float(certified.losses) == certificate.losses
+        if certified is not None and same_losses and certified.point == certificate.point:
+            text = f"the {proving.n:,} requests give the same threshold again, {certificate.kappa:.6g}"
             return Check("threshold", True, f"{whom}{text}, with {certificate.losses:g} lost")
-    data = "nothing" if found is None else f"the threshold {found.point.kappa:.6g} with {float(found.losses):g} lost"
+    data = "nothing"
+    if certified is not None:
+        data = f"the threshold {certified.point.kappa:.6g} with {float(certified.losses):g} lost"
     return Check(
         "threshold", False,
         f"{whom}it says {certificate.kappa:.6g} with {certificate.losses:g} lost, and the data prove {data}",
@@ -121,19 +126,19 @@ def _again(read: PolicyDirectory, certificate: Certificate, mine: Log, whole: Lo
 def _on_fresh(read: PolicyDirectory, certificate: Certificate, fresh: Log) -> Check:
     """Test a promise on requests that neither made nor certified the policy."""
     promise = certificate.promise
-    did = play(read.policy, certificate.point, fresh, promise)
+    played = play(read.policy, certificate.point, fresh, promise)
     walked = read.policy.walks(fresh)
     stop, rows = walked.stop(certificate.kappa), np.arange(fresh.n)
-    known = ~walked.log.open_end[rows, stop] & (stop >= 0)  # else the log does not say how the request ends
-    lost, many = int(np.floor(did.loss[known].sum() + 1e-9)), int(np.count_nonzero(known))
-    if not many:
+    ended = ~walked.log.open_end[rows, stop] & (stop >= 0)  # else the log does not say how the request ends
+    lost, tested = int(np.floor(played.loss[ended].sum() + 1e-9)), int(np.count_nonzero(ended))
+    if not tested:
         return Check("fresh", False, f"{_whom(certificate)}the log lacks a call of every fresh request")
     risk = promise.tested_risk
     if promise.confidence is None:
-        p = misses_p_value(lost, many, certificate.n, round(certificate.losses) + 1)
+        p = misses_p_value(lost, tested, certificate.n, round(certificate.losses) + 1)
     else:
-        p = min(1.0, (1 + promise.rules.graded) * lower_tail(many - lost, many, float(1 - Fraction(repr(risk)))))
-    low, high = lower_bound(lost, many, REFUTES), upper_bound(lost, many, REFUTES)
+        p = min(1.0, (1 + promise.rules.graded) * lower_tail(tested - lost, tested, float(1 - Fraction(repr(risk)))))
+    low, high = lower_bound(lost, tested, REFUTES), upper_bound(lost, tested, REFUTES)
     word = "refuted" if p <= REFUTES else "not refuted"
-    text = f"{lost} of {many} fresh requests lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
+    text = f"{lost} of {tested} fresh requests lost: a rate above {low:.4f} and below {high:.4f}, each at 95 %"
     return Check("fresh", p > REFUTES, f"{_whom(certificate)}{text}; a risk of {risk:g} is {word} (p = {p:.3g})")

@@ -215,34 +215,34 @@ def study(
     if splits < 1:
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
-    whole = ready.log
+    requests = ready.log
     alone_way, every = Fixed("reference alone", Alone()), Fixed("every call", Depth())
-    reference: Way = every if whole.reference is None else alone_way
-    playing = [reference, *(way for way in others or ways(whole, promise) if way.name != reference.name)]
+    reference: Way = every if requests.reference is None else alone_way
+    playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
     tallies = {way.name: _Tally() for way in playing}
     bounds, sides = list[float](), (0, 0)
-    for number, fits in enumerate(_sides(whole, splits, seed)):
-        here, there = whole.take(fits), whole.take(~fits)
-        sides = len(set(here.groups)), len(set(there.groups))
-        alone = reference.prepare(here, promise, seed)(there)
-        least = clairvoyant(there, promise)
+    for number, fits in enumerate(_sides(requests, splits, seed)):
+        here, rest = requests.take(fits), requests.take(~fits)
+        sides = len(set(here.groups)), len(set(rest.groups))
+        alone = reference.prepare(here, promise, seed)(rest)
+        least = clairvoyant(rest, promise)
         if least is not None and _mean(alone.cost) > 0:
             bounds.append(least / _mean(alone.cost))
         for way in playing:
-            tallies[way.name].add(_tried(way, here, there, promise, seed + number), alone, promise)
-        show(whole.name, number + 1, splits)
+            tallies[way.name].add(_tried(way, here, rest, promise, seed + number), alone, promise)
+        show(requests.name, number + 1, splits)
     return Study(
-        whole.name, promise, whole.n, len(set(whole.groups)), ready.repeated, ready.unknown, *sides, splits, seed,
-        tuple([tally.row(name, sides, of_reference=name == reference.name) for name, tally in tallies.items()]),
+        requests.name, promise, requests.n, len(set(requests.groups)), ready.repeated, ready.unknown, *sides, splits,
+        seed, tuple([tally.row(name, sides, of_reference=name == reference.name) for name, tally in tallies.items()]),
         float(np.mean(bounds)) if len(bounds) == splits else None,
-        diagnose(whole, promise),
+        diagnose(requests, promise),
     )  # fmt: skip
 
 
-def _tried(way: Way, here: Log, there: Log, promise: Promise, seed: int) -> Played | None:
+def _tried(way: Way, here: Log, rest: Log, promise: Promise, seed: int) -> Played | None:
     """Return what a way does on the test; None if it proves nothing."""
     try:
-        return way.prepare(here, promise, seed)(there)
+        return way.prepare(here, promise, seed)(rest)
     except NotCertifiedError:
         return None
 
@@ -252,12 +252,12 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
     names = in_random_order(log.groups, seed)
     if len(names) < 2:
         raise UsageError(f"{log.name} has one group of requests, which cannot be split.")
-    number = {name: place for place, name in enumerate(names)}
+    number = {name: position for position, name in enumerate(names)}
     member = np.array([number[group] for group in log.groups])
-    many = min(len(names) - 1, max(1, round(FITS * len(names))))
+    fitting = min(len(names) - 1, max(1, round(FITS * len(names))))
     for split in range(count):
         order = np.random.default_rng([seed, split]).permutation(len(names))
-        yield np.asarray((order < many)[member], dtype=np.bool_)
+        yield np.asarray((order < fitting)[member], dtype=np.bool_)
 
 
 @dataclass(slots=True)
@@ -273,13 +273,15 @@ class _Tally:
     def add(self, played: Played | None, alone: Played, promise: Promise) -> None:
         """Add a split; where nothing was proven the reference answers."""
         self.refused += played is None
-        did = alone if played is None else played
-        both = np.isfinite(did.cost) & np.isfinite(alone.cost)
-        paid = float(alone.cost[both].sum())
-        self.share.append(float(did.cost[both].sum()) / paid if paid else math.nan)
-        self.gap.append(_mean(did.right - alone.right))
-        means = tuple([_mean(column) for column in (did.loss, did.right, did.length, did.size, did.silent)])
-        self.means.append((*means, float(np.count_nonzero(~np.isnan(did.length)))))
+        result = alone if played is None else played
+        priced = np.isfinite(result.cost) & np.isfinite(alone.cost)
+        paid = float(alone.cost[priced].sum())
+        self.share.append(float(result.cost[priced].sum()) / paid if paid else math.nan)
+        self.gap.append(_mean(result.right - alone.right))
+        means = tuple(
+            [_mean(column) for column in (result.loss, result.right, result.length, result.size, result.silent)]
+        )
+        self.means.append((*means, float(np.count_nonzero(~np.isnan(result.length)))))
         self.broken += means[0] > promise.risk
 
     def row(self, name: str, sides: tuple[int, int], *, of_reference: bool) -> Row:
@@ -308,8 +310,8 @@ class _Tally:
 
 def _mean(values: Floats) -> float:
     """Return the mean of what is known; NaN if nothing is."""
-    known = values[~np.isnan(values)]
-    return float(known.mean()) if known.size else math.nan
+    recorded = values[~np.isnan(values)]
+    return float(recorded.mean()) if recorded.size else math.nan
 
 
 def interval(values: Sequence[float], fitted_on: int, tested_on: int) -> Interval:
@@ -319,8 +321,8 @@ def interval(values: Sequence[float], fitted_on: int, tested_on: int) -> Interva
     corrected as for tests alone (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance), 95 % covered .84 to .88
     of simulated logs.
     """
-    mean, many = float(np.mean(values)), len(values)
-    if many < 2 or fitted_on + tested_on < LEAST_GROUPS:
+    mean, splits = float(np.mean(values)), len(values)
+    if splits < 2 or fitted_on + tested_on < LEAST_GROUPS:
         return Interval(mean, None, None)
-    half = student_quantile(0.975, many - 1) * float(np.std(values, ddof=1))
+    half = student_quantile(0.975, splits - 1) * float(np.std(values, ddof=1))
     return Interval(mean, mean - half, mean + half)

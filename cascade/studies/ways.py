@@ -71,22 +71,22 @@ def play(
     With `single` it keeps the answer served alone, also where the promise is about a set.
     """
     walked = policy.walks(log)
-    each = [points] * log.n if isinstance(points, Point) else points
-    kappa, bar = (np.array([point[place] for point in each], dtype=np.float64) for place in (0, 1))
-    stop, rows, part = walked.stop(kappa), np.arange(log.n), walked.log
-    kept = part.answers & reaches(walked.keep, kappa)
+    points_of_rows = [points] * log.n if isinstance(points, Point) else points
+    kappa, bar = (np.array([point[axis] for point in points_of_rows], dtype=np.float64) for axis in (0, 1))
+    stop, rows, bought = walked.stop(kappa), np.arange(log.n), walked.log
+    keeps = bought.answers & reaches(walked.keep, kappa)
     served = walked.serve[rows, stop]
-    right = np.where(served >= 0, part.right[rows, np.maximum(served, 0)], 0.0)
+    right = np.where(served >= 0, bought.right[rows, np.maximum(served, 0)], 0.0)
     sure = np.where(np.isnan(walked.sure[rows, stop]), -np.inf, walked.sure[rows, stop])
     silent = sure < bar
     if promise.rules.of_set:  # what any call of the log gives counts, also where the policy has fewer calls
-        covers = right == 1 if single else (kept & (part.right == 1)).any(axis=1)
+        covers = right == 1 if single else (keeps & (bought.right == 1)).any(axis=1)
         loss = np.where(covers | hopeless(log), 0.0, 1.0)
     else:
         loss = promise.rules.at_stop(walked)[rows, stop]
-    known = (part.cost_nano_usd >= 0).all(axis=1)
-    cost = np.where(known, walked.cost.at(kappa), np.nan)
-    size = np.array([np.unique(row[some]).size for row, some in zip(part.answer, kept, strict=True)])
+    priced = (bought.cost_nano_usd >= 0).all(axis=1)
+    cost = np.where(priced, walked.cost.at(kappa), np.nan)
+    size = np.array([np.unique(row[chosen]).size for row, chosen in zip(bought.answer, keeps, strict=True)])
     served_right, lost = np.where(silent, 0.0, right), np.where(silent, 0.0, loss)
     counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size, silent))
     return Played(lost, served_right, cost, *counts)
@@ -108,7 +108,7 @@ class Fitted:
         """Fit and certify."""
         del seed
         done = fit(log, promise, self.settings)
-        return lambda other: play_fit(done, other)
+        return lambda requests: play_fit(done, requests)
 
 
 def play_fit(done: Fit, log: Log) -> Played:
@@ -128,7 +128,7 @@ class Fixed:
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Return it as it is."""
         del log, seed
-        return lambda other: play(self.policy, self.point, other, promise)
+        return lambda requests: play(self.policy, self.point, requests, promise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +140,7 @@ class Recorded:
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Return what is on record."""
         del log, seed
-        return lambda other: self._play(other, promise)
+        return lambda requests: self._play(requests, promise)
 
     def _play(self, log: Log, promise: Promise) -> Played:
         way = log.baselines[self.name]
@@ -180,7 +180,7 @@ class Chance:
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Draw."""
         del log
-        return lambda other: play(Uniform(seed), STRICTEST, other, promise)
+        return lambda requests: play(Uniform(seed), STRICTEST, requests, promise)
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,7 +193,7 @@ class OneTest:
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Certify its threshold on one request of each group."""
         point = _certified(self.name, self.policy, drawn(usable(log, promise).log, seed), promise)
-        return lambda other: play(self.policy, point, other, promise)
+        return lambda requests: play(self.policy, point, requests, promise)
 
 
 def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
@@ -222,7 +222,7 @@ class Tuned:
         path = strict_to_lenient(walked, loss_jumps(walked, losses))
         cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
         point = path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
-        return lambda other: play(self.policy, point, other, promise, single=True)
+        return lambda requests: play(self.policy, point, requests, promise, single=True)
 
 
 @dataclass(slots=True)
@@ -251,12 +251,12 @@ class Trained:
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Train on a part of the requests; the rest certifies."""
-        parts = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
-        policy = self.trainer.network(parts.learns, promise, seed)
+        division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
+        policy = self.trainer.network(division.learns, promise, seed)
         point = Point(policy.kappa if self.served == "cpo_online" else _likeliest(promise))
         if self.served in NETWORKS:
-            point = _certified(self.name, policy, drawn(parts.certifies, seed), promise)
-        return lambda other: play(policy, point, other, promise)
+            point = _certified(self.name, policy, drawn(division.certifies, seed), promise)
+        return lambda requests: play(policy, point, requests, promise)
 
 
 def _likeliest(promise: Promise) -> float:
@@ -267,7 +267,7 @@ def _likeliest(promise: Promise) -> float:
 def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
     """Return CPO, CPO batch and CPO online, which are one network, and CCPO; for a set also with a charge λ."""
     shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
-    found: list[Way] = [
+    listed: list[Way] = [
         Trained("CPO", shared, "cpo"),
         Trained("CPO batch", shared, "cpo_batch"),
         Trained("CPO online", shared, "cpo_online"),
@@ -276,29 +276,29 @@ def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
     if promise.rules.of_set:  # of one answer served the set's size is no cost
         charge = settings.lambda_set or CHARGE
         charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
-        found.append(Trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
-    return found
+        listed.append(Trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
+    return listed
 
 
 def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) -> list[Way]:
     """Return the ways that a log has the numbers for: the simple ones, the paper's, then `fit`."""
     last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
     alone = [at for at in range(last) if _alone(log, at)]
-    found: list[Way] = [Fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
+    playing: list[Way] = [Fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
     listed = [name for name, way in log.baselines.items() if way.known.any() and not (alone and name == BASE_ONLY)]
-    found += [Recorded(name) for name in listed]
+    playing += [Recorded(name) for name in listed]
     if log.width > 1:
-        found.append(Chance())
+        playing.append(Chance())
     if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
-        found.append(Tuned("UALA, tuned", Uala()))
-    found.append(Fixed("every call", Depth()))
+        playing.append(Tuned("UALA, tuned", Uala()))
+    playing.append(Fixed("every call", Depth()))
     simple = named_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:
-        found.append(OneTest("one threshold", simple.without_ties()))
-        found.append(OneTest("one threshold, ties broken", simple))
+        playing.append(OneTest("one threshold", simple.without_ties()))
+        playing.append(OneTest("one threshold, ties broken", simple))
     if networks is not None:
-        found += network_ways(promise, networks)
-    return [*found, Fitted()]
+        playing += network_ways(promise, networks)
+    return [*playing, Fitted()]
 
 
 def _alone(log: Log, at: int) -> bool:
