@@ -35,7 +35,7 @@ from typing import Any, NamedTuple
 import httpx
 from gateway import Backend, free_port  # type: ignore[import-not-found,unused-ignore]
 
-from cascade.budget.sql_ledger import SqlLedger
+from cascade.records.ledger import SqlLedger
 
 PRICES = {"input": 0.0, "output": 0.1, "request": 2e-7}
 """USD: an output token costs 100 nano-dollars, a call 200."""
@@ -194,8 +194,8 @@ def emptied(url: str) -> SqlLedger:
     import psycopg
 
     with psycopg.connect(url) as connection:
-        connection.execute("DROP TABLE IF EXISTS cascade_accounts, cascade_holds, episodes, feedback, meta")
-    return SqlLedger.postgres(url)
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return SqlLedger.open(url)
 
 
 def lost(url: str, traces: list[str]) -> int:

@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from cascade.budget.caps import Hold, Ledger, MemoryLedger
-from cascade.budget.sql_ledger import SqlLedger
+from cascade.records.ledger import SqlLedger
 
 CAP = 10**15
 PRICE = 7
@@ -84,8 +84,8 @@ def emptied(url: str) -> SqlLedger:
     import psycopg
 
     with psycopg.connect(url, autocommit=True) as connection:
-        connection.execute("DROP TABLE IF EXISTS cascade_accounts, cascade_holds")
-    return SqlLedger.postgres(url)
+        connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
+    return SqlLedger.open(url)
 
 
 class Provider(threading.Thread):
@@ -117,7 +117,7 @@ class Provider(threading.Thread):
 
 def spend(url: str, port: int, number: int, caps: dict[str, int]) -> None:
     """Hold, call and settle until killed, or until a cap ends it."""
-    ledger, owner = SqlLedger.postgres(url), f"process-{number}"
+    ledger, owner = SqlLedger.open(url), f"process-{number}"
     ledger.recover(0.0, owner)  # what the process before it left
     wanted = {name: cap for name, cap in caps.items() if name in {"total", f"key:{number % 4}"}}
     with socket.create_connection(("127.0.0.1", port)) as provider:
@@ -206,7 +206,7 @@ def main() -> None:
         memory = MemoryLedger()
         show("memory", "a key's own", 1, rate(memory, 1, 20_000, own))
         show("memory", "a key's, a day's, the total", 1, rate(memory, 1, 20_000, total))
-        ledger = SqlLedger.sqlite(folder / "ledger.db")
+        ledger = SqlLedger.open(f"sqlite:///{folder / 'ledger.db'}")
         show("SQLite, synchronous", "a key's own", 1, rate(ledger, 1, 100, own))
         ledger.close()
         if asked.postgres:

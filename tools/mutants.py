@@ -48,7 +48,8 @@ ROOMS: Mapping[str, Sequence[str]] = {
     ],
     "guard": ["cascade/providers/guard.py", "cascade/resilience/retry.py"],
     "ledger": [
-        *(f"cascade/budget/{name}.py" for name in ("caps", "charges", "database", "sql_ledger", "tokens")),
+        *(f"cascade/budget/{name}.py" for name in ("caps", "charges", "database", "tokens")),
+        "cascade/records/ledger.py",
         "cascade/serving/spending.py",
     ],
     "reading": ["cascade/providers/reading.py", "cascade/providers/assembling.py", "cascade/chat_faults.py"],
@@ -71,7 +72,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "caps": ["tests/unit/budget/test_caps.py", "tests/unit/serving/test_spending.py"],
     "charges": ["tests/unit/budget", "tests/unit/test_engine.py"],
     "database": ["tests/unit/budget/test_caps.py"],
-    "sql_ledger": ["tests/unit/budget/test_caps.py"],
+    "ledger": ["tests/unit/budget/test_caps.py"],
     "tokens": ["tests/unit/budget/test_tokens.py"],
     "spending": ["tests/unit/serving/test_spending.py"],
     "reading": ["tests/unit/providers/test_reading.py", "tests/unit/providers/test_fake.py"],

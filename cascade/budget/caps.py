@@ -1,7 +1,7 @@
 """Caps on many requests together: a ledger of accounts, each with money spent and money held.
 
 Before a call its highest price is held on every account that has a cap; after it the real cost is booked and the hold
-ends. `MemoryLedger` serves one process, `sql_ledger` any number of them. Amounts are integer nano-dollars.
+ends. `MemoryLedger` serves one process, `records.ledger` any number of them. Amounts are integer nano-dollars.
 """
 
 from __future__ import annotations
@@ -58,14 +58,10 @@ class Refused(NamedTuple):
         return self.stands.held > 0
 
 
-class LedgerDownError(Exception):
-    """The ledger's database cannot be reached; the message is the class of the driver's error."""
-
-
 class Ledger(Protocol):
     """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
 
-    Each raises LedgerDownError if its database cannot be reached.
+    Each raises StoreError if its database cannot be reached.
     """
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:

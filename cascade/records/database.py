@@ -70,6 +70,23 @@ feedback = sa.Table(
     sa.Column("created_at", sa.Text, nullable=False),
 )
 
+accounts = sa.Table(
+    "cascade_accounts",
+    metadata,
+    sa.Column("name", sa.Text, primary_key=True),
+    sa.Column("spent", sa.BigInteger, nullable=False),
+    sa.Column("held", sa.BigInteger, nullable=False),
+)
+holds = sa.Table(
+    "cascade_holds",
+    metadata,
+    sa.Column("id", sa.Text, primary_key=True),
+    sa.Column("amount", sa.BigInteger, nullable=False),
+    sa.Column("accounts", sa.Text, nullable=False),
+    sa.Column("owner", sa.Text, nullable=False),
+    sa.Column("expires_s", sa.Double, nullable=False),
+)
+
 
 class Database:
     """The tables of a store, and transactions on them. Threads may share it. Close it.

@@ -15,9 +15,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cascade.budget.caps import Caps, Hold, Ledger, LedgerDownError, MemoryLedger, Refused, ends_s, new_id
+from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, CascadeError, ProviderError
+from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.resilience.halting import Deadline, Halt
 from cascade.types import Call, Completion, Request, TextDelta
@@ -87,7 +87,7 @@ class Spending:
             found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
             if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
                 return self.ledger.reserve(amount, wanted, self.owner, expires_s)
-        except LedgerDownError as error:
+        except StoreError as error:
             raise _down(str(error)) from None
         return found
 
@@ -122,7 +122,7 @@ class Spending:
         """Settle a hold. If the ledger cannot be reached, it is booked in full later; the answer is still served."""
         try:
             self.ledger.settle(hold, cost)
-        except LedgerDownError as error:
+        except StoreError as error:
             logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
 
     def outcome(self, request: Request, replies: Sequence[Completion], error: BaseException | None) -> Call | None:
@@ -249,9 +249,7 @@ class SpendingGuard:
             asked.get_loop().run_in_executor(None, self._spending.give_back, found)
 
 
-def _down(why: str) -> CascadeError:
-    from cascade.errors import StoreError
-
+def _down(why: str) -> StoreError:
     says = f"budget.store cannot be reached ({why}), so no call can be kept under its caps. Try again."
     return StoreError(says, retryable=True)
 
@@ -262,7 +260,6 @@ _WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_
 def _opened(url: str | None) -> Ledger:
     if url is None:
         return MemoryLedger()
-    from cascade.budget.sql_ledger import TABLES, SqlLedger
-    from cascade.records.address import database_at
+    from cascade.records.ledger import SqlLedger
 
-    return SqlLedger(database_at(url, TABLES, "budget.store"))
+    return SqlLedger.open(url)
