@@ -70,7 +70,8 @@ class Certificate:
         losses: how many of them are lost at the threshold; graded losses add up to a fraction.
         level: the probability, over calibrations, at which it was tested; None: on average over calibrations.
         attempts: which attempt it was on these requests, from 1 (`fitting.attempts`); None: unknown.
-        unit: what is drawn at random: a "request", or a "group" of which one request counts.
+        unit: what is drawn at random: a "request", a "group" of which one request counts, or a "conversation" of which
+            every request does.
         covers, name: "all" requests (name ""), those of the "segment" of that name, or those asked at that "level".
         reference: the model with which served answers are compared; None if labels decide what is right.
         comparator: what compares the two answers.
@@ -92,7 +93,7 @@ class Certificate:
     bar: _Threshold = -math.inf
     level: Annotated[float, Field(gt=0, lt=1)] | None = None
     attempts: Annotated[int, Field(ge=1)] | None = None
-    unit: Literal["request", "group"] = "request"
+    unit: Literal["request", "group", "conversation"] = "request"
     covers: Literal["all", "segment", "level"] = "all"
     name: str = ""
     reference: str | None = None
@@ -175,10 +176,11 @@ class Certificate:
 answer served is right, or the reference is wrong too. On at most 5 %, the answer served is wrong, and the reference \
 alone is right.
         """
-        promise, rules, unit = self.promise, self.promise.rules, "requests, one of each group,"
+        promise, rules = self.promise, self.promise.rules
+        units = {"request": "requests", "group": "requests, one of each group,", "conversation": "whole conversations"}
         whose = {"all": "", "segment": f"Segment {self.name}: ", "level": f"Level {self.name}: "}[self.covers]
         sure = "On average" if promise.confidence is None else f"With probability {percent(promise.confidence)}"
-        over = f"over the {self.n:,} {unit if self.unit == 'group' else 'requests'} that prove it"
+        over = f"over the {self.n:,} {units[self.unit]} that prove it"
         share, rest = percent(promise.risk, rest=True), percent(promise.risk)
         compared = "" if self.comparator is None else f", as {self.comparator} compares them"
         silent = "" if self.bar == -math.inf else ", or nothing is served"

@@ -347,7 +347,7 @@ def _directory(
         *(sha256_of(certify), bare.policy_sha256, datetime.now(UTC).date().isoformat()),
         level=page["level"],
         attempts=page["look"],
-        unit="group",
+        unit="conversation",
         reference=None if truth is None else truth.reference,
         comparator=observed.comparator,
         made_for=made,

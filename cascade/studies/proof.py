@@ -58,7 +58,7 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
         f"{shared} requests that certify it also made it" if shared else "no request that made the policy certifies it"
     )
     yield Check("seen", not shared, text)
-    if first.unit == "group":
+    if first.unit == "conversation":
         yield Check("threshold", True, "it was tested on whole conversations, which no log has; audits watch it")
         return
     mine = logged.take(among(logged, requests.certified))

@@ -58,11 +58,17 @@ def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path
     assert json.loads(cli("verify", "policy", log, "--json").out)["ok"] is False
 
 
-def test_other_data_under_the_same_questions_are_3(cli: Cli, log: str, tmp_path: Path) -> None:
-    changed = write(tmp_path / "changed.jsonl", hard_rows(99, range(0, 42, 2)))
-    ran = cli("verify", "policy", changed, "--json")
-    assert ran.code == 3
-    assert not checks(ran)["threshold"]["ok"]
+@pytest.mark.parametrize("grouped", [False, True])
+def test_other_data_under_the_same_questions_are_3(cli: Cli, tmp_path: Path, grouped: bool) -> None:
+    for name, hard in (("log", range(0, 40, 2)), ("changed", range(0, 42, 2))):
+        rows = hard_rows(99, hard)
+        names = [*dict.fromkeys(row["episode_id"] for row in rows)]
+        groups = {one: f"group {number // 2}" if grouped else None for number, one in enumerate(names)}
+        write(tmp_path / f"{name}.jsonl", [{**row, "group": groups[row["episode_id"]]} for row in rows])
+    assert cli("fit", "log.jsonl", *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
+    assert cli("verify", "policy", "log.jsonl").code == 0
+    ran = cli("verify", "policy", "changed.jsonl", "--json")
+    assert (ran.code, checks(ran)["threshold"]["ok"]) == (3, False)
 
 
 def test_fresh_questions_refute_or_do_not(cli: Cli, log: str, tmp_path: Path) -> None:
