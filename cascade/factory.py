@@ -73,7 +73,7 @@ def build_standins(config: CascadeConfig) -> Standins:
     """Return the configured stand-ins of models."""
     use = {name: _use(entry) for name, entry in config.models.items()}
     down = {one.model: tuple([use[name] for name in one.fallbacks]) for one in config.models.values() if one.fallbacks}
-    poor = use[config.strategy.places[0]] if config.budget.on_exhausted == "base_only" else None
+    poor = use[config.strategy.entries[0]] if config.budget.on_exhausted == "base_only" else None
     return Standins(down, poor)
 
 
@@ -132,9 +132,7 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
         yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
     given = {*strategy.given, *LENGTHS}
     yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in given)
-    if takes is not None and takes.calls and not strategy.has_calls:
-        yield f"policy: it decides before each call, and the {strategy.kind} strategy has no single calls"
-    elif takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts or takes.calls):
+    if takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts):
         yield f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts"
 
 

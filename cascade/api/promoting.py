@@ -202,7 +202,7 @@ class _Looking:
         """Read the traces of drawn requests."""
         url = traces_url(self.config.traces)
         assert url is not None  # noqa: S101 - `modes_url` has looked
-        models = [self.config.models[name].model for name in self.config.strategy.places]
+        models = [self.config.models[name].model for name in self.config.strategy.entries]
         with Store.open(url, read_only=True) as traces:
             return DrawnRows(traces.read({"walk": "null"}), drawn, models, self.settings)
 

@@ -180,7 +180,7 @@ class Collector:
         strategy = build_strategy(config)
         everything = RecordedBaseline(None, strategy, None)
         self._walks = (everything, *baselines)
-        self._may_lack = config.strategy.has_calls
+        self._may_lack = config.strategy.has_parts
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()

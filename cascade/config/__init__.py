@@ -107,7 +107,7 @@ class CascadeConfig(Section):
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield the reasons why a configuration's policy and strategy do not work together."""
     strategy = config.strategy
-    for name in strategy.places:
+    for name in strategy.entries:
         if name not in config.models:
             yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
     yield from config.policy.problems(strategy)

@@ -26,7 +26,7 @@ class StrategyConfig(KindSection):
     """The settings of a strategy, its properties that are known before it is built, and how it is built.
 
     A configuration names the class by its entry point in the group `cascade.strategies`, or as "module:Class". A
-    subclass adds its settings, defines `places`, `horizon` and `build`, and declares its signals.
+    subclass adds its settings, defines `entries`, `horizon` and `build`, and declares its signals.
 
     Attributes:
         prompts: the folder of its prompt files; None for the shipped ones.
@@ -35,8 +35,6 @@ class StrategyConfig(KindSection):
             signal is refused.
         fitting_policy: the settings of the policy that serves if the configuration names none.
         has_reference: whether a policy can ask its reference alone (`Takes.reference`).
-        has_parts: whether a policy can take some of its steps and leave out others (`Takes.steps`).
-        has_calls: whether a policy can decide before each call which one is bought next (`Takes.calls`).
         baselines: the names of other methods that `collect` can log beside its steps (`baseline`).
     """
 
@@ -45,13 +43,11 @@ class StrategyConfig(KindSection):
     signals: ClassVar[frozenset[str]] = frozenset()
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
     has_reference: ClassVar[bool] = False
-    has_parts: ClassVar[bool] = False
-    has_calls: ClassVar[bool] = False
     baselines: ClassVar[tuple[str, ...]] = ()
 
     @property
     @abstractmethod
-    def places(self) -> tuple[str, ...]:
+    def entries(self) -> tuple[str, ...]:
         """The entries under `models` that it needs."""
 
     @property
@@ -72,6 +68,11 @@ class StrategyConfig(KindSection):
     def no_chat(self) -> str | None:
         """Why it cannot answer chat requests, which are all that a server gets; None if it can."""
         return f"{self.kind} answers no chat requests"
+
+    @property
+    def has_parts(self) -> bool:
+        """Whether each step is a call that a policy can leave out (`Takes.steps`) or buy next (`Takes.calls`)."""
+        return False
 
     @property
     def given(self) -> frozenset[str]:
@@ -106,9 +107,9 @@ class StrategyConfig(KindSection):
         ours = made.__module__.partition(".")[0] == __name__.partition(".")[0]
         return {} if ours else {f"the strategy {self.kind}": file_of(f"{made.__module__}:{made.__qualname__}")}
 
-    def role(self, place: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
+    def role(self, entry: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
         """Return the name in a log of the model of an entry under `models`: by default the entry's name."""
-        return place
+        return entry
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:  # noqa: ARG002 - for settings that name models
         """Return the settings that a certificate names, as JSON values: all but the folder of prompts."""
@@ -130,7 +131,7 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
         "base_guide": "cascade.plans.presets:BaseGuideConfig",
         "ladder": "cascade.plans.presets:LadderConfig",
         "exit": "cascade.plans.presets:ExitConfig",
-        "nodes": "cascade.plans.listed:NodesConfig",
+        "nodes": "cascade.plans.presets:NodesConfig",
         "verified": "cascade.plans.verify:VerifiedConfig",
     },
     subclass_of(StrategyConfig),

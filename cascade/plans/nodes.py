@@ -16,8 +16,7 @@ from cascade.errors import ProviderError, UsageError
 from cascade.matching.requests import agreement
 from cascade.plans import form
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
-from cascade.plans.decide import decided_fields, read_action, read_exit
-from cascade.plans.judge import PLAINLY, VerdictSettings
+from cascade.plans.judge import PLAINLY, VerdictSettings, decided_fields, read_action, read_exit
 from cascade.plans.prompts import Prompts, load
 from cascade.plans.verdict import NO_VERDICT, Verdict
 from cascade.policies.base import Takes

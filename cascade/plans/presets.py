@@ -1,13 +1,15 @@
-"""The plans that are built in, as lists of nodes, with their settings: a ladder, rounds of base and guide, LLM-exit."""
+"""The plans that are built in, as lists of nodes, and their settings: a ladder, rounds, LLM-exit, a list."""
 
 from __future__ import annotations
 
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
+from cascade.checks import did_you_mean, shown_name
+from cascade.errors import ConfigError
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans.base import ModelUse
 from cascade.plans.config import StrategyConfig
@@ -15,6 +17,7 @@ from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
 from cascade.plans.nodes import JUDGING, Node, Plan, reference_of, steps_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+from cascade.section import Section
 
 Decider: TypeAlias = Literal["base", "guide"]
 
@@ -45,6 +48,8 @@ class _Entries(dict[str, ModelUse]):
 class PlanConfig(StrategyConfig):
     """The settings of a plan. A kind lists its nodes; what else must be known before it is built follows from them."""
 
+    has_reference = True
+
     @abstractmethod
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
         """Return the nodes, with how each model is asked by its entry under `models`."""
@@ -63,7 +68,12 @@ class PlanConfig(StrategyConfig):
         return any(node.joins for node in self._nodes)
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def has_parts(self) -> bool:
+        """Whether each step has one node, so that a policy can leave it out."""
+        return not self.is_joint
+
+    @property
+    def entries(self) -> tuple[str, ...]:
         """The entries under `models` that it needs, the reference's last."""
         nodes, last = self._nodes, reference_of(self._nodes).use.name
         return (*dict.fromkeys(node.use.name for node in nodes if not node.free and node.use.name != last), last)
@@ -94,15 +104,15 @@ class PlanConfig(StrategyConfig):
         """Return the plan."""
         return Plan(tuple(self.listed(uses)), prompts, tuple(self.listed_for_chat(uses)))
 
-    def role(self, place: str, model: str) -> str:
+    def role(self, entry: str, model: str) -> str:
         """Return the entry's name in rounds, else the model's own: the same model in another entry is the same."""
-        return place if self.is_joint else model
+        return entry if self.is_joint else model
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
         """Return the settings, and the nodes with the models by their own names, where each is a step."""
         if self.is_joint:
             return super().described(roles)
-        own = dict(zip(self.places, roles, strict=True))
+        own = dict(zip(self.entries, roles, strict=True))
         nodes = [
             {"name": own.get(node.name, node.name), "model": own.get(node.use.name, node.use.name)}
             | {"purpose": node.purpose, "parents": list(node.parents)}
@@ -113,7 +123,7 @@ class PlanConfig(StrategyConfig):
 
     def step_roles(self, roles: Sequence[str]) -> list[str] | None:
         """Return the model of each step; None in rounds."""
-        own = dict(zip(self.places, roles, strict=True))
+        own = dict(zip(self.entries, roles, strict=True))
         return None if self.is_joint else [own.get(node.use.name, node.use.name) for node in self._nodes]
 
 
@@ -129,10 +139,6 @@ class RungsConfig(PlanConfig):
     """A list of models, cheapest first, named as under `models`."""
 
     models: tuple[str, ...] = Field(min_length=1)
-
-    has_reference = True
-    has_parts = True
-    has_calls = True
 
     @field_validator("models")
     @classmethod
@@ -174,7 +180,6 @@ class BaseGuideConfig(PlanConfig):
     decider: Decider | None = None
 
     candidates = ("base", "guide")
-    has_reference = True
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
@@ -227,3 +232,88 @@ class ExitConfig(PlanConfig):
             nodes.append(Node(self.model, uses[self.model], "answer", earlier))
             nodes.append(Node(self.model, uses[self.model], "exit", joins=True))
         return nodes
+
+
+class NodeConfig(Section):
+    """A node: its name, the entry under `models` that is asked, the purpose, and the nodes that it reads."""
+
+    name: str = Field(min_length=1)
+    model: str
+    purpose: Literal["answer", "sample", "judge", "verify", "outright"] = "answer"
+    parents: tuple[str, ...] = ()
+
+
+class NodesConfig(PlanConfig):
+    """A list of nodes, each one call, bought one after another until the policy stops."""
+
+    kind: Literal["nodes"]
+    nodes: tuple[NodeConfig, ...] = Field(min_length=1)
+
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+
+    @field_validator("nodes")
+    @classmethod
+    def _can_be_bought(cls, value: tuple[NodeConfig, ...]) -> tuple[NodeConfig, ...]:
+        problems = list(_problems(value))
+        if problems:
+            raise ValueError("\n".join(problems))  # one problem a line: `config.problems` separates them again
+        return value
+
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+        """Return the nodes."""
+        number = {node.name: place for place, node in enumerate(self.nodes, 1)}
+        return [
+            Node(node.name, uses[node.model], node.purpose, tuple(sorted(number[parent] for parent in node.parents)))
+            for node in self.nodes
+        ]
+
+    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Plan:
+        """Return the plan.
+
+        Raises:
+            ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
+        """
+        fixed = [node.name for node in self.nodes if node.purpose == "sample" and not uses[node.model].temperature]
+        if fixed:
+            needs = "a sample needs a model with a temperature above 0"
+            raise ConfigError([f"strategy.nodes: {', '.join(fixed)}: {needs}"])
+        return super().build(uses, prompts)
+
+
+def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
+    names, earlier = [node.name for node in nodes], dict[str, NodeConfig]()
+    for node in nodes:
+        if node.name in earlier:
+            yield f"{node.name} is named more than once"
+        if node.name != node.name.strip() or not node.name.isprintable():
+            yield f"{node.name!r}: a name must not begin or end with a space, or have a line break"
+        unknown = [parent for parent in node.parents if parent not in earlier]
+        for parent in unknown:
+            yield f"{node.name}: {_unreadable(parent, node, names, earlier)}"
+        if not unknown:
+            yield from _parent_problems(node, [earlier[parent] for parent in node.parents])
+        earlier[node.name] = node
+    if nodes[-1].purpose in JUDGING or nodes[-1].parents:
+        yield (
+            f"{nodes[-1].name}: the last node is the reference: an answer without parents, as in "
+            "{name: guide, model: guide, purpose: outright}"
+        )
+
+
+def _unreadable(parent: str, node: NodeConfig, names: Sequence[str], earlier: Iterable[str]) -> str:
+    if parent == node.name:
+        return "it reads itself"
+    if parent in names:
+        return f"it reads {parent}, so {parent} must come before it"
+    return f"its parent {shown_name(parent)} is not a node{did_you_mean(parent, earlier)}"
+
+
+def _parent_problems(node: NodeConfig, read: Sequence[NodeConfig]) -> Iterator[str]:
+    answers = sum(parent.purpose not in JUDGING for parent in read)
+    listed = ", ".join(f"{parent.name} ({parent.purpose})" for parent in read) or "none"
+    if node.purpose in JUDGING and (len(read) != 1 or not answers):
+        yield f"{node.name}: purpose {node.purpose} needs one parent, the answer that it judges, and this has {listed}"
+    elif node.purpose in {"sample", "outright"} and read:
+        yield f"{node.name}: a node of purpose {node.purpose} cannot read other nodes; use purpose: answer"
+    elif read and node.purpose == "answer" and not answers:
+        yield f"{node.name}: an answer that reads others needs an answer among its parents; here it has {listed}"

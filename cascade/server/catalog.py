@@ -67,7 +67,7 @@ class Catalog:
         problems = list(_problems(config))
         if problems:
             raise ConfigError(problems)
-        ladder = tuple(config.models[place].model for place in config.strategy.places)
+        ladder = tuple(config.models[entry].model for entry in config.strategy.entries)
         others = dict.fromkeys(entry.model for entry in config.models.values() if entry.model not in ladder)
         places = {place: entry.model for place, entry in config.models.items()}
         return cls(config.server.name, ladder, tuple(others), tuple(levels), places)

@@ -39,8 +39,8 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
             on the disk now.
     """
     strategy, prices = config.strategy, config.prices()
-    roles = [strategy.role(place, config.models[place].model) for place in strategy.places]
-    used = {role: config.models[place] for place, role in zip(strategy.places, roles, strict=True)}
+    roles = [strategy.role(entry, config.models[entry].model) for entry in strategy.entries]
+    used = {role: config.models[entry] for entry, role in zip(strategy.entries, roles, strict=True)}
     texts, limit = asdict(templates or load(strategy.prompts)), config.limits.context_chars
     files = _own_files(config, list(used.values()))
     return {

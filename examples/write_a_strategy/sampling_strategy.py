@@ -56,7 +56,7 @@ class SamplingConfig(StrategyConfig):
     fitting_policy = {"kind": "fixed", "depth": 1}
 
     @property
-    def places(self) -> tuple[str, ...]:
+    def entries(self) -> tuple[str, ...]:
         """The entries under `models` that it needs."""
         return (self.model,)
 

@@ -195,7 +195,7 @@ class Parrot(Strategy):
 
 
 class ParrotConfig(StrategyConfig):
-    places: ClassVar[tuple[str, ...]] = ()
+    entries: ClassVar[tuple[str, ...]] = ()
     horizon: ClassVar[int] = 2
 
     def build(self, uses, prompts):

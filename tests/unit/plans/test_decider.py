@@ -11,7 +11,7 @@ from cases import each
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.decide import read_action
+from cascade.plans.judge import read_action
 from cascade.plans.nodes import Plan
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
