@@ -9,7 +9,8 @@ import typer
 
 from cascade.api.output import plain
 from cascade.cli.main import console, notes
-from cascade.config import load
+from cascade.config import CascadeConfig, load, traces_url
+from cascade.records.address import parse
 
 
 def serve(
@@ -40,10 +41,20 @@ def serve(
     def listening(at: int) -> None:
         address = f"http://{plain(shown)}:{at}/v1"
         notes().print(f"serving {plain(server.name)} at {address}, pages at /ui (Ctrl-C ends)", soft_wrap=True)
+        notes().print(plain(_kept(settings)), soft_wrap=True)
 
     status = running.serve(settings, listening)
     if status is not None and status.answered:
         notes().print(plain(status.describe()), soft_wrap=True)
+
+
+def _kept(settings: CascadeConfig) -> str:
+    """Return where requests are recorded, and what of them."""
+    traces, url = settings.traces, traces_url(settings.traces)
+    if traces is None or url is None:
+        return "records nothing of requests and answers (traces: off)"
+    texts = {"full": "questions and answers as text", "hash": "hashes of texts", "none": "no texts"}[traces.content]
+    return f"records in {parse(url).shown}: {texts}, costs, signals"
 
 
 def _print_key(name: str) -> None:

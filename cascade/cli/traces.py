@@ -207,7 +207,7 @@ def _reading(store: str | None, config: Path) -> Iterator[Store]:
 
 
 def _url(store: str | None, config: Path) -> str:
-    """Return the store to use: the one given, the configuration's, or the user's own file."""
+    """Return the store to use: the one given, the configuration's, or the project's own file."""
     if store is not None:
         return store
     url = traces_url(load(config).traces) if config != _CONFIG or config.exists() else default_traces_url()

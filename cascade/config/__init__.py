@@ -46,12 +46,15 @@ from cascade.errors import ConfigError, UsageError
 from cascade.money import Price, PriceTable
 from cascade.plans import config as strategies
 from cascade.providers import registry
+from cascade.records.address import FOLDER
 from cascade.section import Section
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
 TRACES_VARIABLE = "CASCADE_TRACES"
 """Where traces go if the configuration does not say: a store's URL, or "off"."""
+PROJECT_STORE = f"sqlite:///{FOLDER}/records.db"
+"""The store of a project, in its folder, if nothing says where traces go."""
 
 
 class CascadeConfig(Section):
@@ -202,6 +205,9 @@ def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
     for name, one in (("traces", config.traces), ("modes", config.modes), ("budget", config.budget)):
         if one is not None and one.store is not None:
             changed[name] = one.model_copy(update={"store": _placed(one.store, folder)})
+    traces = config.traces
+    if traces is not None and traces.store is traces.store_env is None and environment(TRACES_VARIABLE) is None:
+        changed["traces"] = traces.model_copy(update={"store": _placed(PROJECT_STORE, folder)})
     review = config.server.review
     if judged := review.model_dump(include={"log", "file", "policy"}, exclude_none=True):
         review = review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
@@ -308,7 +314,8 @@ def modes_url(config: CascadeConfig) -> str | None:
 def traces_url(traces: TracesConfig | None) -> str | None:
     """Return the URL of the trace store; None if traces are off.
 
-    The configuration has priority, then CASCADE_TRACES, then a file in the user's data folder.
+    The configuration has priority, then CASCADE_TRACES, then a file in the project's folder: that
+    of the configuration's file, or the working directory.
 
     Raises:
         ConfigError: the named environment variable is not set, or a variable has no valid store.
@@ -327,9 +334,7 @@ def default_traces_url() -> str | None:
     told = environment(TRACES_VARIABLE)
     if told is not None:
         return None if told.strip().lower() in {"off", "no", "false", "0"} else _store_in(TRACES_VARIABLE, told)
-    import platformdirs
-
-    return f"sqlite:///{Path(platformdirs.user_data_dir('cascade')) / 'traces.db'}"
+    return PROJECT_STORE
 
 
 def _store_named(section: str, variable: str) -> str:

@@ -61,11 +61,15 @@ def application(orchestrator: Orchestrator) -> Edge:
         return _json(catalog.entry(request.path_params["name"]))
 
     async def readyz(_: Request) -> Response:
-        return _json({"status": "ready"}) if ready else _json({"status": "stopping"}, 503)
+        if not ready:
+            return _json({"status": "stopping"}, 503)
+        traces = orchestrator.runtime.traces  # a store that fails stops no request
+        return _json({"status": "ready", "traces": "ok" if traces is None or traces.problem is None else "failing"})
 
     async def counted(_: Request) -> Response:
         text = counts.text(alarm=orchestrator.runtime.alarm is not None)
         text += "" if modes is None else modes.metrics()
+        text += "" if (traces := orchestrator.runtime.traces) is None else metrics.of_traces(traces)
         return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
 
     async def count_tokens(request: Request) -> Response:

@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 from itertools import accumulate
 
 from cascade.money import usd
+from cascade.records.writer import TraceWriter
 from cascade.server.receipt import Receipt
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -96,6 +97,18 @@ class Metrics:
             *_family("alarm", "gauge", "1: audits withdrew a certificate.", [({}, int(alarm))]),
         ]
         return "\n".join(lines) + "\n"
+
+
+def of_traces(writer: TraceWriter) -> str:
+    """Return the counts of the answers that were recorded."""
+    counts = writer.counts
+    lines = [
+        *_family("traces_written_total", "counter", "Answers in the traces.", [({}, counts.written)]),
+        *_family("traces_lost_total", "counter", "Answers that could not be recorded.", [({}, counts.lost)]),
+        *_family("traces_waiting", "gauge", "Answers that wait for the store.", [({}, counts.waiting)]),
+        *_family("traces_failing", "gauge", "1: the last write failed.", [({}, int(writer.problem is not None))]),
+    ]
+    return "\n".join(lines) + "\n"
 
 
 def _family(

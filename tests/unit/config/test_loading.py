@@ -479,3 +479,15 @@ def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_
         path.write_text(json.dumps(settings | {"provider": provider, "traces": traces}))
         config = load(path)
         assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)
+
+
+def test_without_a_store_traces_go_beside_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "cascade.yaml").write_text("models: {base: small, guide: large}\n")
+    for value, place in (
+        (None, f"sqlite:///{tmp_path}/.cascade/records.db"),
+        ("sqlite:////told.db", "sqlite:////told.db"),
+    ):
+        monkeypatch.delenv("CASCADE_TRACES", raising=False)
+        if value is not None:
+            monkeypatch.setenv("CASCADE_TRACES", value)
+        assert traces_url(load(tmp_path / "cascade.yaml").traces) == place

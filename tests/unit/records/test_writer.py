@@ -643,16 +643,18 @@ def default_of(monkeypatch: pytest.MonkeyPatch, told: str | None, traces: Any = 
         return None if cascade.runtime.traces is None else cascade.runtime.traces.address.shown
 
 
-def test_by_default_they_go_to_a_file_of_ones_own(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setenv("XDG_DATA_HOME", str(tmp_path / "data"))
+def test_by_default_they_go_to_the_projects_folder_which_git_ignores(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CASCADE_TRACES")
     with Orchestrator("small", "large", provider="fake") as cascade:
         cascade.ask("what?")
-    if sys.platform.startswith("linux"):
-        path = tmp_path / "data" / "cascade" / "traces.db"
-        assert {row["question"] for row in rows_in(f"sqlite:///{path}")} == {"what?"}
-        assert path.stat().st_mode & 0o777 == 0o600
-        assert path.parent.stat().st_mode & 0o777 == 0o700
+    path = tmp_path / ".cascade" / "records.db"
+    assert {row["question"] for row in rows_in(f"sqlite:///{path}")} == {"what?"}
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert path.parent.stat().st_mode & 0o777 == 0o700
+    assert (path.parent / ".gitignore").read_text() == "*\n"
 
 
 def test_the_variable_comes_before_the_default_and_after_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -661,7 +663,7 @@ def test_the_variable_comes_before_the_default_and_after_the_configuration(monke
     assert default_of(monkeypatch, "sqlite:////tmp/told.db") == "sqlite:////tmp/told.db"
     assert default_of(monkeypatch, "off", "sqlite:////tmp/configured.db") == "sqlite:////tmp/configured.db"
     assert default_of(monkeypatch, "sqlite:////tmp/told.db", traces=False) is None
-    assert (default_of(monkeypatch, None) or "").endswith("cascade/traces.db")
+    assert (default_of(monkeypatch, None) or "").endswith(".cascade/records.db")
 
 
 def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -16,8 +16,9 @@ from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import PLAIN, kind_of, seen
-from cascade.errors import RateLimitedError, StreamInterruptedError
+from cascade.errors import RateLimitedError, StoreError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.records.traces import Store
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.access import new_key
 from cascade.serving.made_for import made_for
@@ -301,6 +302,28 @@ async def test_counts_of_what_was_served_and_refused() -> None:
     assert 'cascade_requests_total{model="cascade",served_by="small",status="200"} 1' in response.text
     assert 'cascade_requests_total{model="",served_by="",status="404"} 1' in response.text
     assert "cascade_in_flight 0" in response.text
+
+
+async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failing = True
+
+    def append(store: Store, rows: Any) -> int:
+        if failing:
+            raise StoreError("the store is broken")
+        return whole(store, rows)
+
+    whole = Store.append
+    monkeypatch.setattr(Store, "append", append)
+    settings = {"traces": f"sqlite:///{tmp_path}/traces.db"}
+    served = orchestrator({"small": [SURE, SURE]}, **settings)
+    async with living(served) as client:
+        for failing, state, count in ((True, "failing", 1), (False, "ok", 1)):
+            await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
+            await asyncio.to_thread(served.runtime.flush_traces)
+            assert (await client.get("/readyz")).json() == {"status": "ready", "traces": state}
+            assert f"cascade_traces_lost_total {count}\n" in (await client.get("/metrics")).text
 
 
 async def test_the_openapi_document_names_the_paths_of_modes(tmp_path: Path) -> None:
