@@ -100,7 +100,7 @@ def most_losses(n: int, alpha: float, delta: float) -> int | None:
     (14, None)
     """
     n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
-    return _most(n, as_written(alpha), as_written(delta))
+    return _largest(n, as_written(alpha), as_written(delta))
 
 
 def unspent(n: int, alpha: float, delta: float) -> float:
@@ -115,11 +115,11 @@ def unspent(n: int, alpha: float, delta: float) -> float:
     >>> most_losses(200, 0.1, 0.1), round(lower_tail(14, 200, 0.1), 6), unspent(200, 0.1, 0.1)
     (14, 0.092946, 0.00705382)
     """
-    most = most_losses(n, alpha, delta)
-    if most is None:
+    losses = most_losses(n, alpha, delta)
+    if losses is None:
         return delta
-    left = as_written(delta) - Fraction(lower_tail(most, n, alpha))
-    return max(0, math.floor(left * _NINE_DECIMALS)) / _NINE_DECIMALS
+    rest = as_written(delta) - Fraction(lower_tail(losses, n, alpha))
+    return max(0, math.floor(rest * _NINE_DECIMALS)) / _NINE_DECIMALS
 
 
 def upper_bound(losses: int, n: int, delta: float) -> float:
@@ -218,11 +218,11 @@ def _law(n: int, p: Fraction) -> _Law:
 
 def _float_tail(law: _Law, count: int) -> _Interval:
     """Return bounds on Pr[X ≤ count], 0 ≤ count < n."""
-    place = min(count - law.first, law.below.size - 1)
-    part = float(law.below[place]) if place >= 0 else 0.0
+    index = min(count - law.first, law.below.size - 1)
+    below = float(law.below[index]) if index >= 0 else 0.0
     total = float(law.below[-1])
-    highest = (part * (1 + law.error) + law.dropped) / (total * (1 - law.error))
-    lowest = max(0.0, part * (1 - law.error) - law.dropped) / (total * (1 + law.error) + law.dropped)
+    highest = (below * (1 + law.error) + law.dropped) / (total * (1 - law.error))
+    lowest = max(0.0, below * (1 - law.error) - law.dropped) / (total * (1 + law.error) + law.dropped)
     return _Interval(lowest * (1 - law.error), min(1.0, highest * (1 + law.error)))
 
 
@@ -235,9 +235,9 @@ def _tail(count: int, n: int, p: Fraction) -> _Interval:
 
 def _at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
     """Return whether Pr[Bin(n, p) ≤ count] ≤ level; False if that cannot be decided."""
-    found = _tail(count, n, p)
-    if found.highest <= level or found.lowest > level:
-        return found.highest <= level
+    tail = _tail(count, n, p)
+    if tail.highest <= level or tail.lowest > level:
+        return tail.highest <= level
     if n * p.denominator.bit_length() * (count + 1) > _EXACT_WORK:
         return False
     return _exact_at_most(count, n, p, level)
@@ -254,7 +254,7 @@ def _exact_at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:
 
 
 @lru_cache(maxsize=4096)
-def _most(n: int, p: Fraction, level: Fraction) -> int | None:
+def _largest(n: int, p: Fraction, level: Fraction) -> int | None:
     low, high = -1, n  # low is proven, or −1; high is not proven: n losses or fewer are certain
     while high - low > 1:
         middle = (low + high) // 2

@@ -35,12 +35,12 @@ ID_LENGTH = 16
 _FLOATS = ("kappa", "bar", "losses")
 
 
-def _promised(given: Any, read: Callable[[Any], Promise]) -> Promise:
-    module, place, _ = str(given.get("kind") if isinstance(given, dict) else "").partition(":")
-    if place and module not in sys.modules:
+def _promised(document: Any, read: Callable[[Any], Promise]) -> Promise:
+    module, attribute, _ = str(document.get("kind") if isinstance(document, dict) else "").partition(":")
+    if attribute and module not in sys.modules:
         raise ValueError(f"kind: a file imports no code, so import {module} before, or install it with an entry point")
     try:
-        return read(given)
+        return read(document)
     except UsageError as error:
         raise ValueError(str(error)) from None
 
@@ -130,11 +130,11 @@ class Certificate:
             ConfigError: lists every problem: a field that is missing, unknown or of another type, an impossible value,
                 or an id that the other fields do not give.
         """
-        given = dict(document) if isinstance(document, dict) else {}
-        signed = given.pop("id", None)
-        missing = [f"{each.name}: is missing" for each in fields(cls) if each.name not in given]
+        values = dict(document) if isinstance(document, dict) else {}
+        signed = values.pop("id", None)
+        missing = [f"{entry.name}: is missing" for entry in fields(cls) if entry.name not in values]
         try:
-            certificate = _READER.validate_json(canonical(given))
+            certificate = _READER.validate_json(canonical(values))
         except ValidationError as error:
             raise ConfigError(dict.fromkeys([*missing, *problems_of(error)]), source) from None
         problems = missing or list(_value_problems(certificate))
@@ -148,22 +148,22 @@ class Certificate:
         """Whether it holds no more on a day."""
         return self.expires is not None and today.isoformat() > self.expires
 
-    def shortfalls(self, wanted: Promise) -> list[str]:
+    def shortfalls(self, target: Promise) -> list[str]:
         """Return, in words, where it promises less than is wanted; empty if it promises enough.
 
         A smaller risk, or a higher confidence, is enough. So is a confidence where a promise on average is wanted, if
         few enough are lost, which is so unless the confidence is low.
         """
         has, short = self.promise, []
-        if has.kind != wanted.kind:
-            short.append(f"it promises {has.kind}, and {wanted.kind} is wanted")
-        if has.risk > wanted.risk:
-            short.append(f"its risk is {has.risk:g}, and {wanted.risk:g} is wanted")
-        if wanted.confidence is not None and (has.confidence or 0.0) < wanted.confidence:
+        if has.kind != target.kind:
+            short.append(f"it promises {has.kind}, and {target.kind} is wanted")
+        if has.risk > target.risk:
+            short.append(f"its risk is {has.risk:g}, and {target.risk:g} is wanted")
+        if target.confidence is not None and (has.confidence or 0.0) < target.confidence:
             ours = "none, as it holds on average" if has.confidence is None else f"{has.confidence:g}"
-            short.append(f"its confidence is {ours}, and {wanted.confidence:g} is wanted")
+            short.append(f"its confidence is {ours}, and {target.confidence:g} is wanted")
         lost = Fraction(self.losses) + 1
-        if wanted.confidence is None and has.confidence is not None and lost > Fraction(repr(has.risk)) * (self.n + 1):
+        if target.confidence is None and has.confidence is not None and lost > Fraction(repr(has.risk)) * (self.n + 1):
             short.append(f"it holds with confidence {has.confidence:g}, not on average over calibrations")
         return short
 
@@ -207,7 +207,7 @@ def digest(document: Any) -> str:
 
 def plain(record: DataclassInstance) -> dict[str, Any]:
     """Return the fields of a record by name."""
-    return {each.name: getattr(record, each.name) for each in fields(record)}
+    return {attribute.name: getattr(record, attribute.name) for attribute in fields(record)}
 
 
 def _fields_of(certificate: Certificate) -> dict[str, Any]:
@@ -221,8 +221,8 @@ def _fields_of(certificate: Certificate) -> dict[str, Any]:
 
 def problems_of(error: ValidationError) -> list[str]:
     """Return a sentence for each problem of a document: the place in it, and what is wrong."""
-    found = [(".".join(map(str, each["loc"])), each) for each in error.errors(include_url=False)]
-    return [f"{place or 'it'}: {_SAYS.get(each['type'], each['msg'])}" for place, each in found]
+    problems = [(".".join(map(str, problem["loc"])), problem) for problem in error.errors(include_url=False)]
+    return [f"{path or 'it'}: {_SAYS.get(problem['type'], problem['msg'])}" for path, problem in problems]
 
 
 _SAYS = {"missing": "is missing", "unexpected_keyword_argument": "there is no such field"}

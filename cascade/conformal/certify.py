@@ -72,8 +72,8 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     request is answered keeps any promise, and is returned only if none that answers passes.
     """
     level = promise.delta if level is None else level
-    most = most_units(path.n, promise, level)
-    passes = path.loss <= most
+    units = most_units(path.n, promise, level)
+    passes = path.loss <= units
     count = int(np.argmin(np.append(passes, False)))
     if not count:
         return None
@@ -98,8 +98,8 @@ def most_units(n: int, promise: Promise, level: float | None) -> int:
     if promise.confidence is None:
         return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS
     assert level is not None  # noqa: S101 - a confidence has a level
-    most = most_losses(n, promise.tested_risk, level / _times(promise))
-    return -1 if most is None else most * UNITS
+    losses = most_losses(n, promise.tested_risk, level / _times(promise))
+    return -1 if losses is None else losses * UNITS
 
 
 def _times(promise: Promise) -> int:
@@ -126,5 +126,5 @@ def spent(n: int, promise: Promise, level: float) -> float:
     >>> round(spent(200, Promise("regret", 0.1, 0.9), 0.1), 6)
     0.092946
     """
-    most = most_losses(n, promise.tested_risk, level / _times(promise))
-    return 0.0 if most is None else _times(promise) * lower_tail(most, n, promise.tested_risk)
+    losses = most_losses(n, promise.tested_risk, level / _times(promise))
+    return 0.0 if losses is None else _times(promise) * lower_tail(losses, n, promise.tested_risk)

@@ -86,49 +86,49 @@ def certified_for(
             parts stay where there is no configuration, unless the log is of another cascade.
     """
     logged = of_log(log, calls)
-    known = {**(logged if cascade is None else cascade)}
+    recorded = {**(logged if cascade is None else cascade)}
     if cascade is None and earlier is not None and not any(differences(earlier, logged)):
-        known |= {part: value for part, value in earlier.items() if value is not None}
+        recorded |= {name: value for name, value in earlier.items() if value is not None}
     kinds = [calls.kinds.get(name) for name in log.ids]
-    return {**known, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(kinds)}
+    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(kinds)}
 
 
-def differences(then: MadeFor, now: MadeFor, what: str = "the certificate") -> list[str]:
+def differences(then: MadeFor, now: MadeFor, subject: str = "the certificate") -> list[str]:
     """Return the differences between two cascades, a sentence each; `what` is made for the first.
 
     >>> small = {"models": {"base": {"name": "small", "seed": None}}}
     >>> differences(small, {"models": {"base": {"name": "large", "seed": 1}}})
     ['base is large; the certificate was made for small']
     """
-    return [f"{part} is {_shown(new)}; {what} was made for {_shown(old)}" for part, old, new in _compared(then, now)]
+    return [f"{label} is {_text(new)}; {subject} was made for {_text(old)}" for label, old, new in _compared(then, now)]
 
 
 def _compared(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
     """Yield the parts that differ: a label, the value of the first cascade, and that of the second."""
 
-    def both(part: str) -> bool:
-        return then.get(part) is not None and now.get(part) is not None
+    def on_record(name: str) -> bool:
+        return then.get(name) is not None and now.get(name) is not None
 
-    if both("strategy"):  # it names the models of a ladder in their order
+    if on_record("strategy"):  # it names the models of a ladder in their order
         yield from _innermost("strategy", then["strategy"], now["strategy"])
     else:
-        if both("step_models"):
+        if on_record("step_models"):
             yield from _order(then["step_models"], now["step_models"])
-        if both("horizon") and then["horizon"] != now["horizon"]:
+        if on_record("horizon") and then["horizon"] != now["horizon"]:
             yield "the number of steps", then["horizon"], now["horizon"]
-    if both("models"):
+    if on_record("models"):
         yield from _models(then, now)
-    if both("prompts_sha256") and then["prompts_sha256"] != now["prompts_sha256"]:
+    if on_record("prompts_sha256") and then["prompts_sha256"] != now["prompts_sha256"]:
         yield "the hash of the prompts", then["prompts_sha256"][:8], now["prompts_sha256"][:8]
     yield from _by_name(then, now)
 
 
 def _by_name(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
-    for part, (label, unsaid) in _BY_NAME.items():
-        old, new = then.get(part) or {}, now.get(part) or {}
+    for section, (label, unsaid) in _BY_NAME.items():
+        old, new = then.get(section) or {}, now.get(section) or {}
         for name in sorted(old.keys() & new.keys()):
             was, here = old[name], new[name]
-            changed = not {*here} <= {*was} if part == "echoes" else was != here
+            changed = not {*here} <= {*was} if section == "echoes" else was != here
             if changed and not unsaid(was, here):
                 yield label.format(name), was or "unknown", here or "unknown"
 
@@ -136,7 +136,7 @@ def _by_name(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
 def _innermost(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield the innermost values that differ, each with its path. Items of lists are compared if they have names."""
     if _names(old) is not None and _names(old) == _names(new):
-        old, new = ({item["name"]: item for item in items} for items in (old, new))
+        old, new = ({entry["name"]: entry for entry in items} for items in (old, new))
     if isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("kind") == new.get("kind"):
         for name in dict.fromkeys([*old, *new]):
             yield from _innermost(f"{path}.{name}", old.get(name), new.get(name))
@@ -146,9 +146,11 @@ def _innermost(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
 
 def _names(items: Any) -> list[str] | None:
     """Return the names of a list's items; None if it is no list, or an item has none of its own."""
-    if not isinstance(items, list | tuple) or not all(isinstance(item, Mapping) and "name" in item for item in items):
+    if not isinstance(items, list | tuple) or not all(
+        isinstance(entry, Mapping) and "name" in entry for entry in items
+    ):
         return None
-    names = [item["name"] for item in items]
+    names = [entry["name"] for entry in items]
     return names if len({*names}) == len(names) else None
 
 
@@ -176,8 +178,8 @@ def _is_known(settings: Mapping[str, Any]) -> bool:
 
 def _order(old: Sequence[str | None], new: Sequence[str | None]) -> Iterator[tuple[str, Any, Any]]:
     """Yield the orders of the models if the same models answer other steps."""
-    same = len(old) == len(new) and {*old} - {None} == {*new} - {None}
-    if same and any(None not in pair and pair[0] != pair[1] for pair in zip(old, new, strict=True)):
+    same_models = len(old) == len(new) and {*old} - {None} == {*new} - {None}
+    if same_models and any(None not in pair and pair[0] != pair[1] for pair in zip(old, new, strict=True)):
         yield "the order of the models", _in_order(old), _in_order(new)
 
 
@@ -200,7 +202,7 @@ def models_said(cascade: MadeFor) -> str:
     return ", ".join([name if role == name else f"{role} {name}" for role, name in named.items()])
 
 
-def _shown(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a value as text: a price as rates, of a section its kind and of a list its names."""
     if isinstance(value, Mapping) and "input" in value:
         rates = [f"{name} {rate / 1e6:g}" for name, rate in value.items() if rate and isinstance(rate, int)]
@@ -211,7 +213,7 @@ def _shown(value: Any) -> str:
     if isinstance(value, Mapping):
         return str(value.get("kind", value.get("name", dict(value))))
     if isinstance(value, list | tuple):
-        return ", ".join(map(_shown, value)) or "none"
+        return ", ".join(map(_text, value)) or "none"
     return "none" if value is None else str(value)
 
 
@@ -223,7 +225,7 @@ def unknown(cascade: MadeFor) -> list[str]:
     """
     models, strategy = cascade.get("models") or {}, cascade.get("strategy")
     ladder = len(models) > 1 and all(role == model["name"] for role, model in models.items())
-    parts = {
+    lacks = {
         "the strategy": strategy is None,
         "the models": cascade.get("models") is None,
         "the prices": cascade.get("prices") is None,
@@ -232,7 +234,7 @@ def unknown(cascade: MadeFor) -> list[str]:
         "where the models are served": not all((cascade.get("served_by") or {"": None}).values()),
         "the prompts": cascade.get("prompts_sha256") is None,
     }
-    return [part for part, missing in parts.items() if missing]
+    return [name for name, missing in lacks.items() if missing]
 
 
 def renaming(logged: MadeFor, configured: MadeFor) -> str:

@@ -52,8 +52,8 @@ def order(walks: Walks, at_stop: Floats, risk: float, *, abstain: bool = False) 
         opening = _opening(walks, float(kappa[lead[0]]))
     reachable = losses[front] <= n * risk + _FAR * math.sqrt(n * risk * (1 - risk))
     front = front[reachable | (np.arange(front.size) == 0)]
-    kept = _evenly(losses[front], MOST_POINTS - len(opening) - lead.size + 1)
-    return (*opening, *(Point(float(kappa[at])) for at in [*lead[:-1].tolist(), *front[kept].tolist()]))
+    spaced = _evenly(losses[front], MOST_POINTS - len(opening) - lead.size + 1)
+    return (*opening, *(Point(float(kappa[at])) for at in [*lead[:-1].tolist(), *front[spaced].tolist()]))
 
 
 def _thresholds(walks: Walks) -> Floats:
@@ -75,8 +75,8 @@ def _lead(losses: Floats, cost: Ints, first: int) -> Ints:
     """Return at most `_LEAD` thresholds, the most expensive first; the last is the first of the front."""
     fewest = float(losses[first])
     near = np.flatnonzero((cost > cost[first]) & (losses <= fewest + math.sqrt(max(fewest, 1.0))))
-    wanted = np.linspace(int(cost[near[0]]), int(cost[first]), _LEAD)[:-1] if near.size else np.empty(0)
-    chosen = [int(np.abs(cost[near] - each).argmin()) for each in wanted]
+    targets = np.linspace(int(cost[near[0]]), int(cost[first]), _LEAD)[:-1] if near.size else np.empty(0)
+    chosen = [int(np.abs(cost[near] - target).argmin()) for target in targets]
     return np.append(near[np.unique(np.array(chosen, dtype=np.int64))], first)
 
 
@@ -84,19 +84,19 @@ def _opening(walks: Walks, kappa: float) -> list[Point]:
     """Return points at one threshold: the first serves nothing, the others more, in about equal steps."""
     rows, stop = np.arange(walks.log.n), walks.stop(kappa)
     sure = np.where(walks.log.open_end[rows, stop], np.nan, walks.sure[rows, stop])
-    known = np.sort(sure[np.isfinite(sure)])[::-1]
-    bars = np.unique(known[_spread(known.size, MOST_POINTS // 2 - 1)])[::-1]
+    finite = np.sort(sure[np.isfinite(sure)])[::-1]
+    bars = np.unique(finite[_spread(finite.size, MOST_POINTS // 2 - 1)])[::-1]
     return [Point(kappa, math.inf), *(Point(kappa, bar) for bar in bars.tolist())]
 
 
-def _spread(size: int, most: int) -> Ints:
-    """Return the indices of at most `most` of `size` items, evenly spread, both ends among them."""
-    return np.unique(np.linspace(0, size - 1, min(size, max(most, 1))).round().astype(np.int64))
+def _spread(size: int, limit: int) -> Ints:
+    """Return the indices of at most `limit` of `size` items, evenly spread, both ends among them."""
+    return np.unique(np.linspace(0, size - 1, min(size, max(limit, 1))).round().astype(np.int64))
 
 
-def _evenly(losses: Floats, most: int) -> Ints:
-    """Return at most `most` places with losses that rise about evenly, the first and the last among them."""
-    if losses.size <= most:
+def _evenly(losses: Floats, limit: int) -> Ints:
+    """Return at most `limit` places with losses that rise about evenly, the first and the last among them."""
+    if losses.size <= limit:
         return np.arange(losses.size)
-    wanted = np.linspace(losses[0], losses[-1], most)
-    return np.unique(np.searchsorted(losses, wanted + 0.5, side="right") - 1)
+    targets = np.linspace(losses[0], losses[-1], limit)
+    return np.unique(np.searchsorted(losses, targets + 0.5, side="right") - 1)

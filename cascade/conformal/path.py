@@ -105,8 +105,8 @@ class Walks:
 
         −1 where the log has none: a walk's first node is missing.
         """
-        many = np.count_nonzero(reaches(self.reach, kappa), axis=1)
-        return np.asarray(many - 1, dtype=np.int64)
+        bought = np.count_nonzero(reaches(self.reach, kappa), axis=1)
+        return np.asarray(bought - 1, dtype=np.int64)
 
     @property
     def cost(self) -> Jumps:
@@ -164,18 +164,18 @@ def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
         return onward, np.full(onward.shape, np.inf)
     own = np.where(answers & ~np.isnan(scores.keep), scores.keep, -np.inf)
     open_end, rows = log.open_end, np.arange(log.n)
-    many = np.count_nonzero(log.bought, axis=1)
+    bought = np.count_nonzero(log.bought, axis=1)
     for step in np.unique(steps).tolist():
         at = np.flatnonzero(steps == step)
         last = at[-1]
-        there, score = answers[:, at], own[:, at]
-        best = np.where(there.any(axis=1), np.where(there, score, -np.inf).argmax(axis=1), -1)
+        answered, score = answers[:, at], own[:, at]
+        best = np.where(answered.any(axis=1), np.where(answered, score, -np.inf).argmax(axis=1), -1)
         # Of several answers without a score the first is the best; −∞ for all of them: the first that is there.
-        first = there.argmax(axis=1)
-        best = np.where((best >= 0) & ~there[rows, best], first, best)
-        told = np.where(best >= 0, scores.keep[rows, at[best]], -np.inf)
-        ends = many <= last + 1
-        goes_on = ~ends & ((best < 0) | ~(onward[:, last] <= told))
+        first = answered.argmax(axis=1)
+        best = np.where((best >= 0) & ~answered[rows, best], first, best)
+        score_of_best = np.where(best >= 0, scores.keep[rows, at[best]], -np.inf)
+        ends = bought <= last + 1
+        goes_on = ~ends & ((best < 0) | ~(onward[:, last] <= score_of_best))
         onward[goes_on, last] = np.inf
         chosen = (best >= 0) & ~goes_on & ~open_end[:, last]
         own[rows[chosen], at[best[chosen]]] = np.inf
@@ -194,8 +194,8 @@ def surest(log: Log, confidence: Floats | None = None) -> Ints:
     It is the answer with the highest known confidence; then the one that most nodes gave, then the latest step's, then
     the first. Of the nodes that gave it, the surest stands for it. `confidence`, (n, T), is by default the log's.
     """
-    told = log.confidence if confidence is None else confidence
-    ranked, answers, steps = np.where(np.isnan(told), -1.0, told), log.answers, log.steps
+    sureness = log.confidence if confidence is None else confidence
+    ranked, answers, steps = np.where(np.isnan(sureness), -1.0, sureness), log.answers, log.steps
     best = np.full(log.answer.shape, -1, dtype=np.int64)
     for start in range(0, log.n, _CHUNK):
         rows = slice(start, start + _CHUNK)
@@ -205,21 +205,21 @@ def surest(log: Log, confidence: Floats | None = None) -> Ints:
 
 def _surest(answer: Ints, ranked: Floats, answers: Bools, steps: Ints) -> Ints:
     best = np.full(answer.shape, -1, dtype=np.int64)
-    for many in range(1, steps.size + 1):
-        there, sure = answers[:, :many], ranked[:, None, :many]
-        same = (answer[:, :many, None] == answer[:, None, :many]) & there[:, :, None] & there[:, None, :]
+    for count in range(1, steps.size + 1):
+        answered, sure = answers[:, :count], ranked[:, None, :count]
+        equal = (answer[:, :count, None] == answer[:, None, :count]) & answered[:, :, None] & answered[:, None, :]
         keys = (
-            np.where(same, sure, -np.inf).max(axis=2),
-            same.sum(axis=2),
-            np.where(same, steps[:many], -1).max(axis=2),
-            -np.where(same, np.arange(many), many).min(axis=2),
+            np.where(equal, sure, -np.inf).max(axis=2),
+            equal.sum(axis=2),
+            np.where(equal, steps[:count], -1).max(axis=2),
+            -np.where(equal, np.arange(count), count).min(axis=2),
         )
-        leading = there.copy()
+        leading = answered.copy()
         for key in keys:
             worth = np.where(leading, key, -np.inf)
             leading &= worth == worth.max(axis=1, keepdims=True)
-        chosen = np.where(leading, ranked[:, :many], -np.inf).argmax(axis=1)
-        best[:, many - 1] = np.where(there.any(axis=1), chosen, -1)
+        chosen = np.where(leading, ranked[:, :count], -np.inf).argmax(axis=1)
+        best[:, count - 1] = np.where(answered.any(axis=1), chosen, -1)
     return best
 
 
@@ -253,8 +253,8 @@ def missed_jumps(walks: Walks) -> Jumps:
     right = walks.log.right == 1
     level = np.where(right, walks.keep, -np.inf).max(axis=1)
     level[hopeless(walks.log)] = np.inf
-    one = np.full(walks.log.n, UNITS, dtype=np.int64)
-    return Jumps(one, level[:, None], -one[:, None])
+    lost = np.full(walks.log.n, UNITS, dtype=np.int64)
+    return Jumps(lost, level[:, None], -lost[:, None])
 
 
 class Point(NamedTuple):

@@ -133,8 +133,8 @@ class Coverage(Kind):
 
     def loss(self, log: Log) -> Floats:
         """Return 1 until a right answer is bought, if there may be one."""
-        found = np.logical_or.accumulate(log.right == 1, axis=1)
-        return np.where(found | hopeless(log)[:, None], 0.0, 1.0)
+        covered = np.logical_or.accumulate(log.right == 1, axis=1)
+        return np.where(covered | hopeless(log)[:, None], 0.0, 1.0)
 
     def jumps(self, walks: Walks) -> Jumps:
         """Return 1 above the highest threshold at which a right answer is kept."""
@@ -243,8 +243,8 @@ KINDS: Registry[type[Kind]] = Registry(
 @cache
 def kind_of(name: str) -> Kind | None:
     """Return a kind of promise by its name; None if there is none."""
-    found = KINDS.find(name)
-    return None if found is None else found()
+    rules = KINDS.find(name)
+    return None if rules is None else rules()
 
 
 @dataclass(frozen=True, slots=True)

@@ -115,9 +115,9 @@ class Scope:
     def _renamed(self, step: Step) -> Iterator[str]:
         for call in step.calls:
             model, name = call.request.model, None if call.completion is None else call.completion.model
-            known = self.echoes.get(model, ())
-            if name is not None and (name not in known if known else not same_model(model, name)):
-                yield f"{model} answered as {name}; in the log it answered as {' or '.join(known) or 'itself'}"
+            echoes = self.echoes.get(model, ())
+            if name is not None and (name not in echoes if echoes else not same_model(model, name)):
+                yield f"{model} answered as {name}; in the log it answered as {' or '.join(echoes) or 'itself'}"
 
     # --- the steps of a log
 
@@ -130,12 +130,12 @@ class Scope:
         import numpy as np  # what is served without a log does not need it
 
         outside, odd = np.zeros(log.n, dtype=np.bool_), np.zeros(log.n, dtype=np.bool_)
-        for step, many, rows, known in _by_answers(log):
-            rule = self._rule(step, many)
+        for step, answers, rows, signals in _by_answers(log):
+            rule = self._rule(step, answers)
             if rule is None:
                 outside |= rows
                 continue
-            lacking = {name: rows & ~known[name] if name in known else rows for name in self.reads}
+            lacking = {name: rows & ~signals[name] if name in signals else rows for name in self.reads}
             for name in rule.needed:
                 outside |= lacking[name]
             for name in rule.common:
@@ -143,16 +143,16 @@ class Scope:
             odd |= rows & rule.rare
         return outside, odd
 
-    def _rule(self, step: int, many: int) -> _Rule | None:
+    def _rule(self, step: int, answers: int) -> _Rule | None:
         """Return what a step with so many answers needs; None where no request of the log had it."""
         at = self.shown[step - 1] if step <= len(self.shown) else {}
-        counts = at.get(str(many))
+        counts = at.get(str(answers))
         if counts is None:
             return None
-        of, rare = counts["of"], many < usual(at)
-        known = {name: counts["signals"].get(name, 0) for name in self.reads}
-        needed = frozenset([name for name, count in known.items() if count == of])
-        common = frozenset([name for name, count in known.items() if of < 2 * count < 2 * of])
+        of, rare = counts["of"], answers < usual(at)
+        present = {name: counts["signals"].get(name, 0) for name in self.reads}
+        needed = frozenset([name for name, count in present.items() if count == of])
+        common = frozenset([name for name, count in present.items() if of < 2 * count < 2 * of])
         return _Rule(needed, frozenset() if rare else common, rare)
 
     @cached_property
@@ -165,12 +165,14 @@ class Scope:
         if not self.shown:
             return 0, 0
         n = sum(counts["of"] for counts in self.shown[0].values())
-        each = [(step, int(many), counts) for step, at in enumerate(self.shown, 1) for many, counts in at.items()]
-        return min(sum(self._odd_among(*place) for place in each), n), n
+        steps = [
+            (step, int(answers), counts) for step, at in enumerate(self.shown, 1) for answers, counts in at.items()
+        ]
+        return min(sum(self._odd_among(*step_counts) for step_counts in steps), n), n
 
-    def _odd_among(self, step: int, many: int, counts: Mapping[str, Any]) -> int:
+    def _odd_among(self, step: int, answers: int, counts: Mapping[str, Any]) -> int:
         """Return at most how many requests with so many answers at a step were odd."""
-        rule, of = self._rule(step, many), counts["of"]
+        rule, of = self._rule(step, answers), counts["of"]
         return 0 if rule is None else of if rule.rare else sum(of - counts["signals"][name] for name in rule.common)
 
 
@@ -187,8 +189,8 @@ def _is_known(step: Step, name: str) -> bool:
 
 def length(step: Step, name: str) -> int | None:
     """Return one of `LENGTHS`, summed over the calls of a step; None if a count is unknown, or there is no call."""
-    each = [call.completion.usage for call in step.calls if call.completion is not None]
-    counts = [getattr(usage, LENGTHS[name]) for usage in each]
+    usages = [call.completion.usage for call in step.calls if call.completion is not None]
+    counts = [getattr(usage, LENGTHS[name]) for usage in usages]
     return None if not counts or None in counts else sum(counts)
 
 
@@ -198,7 +200,7 @@ def usual(at: Shown) -> int:
     >>> usual({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {}}})
     1
     """
-    return min((-counts["of"], int(many)) for many, counts in at.items())[1]
+    return min((-counts["of"], int(answers)) for answers, counts in at.items())[1]
 
 
 def failures(step: Step) -> list[str]:
@@ -217,10 +219,10 @@ def shown(log: Log) -> list[dict[str, Any]]:
         log: the requests that prove the certificate, with the nodes that the policy buys.
     """
     steps: list[dict[str, Any]] = [{} for _ in dict.fromkeys(node.step for node in log.nodes)]
-    for step, many, rows, known in _by_answers(log):
-        counts = {name: int((have & rows).sum()) for name, have in known.items()}
+    for step, answers, rows, present in _by_answers(log):
+        counts = {name: int((have & rows).sum()) for name, have in present.items()}
         signals = {name: count for name, count in counts.items() if count}
-        steps[step - 1][str(many)] = {"of": int(rows.sum()), "signals": signals}
+        steps[step - 1][str(answers)] = {"of": int(rows.sum()), "signals": signals}
     return steps
 
 
@@ -232,10 +234,10 @@ def _by_answers(log: Log) -> Iterator[tuple[int, int, Bools, Mapping[str, Bools]
     import numpy as np
 
     for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
-        many = log.answers[:, log.steps == log.steps[last]].sum(axis=1)
-        known = {name: ~np.isnan(values[:, last]) for name, values in sorted(log.signals.items())}
-        for number in np.unique(many[log.bought[:, last]]).tolist():
-            yield step, number, log.bought[:, last] & (many == number), known
+        answers = log.answers[:, log.steps == log.steps[last]].sum(axis=1)
+        present = {name: ~np.isnan(values[:, last]) for name, values in sorted(log.signals.items())}
+        for number in np.unique(answers[log.bought[:, last]]).tolist():
+            yield step, number, log.bought[:, last] & (answers == number), present
 
 
 # --- kinds of requests ---
@@ -283,9 +285,9 @@ def kind_of(chat: ChatRequest | None) -> Kind:
         "another format": chat.options.get("response_format") is not None and not chat.wants_json,
         "a system message": any(role in ("system", "developer") for role in roles),
         "several turns": any(role not in ("system", "developer", "user") for role in roles),
-        **dict.fromkeys(_parts(chat), True),
+        **dict.fromkeys(_part_types(chat), True),
     }
-    kind: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, there in properties.items() if there}}
+    kind: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, applies in properties.items() if applies}}
     for name in DRAWN:
         value = chat.options.get(name)
         if value is not None and value != _NEUTRAL.get(name):
@@ -295,12 +297,12 @@ def kind_of(chat: ChatRequest | None) -> Kind:
     return kind
 
 
-def _parts(chat: ChatRequest) -> Iterator[str]:
+def _part_types(chat: ChatRequest) -> Iterator[str]:
     """Yield the content of messages other than text: the types of their parts, as "image parts"."""
     for message in chat.messages:
         content = message.get("content")
-        for part in content if isinstance(content, list | tuple) else ():
-            kind = str(part.get("type") or next(iter(part), "text")) if isinstance(part, Mapping) else "text"
+        for block in content if isinstance(content, list | tuple) else ():
+            kind = str(block.get("type") or next(iter(block), "text")) if isinstance(block, Mapping) else "text"
             if kind not in ("text", "refusal"):
                 yield f"{kind.removeprefix('input_').removesuffix('_url')} parts"
 
@@ -311,11 +313,14 @@ def seen(kinds: Sequence[Kind | None]) -> Seen | None:
     >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
     {'of': 1, 'least': 0.5, 'most': 0.5}
     """
-    known = [kind for kind in kinds if kind is not None]
-    if not known or len(known) < len(kinds):
+    recorded = [kind for kind in kinds if kind is not None]
+    if not recorded or len(recorded) < len(kinds):
         return None
-    names = sorted({name for kind in known for name in kind})
-    return {"of": len(known), "kinds": {name: _range([kind[name] for kind in known if name in kind]) for name in names}}
+    names = sorted({name for kind in recorded for name in kind})
+    return {
+        "of": len(recorded),
+        "kinds": {name: _range([kind[name] for kind in recorded if name in kind]) for name in names},
+    }
 
 
 def _range(values: Sequence[float | str]) -> dict[str, Any]:
@@ -345,15 +350,15 @@ def unlike(kind: Kind, seen: Seen | None) -> Iterator[str]:
         yield f"the request is {form}, and no request of the log is"
         return
     for name, value in kind.items():
-        there = kinds.get(name, {"texts": []})
-        least, most, texts = there.get("least", value), there.get("most", value), there.get("texts", ())
-        shown = f"{name} {format(value, 'g') if isinstance(value, float) else value[:_LONGEST_SHOWN]}".strip()
+        limits = kinds.get(name, {"texts": []})
+        least, largest, texts = limits.get("least", value), limits.get("most", value), limits.get("texts", ())
+        setting = f"{name} {format(value, 'g') if isinstance(value, float) else value[:_LONGEST_SHOWN]}".strip()
         if name in kinds and isinstance(value, float):
-            if not least <= value <= (value if name == _LIMIT else most):
-                yield f"the request has {shown}, and those of the log {least:g} to {most:g}"
+            if not least <= value <= (value if name == _LIMIT else largest):
+                yield f"the request has {setting}, and those of the log {least:g} to {largest:g}"
         elif name != _FORM and texts is not None and value not in texts:
-            yield f"the request has {shown}, and none of the log has"
-    missing = [name for name, there in kinds.items() if there["of"] == seen["of"] and name not in kind]
+            yield f"the request has {setting}, and none of the log has"
+    missing = [name for name, limits in kinds.items() if limits["of"] == seen["of"] and name not in kind]
     yield from (f"the request lacks {name}, which all of the log have" for name in missing if name != _LIMIT)
 
 

@@ -97,14 +97,18 @@ class PolicyDirectory:
     @property
     def levels(self) -> Mapping[str, float]:
         """The risk of each level, the cheapest level (of the largest risk) first; empty without levels."""
-        risks = {name: each.promise.risk for name, each in self.certificates.items() if each.covers == "level"}
+        risks = {
+            name: certificate.promise.risk
+            for name, certificate in self.certificates.items()
+            if certificate.covers == "level"
+        }
         return {name: risks[name] for name in sorted(risks, key=lambda name: -risks[name])}
 
     @property
     def default_level(self) -> str | None:
         """The level that serves by default: the one with the risk that was asked for; None without levels."""
-        asked = None if self.promise is None else self.promise.risk
-        return next((name for name, risk in self.levels.items() if risk == asked), None)
+        promised = None if self.promise is None else self.promise.risk
+        return next((name for name, risk in self.levels.items() if risk == promised), None)
 
     def refuse_other_plan(self, log: Log) -> None:
         """Raise UsageError if a log is of another plan."""
@@ -114,7 +118,7 @@ class PolicyDirectory:
 
     def certified(self, *certificates: Certificate) -> PolicyDirectory:
         """Return it with these certificates instead."""
-        return replace(self, certificates={each.name: each for each in certificates})
+        return replace(self, certificates={certificate.name: certificate for certificate in certificates})
 
     def write(self, folder: str | Path) -> None:
         """Write the directory, all files or none. Equal contents give equal bytes.
@@ -175,7 +179,7 @@ class PolicyDirectory:
     def _certificate_document(self) -> dict[str, Any]:
         return _signed(
             promise=None if self.promise is None else plain(self.promise),
-            certificates={name: each.document for name, each in self.certificates.items()},
+            certificates={name: certificate.document for name, certificate in self.certificates.items()},
             requests={name: list(ids) for name, ids in plain(self.requests).items()},
         )
 
@@ -194,17 +198,17 @@ class PolicyDirectory:
         yield from self._certificate_problems(policy_sha256)
 
     def _certificate_problems(self, policy_sha256: str) -> Iterator[str]:
-        if len({each.covers for each in self.certificates.values()}) > 1:
+        if len({certificate.covers for certificate in self.certificates.values()}) > 1:
             yield f"{CERTIFICATE_FILE}: certificates: they cover all requests, or segments, or levels"
-        for name, each in self.certificates.items():
-            where = f"{CERTIFICATE_FILE}: certificates.{name or 'all'}"
-            if each.name != name:
-                yield f"{where}: it is the certificate of {each.name!r}"
-            if each.policy_sha256 != policy_sha256:
-                yield f"{where}: it is for another policy, or {POLICY_FILE} was changed after it was made"
-            risk = self.promise.risk if self.promise and each.covers != "level" else each.promise.risk
-            if self.promise is None or each.promise != replace(self.promise, risk=risk):
-                yield f"{where}: it promises something else than was asked for"
+        for name, certificate in self.certificates.items():
+            prefix = f"{CERTIFICATE_FILE}: certificates.{name or 'all'}"
+            if certificate.name != name:
+                yield f"{prefix}: it is the certificate of {certificate.name!r}"
+            if certificate.policy_sha256 != policy_sha256:
+                yield f"{prefix}: it is for another policy, or {POLICY_FILE} was changed after it was made"
+            risk = self.promise.risk if self.promise and certificate.covers != "level" else certificate.promise.risk
+            if self.promise is None or certificate.promise != replace(self.promise, risk=risk):
+                yield f"{prefix}: it promises something else than was asked for"
 
 
 class _Strict(BaseModel):
@@ -233,8 +237,8 @@ class _CertificateFile(_Strict):
 
 def _signed(**document: Any) -> dict[str, Any]:
     """Return a document with the format and the hash of everything else."""
-    whole = {"format": FORMAT, **document}
-    return whole | {"sha256": digest(whole)}
+    unsigned = {"format": FORMAT, **document}
+    return unsigned | {"sha256": digest(unsigned)}
 
 
 def _refuse(problems: Iterable[str], source: str | None = None) -> None:
@@ -254,18 +258,18 @@ def is_current(folder: str | Path) -> bool:
 
 
 @contextmanager
-def _noted(problems: list[str], place: str) -> Iterator[None]:
+def _noted(problems: list[str], prefix: str) -> Iterator[None]:
     """Add the problems that a block raises to the others, each with its place."""
     try:
         yield
     except NewerFileError:
         raise
     except ValidationError as error:
-        problems += [f"{place}{problem}" for problem in problems_of(error)]
+        problems += [f"{prefix}{problem}" for problem in problems_of(error)]
     except ConfigError as error:
-        problems += [f"{place}{problem}" for problem in error.problems]
+        problems += [f"{prefix}{problem}" for problem in error.problems]
     except (ValueError, TypeError, LookupError, RecursionError, UsageError) as error:
-        problems.append(f"{place}{type(error).__name__}: {error}")
+        problems.append(f"{prefix}{type(error).__name__}: {error}")
 
 
 def _document(file: Path, form: type[_Form]) -> _Form:
@@ -279,14 +283,14 @@ def _document(file: Path, form: type[_Form]) -> _Form:
 
 def _check_format(document: Any, source: str) -> None:
     """Refuse a document of another format than this release's."""
-    given = document.get("format") if isinstance(document, dict) else None
-    if given == FORMAT:
+    version = document.get("format") if isinstance(document, dict) else None
+    if version == FORMAT:
         return
-    numbers = str(given).split(".")
+    numbers = str(version).split(".")
     if all(map(str.isdecimal, numbers)) and [int(digits) for digits in numbers] > [1, 0]:
-        says = f"a newer release of cascade wrote it (format {given}, and this release reads {FORMAT})"
-        raise NewerFileError([f"{says}. {upgrade_advice()}"], source)
-    old = "it is of a release before 1.0: fit the policy again" if given is None else f"it is {given!r}"
+        reason = f"a newer release of cascade wrote it (format {version}, and this release reads {FORMAT})"
+        raise NewerFileError([f"{reason}. {upgrade_advice()}"], source)
+    old = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
     raise ConfigError([f"format: {old}; this release reads {FORMAT}"])
 
 
@@ -300,17 +304,17 @@ def _policy(written: _PolicyFile, folder: Path) -> Policy:
     assert kind is not None  # noqa: S101 - else a problem
     nodes = None if written.nodes is None else tuple([names.index(name) for name in written.nodes])
     policy = kind.read({**written.settings, "nodes": nodes}, _tensors(written.model_sha256, folder / MODEL_FILE))
-    same = policy.settings() == written.settings and policy.nodes == nodes
-    _refuse([] if same else [f"settings: they are not those of the policy {written.kind!r}"])
+    unchanged = policy.settings() == written.settings and policy.nodes == nodes
+    _refuse([] if unchanged else [f"settings: they are not those of the policy {written.kind!r}"])
     return policy
 
 
-def _tensors(wanted: str | None, file: Path) -> Mapping[str, NDArray[Any]]:
+def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]:
     """Return the numbers of a policy, if it has any."""
-    if wanted is None:
+    if model_sha256 is None:
         return {}
     data = content(file)
-    changed = sha256(data).hexdigest() != wanted
+    changed = sha256(data).hexdigest() != model_sha256
     _refuse([f"model_sha256: {MODEL_FILE} is another file, or was changed after it was made"] if changed else [])
     try:
         return load(data)

@@ -83,12 +83,12 @@ def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
         return log.features.get(name.removeprefix(REQUEST), np.full(log.n, np.nan))
     if name in {"tokens", "cost"}:
         return _so_far(log, nodes, name)
-    if found := _COMPARES.fullmatch(name):
-        one, other = log.answer[:, int(found[1])], log.answer[:, int(found[2])]
-        return _where_comparable(log, (one >= 0) & (other >= 0), np.where(one == other, 1.0, 0.0))
-    if found := _OF_NODE.fullmatch(name):
-        columns = log.confidence if found[1] == "confidence" else log.signals.get(found[1])
-        return np.full(log.n, np.nan) if columns is None else columns[:, int(found[2])]
+    if match := _COMPARES.fullmatch(name):
+        first, second = log.answer[:, int(match[1])], log.answer[:, int(match[2])]
+        return _where_comparable(log, (first >= 0) & (second >= 0), np.where(first == second, 1.0, 0.0))
+    if match := _OF_NODE.fullmatch(name):
+        columns = log.confidence if match[1] == "confidence" else log.signals.get(match[1])
+        return np.full(log.n, np.nan) if columns is None else columns[:, int(match[2])]
     return _counted(log, nodes, name)
 
 
@@ -107,38 +107,38 @@ def _so_far(log: Log, nodes: Sequence[int], name: str) -> Floats:
 def _counted(log: Log, nodes: Sequence[int], name: str) -> Floats:
     """Return `votes` or `different`; unknown without an answer."""
     answer = log.answer[:, list(nodes)]
-    there = answer >= 0
-    same = (answer[:, :, None] == answer[:, None, :]) & there[:, :, None]
-    many = np.count_nonzero(there, axis=1)
+    answered = answer >= 0
+    equal = (answer[:, :, None] == answer[:, None, :]) & answered[:, :, None]
+    count = np.count_nonzero(answered, axis=1)
     if name == "votes":
-        return _where_comparable(log, many > 0, np.count_nonzero(same, axis=1).max(axis=1) / np.maximum(many, 1))
+        return _where_comparable(log, count > 0, np.count_nonzero(equal, axis=1).max(axis=1) / np.maximum(count, 1))
     if name == "different":
-        again = (same & np.tri(len(nodes), k=-1, dtype=np.bool_)).any(axis=2)
-        return _where_comparable(log, many > 0, np.count_nonzero(there & ~again, axis=1).astype(np.float64))
+        repeated = (equal & np.tri(len(nodes), k=-1, dtype=np.bool_)).any(axis=2)
+        return _where_comparable(log, count > 0, np.count_nonzero(answered & ~repeated, axis=1).astype(np.float64))
     raise ValueError(f"features: there is no feature {name!r}")
 
 
-def _where_comparable(log: Log, known: Bools, values: Floats) -> Floats:
-    return np.where(known if log.texts_known is None else known & log.texts_known, values, np.nan)
+def _where_comparable(log: Log, comparable: Bools, values: Floats) -> Floats:
+    return np.where(comparable if log.texts_known is None else comparable & log.texts_known, values, np.nan)
 
 
 # --- what is offered
 
 
-def offered(log: Log, nodes: Sequence[int], most: int = MOST) -> tuple[str, ...]:
-    """Return the names of at most `most` features worth fitting on, the most telling kind first.
+def offered(log: Log, nodes: Sequence[int], limit: int = MOST) -> tuple[str, ...]:
+    """Return the names of at most `limit` features worth fitting on, the most telling kind first.
 
     Left out are those that are seldom known, hardly vary or repeat an earlier one. No outcome is read.
     """
-    kept: dict[str, Floats] = {}
-    some = log.take(np.arange(0, log.n, max(1, log.n // _ROWS)))
+    chosen: dict[str, Floats] = {}
+    sample = log.take(np.arange(0, log.n, max(1, log.n // _ROWS)))
     for name in _candidates(log, nodes):
-        values = _value(some, nodes, name)
-        if _varies(values) and not any(_alike(values, other) for other in kept.values()):
-            kept[name] = values
-            if len(kept) == most:
+        values = _value(sample, nodes, name)
+        if _varies(values) and not any(_alike(values, earlier) for earlier in chosen.values()):
+            chosen[name] = values
+            if len(chosen) == limit:
                 break
-    return tuple(kept)
+    return tuple(chosen)
 
 
 def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
@@ -157,18 +157,18 @@ def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
 
 
 def _varies(values: Floats) -> bool:
-    known = values[np.isfinite(values)]
-    if not known.size or known.size < _LEAST_KNOWN * values.size:
+    finite = values[np.isfinite(values)]
+    if not finite.size or finite.size < _LEAST_KNOWN * values.size:
         return False
-    return float(np.unique(known, return_counts=True)[1].max()) <= _TOO_EQUAL * known.size
+    return float(np.unique(finite, return_counts=True)[1].max()) <= _TOO_EQUAL * finite.size
 
 
-def _alike(one: Floats, other: Floats) -> bool:
+def _alike(first: Floats, second: Floats) -> bool:
     """Whether two features are known for the same requests, and one is almost a multiple of the other."""
-    known = np.isfinite(one)
-    if (known != np.isfinite(other)).any():
+    finite = np.isfinite(first)
+    if (finite != np.isfinite(second)).any():
         return False
-    a, b = one[known] - one[known].mean(), other[known] - other[known].mean()
+    a, b = first[finite] - first[finite].mean(), second[finite] - second[finite].mean()
     return bool(abs((a * b).sum()) > _TOO_ALIKE * np.sqrt((a * a).sum() * (b * b).sum()))
 
 
@@ -223,7 +223,7 @@ def _of_request(request: ChatRequest) -> dict[str, float]:
     roles = [message.get("role") for message in request.messages]
     texts = [text_of(message.get("content")) for message in request.messages]
     schemas = [function_of(tool).get("parameters") for tool in request.tools]
-    known = [schema for schema in schemas if isinstance(schema, Mapping)]
+    objects = [schema for schema in schemas if isinstance(schema, Mapping)]
     return {
         "messages": float(len(roles)),
         "turns": float(roles.count("user")),
@@ -231,14 +231,14 @@ def _of_request(request: ChatRequest) -> dict[str, float]:
             sum([len(text) for role, text in zip(roles, texts, strict=True) if role in {"system", "developer"}])
         ),
         "tools_offered": float(len(request.tools)),
-        "tool_parameters": float(sum([_size(schema.get("properties")) for schema in known])),
-        "tool_required": float(sum([_size(schema.get("required")) for schema in known])),
+        "tool_parameters": float(sum([_size(schema.get("properties")) for schema in objects])),
+        "tool_required": float(sum([_size(schema.get("required")) for schema in objects])),
         "wants_json": float(request.wants_json),
     }
 
 
-def _size(given: object) -> int:
-    return len(given) if isinstance(given, Mapping | list) else 0
+def _size(value: object) -> int:
+    return len(value) if isinstance(value, Mapping | list) else 0
 
 
 @lru_cache(maxsize=256)  # every step of a walk needs the numbers of the same request
@@ -246,19 +246,19 @@ def _of_text(text: str) -> dict[str, float]:
     head = text[:HEAD_CHARS].strip()
     lowered = head.lower()
     words = _WORD.findall(lowered)
-    there, size, many = {*words}, len(head) or 1, len(words) or 1
-    amount = "how" in there and _AMOUNT.search(lowered) is not None
+    distinct, size, count = {*words}, len(head) or 1, len(words) or 1
+    amount = "how" in distinct and _AMOUNT.search(lowered) is not None
     return {
         "characters": float(len(text)),
         "words": float(len(text.split())),
-        "mean_word": sum(map(len, words)) / many,
-        "long_words": sum([len(word) >= _LONG_LETTERS for word in words]) / many,
+        "mean_word": sum(map(len, words)) / count,
+        "long_words": sum([len(word) >= _LONG_LETTERS for word in words]) / count,
         **{name: len(pattern.findall(head)) / size for name, pattern in _SHARES.items()},
         **{name: float(len(pattern.findall(head))) for name, pattern in _COUNTED.items()},
         "lines": float(head.count("\n") + 1),
-        **{name: float(not there.isdisjoint(listed)) for name, listed in _WORDS.items()},
+        **{name: float(not distinct.isdisjoint(listed)) for name, listed in _WORDS.items()},
         "amount": float(amount),
-        "why_how": float(not amount and not there.isdisjoint(_WHY_HOW)),
+        "why_how": float(not amount and not distinct.isdisjoint(_WHY_HOW)),
         "yes_no": float(bool(words) and words[0] in _YES_NO),
     }
 
@@ -295,12 +295,12 @@ class Design:
         d = raw.shape[1]
         centre, scale, low, high = np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d)
         for at in range(d):
-            known = raw[np.isfinite(raw[:, at]), at]
-            if known.size:
-                low[at], high[at] = np.quantile(known, _CLIPPED_AT, method="nearest")
+            finite = raw[np.isfinite(raw[:, at]), at]
+            if finite.size:
+                low[at], high[at] = np.quantile(finite, _CLIPPED_AT, method="nearest")
                 if low[at] == high[at]:
-                    low[at], high[at] = known.min(), known.max()
-                clipped = np.clip(known, low[at], high[at])
+                    low[at], high[at] = finite.min(), finite.max()
+                clipped = np.clip(finite, low[at], high[at])
                 centre[at], scale[at] = clipped.mean(), clipped.std() or 1.0
         return cls(centre, scale, low, high, np.flatnonzero(np.isnan(raw).any(axis=0)))
 

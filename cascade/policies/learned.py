@@ -69,12 +69,12 @@ class Ranks(NamedTuple):
     """
 
     knots: Floats
-    places: Floats
+    heights: Floats
     missing: Ints
 
     def columns(self, raw: Floats) -> list[Floats]:
         """Return the columns of features (n, d), each (n,); 0 for a missing feature."""
-        scaled = [_placed(values, *line) for values, *line in zip(raw.T, self.knots, self.places, strict=True)]
+        scaled = [_placed(values, *line) for values, *line in zip(raw.T, self.knots, self.heights, strict=True)]
         return [*scaled, *(np.isnan(raw[:, at]).astype(np.float64) for at in self.missing.tolist())]
 
     def strange(self, raw: Floats) -> Bools:
@@ -87,24 +87,24 @@ class Ranks(NamedTuple):
 def ranks_of(raw: Floats) -> Ranks:
     """Return the ranks of training features, float64 (n, d), n > 0, NaN where missing."""
     even = np.linspace(0.0, 1.0, KNOTS)
-    knots, places = np.zeros((raw.shape[1], KNOTS)), np.zeros((raw.shape[1], KNOTS))
+    knots, heights = np.zeros((raw.shape[1], KNOTS)), np.zeros((raw.shape[1], KNOTS))
     for at, values in enumerate(raw.T):
-        known = values[np.isfinite(values)]
-        if known.size:
-            knots[at] = np.quantile(known, even)
-            _, same, many = np.unique(knots[at], return_inverse=True, return_counts=True)
-            places[at] = (np.bincount(same, 2 * even - 1) / many)[same]
-    return Ranks(knots, places, np.flatnonzero(np.isnan(raw).any(axis=0)))
+        finite = values[np.isfinite(values)]
+        if finite.size:
+            knots[at] = np.quantile(finite, even)
+            _, tied, ties = np.unique(knots[at], return_inverse=True, return_counts=True)
+            heights[at] = (np.bincount(tied, 2 * even - 1) / ties)[tied]
+    return Ranks(knots, heights, np.flatnonzero(np.isnan(raw).any(axis=0)))
 
 
-def _placed(values: Floats, knots: Floats, places: Floats) -> Floats:
+def _placed(values: Floats, knots: Floats, heights: Floats) -> Floats:
     """Return the places of values between knots, element by element: a row has the bits that it has in a log."""
     unknown = np.isnan(values)
-    known = np.clip(np.where(unknown, knots[0], values), knots[0], knots[-1])
-    above = np.clip(np.searchsorted(knots, known), 1, knots.size - 1)
+    clipped = np.clip(np.where(unknown, knots[0], values), knots[0], knots[-1])
+    above = np.clip(np.searchsorted(knots, clipped), 1, knots.size - 1)
     wide = knots[above] - knots[above - 1]
-    part = np.where(wide > 0, (known - knots[above - 1]) / np.where(wide > 0, wide, 1.0), 1.0)
-    return np.where(unknown, 0.0, places[above - 1] + part * (places[above] - places[above - 1]))
+    share = np.where(wide > 0, (clipped - knots[above - 1]) / np.where(wide > 0, wide, 1.0), 1.0)
+    return np.where(unknown, 0.0, heights[above - 1] + share * (heights[above] - heights[above - 1]))
 
 
 class Rule(NamedTuple):
@@ -121,7 +121,7 @@ class Rule(NamedTuple):
     """
 
     bought: State
-    ahead: State
+    following: State
     features: tuple[str, ...]
     ranks: Ranks
     weights: Floats
@@ -135,7 +135,9 @@ class Rule(NamedTuple):
         for column, weights in zip(self.ranks.columns(raw), self.weights.T, strict=True):
             total = total + column[:, None] * weights
         # A feature that was never missing before would be a guess: go on to the reference, or towards it.
-        total[self.ranks.strange(raw)] = np.where(np.arange(len(self.ahead)) == len(self.ahead) - 1, LARGEST, -LARGEST)
+        total[self.ranks.strange(raw)] = np.where(
+            np.arange(len(self.following)) == len(self.following) - 1, LARGEST, -LARGEST
+        )
         return total
 
 
@@ -181,20 +183,20 @@ class Learned(Policy):
             best = values.argmax(axis=1)
             if state:
                 doubt[rows, len(state) - 1] = ranked((values / rules[state].cost)[np.arange(rows.size), best])
-            waiting += [((*state, node), rows[best == at]) for at, node in enumerate(rules[state].ahead)]
+            waiting += [((*state, node), rows[best == at]) for at, node in enumerate(rules[state].following)]
         filled = _filled(order)
         return Scores(doubt, serve=_served(log, filled, self.right), order=filled)
 
     def settings(self) -> dict[str, Any]:
         """Return the states, what may follow them, and the names of their features."""
-        return {"rules": [[list(rule.bought), list(rule.ahead), list(rule.features)] for rule in self.rules]}
+        return {"rules": [[list(rule.bought), list(rule.following), list(rule.features)] for rule in self.rules]}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
         """Return how often each node was right, and the arrays of each rule by its number."""
         arrays: dict[str, NDArray[Any]] = {"right": self.right}
         for number, rule in enumerate(self.rules):
-            parts = (*rule.ranks, rule.weights, rule.intercept, rule.cost)
-            arrays |= {f"{number}.{name}": part for name, part in zip(_PARTS, parts, strict=True)}
+            values = (*rule.ranks, rule.weights, rule.intercept, rule.cost)
+            arrays |= {f"{number}.{name}": value for name, value in zip(_PARTS, values, strict=True)}
         return arrays
 
     @classmethod
@@ -210,15 +212,16 @@ class Learned(Policy):
         listed = settings.get("rules")
         if not isinstance(listed, list) or not all(map(_is_rule, listed)):
             raise ValueError("rules: each must be a list of nodes, a list of nodes, and a list of features")
-        rules = [_read_rule(tensors, number, parts, problems) for number, parts in enumerate(listed)]
-        known = {rule.bought for rule in rules}
+        rules = [_read_rule(tensors, number, section, problems) for number, section in enumerate(listed)]
+        states_with_rule = {rule.bought for rule in rules}
         problems += [
             f"rules: {list(rule.bought)} is followed by {node}, and no rule says how to go on"
             for rule in rules
-            for node in rule.ahead
-            if not max((-1, *rule.bought)) < node < width or (node < width - 1 and (*rule.bought, node) not in known)
+            for node in rule.following
+            if not max((-1, *rule.bought)) < node < width
+            or (node < width - 1 and (*rule.bought, node) not in states_with_rule)
         ]
-        if () not in known or len(known) < len(rules):
+        if () not in states_with_rule or len(states_with_rule) < len(rules):
             problems.append("rules: every state has one rule, the empty one included")
         if problems:
             raise ValueError("; ".join(problems))
@@ -231,25 +234,25 @@ _PARTS = ("knots", "places", "missing", "weights", "intercept", "cost")
 
 def _is_rule(listed: Any) -> bool:
     """Whether settings have the form of a rule."""
-    if not isinstance(listed, list) or len(listed) != 3 or not all(isinstance(part, list) for part in listed):
+    if not isinstance(listed, list) or len(listed) != 3 or not all(isinstance(field, list) for field in listed):
         return False
-    bought, ahead, features = listed
-    nodes = all(type(node) is int for node in [*bought, *ahead])
-    return bool(ahead) and nodes and all(isinstance(name, str) and is_feature(name, bought) for name in features)
+    bought, following, features = listed
+    nodes = all(type(node) is int for node in [*bought, *following])
+    return bool(following) and nodes and all(isinstance(name, str) and is_feature(name, bought) for name in features)
 
 
 def _read_rule(tensors: Mapping[str, NDArray[Any]], number: int, listed: Sequence[Any], problems: list[str]) -> Rule:
-    bought, ahead, features = map(tuple, listed)
-    d, k = len(features), len(ahead)
+    bought, following, features = map(tuple, listed)
+    d, k = len(features), len(following)
     gaps = tensors[f"{number}.missing"].size if f"{number}.missing" in tensors else 0
     shapes = ((d, KNOTS), (d, KNOTS), (gaps,), (k, d + gaps), (k,), (k,))
-    knots, places, missing, weights, intercept, cost = (
+    knots, heights, missing, weights, intercept, cost = (
         _checked(tensors, f"{number}.{name}", np.int64 if name == "missing" else np.float64, shape, problems)
         for name, shape in zip(_PARTS, shapes, strict=True)
     )
     if not problems and ((np.diff(knots) < 0).any() or (cost <= 0).any() or not {*missing.tolist()} <= {*range(d)}):
         problems.append(f"{number}: its knots must rise, its costs be above 0, and its gaps be those of features")
-    return Rule(bought, ahead, features, Ranks(knots, places, missing), weights, intercept, cost)
+    return Rule(bought, following, features, Ranks(knots, heights, missing), weights, intercept, cost)
 
 
 def _checked(
@@ -266,8 +269,8 @@ def _checked(
 def _filled(order: Ints) -> Ints:
     """Return orders with the nodes that are never bought at their end."""
     lacks = np.ones(order.shape, dtype=np.bool_)
-    rows, places = np.nonzero(order >= 0)
-    lacks[rows, order[rows, places]] = False
+    rows, columns = np.nonzero(order >= 0)
+    lacks[rows, order[rows, columns]] = False
     filled = order.copy()
     filled[order < 0] = np.nonzero(lacks)[1]
     return filled
@@ -275,9 +278,9 @@ def _filled(order: Ints) -> Ints:
 
 def _served(log: Log, order: Ints, right: Floats) -> Ints:
     """Return the place of the answer served after each purchase, int64 (n, T): of the node that is most often right."""
-    there = np.take_along_axis(log.answers, order, axis=1)
-    ranks = np.where(there, right[order], -np.inf)
-    best = there & (ranks == np.maximum.accumulate(ranks, axis=1))
+    answered = np.take_along_axis(log.answers, order, axis=1)
+    ranks = np.where(answered, right[order], -np.inf)
+    best = answered & (ranks == np.maximum.accumulate(ranks, axis=1))
     return np.asarray(np.maximum.accumulate(np.where(best, np.arange(log.width), -1), axis=1), dtype=np.int64)
 
 
@@ -295,11 +298,11 @@ def further(state: State, nodes: Sequence[Node]) -> State:
     """
     width, after = len(nodes), max((-1, *state)) + 1
     reads = [{*range(at)} if node.reads is None else {*node.reads} for at, node in enumerate(nodes)]
-    most = min(reads[-1] - {*state}, default=width - 1 if state else width - 2)
-    ahead = [at for at in range(after, most + 1) if reads[at] <= {*state}]
+    last = min(reads[-1] - {*state}, default=width - 1 if state else width - 2)
+    following = [at for at in range(after, last + 1) if reads[at] <= {*state}]
     if width > ALL_STATES and state:
-        ahead = [at for at in ahead if at in {ahead[0], width - 1}]
-    return tuple(ahead)
+        following = [at for at in following if at in {following[0], width - 1}]
+    return tuple(following)
 
 
 def states(nodes: Sequence[Node]) -> list[State]:
@@ -317,7 +320,7 @@ def states(nodes: Sequence[Node]) -> list[State]:
 class _Stage(NamedTuple):
     """A state's training data: what a rule reads, its centred columns, and the inverse of their penalised products."""
 
-    ahead: State
+    following: State
     features: tuple[str, ...]
     ranks: Ranks
     means: Floats
@@ -357,7 +360,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
     def loss_at(power: float) -> float:
         return _backward(stages, lost, cost, 2.0**power)[1]
 
-    first = float(lost[stages[()].ahead[:1]].mean())
+    first = float(lost[stages[()].following[:1]].mean())
     aim = max(AIM * min(allowed, first), loss_at(HIGH))
     low, high = LOW, HIGH
     for _ in range(HALVINGS):
@@ -366,7 +369,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
     return Learned(_backward(stages, lost, cost, 2.0**high)[0], right)
 
 
-def _stage(log: Log, state: State, ahead: State, signals: Sequence[str] | None) -> _Stage:
+def _stage(log: Log, state: State, following: State, signals: Sequence[str] | None) -> _Stage:
     features = offered(log, state, FEATURES)
     if signals is not None:
         features = tuple([f"{name}@{state[-1]}" for name in signals]) if state else ()
@@ -377,7 +380,7 @@ def _stage(log: Log, state: State, ahead: State, signals: Sequence[str] | None) 
     columns = columns - means
     penalty = PENALTY * columns.shape[1] * np.eye(columns.shape[1])
     return _Stage(
-        ahead, features, ranks, means, columns, np.linalg.inv(np.einsum("ni,nj->ij", columns, columns) + penalty)
+        following, features, ranks, means, columns, np.linalg.inv(np.einsum("ni,nj->ij", columns, columns) + penalty)
     )
 
 
@@ -410,12 +413,12 @@ def _backward(
     walked: dict[State, tuple[Floats, Floats]] = {end: (lost[end], np.zeros(n))}
     rules: list[Rule] = []
     for state, stage in reversed([*stages.items()]):
-        after = [walked[end if node == width - 1 else (*state, node)] for node in stage.ahead]
+        after = [walked[end if node == width - 1 else (*state, node)] for node in stage.following]
         losses = np.stack([loss for loss, _ in after], axis=1)
-        spent = np.stack([rest + cost[:, node] for node, (_, rest) in zip(stage.ahead, after, strict=True)], axis=1)
+        spent = np.stack([rest + cost[:, node] for node, (_, rest) in zip(stage.following, after, strict=True)], axis=1)
         worth = price * (lost[state][:, None] - losses) - spent
         solved = [stage.solve(y) for y in worth.T]
-        weights, intercept = np.stack([part for part, _ in solved]), np.array([part for _, part in solved])
+        weights, intercept = np.stack([slope for slope, _ in solved]), np.array([slope for _, slope in solved])
         values = worth.mean(axis=0) + np.einsum("nj,kj->nk", stage.columns, weights)
         best = values.argmax(axis=1)[:, None]
         stops = (values.max(axis=1) <= 0) & bool(state)
@@ -424,5 +427,5 @@ def _backward(
             np.where(stops, 0.0, np.take_along_axis(spent, best, axis=1)[:, 0]),
         )
         per = np.maximum(spent.mean(axis=0), LEAST_COST)
-        rules.append(Rule(state, stage.ahead, stage.features, stage.ranks, weights, intercept, per))
+        rules.append(Rule(state, stage.following, stage.features, stage.ranks, weights, intercept, per))
     return tuple(reversed(rules)), float(walked[()][0].mean())

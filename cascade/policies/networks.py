@@ -102,14 +102,14 @@ class Scaling(NamedTuple):
     @classmethod
     def of(cls, log: Log, features: Sequence[str], by_step: Sequence[Sequence[str]]) -> Scaling:
         """Return the scaling of a log (`features.Design`); `by_step` has the features that each step reads."""
-        parts = np.zeros((len(cls._fields), len(by_step), len(features)))
+        scaling = np.zeros((len(cls._fields), len(by_step), len(features)))
         for step, (node, names) in enumerate(zip(np.flatnonzero(log.decides).tolist(), by_step, strict=True)):
-            places, rows = [features.index(name) for name in names], log.bought[:, node]
-            if places and rows.any():
+            columns, rows = [features.index(name) for name in names], log.bought[:, node]
+            if columns and rows.any():
                 design = Design.of(read_at(log, names, node)[rows])
-                parts[:4, step, places] = design.low, design.high, design.centre, 1.0 / design.scale
-                parts[4, step, np.array(places)[design.missing]] = 1.0
-        return cls(*parts)
+                scaling[:4, step, columns] = design.low, design.high, design.centre, 1.0 / design.scale
+                scaling[4, step, np.array(columns)[design.missing]] = 1.0
+        return cls(*scaling)
 
     def inputs(self, log: Log, features: Sequence[str]) -> tuple[Floats, Bools]:
         """Return a network's inputs, float64 (n, S, J), and where it must not be asked, bool (n, S).
@@ -122,12 +122,12 @@ class Scaling(NamedTuple):
         rows[:, :, -last.size :] = np.eye(last.size)
         unforeseen = np.zeros((log.n, last.size), dtype=np.bool_)
         for step in np.flatnonzero(log.bought[:, last].any(axis=0)).tolist():
-            low, high, centre, gain, gap = (part[step] for part in self)
+            low, high, centre, gain, gap = (row[step] for row in self)
             raw = read_at(log, features, int(last[step]))
             unknown = np.isnan(raw) & (gain != 0)
             scaled = np.where(np.isnan(raw), 0.0, (np.clip(raw, low, high) - centre) * gain)
-            whole = np.concatenate([scaled, (unknown * gap)[:, gaps]], axis=1)
-            rows[:, step, : -last.size] = whole * log.bought[:, [last[step]]]
+            joined = np.concatenate([scaled, (unknown * gap)[:, gaps]], axis=1)
+            rows[:, step, : -last.size] = joined * log.bought[:, [last[step]]]
             unforeseen[:, step] = (unknown & (gap == 0)).any(axis=1)
         return rows, unforeseen
 
@@ -164,7 +164,7 @@ class Networks(Policy):
         logs, actions = self.log_probabilities(log), Actions.of(log)
         doubt = np.full(log.answer.shape, np.nan)
         doubt[:, log.decides] = logs[:, :, -1]
-        return Scores(doubt, None if self.keeps_all else logs[:, actions.step, actions.place])
+        return Scores(doubt, None if self.keeps_all else logs[:, actions.step, actions.slot])
 
     def log_probabilities(self, log: Log) -> Floats:
         """Return log π of every action on the grid of scores, float64 (n, S, k); for one that does not exist −2²⁰.
@@ -172,15 +172,15 @@ class Networks(Policy):
         +∞, take it, where a feature is unknown that never was in training.
         """
         hidden, unforeseen = self.scaling.inputs(log, self.features)
-        there = Actions.of(log).allowed(self.keeps_all)
+        allowed = Actions.of(log).allowed(self.keeps_all)
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             if number:
                 hidden = hidden / (1.0 + np.abs(hidden))  # softsign
             hidden = np.einsum("nsi,oi->nso", hidden, weights) + biases  # a matrix product adds one row unlike many
-        logits = np.where(there, hidden, -np.inf)
+        logits = np.where(allowed, hidden, -np.inf)
         logits = logits - logits.max(axis=2, keepdims=True)
         logs = ranked(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
-        return np.where(unforeseen[:, :, None] & there, np.inf, logs)
+        return np.where(unforeseen[:, :, None] & allowed, np.inf, logs)
 
     @property
     def reads(self) -> tuple[str, ...]:
@@ -220,8 +220,8 @@ class Networks(Policy):
         if problems:
             raise ValueError("; ".join(problems))
         scaling = Scaling(*[tensors[name] for name in Scaling._fields])
-        parts = zip(*[(tensors[weights], tensors[biases]) for weights, biases in layers], strict=True)
-        return cls(**written, scaling=scaling, **dict(zip(("weights", "biases"), parts, strict=True)))
+        arrays = zip(*[(tensors[weights], tensors[biases]) for weights, biases in layers], strict=True)
+        return cls(**written, scaling=scaling, **dict(zip(("weights", "biases"), arrays, strict=True)))
 
 
 class _Written(BaseModel):
@@ -250,9 +250,9 @@ def counted_back(name: str, newest: int) -> str:
 
 def read_at(log: Log, features: Sequence[str], newest: int) -> Floats:
     """Return features after a node, float64 (n, d): unknown where one reads a node before the first."""
-    places, names = _named(tuple(features), newest)
+    columns, names = _named(tuple(features), newest)
     values = np.full((log.n, len(features)), np.nan)
-    values[:, places] = read(log, range(newest + 1), names)
+    values[:, columns] = read(log, range(newest + 1), names)
     return values
 
 
@@ -260,15 +260,15 @@ def read_at(log: Log, features: Sequence[str], newest: int) -> Floats:
 def _named(features: tuple[str, ...], newest: int) -> tuple[list[int], list[str]]:
     """Return the features whose nodes exist, and their names with nodes counted from the first."""
     names = [counted_back(name, newest) for name in features]
-    places = [at for at, name in enumerate(names) if not (nodes := _NODES.search(name)) or "-" not in nodes[0]]
-    return places, [names[at] for at in places]
+    columns = [at for at, name in enumerate(names) if not (nodes := _NODES.search(name)) or "-" not in nodes[0]]
+    return columns, [names[at] for at in columns]
 
 
 class Actions(NamedTuple):
     """The actions of a plan: each node's step, from 0 without gaps, and its place in the step; int64 (T,)."""
 
     step: Ints
-    place: Ints
+    slot: Ints
 
     @classmethod
     def of(cls, log: Log) -> Actions:
@@ -278,15 +278,15 @@ class Actions(NamedTuple):
 
     def allowed(self, keeps_all: bool) -> Bools:
         """Return which actions each step has, bool (S, k): none goes on after the last."""
-        there = np.zeros((int(self.step[-1]) + 1, 2 if keeps_all else int(self.place.max()) + 2), dtype=np.bool_)
-        there[self.step, 0 if keeps_all else self.place] = True
-        there[:-1, -1] = True
-        return there
+        mask = np.zeros((int(self.step[-1]) + 1, 2 if keeps_all else int(self.slot.max()) + 2), dtype=np.bool_)
+        mask[self.step, 0 if keeps_all else self.slot] = True
+        mask[:-1, -1] = True
+        return mask
 
     def spread(self, values: NDArray[Any]) -> NDArray[Any]:
         """Return a column of nodes by step and place, (n, T) -> (n, S, m); 0 where a step has no such place."""
-        out = np.zeros((len(values), int(self.step[-1]) + 1, int(self.place.max()) + 1), dtype=values.dtype)
-        out[:, self.step, self.place] = values
+        out = np.zeros((len(values), int(self.step[-1]) + 1, int(self.slot.max()) + 1), dtype=values.dtype)
+        out[:, self.step, self.slot] = values
         return out
 
 
@@ -336,32 +336,32 @@ class Outcomes(NamedTuple):
         """
         import torch
 
-        actions, there, rules = Actions.of(log), log.bought[:, log.decides], promise.rules
-        known, counts = np.ones((*there.shape, 1), dtype=np.bool_), np.ones(log.n, dtype=np.bool_)
+        actions, bought, rules = Actions.of(log), log.bought[:, log.decides], promise.rules
+        answered, counts = np.ones((*bought.shape, 1), dtype=np.bool_), np.ones(log.n, dtype=np.bool_)
         if rules.of_set:
             right = actions.spread(log.right == 1)
-            known, counts = actions.spread(log.answers) | ~there[:, :, None], ~log.complete | right.any(axis=(1, 2))
+            answered, counts = actions.spread(log.answers) | ~bought[:, :, None], ~log.complete | right.any(axis=(1, 2))
         else:
             loss, serve = rules.loss(log), newest(log)
             loss = np.where(serve >= 0, np.take_along_axis(loss, np.maximum(serve, 0), axis=1), loss)
             right = 1.0 - loss[:, log.decides, None]
-        onward = ~log.complete[:, None] | np.roll(there, -1, axis=1)
-        possible = np.concatenate([known, onward[:, :, None]], axis=2) & actions.allowed(not rules.of_set)
+        onward = ~log.complete[:, None] | np.roll(bought, -1, axis=1)
+        possible = np.concatenate([answered, onward[:, :, None]], axis=2) & actions.allowed(not rules.of_set)
         possible[:, :, 0] |= ~possible.any(axis=2)  # an action that changes nothing
-        parts = [inputs, possible, right, counts, _step_costs(log, there)]
-        tensors = [torch.from_numpy(np.ascontiguousarray(part, dtype=np.float64)).to(device) for part in parts]
+        columns = [inputs, possible, right, counts, _step_costs(log, bought)]
+        tensors = [torch.from_numpy(np.ascontiguousarray(column, dtype=np.float64)).to(device) for column in columns]
         return cls(*tensors)._replace(possible=tensors[1] > 0)
 
 
-def _step_costs(log: Log, there: Bools) -> Floats:
+def _step_costs(log: Log, bought: Bools) -> Floats:
     """Return the cost of each step in mean steps, float64 (n, S); 1 each where costs are unknown or 0."""
-    known = bool((log.cost_nano_usd >= 0).all()) and bool(log.cost_nano_usd.any())
+    priced = bool((log.cost_nano_usd >= 0).all()) and bool(log.cost_nano_usd.any())
     paid = np.add.reduceat(log.cost_nano_usd, np.unique(log.steps, return_index=True)[1], axis=1)
-    cost = np.where(there, paid if known else 1.0, np.nan)
-    cost[:, ~there.any(axis=0)] = 0.0  # a step that no request reached
+    cost = np.where(bought, paid if priced else 1.0, np.nan)
+    cost[:, ~bought.any(axis=0)] = 0.0  # a step that no request reached
     cost = np.minimum(cost, np.nanquantile(cost, _CLIPPED_AT, axis=0))
-    cost = np.where(there, cost, np.where(log.complete[:, None], 0.0, np.nanmean(cost, axis=0)))
-    return np.asarray(cost / (cost[there].mean() or 1.0))
+    cost = np.where(bought, cost, np.where(log.complete[:, None], 0.0, np.nanmean(cost, axis=0)))
+    return np.asarray(cost / (cost[bought].mean() or 1.0))
 
 
 def brought(member: Tensor, outcomes: Outcomes, *, counted: bool) -> tuple[Tensor, Tensor, Tensor]:
@@ -394,10 +394,10 @@ def soft_sets(
 def served_sets(logs: Tensor, outcomes: Outcomes, kappa: float, *, keeps_all: bool = False) -> Tensor:
     """Return m of what is served at κ, 0 or 1: {a : π(a) ≥ κ} with the likeliest action; above 1 that alone."""
     able = logs.masked_fill(~outcomes.possible, -math.inf)
-    kept = (able.exp() >= kappa) & outcomes.possible
+    chosen = (able.exp() >= kappa) & outcomes.possible
     if keeps_all:
-        return _or_stop(kept.to(logs.dtype))
-    return kept.scatter(-1, able.argmax(-1, keepdim=True), True).to(logs.dtype)
+        return _or_stop(chosen.to(logs.dtype))
+    return chosen.scatter(-1, able.argmax(-1, keepdim=True), True).to(logs.dtype)
 
 
 def _or_stop(member: Tensor) -> Tensor:
@@ -439,8 +439,8 @@ def train(
     _check(log, method, use)
     if features is None:
         numbers = {name: values for name, values in log.features.items() if name not in _MEMORISED}
-        shown, last = replace(log, features=numbers), np.flatnonzero(log.decides).tolist()
-        features = [[counted_back(name, at) for name in offered(shown, range(at + 1))] for at in last]
+        visible, last = replace(log, features=numbers), np.flatnonzero(log.decides).tolist()
+        features = [[counted_back(name, at) for name in offered(visible, range(at + 1))] for at in last]
     names = tuple(dict.fromkeys(name for step in features for name in step))
     scaling = Scaling.of(log, names, features)
     run = _Run(log, scaling.inputs(log, names)[0], promise, method, use, seed)
@@ -499,7 +499,7 @@ class _Run:
             torch.set_num_threads(threads)
         net = self.average.module if int(self.average.n_averaged) else self.net
         values = tuple([value.detach().cpu().numpy().copy() for value in net.parameters()])
-        if not all(np.isfinite(part).all() for part in values):
+        if not all(np.isfinite(array).all() for array in values):
             raise UsageError("Training diverged: a weight is not finite. Lower learning_rate.")
         return values[::2], values[1::2]
 
@@ -528,7 +528,7 @@ class _Run:
         """Return the batch of an update, which depends on the seed and its number alone."""
         n = len(self.outcomes.counts)
         rows = np.random.default_rng([self.seed, number]).choice(n, min(self.use.batch, n), replace=False)
-        return Outcomes(*[part[np.sort(rows)] for part in self.outcomes])
+        return Outcomes(*[column[np.sort(rows)] for column in self.outcomes])
 
 
 def log_policy(logits: Tensor, allowed: Tensor) -> Tensor:

@@ -62,8 +62,8 @@ class Policy(ABC):
 
     def walks(self, log: Log) -> Walks:
         """Return its walks over a log of the whole plan. A record ends before the first node that it lacks."""
-        part = log.only(range(log.width) if self.nodes is None else self.nodes)
-        return walks(part, self.scores(part))
+        bought = log.only(range(log.width) if self.nodes is None else self.nodes)
+        return walks(bought, self.scores(bought))
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
         """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
@@ -102,8 +102,8 @@ def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
     if tie is None:
         return np.asarray(coarse, dtype=np.float64)
     octaves = np.log2(1.0 + np.maximum(np.where(np.isnan(tie), 0.0, tie), 0.0))
-    place = np.where(np.isnan(tie), TIES - 1, np.minimum(np.rint(_OCTAVE * octaves), TIES - 1))
-    return np.asarray(coarse + place * (GRID / TIES), dtype=np.float64)
+    rank = np.where(np.isnan(tie), TIES - 1, np.minimum(np.rint(_OCTAVE * octaves), TIES - 1))
+    return np.asarray(coarse + rank * (GRID / TIES), dtype=np.float64)
 
 
 def on_grid(threshold: float) -> float:

@@ -212,8 +212,8 @@ class Prompted(Policy):
         serve, stops = _chosen(log, action)
         keep = np.full(log.answer.shape, -np.inf)
         ends = stops | (log.bought & (np.arange(log.width) == log.width - 1))  # not before the last step is bought
-        rows, places = np.nonzero(ends & (serve >= 0))
-        keep[rows, serve[rows, places]] = np.inf
+        rows, columns = np.nonzero(ends & (serve >= 0))
+        keep[rows, serve[rows, columns]] = np.inf
         return Scores(np.where(stops, -np.inf, np.inf), keep, serve)
 
 
@@ -225,8 +225,8 @@ def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
     serve, chosen = newest(log), np.zeros(log.answer.shape, dtype=np.bool_)
     first = np.searchsorted(log.steps, log.steps)
     for at in np.flatnonzero(log.decides).tolist():
-        for what, node in ((1, int(first[at])), (2, at)):
-            here = (action[:, at] == what) & log.answers[:, node]
+        for choice, node in ((1, int(first[at])), (2, at)):
+            here = (action[:, at] == choice) & log.answers[:, node]
             serve[here, at], chosen[here, at] = node, True
     return serve, chosen
 
@@ -237,10 +237,12 @@ def named(log: Log) -> Known | None:
     Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
     value means doubt. It reads which signals there are, and neither an answer nor an outcome.
     """
-    there = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
-    *known, length = KNOWN
-    others = [Known(name, 1.0, name.replace("_", " ")) for name in there if name.endswith(("uncertainty", "entropy"))]
-    return next((score for score in (*known, *others, length) if score.signal in there), None)
+    recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+    *scores, length = KNOWN
+    foreign = [
+        Known(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
+    ]
+    return next((score for score in (*scores, *foreign, length) if score.signal in recorded), None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +265,8 @@ class Alone(Policy):
 
 def named_policy(log: Log) -> Threshold | None:
     """Return the threshold on the score that a log's signals name; None if it has no signal of a known meaning."""
-    known = named(log)
-    return None if known is None else Threshold(known.signal, known.sign, tie=tie_of(log))
+    score = named(log)
+    return None if score is None else Threshold(score.signal, score.sign, tie=tie_of(log))
 
 
 def tie_of(log: Log) -> str | None:
@@ -281,8 +283,8 @@ def _breaking(log: Log, tie: str | None) -> Floats | None:
     if tie is None:
         return None
     if tie == COST:
-        known = log.bought & (log.cost_nano_usd >= 0)
-        return np.asarray(np.where(known, log.cost_nano_usd, np.nan), dtype=np.float64)
+        priced = log.bought & (log.cost_nano_usd >= 0)
+        return np.asarray(np.where(priced, log.cost_nano_usd, np.nan), dtype=np.float64)
     signal: Floats = log.signals.get(tie, np.full(log.answer.shape, np.nan))
     return signal
 

@@ -65,7 +65,7 @@ def test_no_outcome_and_no_other_node_is_read() -> None:
     names = offered(log, (0, 1))
     assert names == offered(hidden, (0, 1))
     assert {"reply_mean_logprob@1", "same@0,1", "votes", "request:words"} <= {*names}
-    assert len(offered(log, (0, 1), most=3)) == 3
+    assert len(offered(log, (0, 1), limit=3)) == 3
     assert np.array_equal(read(log, (0, 1), names), read(hidden, (0, 1), names), equal_nan=True)
 
 

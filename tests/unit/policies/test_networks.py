@@ -163,7 +163,7 @@ def test_what_training_counts_at_a_threshold_is_what_is_served(
     cost, _, loss = brought(served_sets(logs, outcomes, kappa, keeps_all=keeps_all), outcomes, counted=keeps_all)
     doubt = np.full(log.answer.shape, np.nan)
     doubt[:, log.decides] = logs[:, :, -1]
-    keep = None if keeps_all else logs.numpy()[:, actions.step, actions.place]
+    keep = None if keeps_all else logs.numpy()[:, actions.step, actions.slot]
     walked = walks(log, Scores(doubt, keep))
     bought = walked.cost.at(math.log(kappa))
     free = np.full(log.n, keeps_all) & (~log.answers).any(axis=1)  # a step without an answer always goes on
