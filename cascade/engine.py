@@ -74,12 +74,9 @@ class _QuestionWalk:
 
     def follow(self) -> Generator[Request | Step, Completion | None, str]:
         """Follow the plan until the policy or the plan ends it; return why it stopped."""
-        item = next(self.plan, None)
-        while item is not None:
-            if not isinstance(item, Step):
-                item = yield from self._pay(item)
-                continue
-            observation = self._within(Observation(self.question, self._seen(item), self.horizon))
+        planned = yield from self._next()
+        while planned is not None:
+            observation = self._within(Observation(self.question, self._seen(planned), self.horizon))
             step, last = observation.step, observation.last
             decision = decide(self.policy, observation)
             if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
@@ -95,7 +92,7 @@ class _QuestionWalk:
                 if step.forced is not None:
                     return "forced"
                 return "horizon" if last else "policy"
-            item = self._resumed(decision.buy)
+            planned = yield from self._next(decision.buy)
         return "horizon"
 
     def run_on(self) -> Generator[Request | Step, Completion | None, None]:
@@ -103,15 +100,13 @@ class _QuestionWalk:
 
         An error here cuts the audit short and does not affect the answer.
         """
-        self.may_finish, horizon = False, self.horizon
+        self.may_finish = False
         try:
-            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= horizon):
-                item = next(self.plan, None)
-                while isinstance(item, Request | Conclusion):
-                    item = yield from self._pay(item)
-                if item is None:
+            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= self.horizon):
+                planned = yield from self._next()
+                if planned is None:
                     return
-                observation = Observation(self.question, self._seen(item), horizon)
+                observation = Observation(self.question, self._seen(planned), self.horizon)
                 decision = decide(self.policy, observation)._replace(keep=(), proceed=not observation.last)
                 yield self._finish(observation.step._replace(decision=decision, audited=True))
                 self._check()
@@ -156,24 +151,22 @@ class _QuestionWalk:
 
     # --- calls ---
 
-    def _resumed(self, told: Completion | ProviderError | int | None) -> Request | Step | Conclusion | None:
-        """Resume the plan with a reply, an error, or the number of the step to buy next if the policy chose one."""
-        try:
-            return self.plan.throw(told) if isinstance(told, ProviderError) else self.plan.send(told)
-        except StopIteration:
-            return None
+    def _next(self, number: int | None = None) -> Generator[Request, Completion | None, Step | None]:
+        """Make the calls of the plan's next step, or of the one that the policy chose; None: there is none."""
+        result: Completion | ProviderError | int | None = number
+        while True:
+            try:
+                item = self.plan.throw(result) if isinstance(result, ProviderError) else self.plan.send(result)
+            except StopIteration:
+                return None
+            if isinstance(item, Step):
+                return item
+            try:
+                result = yield from self._reply(item)
+            except ProviderError as error:
+                result = error
 
-    def _pay(
-        self, request: Request | Conclusion
-    ) -> Generator[Request, Completion | None, Request | Step | Conclusion | None]:
-        """Make a call, or that of a stand-in, and resume the plan with its result."""
-        try:
-            completion = yield from self._answered(request)
-        except ProviderError as error:
-            return self._resumed(error)
-        return self._resumed(completion)
-
-    def _answered(self, request: Request | Conclusion) -> Generator[Request, Completion | None, Completion]:
+    def _reply(self, request: Request | Conclusion) -> Generator[Request, Completion | None, Completion]:
         """Make a call or, if its model is down or too expensive, that of the next stand-in."""
         if isinstance(request, Conclusion):
             self.calls.append(Call(*request, 0, 0, "no"))
@@ -183,42 +176,42 @@ class _QuestionWalk:
             self.calls.append(Call(request, nothing, 0, 0, "no"))
             return nothing
         if self.deadline.over:
-            says = f"the deadline was over before {request.model} was asked."
-            self.late = self.late or ProviderTimeoutError(says, model=request.model, billed="no")
+            message = f"the deadline was over before {request.model} was asked."
+            self.late = self.late or ProviderTimeoutError(message, model=request.model, billed="no")
             raise self.late
-        asked: Request | None = request
+        attempt: Request | None = request
         failure: ProviderError | None = None
         waiting = list(self.standins.down.get(request.model, ()))
-        while asked is not None:
+        while attempt is not None:
             try:
-                return (yield from self._call(asked))
+                return (yield from self._call(attempt))
             except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
-                asked = self._cheaper(asked, error)
-                if asked is None:
+                attempt = self._cheaper(attempt, error)
+                if attempt is None:
                     if not (self.may_finish and self.calls) or self.exhausted is not None:
                         raise  # no paid call is left that the plan could make a step of
                     self.exhausted = error
                     failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
             except ProviderError as error:
-                asked, failure = self._other(asked, error, waiting), error
+                attempt, failure = self._other(attempt, error, waiting), error
         assert failure is not None  # noqa: S101 - nobody is left to ask because of it
         raise failure
 
-    def _cheaper(self, asked: Request, error: BudgetExceededError) -> Request | None:
+    def _cheaper(self, request: Request, error: BudgetExceededError) -> Request | None:
         """Return the call of the stand-in for a model that the budget cannot pay, if there is no answer yet."""
         use = self.standins.poor
         begun = self.exhausted is not None or self.calls or any(step.candidates for step in self.steps)
-        if use is None or begun or use.name == asked.model or use.lacks(asked) is not None:
+        if use is None or begun or use.name == request.model or use.lacks(request) is not None:
             return None
         self.exhausted = error
-        return asked._replace(model=use.name, instead_of=asked.model)
+        return request._replace(model=use.name, instead_of=request.model)
 
-    def _other(self, asked: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
+    def _other(self, request: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
         """Return the call of the next stand-in for a model that is down, taken from `waiting`."""
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
-            if use.lacks(asked) is None:
-                return asked._replace(model=use.name, instead_of=asked.instead_of or asked.model)
+            if use.lacks(request) is None:
+                return request._replace(model=use.name, instead_of=request.instead_of or request.model)
         if isinstance(error, ProviderTimeoutError) and self.deadline.over:
             self.late = error
         return None
@@ -328,20 +321,15 @@ def run(
         stopped = yield from walk.follow()
         if audit:
             yield from walk.run_on()
-    except BudgetExceededError as error:
+    except (BudgetExceededError, ProviderError) as error:
         error.calls = walk.all_calls()
-        if on_exhausted == "refuse" or not any(step.candidates for step in walk.steps):
-            _say_first(error)
+        of_budget = isinstance(error, BudgetExceededError)
+        refuses = on_exhausted == "refuse" if isinstance(error, BudgetExceededError) else error.shown
+        if refuses or not any(step.candidates for step in walk.steps):
+            _name_first_failure(error)
             raise
-        stopped = "budget"
-        walk.warnings.append(str(error))
-    except ProviderError as error:
-        error.calls = walk.all_calls()
-        if error.shown or not any(step.candidates for step in walk.steps):
-            _say_first(error)
-            raise
-        stopped = "deadline" if error is walk.late else "provider error"
-        walk.warnings.append(f"{type(error).__name__}: {error}")
+        stopped = "budget" if of_budget else "deadline" if error is walk.late else "provider error"
+        walk.warnings.append(str(error) if of_budget else f"{type(error).__name__}: {error}")
     finally:
         walk.plan.close()
     walk.warnings += _failed_calls(walk.steps)
@@ -352,7 +340,7 @@ def run(
         if stopped in UNCERTIFIED:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         certificate = None if reasons else certificate
-        walk.warnings += [f"{NO_CERTIFICATE}{said}" for said in reasons]
+        walk.warnings += [f"{NO_CERTIFICATE}{reason}" for reason in reasons]
     return Answer(
         question=question,
         text=answers[0] if answers else None,
@@ -370,14 +358,14 @@ def run(
 
 def _failed_calls(steps: Sequence[Step]) -> list[str]:
     """Return which calls of the walk failed, and at which steps: one sentence for each error."""
-    found: dict[tuple[str, str], list[int]] = {}
+    failures: dict[tuple[str, str], list[int]] = {}
     for step in steps:
         for call in () if step.audited else step.calls:
             if call.error is not None:
-                found.setdefault((call.request.role, call.error), []).append(step.number)
+                failures.setdefault((call.request.role, call.error), []).append(step.number)
     return [
         f"the call of {role} failed at step {', '.join(map(str, dict.fromkeys(numbers)))}: {error}"
-        for (role, error), numbers in found.items()
+        for (role, error), numbers in failures.items()
     ]
 
 
@@ -393,13 +381,12 @@ def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list
     return ["no step gave an answer"]
 
 
-def _say_first(error: ProviderError | BudgetExceededError) -> None:
+def _name_first_failure(error: ProviderError | BudgetExceededError) -> None:
     """Put the first failure before the last one in an error's message, since the later calls replaced the first."""
-    failed = [call for call in error.calls if call.error is not None]
-    first = failed[0] if failed else None
+    first = next((call for call in error.calls if call.error is not None), None)
     if first is not None and str(error) not in str(first.error):
-        said = str(first.error).rstrip(".")
-        failure = f"The call of {first.request.role} failed at step {first.request.step}: {said}."
+        reason = str(first.error).rstrip(".")
+        failure = f"The call of {first.request.role} failed at step {first.request.step}: {reason}."
         error.args = (f"{failure} After that: {error}",)
 
 
@@ -428,18 +415,12 @@ def _served(
     If no answer was kept, the best one is served, unless the configuration or an abstention leaves none: a
     policy always keeps one of the last step's answers, so a walk without one lacks the answer of its last step.
     """
-    any_will_do = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
-    ranked = _ranked(steps, chat, at_any_cost=any_will_do)
-    if abstains(ranked[0].sure if ranked else None, abstain_below):
+    at_any_cost = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
+    groups = _by_answer(steps, chat, at_any_cost=at_any_cost)
+    known = [sure for kept in groups[0] if (sure := sure_of(kept.step, kept.position)) is not None] if groups else []
+    if abstains(max(known, default=None), abstain_below):
         return (), stopped if stopped in UNCERTIFIED else "abstained"
-    return tuple([one.text for one in ranked]), stopped
-
-
-class _Ranked(NamedTuple):
-    """A distinct answer, and the highest confidence of any step in it (`sure_of`)."""
-
-    text: str
-    sure: float | None
+    return tuple(map(_surest, groups)), stopped
 
 
 def rank(steps: Sequence[Step], chat: ChatRequest | None = None, *, at_any_cost: bool = False) -> tuple[str, ...]:
@@ -447,47 +428,38 @@ def rank(steps: Sequence[Step], chat: ChatRequest | None = None, *, at_any_cost:
 
     `at_any_cost` takes every candidate if the walk was broken off before anything was kept.
     """
-    return tuple([one.text for one in _ranked(steps, chat, at_any_cost=at_any_cost)])
+    return tuple(map(_surest, _by_answer(steps, chat, at_any_cost=at_any_cost)))
 
 
-def _ranked(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: bool) -> list[_Ranked]:
+class _Kept(NamedTuple):
+    """A kept candidate: its step, its position there from 0, and the confidence in it, −1 if unknown."""
+
+    step: Step
+    position: int
+    confidence: float
+
+
+def _by_answer(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: bool) -> list[list[_Kept]]:
+    """Return the kept candidates of each distinct answer, the best answer first."""
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]
     groups: dict[str, list[_Kept]] = {}
     for step, index in kept:
-        given = _Kept(step, index, step.confidence(index))
-        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(given)
+        confidence = step.confidence(index)
+        candidate = _Kept(step, index, -1.0 if confidence is None else confidence)
+        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
 
     def worth(group: list[_Kept]) -> tuple[float, int, int]:
-        return max(each.rank for each in group), len(group), max(each.step.number for each in group)
+        return max(kept.confidence for kept in group), len(group), max(kept.step.number for kept in group)
 
-    best_first = sorted(groups.values(), key=worth, reverse=True)
-    return [_Ranked(_surest(group), _most_sure(group)) for group in best_first]
-
-
-class _Kept(NamedTuple):
-    """A kept candidate, the `number` of it in its step from 0, and the confidence in it; None: unknown."""
-
-    step: Step
-    number: int
-    confidence: float | None
-
-    @property
-    def rank(self) -> float:
-        """The confidence, unknown last."""
-        return -1.0 if self.confidence is None else self.confidence
+    return sorted(groups.values(), key=worth, reverse=True)
 
 
 def _surest(group: Sequence[_Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
-    surest = max(group, key=lambda each: each.rank)
-    return surest.step.candidates[surest.number].text
-
-
-def _most_sure(group: Sequence[_Kept]) -> float | None:
-    known = [sure for each in group if (sure := _sure(each)) is not None]
-    return max(known, default=None)
+    surest = max(group, key=lambda kept: kept.confidence)
+    return surest.step.candidates[surest.position].text
 
 
 def sure_of(step: Step, index: int) -> float | None:
@@ -496,13 +468,9 @@ def sure_of(step: Step, index: int) -> float | None:
     It is the candidate's confidence. If nothing judges, as in a ladder, it is the mean probability of the reply's
     tokens, exp(mean log-prob), which cannot compare the answers of two models and so does not rank them.
     """
-    return _sure(_Kept(step, index, step.confidence(index)))
-
-
-def _sure(given: _Kept) -> float | None:
-    step, sure = given.step, given.confidence
-    if sure is not None or "p_yes" in step.signals or len(step.candidates) != 1:
-        return sure
+    confidence = step.confidence(index)
+    if confidence is not None or "p_yes" in step.signals or len(step.candidates) != 1:
+        return confidence
     mean = step.signals.get("reply_mean_logprob")
     return None if mean is None else math.exp(min(mean, 0.0))
 
@@ -527,57 +495,54 @@ def play(
 
     `answer` gives the pieces of a reply, if it streams, and the completion.
     """
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
+    result: Completion | Exception | None = None
+    with closing(walk):
+        while isinstance(item := _resume(walk, result), Request | Step):
+            result = None
+            if isinstance(item, Step):
                 yield item
-                item = next(walk)
                 continue
-            completion = None
             try:
                 for event in answer(item):
                     if isinstance(event, Completion):
-                        completion = event
+                        result = event
                     else:
                         yield event
             except (ProviderError, BudgetExceededError) as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
-    except StopIteration as end:
-        yield end.value
-    finally:
-        walk.close()
+                result = error
+        yield item
 
 
 async def aplay(
     walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
 ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
     """Do as `play` without blocking; cancelling closes the walk."""
-    try:
-        item = next(walk)
-        while True:
-            if not isinstance(item, Request):
+    result: Completion | Exception | None = None
+    with closing(walk):
+        while isinstance(item := _resume(walk, result), Request | Step):
+            result = None
+            if isinstance(item, Step):
                 yield item
-                item = next(walk)
                 continue
-            completion = None
             try:
                 async with aclosing(answer(item)) as events:
                     async for event in events:
                         if isinstance(event, Completion):
-                            completion = event
+                            result = event
                         else:
                             yield event
             except (ProviderError, BudgetExceededError) as error:
-                item = walk.throw(error)
-            else:
-                item = walk.send(completion)
+                result = error
+        yield item
+
+
+def _resume(walk: Run, result: Completion | Exception | None) -> Request | Step | Answer:
+    """Resume a question with a reply or an error; return what it yields next, or the answer at its end."""
+    try:
+        return walk.throw(result) if isinstance(result, Exception) else walk.send(result)
     except StopIteration as end:
-        yield end.value
-    finally:
-        walk.close()
+        answer: Answer = end.value
+        return answer
 
 
 def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
