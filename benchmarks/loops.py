@@ -21,8 +21,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.config.schema import ModesConfig
+from cascade.conformal.draws import is_drawn
 from cascade.modes.certify import Turns
-from cascade.modes.draws import is_drawn, look_level
+from cascade.modes.draws import look_level
 from cascade.modes.look import DrawnRows, LookSettings, Observed, look_at, stops_of
 from cascade.modes.state import CascadeState, Draw, InForce, Look, in_order, missed
 from cascade.policies.directory import PolicyDirectory

@@ -23,6 +23,7 @@ from typing import Any
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
 from cascade.config import load, modes_url
+from cascade.conformal.draws import is_drawn
 from cascade.demo import requests as demonstration
 from cascade.demo.requests import (
     ALPHA,
@@ -36,7 +37,7 @@ from cascade.demo.requests import (
     team_of,
 )
 from cascade.logs.schema import rows
-from cascade.modes.draws import is_drawn, look_level
+from cascade.modes.draws import look_level
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore, now_iso
 from cascade.providers.replay import Replay

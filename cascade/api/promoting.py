@@ -17,12 +17,12 @@ from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.look import DrawnRows, LookResult, LookSettings, look_at, unseen
-from cascade.modes.people import check_terms
 from cascade.modes.plan import Plan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.records.traces import Store
 from cascade.reports.report import Report
+from cascade.review.reviews import Reviews
 
 LEASE_S = 300.0
 """Seconds after which another process may resume an unfinished look, whose process may have been killed."""
@@ -138,7 +138,7 @@ class _Looking:
     def settings(self) -> LookSettings:
         """What a look is for."""
         reviews = None if self.modes.promise != BY_PEOPLE else reviews_of(self.config)
-        check_terms(reviews, self.modes.comparator)
+        _check_terms(reviews, self.modes.comparator)
         return LookSettings(self.modes, self.config, reviews)
 
     @contextmanager
@@ -205,6 +205,21 @@ class _Looking:
         models = [self.config.models[name].model for name in self.config.strategy.entries]
         with Store.open(url, read_only=True) as traces:
             return DrawnRows(traces.read({"walk": "null"}), drawn, models, self.settings)
+
+
+def _check_terms(reviews: Reviews | None, comparator: str | None) -> None:
+    """Refuse reviews that cannot support a promise of regret. Raises UsageError."""
+    if reviews is None:
+        return
+    terms, problems = reviews.terms, list[str]()
+    if terms.ask != BY_PEOPLE:
+        problems.append("they ask only which answer is better, and regret needs right or wrong for both")
+    if terms.rate != 1:
+        problems.append(f"they were begun with a drawn share of {terms.rate:g}, and here every drawn request is judged")
+    if comparator not in {None, terms.matcher}:
+        problems.append(f"they compare by {terms.matcher}, and modes.comparator is {comparator}")
+    if problems:
+        raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}. Begin a new file: server.review.file.")
 
 
 def _now_s() -> float:

@@ -1,34 +1,17 @@
-"""Random draws of conversations, turns and roles by a keyed hash, and the part of delta that each look may spend.
+"""What is drawn of conversations and turns, the roles of conversations, and the part of delta that a look may spend.
 
-A draw depends on a secret of the server and on names, never on the content. So clients cannot predict what is drawn,
-and replicas that share the secret agree. While a cascade observes, whole conversations are drawn; while a policy
-serves, single turns.
+While a cascade observes, whole conversations are drawn; while a policy serves, single turns. The key of the draws is a
+secret of the server (`conformal.draws`).
 """
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from cascade.conformal.draws import uniform
+
 Role = Literal["fit", "certify", "audit"]
-_BETWEEN = b"\x1f"
-
-
-def uniform(secret: bytes, purpose: str, *names: str) -> float:
-    """Return a pseudorandom number in [0, 1) that depends only on the names; draws for two purposes are independent."""
-    message = _BETWEEN.join([purpose.encode(), *(name.encode("utf-8", "replace") for name in names)])
-    return int.from_bytes(hmac.new(secret, message, hashlib.sha256).digest()[:8], "big") / 2**64
-
-
-def is_drawn(secret: bytes, rate: float, *names: str) -> bool:
-    """Return whether the conversation, or the turn of a conversation, with these names is drawn, at a rate from 0 to 1.
-
-    >>> is_drawn(b"secret", 1.0, "conversation"), is_drawn(b"secret", 0.0, "conversation", "turn 1")
-    (True, False)
-    """
-    return uniform(secret, "draw", *names) < rate
 
 
 def conversation_of(group: str | None, request: str) -> str:

@@ -29,12 +29,12 @@ from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
 from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.modes.certify import Lenient, Proof, Stops, Turns, grid, most_lenient
-from cascade.modes.people import judgements
 from cascade.modes.state import BY_PEOPLE, Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy
+from cascade.review.labels import judgements
 from cascade.review.pairs import Compared, compare
-from cascade.review.reviews import Reviews
+from cascade.review.reviews import Reviews, Terms
 from cascade.serving.made_for import made_for
 from cascade.table import Floats, Ints, Log
 
@@ -157,7 +157,10 @@ class DrawnRows:
         dropped = Dropped()
         if self._settings.modes.promise == BY_PEOPLE:
             outputs = self._outputs()
-            reads = reviewed(outputs.labelled, judgements(outputs, self.drawn, self._settings.reviews), dropped)
+            reviews = self._settings.reviews or Reviews(Terms(BY_PEOPLE, outputs.comparator), ())
+            harmless = {draw.trace_id for draw in self.drawn if draw.lost is False}
+            judged = judgements(outputs, [reviews], BY_PEOPLE, harmless=harmless)
+            reads = reviewed(outputs.labelled, judged, dropped)
         else:
             labelled = labelled_by_reference(lambda: iter(self._rows), self._settings.modes.comparator)
             reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)

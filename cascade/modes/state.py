@@ -322,6 +322,23 @@ class Draw(NamedTuple):
     pair: str | None = None
 
 
+def harmless(right: bool | None, better: str | None, *, by_guide: bool) -> bool | None:
+    """Return False if feedback shows that an answer other than the guide's loses nothing, else None.
+
+    Feedback never shows a loss: that takes a judgement of both answers.
+
+    Args:
+        right: whether the answer served is right, if the client said so.
+        better: the model that answered better, "equal" or "neither".
+        by_guide: whether the guide's answer was served.
+
+    >>> harmless(True, None, by_guide=False), harmless(False, None, by_guide=True), harmless(True, None, by_guide=True)
+    (False, False, None)
+    """
+    settles = right is not None and right is not by_guide
+    return False if settles or better == "neither" else None
+
+
 def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
     """Return whether an audit counts against a promise that people judge; None while they may still judge it.
 

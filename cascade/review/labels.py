@@ -12,7 +12,7 @@ certificate is the same as with all of them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
@@ -20,7 +20,7 @@ import numpy as np
 
 from cascade.conformal.binomial import upper_bound
 from cascade.conformal.certify import most_units
-from cascade.conformal.labels import is_drawn
+from cascade.conformal.draws import is_drawn
 from cascade.conformal.path import Jumps, Walks, strict_to_lenient
 from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.episode import Row
@@ -30,12 +30,18 @@ from cascade.errors import UsageError
 from cascade.fitting.divide import drawn, usable
 from cascade.logs.schema import Dropped
 from cascade.policies.policy import Policy
-from cascade.review.pairs import Compared, Pair, PairId
+from cascade.review.pairs import Compared, Pair, PairId, place_of
 from cascade.review.reviews import ASKS, Reviews, Terms
 from cascade.table import Floats, Ints, Log
 
 
-def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: float | None = None) -> Judgements:
+def judgements(
+    compared: Compared,
+    reviews: Sequence[Reviews],
+    kind: str,
+    rate: float | None = None,
+    harmless: Container[str] = (),
+) -> Judgements:
     """Return what people judged, to read a log by it (`reading.reviewed`).
 
     Args:
@@ -43,6 +49,8 @@ def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: 
         reviews: the judgements, all drawn with the same key. If reviewers differ, the output is a loss.
         kind: the kind of loss, "preference" or "regret".
         rate: the share of the requests whose judgements count; by default all that were drawn.
+        harmless: episodes of which feedback says that the answer that differs loses nothing. Where several differ, it
+            is unknown which one it means.
 
     Raises:
         UsageError: the reviews have another comparator or another draw, or did not ask for this kind of loss.
@@ -56,9 +64,14 @@ def judgements(compared: Compared, reviews: Sequence[Reviews], kind: str, rate: 
 
     def loses(row: Row) -> bool | None:
         pair = compared.pair_of(row)
-        return True if pair is None else pair.lost(losses)  # without the reference's output nobody can judge
+        if pair is None:  # without the reference's output nobody can judge
+            return True
+        lost, (_, episode) = pair.lost(losses), place_of(row)
+        if lost is None and episode in harmless and len(set(compared.differing[place_of(row)].values())) == 1:
+            return False
+        return lost
 
-    return Judgements(kind, share, lambda name: is_drawn(terms.key, name, share), loses)
+    return Judgements(kind, share, lambda name: is_drawn(terms.key, share, name), loses)
 
 
 def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
@@ -87,7 +100,7 @@ def to_judge(compared: Compared, terms: Terms) -> Log:
 
     Its signal `PAIR` has for each such output the number of its pair among those of `compared`.
     """
-    nobody = Judgements(terms.ask, terms.rate, lambda name: is_drawn(terms.key, name, terms.rate), lambda _: None)
+    nobody = Judgements(terms.ask, terms.rate, lambda name: is_drawn(terms.key, terms.rate, name), lambda _: None)
     log = joined(reviewed(compared.labelled, nobody, Dropped())).log
     number = {pair.id: float(place) for place, pair in enumerate(compared.pairs)}
 

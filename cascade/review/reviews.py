@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
 from cascade.budget.database import Database
-from cascade.conformal.labels import check_rate
+from cascade.checks import refuse, share_problems
 from cascade.errors import StoreError, UsageError
 from cascade.records.address import database_at, parse
 from cascade.review.pairs import PairId
@@ -40,7 +40,7 @@ class Terms:
     Attributes:
         ask: "preference" (which output is better), or "regret" (also whether each is right).
         matcher: the comparator of outputs.
-        rate: the share of the requests that is drawn, by a hash (`conformal.labels`).
+        rate: the share of the requests that is drawn, by a hash (`conformal.draws`).
         key: the key of the hash.
     """
 
@@ -52,7 +52,8 @@ class Terms:
     def __post_init__(self) -> None:
         if self.ask not in ASKS:
             raise UsageError(f"A review asks for {' or '.join(ASKS)}, not {self.ask!r}.")
-        check_rate(self.rate)
+        rate = share_problems(ends=True, label_rate=self.rate)
+        refuse([*rate, *(["label_rate must be above 0"] if self.rate == 0 else [])])
 
     def check(self, path: str, begun: Terms) -> None:
         """Refuse to go on with other terms than those that were fixed before the first pair was shown."""

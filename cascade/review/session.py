@@ -5,13 +5,12 @@ A terminal and a page share them: they decide which pair comes next, what a key 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cascade.conformal.labels import is_drawn
+from cascade.conformal.draws import is_drawn, uniform
 from cascade.review.labels import Along
 from cascade.review.pairs import Output, Pair, PairId
 from cascade.review.reviews import Better, Judgement, Side, Terms, now
@@ -81,11 +80,11 @@ class Room:
     @cached_property
     def drawn(self) -> tuple[Pair, ...]:
         """The pairs whose request was drawn for review."""
-        return tuple([pair for pair in self.pairs if is_drawn(self.terms.key, pair.question, self.terms.rate)])
+        return tuple([pair for pair in self.pairs if is_drawn(self.terms.key, self.terms.rate, pair.question)])
 
     def order(self, reviewer: str) -> list[Pair]:
         """Return the drawn pairs in a reviewer's own random order, which stays the same."""
-        return sorted(self.drawn, key=lambda pair: _hash("order", self.terms.key, reviewer, *pair.id))
+        return sorted(self.drawn, key=lambda pair: uniform(self.terms.key, "order", reviewer, pair.id.name))
 
     def session(self, reviewer: str, judged: Mapping[PairId, Judgement]) -> Session:
         """Return the session of a reviewer, continued after the earlier judgements, in their order."""
@@ -101,11 +100,11 @@ class Room:
 
     def token(self, reviewer: str, pair: PairId) -> str:
         """Return a name for a pair that does not reveal which model wrote which output."""
-        return f"{_hash('token', self.terms.key, reviewer, *pair):064x}"[:32]
+        return f"{uniform(self.terms.key, 'token', reviewer, pair.name):.17f}"[2:]
 
     def first_side(self, reviewer: str, pair: PairId) -> Side:
         """Return which output a reviewer sees first: random, but the same each time the pair is shown."""
-        return "output" if _hash("side", self.terms.key, reviewer, *pair) & 1 else "reference"
+        return "output" if is_drawn(self.terms.key, 0.5, "side", reviewer, pair.name) else "reference"
 
 
 class Session:
@@ -187,7 +186,3 @@ class Session:
     def _show(self, pair: Pair | None) -> None:
         self._keys = ""
         self.current = None if pair is None else Sides(pair, self._room.first_side(self._reviewer, pair.id))
-
-
-def _hash(*parts: str) -> int:
-    return int.from_bytes(hashlib.sha256("\x1f".join(parts).encode("utf-8", "replace")).digest())

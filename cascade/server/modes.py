@@ -24,13 +24,13 @@ from typing import Any, TypeVar
 from cascade.api.judging import reviews_of
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
+from cascade.conformal.draws import is_drawn
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, StoreError
 from cascade.identity import identity
 from cascade.matching import default_for, get_comparator
 from cascade.modes import draws
-from cascade.modes.people import harmless, losses_of
-from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, signs_of
+from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, harmless, signs_of
 from cascade.modes.store import ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
 from cascade.review.pairs import PairId, digest_of
@@ -172,7 +172,7 @@ class Modes:
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
             else:
                 turn = replace(turn, asked=asked)
-            drawn = draws.is_drawn(self._secret, settings.audit, conversation, number)
+            drawn = is_drawn(self._secret, settings.audit, conversation, number)
         else:
             drawn = await self._is_observed(conversation, later=later, named=group is not None)
         if drawn:
@@ -190,7 +190,7 @@ class Modes:
         A later turn without a name belongs to no known conversation; a policy would not serve it. No certificate could
         cover a conversation in which a cheaper model has answered.
         """
-        if not draws.is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
+        if not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
             return False
         if named and await self._cheaply_written(conversation):
             return False
@@ -310,7 +310,9 @@ class Modes:
         if state.in_force is None or state.mode != "enforce":
             return
         config, label_s = self._orchestrator.runtime.config, self.settings.label_days * _DAY_S
-        losses = losses_of(await asyncio.to_thread(reviews_of, config) if state.in_force.by_people else None)
+        reviews = await asyncio.to_thread(reviews_of, config) if state.in_force.by_people else None
+        judged = {} if reviews is None else reviews.losses(BY_PEOPLE)
+        losses = {pair.name: lost for pair, lost in judged.items()}
         now_s = datetime.now(UTC).timestamp()
         self._take(await self._in_thread(self.store.count, self.cascade, now_s, label_s, losses))
 

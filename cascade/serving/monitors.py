@@ -17,8 +17,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
-from cascade.conformal.audits import AuditPlan
 from cascade.conformal.certificate import Certificate
+from cascade.conformal.draws import is_drawn
 from cascade.forks import after_fork
 from cascade.money import exact_dollars
 
@@ -160,11 +160,12 @@ class CertificateMonitors:
         self._level = asked.monitor.level
         audit, self._begun = asked.audit, dict[str, set[str]]()
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
-        self._audits = None if audit is None else AuditPlan(audit.probability, seed)
+        self._key = f"audit {seed}"
 
     def drawn(self, certificate: Certificate | None, group: str) -> bool:
         """Whether a request is audited: the first one of its group under a certificate, if the group is drawn."""
-        if self._audits is None or not self._audits.draw(group):
+        audit = self._asked.audit
+        if audit is None or not is_drawn(self._key, audit.probability, group):
             return False
         with self._lock:
             begun = self._begun.setdefault("" if certificate is None else certificate.id, set())

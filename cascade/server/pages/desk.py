@@ -8,79 +8,22 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from cascade.api.judging import Judging, review_place
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
-from cascade.review.labels import LossBound, shown
+from cascade.review.labels import shown
 from cascade.review.pairs import Compared, output_lines, request_lines
-from cascade.review.report import RaterAgreement, ReviewerTally, agreements, tallies
+from cascade.review.report import agreements, tallies
 from cascade.review.reviews import Reviews, ReviewStore, reviews_at
 from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
 
 _STALE_S = 60.0
 """Seconds after which a log is read again when a page is opened."""
-
-
-class Card(NamedTuple):
-    """A pair as shown: only texts, without any hint at which model wrote which output.
-
-    Attributes:
-        token: its name in a request.
-        number: its number among the pairs that this reviewer sees.
-        text: the question.
-        request: the whole request, line by line.
-        outputs: both outputs.
-        question: what the reviewer is asked.
-        choices: the judgement of each key.
-        moves: the effect of the other keys.
-    """
-
-    token: str
-    number: int
-    text: str
-    request: str
-    outputs: tuple[str, str]
-    question: str
-    choices: Mapping[str, str]
-    moves: Mapping[str, str]
-
-
-class View(NamedTuple):
-    """The contents of a review's page.
-
-    Attributes:
-        reviewer: the reviewer's name.
-        card: the pair; None if no more are needed.
-        keys: the keys pressed since the last judgement.
-        unknown: an unknown key, if one was pressed.
-        total: how many pairs were drawn.
-        done: how many of them this reviewer has judged or skipped.
-        settled: whether no further judgement changes what can be certified.
-        people: the judgements of each reviewer.
-        agreement: the agreement of each two reviewers.
-        shown: the conclusions from all judgements.
-        path: the file.
-        notes: notes on the log.
-    """
-
-    reviewer: str
-    card: Card | None
-    keys: str
-    unknown: str
-    total: int
-    done: int
-    settled: bool
-    people: list[ReviewerTally]
-    agreement: list[RaterAgreement]
-    shown: LossBound
-    path: str
-    notes: tuple[str, ...]
 
 
 class _Read(NamedTuple):
@@ -104,7 +47,7 @@ class Desk:
         self._log: _Read | None = None
         self._made: tuple[Compared, str, Room] | None = None
 
-    def view(self, reviewer: str) -> View:
+    def view(self, reviewer: str) -> dict[str, Any]:
         """Return the page's contents for a reviewer. Raises UsageError, with advice, if there is nothing to judge."""
         with self._lock:
             judging = self._judging()
@@ -114,7 +57,7 @@ class Desk:
             room = self._room(judging, log, reviews)
             return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
 
-    def press(self, reviewer: str, pair: str, keys: str) -> View:
+    def press(self, reviewer: str, pair: str, keys: str) -> dict[str, Any]:
         """Apply the last of the keys pressed since the last judgement; write the judgement, if it makes one.
 
         Args:
@@ -188,39 +131,37 @@ def _refuse_unaudited(url: str) -> None:
 
 def _view(
     room: Room, session: Session, reviews: Reviews, who: tuple[str, str, str], judging: Judging, log: _Read
-) -> View:
-    reviewer, keys, unknown = who
-    done = sum(pair.id in session.judged for pair in room.drawn)
-    return View(
-        reviewer,
-        _card(room, session, reviewer),
-        keys,
-        unknown,
-        len(room.drawn),
-        done,
-        room.along is not None and session.current is None,
-        tallies(reviews),
-        agreements(reviews),
-        shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
-        str(judging.path),
-        log.notes,
-    )
+) -> dict[str, Any]:
+    """Return what the page shows, by the names in its template; `who` has the reviewer, the keys and an unknown key."""
+    reviewer, pressed, unknown = who
+    return {
+        "reviewer": reviewer,
+        "card": _card(room, session, reviewer),
+        "pressed": pressed,
+        "unknown": unknown,
+        "total": len(room.drawn),
+        "done": sum(pair.id in session.judged for pair in room.drawn),
+        "settled": room.along is not None and session.current is None,
+        "people": tallies(reviews),
+        "agreement": agreements(reviews),
+        "shown": shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
+        "path": str(judging.path),
+        "notes": log.notes,
+    }
 
 
-def _card(room: Room, session: Session, reviewer: str) -> Card | None:
+def _card(room: Room, session: Session, reviewer: str) -> dict[str, Any] | None:
+    """Return a pair as texts, without any hint at which model wrote which output; None if no more are needed."""
     sides = session.current
     if sides is None:
         return None
-    pair = sides.pair
-    first, second = sides.outputs
-    number = 1 + sum(judged != pair.id for judged in session.judged)
-    moves = {key: meaning for key, meaning in MOVES.items() if key != "q"}
-    return Card(
-        room.token(reviewer, pair.id),
-        number,
-        pair.text,
-        "\n".join(request_lines(pair)),
-        ("\n".join(output_lines(first)), "\n".join(output_lines(second))),
-        *session.stage,
-        moves,
-    )
+    return {
+        "token": room.token(reviewer, sides.pair.id),
+        "number": 1 + sum(judged != sides.pair.id for judged in session.judged),
+        "text": sides.pair.text,
+        "request": "\n".join(request_lines(sides.pair)),
+        "outputs": ["\n".join(output_lines(output)) for output in sides.outputs],
+        "question": session.stage.question,
+        "choices": session.stage.keys,
+        "moves": {key: meaning for key, meaning in MOVES.items() if key != "q"},
+    }

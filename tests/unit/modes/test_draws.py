@@ -4,29 +4,17 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.modes.draws import conversation_of, goes_on, is_drawn, look_level, role_of, uniform
+from cascade.conformal.draws import is_drawn
+from cascade.modes.draws import conversation_of, goes_on, look_level, role_of
 from cascade.modes.state import CascadeState
 
 SECRET = b"of the server"
 NAMES = [f"conversation {number}" for number in range(4_000)]
 
 
-def test_a_draw_is_the_same_each_time_and_another_with_another_secret() -> None:
-    drawn = [is_drawn(SECRET, 0.2, name) for name in NAMES]
-    assert drawn == [is_drawn(SECRET, 0.2, name) for name in NAMES]
-    assert drawn != [is_drawn(b"another", 0.2, name) for name in NAMES]
-    assert abs(sum(drawn) / len(drawn) - 0.2) < 0.03
-
-
-def test_who_is_drawn_at_a_lower_rate_is_drawn_at_a_higher_one() -> None:
-    low, high = ([is_drawn(SECRET, rate, name) for name in NAMES] for rate in (0.1, 0.3))
-    assert all(after for before, after in zip(low, high, strict=True) if before)
-
-
 def test_roles_are_drawn_apart_from_the_draw() -> None:
     drawn = [name for name in NAMES if is_drawn(SECRET, 0.5, name)]
     assert abs(sum(role_of(SECRET, name, 0.5) == "certify" for name in drawn) / len(drawn) - 0.5) < 0.05
-    assert uniform(SECRET, "draw", "a", "b") != uniform(SECRET, "draw", "ab", "")
 
 
 def test_all_looks_together_spend_a_level_once() -> None:

@@ -8,11 +8,9 @@ from dataclasses import replace
 import pytest
 from stores import postgres_url
 
-from cascade.errors import ConfigError, UsageError
-from cascade.modes.people import check_terms, harmless
-from cascade.modes.state import CascadeState, Draw, InForce
+from cascade.errors import ConfigError
+from cascade.modes.state import CascadeState, Draw, InForce, harmless
 from cascade.modes.store import ModeStore
-from cascade.review.reviews import Reviews, Terms
 
 NAME, DAY_S = "support", 86_400.0
 HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", promise="regret")
@@ -97,14 +95,6 @@ def test_feedback_settles_that_nothing_was_lost_and_never_a_loss() -> None:
     assert harmless(False, None, by_guide=False) is None  # the guide may be wrong, too
     assert harmless(True, None, by_guide=True) is None  # the other answer may be right, too
     assert harmless(None, "large", by_guide=False) is None
-
-
-def test_reviews_of_another_kind_are_refused() -> None:
-    wrong = Reviews(Terms("preference", "text", 0.5, "key"), ())
-    with pytest.raises(UsageError, match=r"only which answer is better.*drawn share of 0.5.*compare by text"):
-        check_terms(wrong, "json")
-    check_terms(None, "json")
-    check_terms(Reviews(Terms("regret", "json", 1.0, "key"), ()), None)
 
 
 def test_a_certificate_keeps_its_kind_in_the_store() -> None:

@@ -10,7 +10,7 @@ import pytest
 from cases import each
 from scipy import stats
 
-from cascade.conformal.labels import is_drawn
+from cascade.conformal.draws import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
 from cascade.episodes.rows import joined
@@ -73,7 +73,7 @@ def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:
     name = {number: name for name, number in ASKED.items()}
     answered = lost = 0
     for number in sorted(range(N), key=DOUBT.__getitem__):
-        drawn = is_drawn("key", name[number], rate)
+        drawn = is_drawn("key", rate, name[number])
         lost += DIFFERS[number] and drawn and (HARMS[number] or number not in labelled)
         if lost > most:
             break
@@ -91,7 +91,7 @@ def test_the_path_asks_for_the_labels_that_a_plain_loop_needs(kind: str, rate: f
     """With the labels that it asks for, all or half of them: what is proven is what a plain loop proves."""
     path, losses = along(kind, rate), dict[PairId, bool]()
     while pairs := path.wanted(losses):
-        assert all(is_drawn("key", pair.question, rate) for pair in pairs)
+        assert all(is_drawn("key", rate, pair.question) for pair in pairs)
         losses[pairs[0].id] = HARMS[NUMBER[pairs[0].id]]
     few, full = fitted(reviews(list(losses), rate), kind), fitted(reviews(list(NUMBER), rate), kind)
     assert few.certified[""].point == full.certified[""].point
@@ -117,7 +117,7 @@ def test_an_output_that_nobody_judged_is_unknown() -> None:
     np.testing.assert_array_equal(log.right[:, 0], expected)
     assert (log.right[:, 1] == 1).all()
     assert log.drawn is not None
-    assert log.drawn.tolist() == [is_drawn("key", name, 0.5) for name in log.ids]
+    assert log.drawn.tolist() == [is_drawn("key", 0.5, name) for name in log.ids]
 
 
 def test_too_few_requests_at_a_rate_prove_nothing() -> None:

@@ -12,6 +12,7 @@ import pytest
 from cascade.api.judging import reviews_of
 from cascade.api.promoting import promote
 from cascade.config import CascadeConfig, load
+from cascade.errors import UsageError
 from cascade.modes.store import ModeStore
 from cascade.records.traces import Store
 from cascade.review.pairs import compare
@@ -78,6 +79,14 @@ def test_judgements_that_find_no_loss_promote(observing: Path) -> None:
     assert held is not None
     assert held.by_people
     assert found.page["served_by_cheaper"] > 0.5
+
+
+def test_reviews_of_another_kind_are_refused_before_a_look_is_counted(observing: Path) -> None:
+    with ReviewStore(beside_traces(f"sqlite:///{observing}/traces.db"), Terms("preference", "exact", 0.5)):
+        pass
+    with pytest.raises(UsageError, match=r"only which answer is better.*drawn share of 0\.5"):
+        promote(regret(observing))
+    assert state_of(observing).looks == 0
 
 
 def test_without_judgements_or_with_losses_nothing_is_promoted(observing: Path) -> None:
