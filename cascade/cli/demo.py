@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from contextlib import closing
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -99,9 +100,7 @@ def _line(number: int, outcome: shop.Outcome) -> str:
 def _document(outcomes: list[shop.Outcome], fitted: FitResult | None) -> dict[str, Any]:
     messages = [
         {
-            "id": outcome.request.request_id,
-            "message": outcome.request.message,
-            "belongs_to": outcome.request.team,
+            **asdict(outcome.request),
             "served": shop.team_of(outcome.answer),
             "steps": len(outcome.answer.steps),
             "cost_usd": outcome.answer.cost,

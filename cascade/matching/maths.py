@@ -8,13 +8,13 @@ import re
 import signal
 import subprocess
 import sys
-import threading
 import weakref
-from collections import deque
 from collections.abc import Sequence
+from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
+from queue import Empty, LifoQueue
 from typing import Annotated, Any, Self
 
 from pydantic import Field, validate_call
@@ -166,38 +166,30 @@ class Worker:
         except OSError as error:
             raise UsageError(f"The worker of the matcher 'math' cannot be started: {error.strerror}.") from error
         try:
-            hello = self.read()
+            hello = self.ask("")
         except WorkerLostError:
             raise UsageError("The worker of the matcher 'math' ended before it was ready.") from None
         if "missing" in hello:
             self.kill()
             raise MissingExtraError(PACKAGE, f"The matcher 'math' ({quote(str(hello['missing']))})")
 
-    def ask(self, request: dict[str, Any]) -> dict[str, Any]:
-        """Return the reply to a request.
+    def ask(self, line: str) -> dict[str, Any]:
+        """Return the reply to a line. Whatever prevents it ends the process, whose next reply would be an old one.
 
         Raises:
             WorkerLostError: the process ended.
         """
         try:
-            self.process.stdin.write(json.dumps(request) + "\n")  # type: ignore[union-attr]  # a pipe
-            self.process.stdin.flush()  # type: ignore[union-attr]
-        except (OSError, ValueError):
+            with suppress(BrokenPipeError):  # a process that has ended may have replied before
+                self.process.stdin.write(line)  # type: ignore[union-attr]  # a pipe
+                self.process.stdin.flush()  # type: ignore[union-attr]
+            reply: dict[str, Any] = json.loads(self.process.stdout.readline())  # type: ignore[union-attr]
+        except ValueError:  # half a reply, or none
             self.kill()
             raise WorkerLostError from None
-        return self.read()
-
-    def read(self) -> dict[str, Any]:
-        """Return the next reply. If that is interrupted the process ends: its next reply would be an old one."""
-        try:
-            line = self.process.stdout.readline()  # type: ignore[union-attr]
         except BaseException:
             self.kill()
             raise
-        if not line.endswith("\n"):
-            self.kill()
-            raise WorkerLostError
-        reply: dict[str, Any] = json.loads(line)
         return reply
 
     def kill(self) -> None:
@@ -219,32 +211,32 @@ class Pool:
         self._begin()
 
     def _begin(self) -> None:
-        self._slots = threading.BoundedSemaphore(self._size)
-        self.idle: deque[Worker] = deque()
+        self.idle: LifoQueue[Worker | None] = LifoQueue()
+        for _ in range(self._size):
+            self.idle.put(None)
 
     def ask(self, answer: str, gold: tuple[str, ...]) -> bool | None:
         """Return whether two formulas are equal, waiting for a free worker; None if it cannot be computed."""
-        with self._slots:
-            worker = self._take()
-            try:
-                reply = worker.ask({"gold": gold, "answer": answer})
-            except WorkerLostError:
-                return None
-            self.idle.append(worker)
-        verdict: bool | None = reply["correct"]
+        worker = self.idle.get()
+        try:
+            if worker is not None and worker.process.poll() is not None:
+                worker.kill()
+                worker = None
+            worker = worker or Worker(self._timeout_s)
+            verdict: bool | None = worker.ask(json.dumps({"gold": gold, "answer": answer}) + "\n")["correct"]
+        except WorkerLostError:
+            return None
+        finally:
+            self.idle.put(worker)
         return verdict
-
-    def _take(self) -> Worker:
-        while True:
-            try:
-                worker = self.idle.pop()
-            except IndexError:
-                return Worker(self._timeout_s)
-            if worker.process.poll() is None:
-                return worker
-            worker.kill()
 
     def close(self) -> None:
         """End the idle workers; a worker in use ends with the program."""
-        while self.idle:
-            self.idle.pop().kill()
+        workers = []
+        with suppress(Empty):
+            while True:
+                workers.append(self.idle.get_nowait())
+        for worker in workers:
+            if worker is not None:
+                worker.kill()
+            self.idle.put(None)

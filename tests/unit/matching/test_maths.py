@@ -130,7 +130,7 @@ def test_an_alarm_does_not_end_a_worker_that_has_replied() -> None:
     with MathMatcher(timeout_s=3, workers=1) as matcher:
         assert matcher.matches("", ["5"]) is False
         with pytest.raises(subprocess.TimeoutExpired):
-            matcher._pool.idle[0].process.wait(timeout=4)
+            matcher._pool.idle.queue[-1].process.wait(timeout=4)
 
 
 @needs_math_verify
@@ -252,15 +252,15 @@ def test_a_crowd_gets_each_its_own_reply_from_few_workers(counting: Any) -> None
 
 def test_a_worker_that_was_killed_from_outside_is_replaced(counting: Any) -> None:
     pid, _ = counting.ask("1", ())
-    counting.idle[0].process.kill()
-    counting.idle[0].process.wait()
+    counting.idle.queue[-1].process.kill()
+    counting.idle.queue[-1].process.wait()
     other, answer = counting.ask("2", ())
     assert (other != pid, answer) == (True, "2")
 
 
 def test_an_interrupted_worker_is_not_asked_again(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     counting.ask("1", ())
-    process = counting.idle[0].process
+    process = counting.idle.queue[-1].process
 
     def interrupted() -> str:
         raise KeyboardInterrupt
@@ -274,7 +274,7 @@ def test_an_interrupted_worker_is_not_asked_again(counting: Any, monkeypatch: py
 
 def test_a_forked_child_uses_no_worker_of_its_parent(counting: Any) -> None:
     pid, _ = counting.ask("1", ())
-    parents = counting.idle[0]
+    parents = counting.idle.queue[-1]
     counting._in_child()
     assert counting.ask("2", ())[0] != pid
     assert parents.process.poll() is None
