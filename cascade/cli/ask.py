@@ -10,7 +10,6 @@ import typer
 
 from cascade.api.output import dollars, plain
 from cascade.checks import MAX_QUESTION_CHARS
-from cascade.cli import options as opt
 from cascade.cli.main import console, notes, print_json
 from cascade.safety import read_bounded
 from cascade.text import counted
@@ -25,7 +24,7 @@ _MOST_BYTES = 4 * MAX_QUESTION_CHARS
 
 def ask(
     question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
-    config: opt.Config = Path("cascade.yaml"),
+    config: Annotated[Path, typer.Option("--config", "-c", help="The configuration.")] = Path("cascade.yaml"),
     context: Annotated[Path | None, typer.Option("--context", help="A file with the text to answer from.")] = None,
     group: Annotated[str | None, typer.Option("--group", help="The question's group: its document, its user.")] = None,
     segment: Annotated[
