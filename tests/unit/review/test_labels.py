@@ -29,7 +29,7 @@ from unit.review.booking import call, episode
 N, LEVEL = 400, FIRST * 0.1
 POLICY = Threshold("doubt", 1.0, tie=None)
 _draw = random.Random(4)
-DOUBT = [_draw.random() for _ in range(N)]
+DOUBT = [(number + 0.5) / N for number in _draw.sample(range(N), N)]  # no two so near that a threshold parts them not
 DIFFERS = [_draw.random() < 0.5 * doubt**2 for doubt in DOUBT]
 HARMS = [_draw.random() < 0.5 for _ in range(N)]
 ROWS: list[dict[str, Any]] = []
