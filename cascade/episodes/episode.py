@@ -216,8 +216,8 @@ def by_place(calls: Iterable[LoggedCall]) -> dict[int, LoggedCall] | None:
 
 def is_doubled(calls: Iterable[LoggedCall]) -> bool:
     """Whether two rows of a step answer in one place, as where an id that is the question's own joins two runs."""
-    places = [call.candidate for call in calls if call.answers and call.candidate is not None]
-    return len(set(places)) < len(places)
+    candidates = [call.candidate for call in calls if call.answers and call.candidate is not None]
+    return len(set(candidates)) < len(candidates)
 
 
 def answer_name(call: LoggedCall, *, comparable: bool) -> Hashable:
@@ -229,6 +229,6 @@ def answer_name(call: LoggedCall, *, comparable: bool) -> Hashable:
 
 def total_of(numbers: Iterable[int | None]) -> int | None:
     """Return a sum; None if one of the numbers is unknown."""
-    each = list(numbers)
-    known = [number for number in each if number is not None]
-    return sum(known) if len(known) == len(each) else None
+    listed = list(numbers)
+    recorded = [number for number in listed if number is not None]
+    return sum(recorded) if len(recorded) == len(listed) else None

@@ -44,7 +44,7 @@ _VALUE_CHARS = 60
 
 
 def open_log(
-    given: str,
+    log: str,
     where: Mapping[str, str] | None = None,
     dropped: Dropped | None = None,
     *,
@@ -55,7 +55,7 @@ def open_log(
     """Read a log. If it does not say which answers are right, the reference's output is the truth.
 
     Args:
-        given: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
+        log: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
             (a log of rounds of base and guide, read as a ladder), or "nodes:" (the same, call by call).
         where: only rows that have these values in these columns are read.
         dropped: counts everything that is left out.
@@ -70,30 +70,30 @@ def open_log(
     244
     """
     _check_columns(where or {})
-    _check_there(given)
+    _check_there(log)
     counts, fresh = Dropped() if dropped is None else dropped, True
 
     def rows() -> Iterator[Row]:
         """Read the rows; the first time it counts what is left out, and refuses a choice that fits no row."""
         nonlocal fresh
         first, fresh = fresh, False
-        some = False
-        for row in rows_of(given, where, counts if first else None, models):
-            some = True
+        any_row = False
+        for row in rows_of(log, where, counts if first else None, models):
+            any_row = True
             yield row
-        if first and not some and not counts.count:
-            raise UsageError(_nothing_chosen(given, where or {}))
+        if first and not any_row and not counts.count:
+            raise UsageError(_nothing_chosen(log, where or {}))
 
     return read(rows, counts, matcher=matcher, reference=reference, models=models)
 
 
 def rows_of(
-    given: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
+    log: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
 ) -> Iterator[Row]:
     """Yield a log's rows, as they are or in another reading; `models` is the order of a foreign log of requests."""
-    path, ladder, calls = given, given == DEMO_LADDER or given.startswith(LADDER), given.startswith(NODES)
+    path, ladder, calls = log, log == DEMO_LADDER or log.startswith(LADDER), log.startswith(NODES)
     if ladder or calls:
-        path = DEMO if given == DEMO_LADDER else given.removeprefix(LADDER).removeprefix(NODES)
+        path = DEMO if log == DEMO_LADDER else log.removeprefix(LADDER).removeprefix(NODES)
     with ExitStack() as stack:
         if path in _FILES:
             shipped = resources.files("cascade").joinpath("data", _FILES[path])
@@ -104,38 +104,38 @@ def rows_of(
 
 def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
     """Yield the rows in a store, by its URL (sqlite:///log.db, postgresql://…)."""
-    wanted = checked_where(where)
+    columns = checked_where(where)
     from cascade.records.traces import Store
 
     with closing(Store.open(url, read_only=True)) as store:
-        yield from store.read(wanted)
+        yield from store.read(columns)
 
 
-def _nothing_chosen(given: str, where: Mapping[str, str]) -> str:
+def _nothing_chosen(log: str, where: Mapping[str, str]) -> str:
     """Return the message for a choice that fits no row: it names the values that the chosen columns have."""
     values: dict[str, Counter[str]] = {column: Counter() for column in where}
-    some = False
-    for row in itertools.islice(rows_of(given), _LOOKED_AT):
-        some = True
+    any_row = False
+    for row in itertools.islice(rows_of(log), _LOOKED_AT):
+        any_row = True
         for column, counts in values.items():
             counts[shown(row.get(column))] += 1
-    if not some:
-        return f"{given} is empty: it has no row of an episode log."
+    if not any_row:
+        return f"{log} is empty: it has no row of an episode log."
     missing = [
-        f"No row of {given} has {column}={where[column]}; the column's values: {_listed(counts)}."
+        f"No row of {log} has {column}={where[column]}; the column's values: {_listed(counts)}."
         for column, counts in values.items()
         if where[column] not in counts
     ]
     together = " and ".join([f"{column}={value}" for column, value in where.items()])
-    return " ".join(missing) or f"No row of {given} has {together} together, though some rows have each."
+    return " ".join(missing) or f"No row of {log} has {together} together, though some rows have each."
 
 
 def _listed(counts: Mapping[str, int]) -> str:
     """Return the commonest values of a column, shortened, and how many more there are."""
     first = sorted(counts, key=lambda value: -counts[value])[:_NAMED]
     named = ", ".join([value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]}…" for value in first])
-    more = len(counts) - len(first)
-    return f"{named} and {more:,} more" if more else named
+    further = len(counts) - len(first)
+    return f"{named} and {further:,} more" if further else named
 
 
 def _check_columns(where: Mapping[str, str]) -> None:
@@ -151,9 +151,9 @@ def _check_columns(where: Mapping[str, str]) -> None:
         raise UsageError(" ".join(problems))
 
 
-def _check_there(given: str) -> None:
+def _check_there(log: str) -> None:
     """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
-    name = given.removeprefix(LADDER).removeprefix(NODES)
+    name = log.removeprefix(LADDER).removeprefix(NODES)
     if name in SHIPPED or is_url(name) or Path(name).suffix:
         return  # the code that opens the file reports that it is missing
     if not os.path.lexists(name):

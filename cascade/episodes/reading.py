@@ -58,11 +58,11 @@ class Reading(NamedTuple):
         Raises:
             UsageError: it has no reference, or the comparator does not exist.
         """
-        wanted = comparator or self.matcher
+        chosen = comparator or self.matcher
         truths = [read.facts.truth for read in self.reads]
-        if all(truth is not None and wanted in {None, truth.comparator} for truth in truths):
+        if all(truth is not None and chosen in {None, truth.comparator} for truth in truths):
             return self
-        return _compared(self.rows, wanted, Dropped())._replace(command=self.command)
+        return _compared(self.rows, chosen, Dropped())._replace(command=self.command)
 
 
 def read(
@@ -93,24 +93,24 @@ def read(
             )
         models = models or (str(reference),)
 
-    def wanted() -> Iterable[Row]:
+    def chosen_rows() -> Iterable[Row]:
         return ladder_of_models(rows, models) if models else rows()
 
     if reference is not None:
-        return _compared(wanted, matcher, dropped)
+        return _compared(chosen_rows, matcher, dropped)
     try:
-        return Reading(tuple(reads_of(_rejudged(wanted(), matcher), dropped)), wanted, matcher)
+        return Reading(tuple(reads_of(_rejudged(chosen_rows(), matcher), dropped)), chosen_rows, matcher)
     except UsageError:
-        if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in wanted()):
+        if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in chosen_rows()):
             raise
         try:
-            reading = _compared(wanted, matcher, compared := Dropped())
+            reading = _compared(chosen_rows, matcher, compared := Dropped())
         except UsageError:
             reading = None  # no reference either: the error below says which labels are missing
         if reading is None:
             raise
         dropped.rows, dropped.first = compared.rows, compared.first
-        return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in wanted()))
+        return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in chosen_rows()))
 
 
 def _rejudged(rows: Iterable[Row], matcher: str | None) -> Iterable[Row]:
@@ -148,7 +148,7 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
     Rows without tokens or costs are skipped, and so are models without a price. Imported logs have rounded costs: two
     costs within 1 %, or one nano-dollar, count as equal.
     """
-    found: dict[str, Mispriced] = {}
+    models: dict[str, Mispriced] = {}
     for row in rows:
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
@@ -156,9 +156,9 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
         tokens = (row[f"{name}_tokens"] for name in ("input", "output", "cached_input", "reasoning"))
         priced = price.cost_nano_usd(Usage(*tokens))
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
-            first = found.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
-            found[row["model"]] = first._replace(calls=first.calls + 1)
-    return list(found.values())
+            first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
+            models[row["model"]] = first._replace(calls=first.calls + 1)
+    return list(models.values())
 
 
 # --- rounds of base and guide as a ladder, or call by call ---
@@ -241,30 +241,30 @@ def ladder_of_models(rows: Rows, models: Sequence[str]) -> Iterator[dict[str, An
     The last name is the reference; of one name alone, the models before it in the log stay too.
     """
     order = _rungs(rows())
-    wanted = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
-    unknown = [name for name in wanted if name not in order]
-    twice = [name for name, many in Counter(wanted).items() if many > 1]
+    ladder = [*order[: order.index(models[0])], models[0]] if len(models) == 1 and models[0] in order else list(models)
+    unknown = [name for name in ladder if name not in order]
+    twice = [name for name, times in Counter(ladder).items() if times > 1]
     if unknown:
         listed = ", ".join(order[:_NAMED]) + (f" and {len(order) - _NAMED} more" if len(order) > _NAMED else "")
         raise UsageError(f"The log has no model {unknown[0]}{did_you_mean(unknown[0], order)}; it has {listed}.")
     if twice:
         raise UsageError(f"Name each model once; {', '.join(twice)} is named several times.")
-    if len(wanted) < 2:
+    if len(ladder) < 2:
         raise UsageError(
-            f"{wanted[0]} is the first model of the log, so nothing can be saved: name cheaper models before it."
+            f"{ladder[0]} is the first model of the log, so nothing can be saved: name cheaper models before it."
         )
-    place = {name: number for number, name in enumerate(wanted, 1)}
+    step_of = {name: number for number, name in enumerate(ladder, 1)}
     texts: dict[str, dict[int, str]] = defaultdict(dict)
     for row in rows():
-        if row["walk"] is None and row["model"] in place and row["answer"] is not None:
-            texts[row["episode_id"]][place[row["model"]]] = row["answer"]
+        if row["walk"] is None and row["model"] in step_of and row["answer"] is not None:
+            texts[row["episode_id"]][step_of[row["model"]]] = row["answer"]
     for row in rows():
-        if row["walk"] is None and row["model"] in place:
-            step, signals = place[row["model"]], dict(row["signals"] or {})
+        if row["walk"] is None and row["model"] in step_of:
+            step, signals = step_of[row["model"]], dict(row["signals"] or {})
             if row["answer"] is not None:
                 earlier = [text for at, text in sorted(texts[row["episode_id"]].items()) if at < step]
                 signals[AGREEMENT] = agreement(row["answer"], earlier, chat_of(row))
-            changed = {"step": step, "horizon": len(wanted), "source": row["model"], "kept": None}
+            changed = {"step": step, "horizon": len(ladder), "source": row["model"], "kept": None}
             yield {**row, **changed, "signals": signals}
 
 
@@ -273,24 +273,24 @@ _NAMED = 12
 
 def _rungs(rows: Iterable[Row]) -> list[str]:
     """Return the models of a ladder's log, by the step that each answers."""
-    found: dict[str, set[int]] = defaultdict(set)
+    steps_of: dict[str, set[int]] = defaultdict(set)
     for row in rows:
         if row["walk"] is None and row["model"] is not None and row["step"] is not None and answers(row):
-            found[row["model"]].add(row["step"])
-    several = sorted(name for name, steps in found.items() if len(steps) > 1)
+            steps_of[row["model"]].add(row["step"])
+    several = sorted(name for name, steps in steps_of.items() if len(steps) > 1)
     if several:
         raise UsageError(
             f"{', '.join(several)} answers in several steps of this log, so its models cannot be a ladder in another "
             "order. Name the reference with --reference guide, or read the log as a ladder: ladder:LOG."
         )
-    return sorted(found, key=lambda name: (min(found[name]), name))
+    return sorted(steps_of, key=lambda name: (min(steps_of[name]), name))
 
 
 # --- the reference's outputs as the truth ---
 
 
 @dataclass(slots=True)
-class _Given:
+class _ReferenceOutputs:
     """The reference's outputs in one data set: the guide's by episode, and the latest step with an answer."""
 
     outright: dict[str, str] = field(default_factory=dict)
@@ -371,26 +371,28 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
     Raises:
         UsageError: the matcher does not exist, or a data set has no reference.
     """
-    found: dict[str, _Given] = defaultdict(_Given)
+    references: dict[str, _ReferenceOutputs] = defaultdict(_ReferenceOutputs)
 
     def requests() -> Iterator[ChatRequest | None]:
         for row in rows():
-            found[row["dataset"] or "log"].add(row)
+            references[row["dataset"] or "log"].add(row)
             if comparator is None:
                 yield chat_of(row)
 
     default, cautions = default_of(requests())
     chosen = comparator or default
     comparing = get_comparator(chosen)
-    truths = {dataset: Truth(given.name(dataset), chosen, cautions=cautions) for dataset, given in found.items()}
+    truths = {
+        dataset: Truth(reference.name(dataset), chosen, cautions=cautions) for dataset, reference in references.items()
+    }
 
     def judged(dropped: Dropped) -> Iterator[dict[str, Any]]:
-        audits = {dataset for dataset, given in found.items() if given.only_audits}
+        audits = {dataset for dataset, reference in references.items() if reference.only_audits}
         left_out: set[tuple[str, str]] = set()
         for row in rows():
             dataset, episode = row["dataset"] or "log", row["episode_id"]
-            if dataset not in audits or episode in found[dataset].audited:
-                yield _judged(row, found[dataset], comparing)
+            if dataset not in audits or episode in references[dataset].audited:
+                yield _judged(row, references[dataset], comparing)
             elif (dataset, episode) not in left_out:
                 left_out.add((dataset, episode))
                 dropped.drop(UNAUDITED, episode)
@@ -398,14 +400,14 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
     return Relabelled(truths, judged)
 
 
-def _judged(row: Row, given: _Given, comparing: Comparator) -> dict[str, Any]:
-    output = given.output(row["episode_id"])
+def _judged(row: Row, reference: _ReferenceOutputs, comparing: Comparator) -> dict[str, Any]:
+    output = reference.output(row["episode_id"])
     judged = {**row, "gold": None if output is None else [output]}
     if output is None:
-        judged["signals"] = _without_failure(row, given)
+        judged["signals"] = _without_failure(row, reference)
     if not answers(row):
         return judged
-    if output is None or given.gives(row):
+    if output is None or reference.gives(row):
         return {**judged, "correct": output is not None}
     return {**judged, "correct": same(comparing, row["answer"], output, chat_of(row))}
 
@@ -415,13 +417,13 @@ def same(comparing: Comparator, answer: str | None, output: str, request: ChatRe
     return answer is not None and (answer == output or comparing.same(answer, output, request) is True)
 
 
-def _without_failure(row: Row, given: _Given) -> Any:
+def _without_failure(row: Row, reference: _ReferenceOutputs) -> Any:
     """Return a row's signals without the mark that calls failed, if only the reference's call failed.
 
     Such an episode counts as a difference; if another model's call failed it is left out, as from any log.
     """
     failed = replay_of(row).get(FAILED)
-    if not failed or any(step != given.horizon for step, *_ in failed):
+    if not failed or any(step != reference.horizon for step, *_ in failed):
         return row["signals"]
     replay = {name: value for name, value in replay_of(row).items() if name != FAILED}
     return {**row["signals"], "replay": replay}
@@ -460,5 +462,7 @@ def reviewed(labelled: Relabelled, judgements: Judgements, dropped: Dropped) -> 
                 loses = judgements.loses(row)
                 yield {**row, "correct": None if loses is None else not loses}
 
-    truths = {name: each._replace(kind=judgements.kind, rate=judgements.rate) for name, each in labelled.truths.items()}
+    truths = {
+        name: truth._replace(kind=judgements.kind, rate=judgements.rate) for name, truth in labelled.truths.items()
+    }
     return reads_of(judged(), dropped, truths, judgements.drawn)

@@ -141,11 +141,11 @@ def reads_of(
             gold = gold or bool(row.get("gold"))
             episodes[row["dataset"] or "log"][row["episode_id"]].add(row)
     reads = []
-    for dataset, each in episodes.items():
+    for dataset, of_dataset in episodes.items():
         before = left_out.rows[schema.UNJUDGED]
-        whole = _whole(each, left_out, unjudged=drawn is not None)
-        if whole:
-            log, facts = _read(dataset, whole, left_out, drawn)
+        usable = _usable(of_dataset, left_out, unjudged=drawn is not None)
+        if usable:
+            log, facts = _read(dataset, usable, left_out, drawn)
             facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
             reads.append(Read(log, facts, left_out))
     if not reads:
@@ -161,35 +161,35 @@ _JUDGED = "A matcher judges them by the accepted answers that are logged (column
 _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
 
 
-def _whole(episodes: Mapping[str, Episode], dropped: Dropped, *, unjudged: bool) -> dict[str, Episode]:
+def _usable(episodes: Mapping[str, Episode], dropped: Dropped, *, unjudged: bool) -> dict[str, Episode]:
     """Return the episodes that can be judged and whose steps read the same as in the first of them; count the rest."""
-    known: dict[int, tuple[int, ...]] = {}
-    whole = dict[str, Episode]()
+    reads_by_step: dict[int, tuple[int, ...]] = {}
+    usable = dict[str, Episode]()
     for name, episode in episodes.items():
-        why = episode.problem(name, unjudged=unjudged)
+        reason = episode.problem(name, unjudged=unjudged)
         reads = {step: episode.reads(step) for step in episode.steps}
-        if why is None and any(known.get(step, steps) != steps for step, steps in reads.items()):
-            why = "an episode with a step that depends on other steps than in other episodes"
-        if why is None:
-            known |= reads
-            whole[name] = episode
+        if reason is None and any(reads_by_step.get(step, steps) != steps for step, steps in reads.items()):
+            reason = "an episode with a step that depends on other steps than in other episodes"
+        if reason is None:
+            reads_by_step |= reads
+            usable[name] = episode
         else:
-            dropped.drop(why, name)
-    return whole
+            dropped.drop(reason, name)
+    return usable
 
 
 def _read(
     dataset: str, episodes: Mapping[str, Episode], dropped: Dropped, drawn: Callable[[str], bool] | None
 ) -> tuple[Log, Facts]:
-    each = list(episodes.values())
+    listed = list(episodes.values())
     ids = tuple([episode.request or name for name, episode in episodes.items()])
-    places, own = _places(each)
-    steps = range(1, 1 + max(max(episode.horizon or 1, *episode.steps) for episode in each))
-    comparable = _comparable(each)
-    callers = {caller for episode in each for caller in episode.callers}
+    width, own = _placed(listed)
+    steps = range(1, 1 + max(max(episode.horizon or 1, *episode.steps) for episode in listed))
+    comparable = _comparable(listed)
+    callers = {caller for episode in listed for caller in episode.callers}
     alone = _sets((caller.step, caller) for caller in callers if caller.purpose != ACT)
-    seen = _sets((place, call.source) for _, place, call in _answering(each))
-    sources = tuple([_only(seen[place]) or "answer" for place in range(places)])
+    answering = _sets((at, call.source) for _, at, call in _answering(listed))
+    sources = tuple([_only(answering[at]) or "answer" for at in range(width)])
     if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
         callers = {caller._replace(role=caller.model) for caller in callers}
     models = _sets((caller.step, caller.model) for caller in callers)
@@ -199,61 +199,62 @@ def _read(
         models=_names((caller.role, caller.model) for caller in callers),
         step_models=tuple([_only(models[step]) for step in steps]) if ladder else (),
         callers=tuple([_only(alone[step]) for step in steps]),
-        parents=_parents(each, steps),
-        echoes=_names(pair for episode in each for pair in episode.echoes),
-        kinds={name: episode.kind for name, episode in reversed([*zip(ids, each, strict=True)])},
-        spelled=_names((name, episode.spelled) for name, episode in zip(ids, each, strict=True) if episode.spelled),
+        parents=_parents(listed, steps),
+        echoes=_names(pair for episode in listed for pair in episode.echoes),
+        kinds={name: episode.kind for name, episode in reversed([*zip(ids, listed, strict=True)])},
+        spelled=_names((name, episode.spelled) for name, episode in zip(ids, listed, strict=True) if episode.spelled),
     )
-    names = dict.fromkeys(name for episode in each for name in episode.features)
+    names = dict.fromkeys(name for episode in listed for name in episode.features)
     log = Log(
         name=dataset,
         nodes=_nodes(facts),
         ids=ids,
         groups=tuple([episode.group or name for name, episode in episodes.items()]),
-        **_columns(each, len(steps), places, own, comparable=bool(comparable.any())),
-        features={name: np.array([episode.features.get(name, math.nan) for episode in each]) for name in names},
-        segments=tuple([episode.segment for episode in each]),
+        **_columns(listed, len(steps), width, own, comparable=bool(comparable.any())),
+        features={name: np.array([episode.features.get(name, math.nan) for episode in listed]) for name in names},
+        segments=tuple([episode.segment for episode in listed]),
         drawn=None if drawn is None else np.array([drawn(name) for name in ids], dtype=np.bool_),
         texts_known=comparable,
-        revealing=any(episode.told for episode in each),
+        revealing=any(episode.told for episode in listed),
     )
     baselines, chosen, reference = _baselines(episodes, log, dropped)
     return replace(log, baselines=baselines, reference=reference), replace(facts, reference=chosen)
 
 
 def _columns(
-    episodes: Sequence[Episode], horizon: int, places: int, own: Mapping[str, int], *, comparable: bool
+    episodes: Sequence[Episode], horizon: int, width: int, own: Mapping[str, int], *, comparable: bool
 ) -> dict[str, Any]:
     """Return the columns of the nodes.
 
     A call's cost lies on the node whose answer it is for, else on the last of its step, where the signals are.
     """
-    shape = len(episodes), horizon * places
+    shape = len(episodes), horizon * width
     answer, right, confidence = np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, np.nan)
     cost, bought = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
     names = sorted({name for episode in episodes for step in episode.steps for name in episode.signals[step]})
     signals = {name: np.full(shape, np.nan) for name in names}
     lengths = {name: np.full(shape, np.nan) for name in LENGTHS if name not in names}
     steps = np.array([max(episode.steps) for episode in episodes], dtype=np.int64)
-    told = any(episode.told for episode in episodes)  # the length of a run until a model is right shows whether it was
+    # The length of a run until a model is right shows whether it was.
+    revealing = any(episode.told for episode in episodes)
     for row, episode in enumerate(episodes):
         numbers: dict[Hashable, int] = {}
         for step in sorted(episode.steps):
-            first, last = (step - 1) * places, step * places - 1
+            first, last = (step - 1) * width, step * width - 1
             bought[row, first : last + 1] = True
-            for place, call in sorted(episode.answers[step].items()):
+            for at, call in sorted(episode.answers[step].items()):
                 key = answer_name(call, comparable=comparable)
-                answer[row, first + place] = numbers.setdefault(key, len(numbers))
-                right[row, first + place] = math.nan if call.right is None else call.right
-                confidence[row, first + place] = call.confidence
+                answer[row, first + at] = numbers.setdefault(key, len(numbers))
+                right[row, first + at] = math.nan if call.right is None else call.right
+                confidence[row, first + at] = call.confidence
             for call in episode.steps[step]:
-                unplaced = 0 if call.answers else places - 1
+                unplaced = 0 if call.answers else width - 1
                 node = first + own.get(call.source, unplaced if call.candidate is None else call.candidate)
                 unknown = call.cost is None or cost[row, node] < 0
                 cost[row, node] = -1 if unknown else cost[row, node] + (call.cost or 0)
             for name, values in lengths.items():
                 tokens = total_of([getattr(call, LENGTHS[name]) for call in episode.steps[step]])
-                values[row, last] = math.nan if told or tokens is None else tokens
+                values[row, last] = math.nan if revealing or tokens is None else tokens
             for name, value in episode.signals[step].items():
                 signals[name][row, last] = value
     signals |= {name: values for name, values in lengths.items() if not np.isnan(values).all()}
@@ -270,34 +271,34 @@ def _columns(
     }
 
 
-def _places(episodes: Sequence[Episode]) -> tuple[int, dict[str, int]]:
+def _placed(episodes: Sequence[Episode]) -> tuple[int, dict[str, int]]:
     """Give each source the same place in every step, and return how many places there are and the place of each source.
 
     So it is also where the base gave no answer and the guide's came first. Nothing is changed, and no source has a
     place, if sources share one, as a ladder's models do, or if one source fills several.
     """
     own: dict[str, int] = {}
-    many, single = 1, True
+    width, single = 1, True
     for episode in episodes:
         for placed in episode.answers.values():
             single &= len({call.source for call in placed.values()}) == len(placed)
-    for _, place, call in _answering(episodes):
-        many, own[call.source] = max(many, place + 1), max(place, own.get(call.source, 0))
+    for _, at, call in _answering(episodes):
+        width, own[call.source] = max(width, at + 1), max(at, own.get(call.source, 0))
     if not single or len(set(own.values())) < len(own):
-        return many, {}
+        return width, {}
     for episode in episodes:
         episode.answers = {
             step: {own[call.source]: call for call in episode.answers[step].values()} for step in episode.steps
         }
-    return many, own
+    return width, own
 
 
 def _answering(episodes: Iterable[Episode]) -> Iterator[tuple[int, int, LoggedCall]]:
     """Yield each answer with its step and place."""
     for episode in episodes:
         for step in episode.steps:
-            for place, call in episode.answers[step].items():
-                yield step, place, call
+            for at, call in episode.answers[step].items():
+                yield step, at, call
 
 
 def _comparable(episodes: Sequence[Episode]) -> Bools:
@@ -313,7 +314,8 @@ def _comparable(episodes: Sequence[Episode]) -> Bools:
         texts[bool(call.right)] += 1 if call.key is not None and not call.hashed else -1
     if any(episode.told for episode in episodes) or min(texts[True], texts[False]) < 0:
         return np.zeros(len(episodes), dtype=np.bool_)
-    return np.array([not any(call.hashed for *_, call in _answering([each])) for each in episodes], dtype=np.bool_)
+    texts_known = [not any(call.hashed for *_, call in _answering([episode])) for episode in episodes]
+    return np.array(texts_known, dtype=np.bool_)
 
 
 _K = TypeVar("_K")
@@ -322,10 +324,10 @@ _V = TypeVar("_V")
 
 def _sets(pairs: Iterable[tuple[_K, _V]]) -> dict[_K, set[_V]]:
     """Return the second values by the first."""
-    found: dict[_K, set[_V]] = defaultdict(set)
+    values: dict[_K, set[_V]] = defaultdict(set)
     for first, second in pairs:
-        found[first].add(second)
-    return found
+        values[first].add(second)
+    return values
 
 
 def _names(pairs: Iterable[tuple[str, str]]) -> Names:
@@ -342,8 +344,8 @@ def _parents(episodes: Sequence[Episode], steps: Iterable[int]) -> Parents | Non
     """Return the steps that each step reads; None where the log does not say any."""
     if not any(episode.parents.keys() & episode.steps.keys() for episode in episodes):
         return None
-    known = {step: episode.reads(step) for episode in episodes for step in episode.steps}
-    return tuple([known.get(step, (step - 1,) if step > 1 else ()) for step in steps])
+    reads = {step: episode.reads(step) for episode in episodes for step in episode.steps}
+    return tuple([reads.get(step, (step - 1,) if step > 1 else ()) for step in steps])
 
 
 def _nodes(facts: Facts) -> tuple[Node, ...]:
@@ -360,7 +362,7 @@ def _nodes(facts: Facts) -> tuple[Node, ...]:
         name = f"step {step + 1}" if caller is None else caller.role
         nodes.append(Node(name, step, model, () if reads is None and facts.step_models else reads))
     if len({node.name for node in nodes}) < len(nodes):
-        nodes = [node._replace(name=f"{node.name} {place + 1}") for place, node in enumerate(nodes)]
+        nodes = [node._replace(name=f"{node.name} {number + 1}") for number, node in enumerate(nodes)]
     return tuple(nodes)
 
 
@@ -375,25 +377,25 @@ def joined(reads: Sequence[Read]) -> Read:
     first, facts = reads[0], [read.facts for read in reads]
     if len(reads) == 1:
         return first
-    known = [each.step_models for each in facts if each.step_models]
-    models = [{name for name in names if name is not None} for names in zip(*known, strict=False)]
-    if len({(each.cascade, each.parents) for each in facts}) > 1 or any(len(names) > 1 for names in models):
+    ladders = [dataset.step_models for dataset in facts if dataset.step_models]
+    models = [{name for name in names if name is not None} for names in zip(*ladders, strict=False)]
+    if len({(dataset.cascade, dataset.parents) for dataset in facts}) > 1 or any(len(names) > 1 for names in models):
         listed = "; ".join([f"{read.log.name}: {read.facts.cascade}{read.facts.order}" for read in reads])
         advice = "Choose data sets of one with --where dataset=NAME"
         raise UsageError(
             f"The log holds data sets of different cascades, but a certificate covers one. {advice}: {listed}"
         )
-    if len({each.truth for each in facts}) > 1:
+    if len({dataset.truth for dataset in facts}) > 1:
         raise UsageError("The data sets are compared with different references: choose one with --where dataset=NAME.")
     together = replace(
         first.facts,
         step_models=tuple([_only(names) for names in models]),
-        callers=tuple([_only({*each}) for each in zip(*[each.callers for each in facts], strict=True)]),
-        echoes=_names((model, name) for each in facts for model, names in each.echoes.items() for name in names),
-        kinds={request: kind for each in reversed(facts) for request, kind in each.kinds.items()},
-        spelled=_names((name, text) for each in facts for name, texts in each.spelled.items() for text in texts),
-        reference=next((name for name in _REFERENCES if name in {each.reference for each in facts}), None),
-        unjudged=sum(each.unjudged for each in facts),
+        callers=tuple([_only({*step}) for step in zip(*[dataset.callers for dataset in facts], strict=True)]),
+        echoes=_names((model, name) for dataset in facts for model, names in dataset.echoes.items() for name in names),
+        kinds={request: kind for dataset in reversed(facts) for request, kind in dataset.kinds.items()},
+        spelled=_names((name, text) for dataset in facts for name, texts in dataset.spelled.items() for text in texts),
+        reference=next((name for name in _REFERENCES if name in {dataset.reference for dataset in facts}), None),
+        unjudged=sum(dataset.unjudged for dataset in facts),
     )
     # Of data sets with different references the guide's own counts: where it was not asked, it is unknown.
     logs = [
@@ -428,23 +430,23 @@ def _baselines(
 
     Two of them follow from the steps: the first model alone, a ladder's last alone.
     """
-    each, horizon = list(episodes.values()), int(log.steps[-1]) + 1
-    listed = {
-        name: [_walked(name, episode, place, log.drawn is not None, dropped) for place, episode in episodes.items()]
-        for name in sorted({name for episode in each for name in episode.walks})
+    every, horizon = list(episodes.values()), int(log.steps[-1]) + 1
+    outcomes_of = {
+        name: [_walked(name, episode, key, log.drawn is not None, dropped) for key, episode in episodes.items()]
+        for name in sorted({name for episode in every for name in episode.walks})
     }
-    sources = _sets((step, call.source) for step, place, call in _answering(each) if place == 0)
+    sources = _sets((step, call.source) for step, at, call in _answering(every) if at == 0)
     first = {step: _only(names) for step, names in sources.items()}
-    listed.setdefault(schema.BASE_ONLY, [_by_itself(episode, 1, first) for episode in each])
-    single = horizon > 1 and all(len(episode.answers[step]) <= 1 for episode in each for step in episode.steps)
-    if schema.GUIDE_ONLY not in listed and single:
-        listed[schema.LAST_ONLY] = [_by_itself(episode, episode.horizon or horizon, first) for episode in each]
-    baselines = {name: _baseline(outcomes) for name, outcomes in listed.items() if any(outcomes)}
+    outcomes_of.setdefault(schema.BASE_ONLY, [_by_itself(episode, 1, first) for episode in every])
+    single = horizon > 1 and all(len(episode.answers[step]) <= 1 for episode in every for step in episode.steps)
+    if schema.GUIDE_ONLY not in outcomes_of and single:
+        outcomes_of[schema.LAST_ONLY] = [_by_itself(episode, episode.horizon or horizon, first) for episode in every]
+    baselines = {name: _baseline(outcomes) for name, outcomes in outcomes_of.items() if any(outcomes)}
     chosen = next((name for name in _REFERENCES if name in baselines), None)
     if chosen is None:
         return baselines, None, None
     way = baselines.pop(chosen)
-    leaves = np.array([0 if outcome is None else outcome.leaves for outcome in listed[chosen]])
+    leaves = np.array([0 if outcome is None else outcome.leaves for outcome in outcomes_of[chosen]])
     assert log.texts_known is not None  # noqa: S101 - it is a log of rows
     right = np.where(way.known & (log.texts_known | (leaves <= 2)), way.right, np.nan)
     is_last = chosen == schema.LAST_ONLY or _ends_in(log, way)
@@ -457,37 +459,37 @@ def _ends_in(log: Log, way: Baseline) -> bool:
         return False
     rows = way.known & log.bought[:, -1]
     right = (log.right[:, -1] == 1) == (way.right == 1)
-    same = right & (np.maximum(log.cost_nano_usd[:, -1], 0) == np.maximum(way.cost_nano_usd, 0))
-    return bool(rows.any() and same[rows].all())
+    equal = right & (np.maximum(log.cost_nano_usd[:, -1], 0) == np.maximum(way.cost_nano_usd, 0))
+    return bool(rows.any() and equal[rows].all())
 
 
-def _walked(name: str, episode: Episode, place: str, unjudged: bool, dropped: Dropped) -> _Outcome | None:
+def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, dropped: Dropped) -> _Outcome | None:
     """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
     calls = episode.walks.get(name)
     if calls is None:
         return None
-    given: dict[tuple[int, int | None], tuple[LoggedCall, bool | None]] = {}
+    answers: dict[tuple[int, int | None], tuple[LoggedCall, bool | None]] = {}
     ambiguous = False
     for call in calls:
         if call.answers:
-            ambiguous |= call.candidate is None and bool(given)
-            first, keeps = given.get((call.step, call.candidate), (call, None))
-            given[call.step, call.candidate] = first, call.kept if keeps is None else keeps
-    every = [call for call, _ in given.values()]
-    kept = [call for call, keeps in given.values() if keeps is not False]
+            ambiguous |= call.candidate is None and bool(answers)
+            first, keeps = answers.get((call.step, call.candidate), (call, None))
+            answers[call.step, call.candidate] = first, call.kept if keeps is None else keeps
+    every = [call for call, _ in answers.values()]
+    served = [call for call, keeps in answers.values() if keeps is not False]
     # The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
-    several = ambiguous or len(given) > 1
+    several, keeps_of = ambiguous or len(answers) > 1, [keeps for _, keeps in answers.values()]
     reasons = {
-        "neither an answer nor a reply is recorded": not given and not any(call.replied for call in calls),
-        "it has several answers, one of them with a null candidate": several and any(at is None for _, at in given),
-        "it has several answers, and kept is null for one of them": several and None in [k for _, k in given.values()],
-        "it is unknown whether its answer is right": not unjudged and any(call.right is None for call in kept),
+        "neither an answer nor a reply is recorded": not answers and not any(call.replied for call in calls),
+        "it has several answers, one of them with a null candidate": several and any(at is None for _, at in answers),
+        "it has several answers, and kept is null for one of them": several and (None in keeps_of),
+        "it is unknown whether its answer is right": not unjudged and any(call.right is None for call in served),
     }
-    why = next((reason for reason, applies in reasons.items() if applies), None)
-    if why is not None:
-        dropped.note(f"a walk {name!r} is left out of its episode: {why}", place)
+    reason = next((reason for reason, applies in reasons.items() if applies), None)
+    if reason is not None:
+        dropped.note(f"a walk {name!r} is left out of its episode: {reason}", episode_name)
         return None
-    return _outcome(kept, every, [call.cost for call in calls], max(call.step for call in calls))
+    return _outcome(served, every, [call.cost for call in calls], max(call.step for call in calls))
 
 
 def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> _Outcome | None:
@@ -499,20 +501,20 @@ def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> 
         return None
     call = episode.answers[step].get(0)
     source = first.get(step) if call is None else call.source
-    own = [each for each in episode.steps[step] if each.source == source]
-    if source is None or (call is None and not any(each.replied for each in own)):
+    own = [logged for logged in episode.steps[step] if logged.source == source]
+    if source is None or (call is None and not any(logged.replied for logged in own)):
         return None
     answers = [] if call is None else [call]
-    return _outcome(answers, answers, [each.cost for each in own], 1)
+    return _outcome(answers, answers, [logged.cost for logged in own], 1)
 
 
 def _outcome(
-    kept: Sequence[LoggedCall], every: Sequence[LoggedCall], costs: Iterable[int | None], length: int
+    served: Sequence[LoggedCall], every: Sequence[LoggedCall], costs: Iterable[int | None], length: int
 ) -> _Outcome:
-    total, right = total_of(costs), _served_right(kept or every)
-    size = len({answer_name(call, comparable=False) for call in kept})
-    covered = any(call.right is True for call in kept)
-    return _Outcome(covered, right, -1 if total is None else total, length, size, len(kept))
+    total, right = total_of(costs), _served_right(served or every)
+    size = len({answer_name(call, comparable=False) for call in served})
+    covered = any(call.right is True for call in served)
+    return _Outcome(covered, right, -1 if total is None else total, length, size, len(served))
 
 
 def _served_right(calls: Sequence[LoggedCall]) -> float:
@@ -535,6 +537,6 @@ def _served_right(calls: Sequence[LoggedCall]) -> float:
 def _baseline(outcomes: Sequence[_Outcome | None]) -> Baseline:
     nothing = _Outcome(False, math.nan, -1, 0, 0, 0)
     covered, right, cost, length, size, _ = zip(*[outcome or nothing for outcome in outcomes], strict=True)
-    whole = (np.array(column, dtype=np.int64) for column in (cost, length, size))
-    known = np.array([outcome is not None for outcome in outcomes], dtype=np.bool_)
-    return Baseline(known, np.array(covered, dtype=np.bool_), np.array(right, dtype=np.float64), *whole)
+    sums = (np.array(column, dtype=np.int64) for column in (cost, length, size))
+    recorded = np.array([outcome is not None for outcome in outcomes], dtype=np.bool_)
+    return Baseline(recorded, np.array(covered, dtype=np.bool_), np.array(right, dtype=np.float64), *sums)
