@@ -4,8 +4,8 @@ Every member, its score and its level are fixed before an outcome is read, so th
 probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
 level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
 
-What learns comes last. Where a score says how good an answer is, it has a tenth of the level, which takes next to
-nothing from the simple tests; where only the length of a reply is known, half of it; where nothing is, all.
+What learns comes last. Where a score says how good an answer is, it has a twentieth of the level, which takes next to
+nothing from the simple tests; where only the length of a reply is known, four fifths of it; where nothing is, all.
 
 Reference: `design/path.md`; the union bound.
 """
@@ -26,9 +26,9 @@ from cascade.policies.policy import LEARNED, Policy
 from cascade.policies.simple import TIE, Known, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
-BESIDE_SCORE, BESIDE_LENGTH = 0.1, 0.5
-"""The share of the level for what learns beside tests of a score, and beside tests of a reply's length. On MMLU-Pro and
-RouteLLM, which log lengths alone, the learned rule costs .60 to .92 of what the length does."""
+BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
+"""The share of the level for what learns beside tests of a score, and beside tests of a reply's length
+(`design/results.md`)."""
 LEAST = 100
 """With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
 

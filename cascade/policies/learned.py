@@ -28,15 +28,17 @@ from numpy.typing import NDArray
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
-from cascade.policies.features import REQUEST, TOKENS, is_feature, offered, read
+from cascade.policies.features import MOST, REQUEST, TOKENS, is_feature, offered, read
 from cascade.policies.policy import LARGEST, LEARNED, Policy, ranked
+from cascade.policies.simple import TIE, named
 from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]
 ALL_STATES, MOST_NODES = 6, 12
 """Up to so many nodes every set is a state; beyond, a node is followed by the next or the last. And the most nodes."""
 FEATURES = 8
-"""The most features of a state: 3 to 8 cost the same, 20 cost 3 % more with 400 training requests."""
+"""The most features of a state where a score is named: 3 to 8 cost the same, 20 cost 3 % more with 400 requests.
+Elsewhere there are `MOST`."""
 KNOTS = 33
 """The quantiles that keep a feature's distribution."""
 PENALTY = 9.0
@@ -353,7 +355,9 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
         raise UsageError(f"No request of {log.name} has every node.")
     nodes = log.nodes if signals is None else [node._replace(reads=None) for node in log.nodes]
     right = np.append(np.clip(np.nan_to_num(log.right).mean(axis=0)[:-1], 0.0, 0.98), 1.0)
-    stages = {state: _stage(log, state, further(state, nodes), signals) for state in states(nodes)}
+    known = named(log)
+    most = MOST if known is None or known.signal == TIE else FEATURES
+    stages = {state: _stage(log, state, further(state, nodes), signals, most) for state in states(nodes)}
     lost = {state: _lost(log, kind, state, right) for state in (*stages, (log.width - 1,))}
     cost = _costs(log)
 
@@ -369,8 +373,8 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
     return Learned(_backward(stages, lost, cost, 2.0**high)[0], right)
 
 
-def _stage(log: Log, state: State, following: State, signals: Sequence[str] | None) -> _Stage:
-    features = offered(log, state, FEATURES)
+def _stage(log: Log, state: State, following: State, signals: Sequence[str] | None, most: int) -> _Stage:
+    features = offered(log, state, most)
     if signals is not None:
         features = tuple([f"{name}@{state[-1]}" for name in signals]) if state else ()
     raw = read(log, state, features)

@@ -31,9 +31,9 @@ def together(log: Log) -> Log:
 @pytest.mark.parametrize(
     ("n", "width", "change", "shares"),
     [
-        (400, 2, None, [0.9, 0.1]),
-        (400, 4, None, [0.225] * 4 + [0.1]),
-        (400, 3, lengths, [0.5 / 3] * 3 + [0.5]),
+        (400, 2, None, [0.95, 0.05]),
+        (400, 4, None, [0.2375] * 4 + [0.05]),
+        (400, 3, lengths, [0.2 / 3] * 3 + [0.8]),
         (400, 2, nameless, [1.0]),
         (300, 2, None, [1.0]),
         (300, 2, nameless, []),

@@ -59,6 +59,14 @@ def test_it_reads_the_signals_that_no_training_request_lacked(log: Log, policy: 
     assert any("self_check@" in name for rule in policy.rules for name in rule.features)
 
 
+@pytest.mark.parametrize(("signal", "most"), [("self_check", 8), ("reply_tokens", 20), ("wisdom", 20)])
+def test_it_reads_more_features_where_no_score_is_named(log: Log, signal: str, most: int) -> None:
+    draw = np.random.default_rng(8)
+    many = {f"number {at}": draw.random(log.n) for at in range(25)}
+    few = replace(log, signals={signal: log.signals["self_check"]}, features=many)
+    assert max(len(rule.features) for rule in learn(few, REGRET, 0.05).rules) == most
+
+
 def test_the_reference_is_bought_where_the_signal_tells_an_error() -> None:
     draw = np.random.default_rng(5)
     right = np.stack([draw.random(500) < 0.6, np.ones(500)], axis=1).astype(float)
