@@ -198,12 +198,10 @@ def _check_text(row: Row) -> None:
 
 def request_lines(pair: Pair) -> Iterator[str]:
     """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
-    body = _json(pair.context) if pair.is_chat and pair.context is not None else None
+    body = _json(pair.context) if pair.is_chat else None
     if not isinstance(body, Mapping):
         yield from pair.text.split("\n")
-        if pair.context is not None:
-            yield "[context]"
-            yield from pair.context.split("\n")
+        yield from [] if pair.context is None else ["[context]", *pair.context.split("\n")]
         return
     for message in body.get("messages", ()):
         yield f"[{message.get('role', 'message')}]"
@@ -216,30 +214,20 @@ def request_lines(pair: Pair) -> Iterator[str]:
 
 def output_lines(output: Output) -> Iterator[str]:
     """Yield the lines of an output: a message's text and calls, JSON over several lines, any other text as it is."""
-    message = _json(output.message) if output.message is not None else None
-    if isinstance(message, Mapping):
-        yield from _message(message)
-    elif output.text.lstrip()[:1] in {"{", "["} and (value := _json(output.text)) is not None:
-        yield from _value(value)
-    else:
-        yield from output.text.split("\n")
+    message = _json(output.message)
+    return _message(message) if isinstance(message, Mapping) else _value(output.text)
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message's content and every other field with a value; calls with their arguments as JSON."""
     content = message.get("content")
-    if isinstance(content, str):
-        value = _json(content) if content.lstrip()[:1] in {"{", "["} else None
-        yield from content.split("\n") if value is None else _value(value)
-    elif content is not None:
-        for part in content if isinstance(content, list) else [content]:
-            is_text = isinstance(part, Mapping) and part.keys() == {"type", "text"}
-            yield from part["text"].split("\n") if is_text else _value(part)
+    for part in content if isinstance(content, list) else [] if content is None else [content]:
+        is_text = isinstance(part, Mapping) and part.keys() == {"type", "text"}
+        yield from part["text"].split("\n") if is_text else _value(part)
+    for call in message.get("tool_calls") or ():
+        yield from _call(call)
     for name, value in message.items():
-        if name == "tool_calls" and isinstance(value, list):
-            for call in value:
-                yield from _call(call)
-        elif name not in {"role", "content"} and value not in (None, [], ""):
+        if name not in {"role", "content", "tool_calls"} and value not in (None, [], ""):
             yield f"{name}:"
             yield from _value(value)
 
@@ -250,21 +238,23 @@ def _call(call: Any) -> Iterator[str]:
     if not isinstance(function, Mapping):
         yield from _value(call)
         return
-    arguments = function.get("arguments")
-    value = _json(arguments) if isinstance(arguments, str) else arguments
     yield f"call {function.get('name')}"
-    yield from _value(arguments if value is None else value)
+    yield from _value(function.get("arguments"))
 
 
 def _value(value: Any) -> Iterator[str]:
+    """Yield a text, or a value as JSON over several lines; so is a text that holds an object or a list."""
     if isinstance(value, str):
-        yield from value.split("\n")
-    else:
-        yield from json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True).split("\n")
+        parsed = _json(value) if value.lstrip()[:1] in {"{", "["} else None
+        if parsed is None:
+            yield from value.split("\n")
+            return
+        value = parsed
+    yield from json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True).split("\n")
 
 
-def _json(text: str) -> Any:
+def _json(text: str | None) -> Any:
     try:
-        return json.loads(text)
+        return None if text is None else json.loads(text)
     except (ValueError, RecursionError):
         return None
