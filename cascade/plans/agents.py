@@ -9,8 +9,9 @@ can be a rung of a ladder, a base that a guide judges, or any node that answers,
 from __future__ import annotations
 
 from collections.abc import Callable, Generator, Mapping
+from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
 from cascade.plans.base import Conclusion, Strategy, Walk
@@ -55,20 +56,17 @@ class WithAgents(Strategy):
 
     def plan(self, question: Question) -> Walk:
         """Walk as the strategy does, with an agent's calls in place of each answer of its model."""
-        plan = self.strategy.plan(question)
-        try:
-            item = next(plan)
+        result: Completion | ProviderError | int | None = None
+        with closing(self.strategy.plan(question)) as walk:
             while True:
                 try:
-                    sent = yield from self._done(item)
+                    item = walk.throw(result) if isinstance(result, ProviderError) else walk.send(result)
+                except StopIteration:
+                    return
+                try:
+                    result = yield from self._done(item)
                 except ProviderError as error:
-                    item = plan.throw(error)
-                else:
-                    item = plan.send(sent)
-        except StopIteration:
-            return
-        finally:
-            plan.close()
+                    result = error
 
     def _done(self, item: _Item) -> Generator[_Item, Completion | None, Completion | None]:
         """Yield an item of the plan, or the calls of the agent that replaces it, and return the reply."""
@@ -76,29 +74,27 @@ class WithAgents(Strategy):
         if agent is None or not isinstance(item, Request):
             return (yield item)
         reply = yield from _run(agent, item)
-        said = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the agent's own calls were paid and timed
-        yield Conclusion(item, said)
-        return said
+        free = reply._replace(usage=Usage(0, 0), latency_s=0.0)  # the agent's own calls were paid and timed
+        yield Conclusion(item, free)
+        return free
 
 
 def _run(agent: Agent, request: Request) -> Generator[Request, Completion | None, Completion]:
     """Run an agent's loop; an exception in it becomes an error of the call that it answers."""
+    result: Any = None
     try:
         loop = agent(request)
-        asked = next(loop)
         while True:
+            call = loop.throw(result) if isinstance(result, ProviderError) else loop.send(result)
             try:
-                completion = yield asked._replace(purpose=ACT)
+                result = yield call._replace(purpose=ACT)
             except ProviderError as error:
-                asked = loop.throw(error)
-            else:
-                assert completion is not None  # noqa: S101 - a request is answered by a completion
-                asked = loop.send(completion)
+                result = error
     except StopIteration as end:
         reply: Completion = end.value
         return reply
     except ProviderError:
         raise
     except Exception as error:
-        says = f"the agent of {request.model} failed: {type(error).__name__}: {quote(str(error))}"
-        raise BadRequestError(says, model=request.model) from error
+        message = f"the agent of {request.model} failed: {type(error).__name__}: {quote(str(error))}"
+        raise BadRequestError(message, model=request.model) from error

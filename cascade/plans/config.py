@@ -103,9 +103,9 @@ class StrategyConfig(KindSection):
 
         A certificate holds as long as they do not change.
         """
-        made = type(self)
-        ours = made.__module__.partition(".")[0] == __name__.partition(".")[0]
-        return {} if ours else {f"the strategy {self.kind}": file_of(f"{made.__module__}:{made.__qualname__}")}
+        kind = type(self)
+        ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return {} if ours else {f"the strategy {self.kind}": file_of(f"{kind.__module__}:{kind.__qualname__}")}
 
     def role(self, entry: str, model: str) -> str:  # noqa: ARG002 - a ladder calls a model by its name
         """Return the name in a log of the model of an entry under `models`: by default the entry's name."""

@@ -64,7 +64,7 @@ class VerdictSettings(NamedTuple):
             texts = [text for message in question.chat.messages for text in part_texts(message.get("content"))]
             if hidden := texts.count(None):
                 notes.append(f"{role} does not see {counted(hidden, 'part')} of the messages: not text")
-        elif any(verdicts.explains(each.text, answer) for each in replies):
+        elif any(verdicts.explains(completion.text, answer) for completion in replies):
             notes.append(f"the reply of {role} goes on after its answer; the lines after the first are left out")
         verdict = verdicts.sensible(verdict, answer)
         if verdict.p_yes is None:
@@ -94,13 +94,13 @@ PLAINLY = VerdictSettings()
 
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
     """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
-    message = {"content": candidate.text} if candidate.message is None else candidate.message
+    answer = {"content": candidate.text} if candidate.message is None else candidate.message
     shown = {
-        "conversation": [{**each, "content": _shown(each.get("content"))} for each in chat.messages],
+        "conversation": [{**message, "content": _shown(message.get("content"))} for message in chat.messages],
         "tools": chat.options.get("tools"),
         "tool_choice": chat.options.get("tool_choice"),
         "format": chat.options.get("response_format"),
-        "reply": {name: value for name, value in message.items() if name != "role" and value is not None},
+        "reply": {name: value for name, value in answer.items() if name != "role" and value is not None},
     }
     return {name: encode_sorted(value) for name, value in shown.items() if value}
 

@@ -28,6 +28,7 @@ from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question
 Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]
 ANSWERING = frozenset({"answer", "sample", "outright"})
 JUDGING = frozenset({"judge", "verify"})
+_BY_ITSELF = ANSWERING | {"direct"}
 _DECISION_TOKENS = 8
 
 
@@ -121,7 +122,7 @@ class Plan(Strategy):
         if not takes.steps or max(takes.steps) > self.horizon:
             listed = ", ".join(map(str, takes.steps))
             raise UsageError(f"The policy takes the steps {listed}, but this strategy has {self.horizon}.")
-        number = {step: place for place, step in enumerate(takes.steps, 1)}
+        number = {step: at for at, step in enumerate(takes.steps, 1)}
         chosen = [self.nodes[step - 1] for step in takes.steps]
         lacking = [self._named(node) for node in chosen if not number.keys() >= {*node.parents}]
         if lacking:
@@ -156,7 +157,7 @@ def steps_of(nodes: Sequence[Node]) -> list[list[int]]:
 
 def reference_of(nodes: Sequence[Node]) -> Node:
     """Return the last node that answers by itself."""
-    return [node for node in nodes if node.purpose in ANSWERING or node.purpose == "direct"][-1]
+    return [node for node in nodes if node.purpose in _BY_ITSELF][-1]
 
 
 def unsuited_to_chat(nodes: Sequence[Node]) -> Node | None:
@@ -178,9 +179,10 @@ class _Result:
 
 @dataclass(slots=True)
 class _Draft:
-    """A step while its nodes are bought."""
+    """A step while its nodes are bought; `results` are those of its nodes."""
 
     number: int
+    results: list[_Result]
     candidates: list[Candidate] = field(default_factory=list)
     signals: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -189,11 +191,8 @@ class _Draft:
     final: bool = False
 
     def step(self, parents: tuple[int, ...] | None) -> Step:
-        notes, warnings = tuple(self.notes), tuple(self.warnings)
-        return Step(
-            self.number, tuple(self.candidates), self.signals, notes, (), None, self.forced, self.final, False,
-            warnings, parents,
-        )  # fmt: skip
+        step = Step(self.number, tuple(self.candidates), self.signals, tuple(self.notes), parents=parents)
+        return step._replace(forced=self.forced, final=self.final, warnings=tuple(self.warnings))
 
 
 _Buying: TypeAlias = Generator[Request, Completion, None]
@@ -214,7 +213,7 @@ class _Walk:
         calls, most = self.plan.calls, len(self.numbers)
         number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
         while number <= most:
-            draft = _Draft(number)
+            draft = _Draft(number, [self._result(node) for node in self.numbers[number - 1]])
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
             draft.final = draft.final or number == most < self.plan.horizon
@@ -254,10 +253,7 @@ class _Walk:
 
     def _is_followed(self, number: int) -> bool:
         """Whether a later node can answer without reading this one."""
-        later = self.nodes[number:]
-        return any(
-            number not in node.parents for node in later if node.purpose in ANSWERING or node.purpose == "direct"
-        )
+        return any(number not in node.parents for node in self.nodes[number:] if node.purpose in _BY_ITSELF)
 
     def _answers(self, model: str | None = None) -> list[str]:
         """Return the answers so far, of one model or of all; an answer that a judge repeats counts once."""
@@ -307,7 +303,8 @@ class _Walk:
                 draft.signals["p_yes"] = 0.0
             return
         draft.candidates.append(candidate)
-        draft.signals["agrees_with_earlier"] = agreement(candidate.text, earlier, self.chat)
+        agrees = agreement(candidate.text, earlier, self.chat) if earlier else None
+        draft.signals["agrees_with_earlier"] = agrees
         if node.purpose == "sample":
             share = agreement(candidate.text, [*alike, candidate.text], self.chat) if alike else None
             draft.signals["answer_share"] = share
@@ -354,7 +351,7 @@ class _Walk:
 
     def _direct(self, node: Node, draft: _Draft) -> _Buying:
         """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
-        first, *others = [self._result(each) for each in self.numbers[draft.number - 1]]
+        first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
         ends = draft.number == len(self.numbers) and not self._answers()
         if first.bought and not refused and not ends:
@@ -406,16 +403,19 @@ class _Walk:
     def _verdict(
         self, node: Node, draft: _Draft, judged: Candidate, trace: str = ""
     ) -> Generator[Request, Completion, Verdict]:
-        asked = node.judging.ask(node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace)
-        verdict, notes = yield from asked
+        verdict, notes = yield from node.judging.ask(
+            node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace
+        )
         draft.notes += notes
         return verdict
 
     def _share(self, node: Node) -> float | None:
         """Return the share of an answer's judges so far that said yes; None without a verdict."""
-        panel = zip(self.nodes, self.results, strict=True)
-        same = [each for judge, each in panel if judge.purpose in JUDGING and judge.parents == node.parents]
-        verdicts = [each.verdict.says_yes for each in same if each.verdict.says_yes is not None]
+        verdicts = [
+            result.verdict.says_yes
+            for judge, result in zip(self.nodes, self.results, strict=True)
+            if judge.purpose in JUDGING and judge.parents == node.parents and result.verdict.says_yes is not None
+        ]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
     def _check(self, node: Node, draft: _Draft) -> _Buying:
@@ -446,16 +446,14 @@ class _Walk:
     def _decide(self, node: Node, draft: _Draft) -> _Buying:
         """Ask a model what to do with this round."""
         draft.signals["decided_action"] = None
-        base, *others = [self._result(each) for each in self.numbers[draft.number - 1]]
+        base, *others = draft.results
         if draft.candidates and base.bought:
-            own = next((each.text for each in draft.candidates if each.source != self._source(draft)), "none")
+            corrections = draft.candidates if base.candidate is None else draft.candidates[1:]
             verdict = next((other.verdict for other in others if other.verdict != NO_VERDICT), NO_VERDICT)
-            fields = decided_fields(self.question, base.candidate, verdict, own)
-            template = self.plan.prompts.decide
-            draft.signals["decided_action"] = read_action((yield self._short(node, draft, template.fill(fields))).text)
-
-    def _source(self, draft: _Draft) -> str:
-        return self.nodes[self.numbers[draft.number - 1][0] - 1].name
+            correction = corrections[0].text if corrections else "none"
+            fields = decided_fields(self.question, base.candidate, verdict, correction)
+            request = self._short(node, draft, self.plan.prompts.decide.fill(fields))
+            draft.signals["decided_action"] = read_action((yield request).text)
 
     def _exit(self, node: Node, draft: _Draft) -> _Buying:
         """Ask a model whether to stop. If that call fails, the answer is kept, since it is paid for."""

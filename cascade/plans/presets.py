@@ -261,7 +261,7 @@ class NodesConfig(PlanConfig):
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
         """Return the nodes."""
-        number = {node.name: place for place, node in enumerate(self.nodes, 1)}
+        number = {node.name: at for at, node in enumerate(self.nodes, 1)}
         return [
             Node(node.name, uses[node.model], node.purpose, tuple(sorted(number[parent] for parent in node.parents)))
             for node in self.nodes

@@ -48,11 +48,11 @@ def split_reply(text: str) -> tuple[str, str]:
     ('', 'Danube,\nthen the Rhine')
     """
     text = _without_outer_fence(text)
-    found = _answer_line(text)
-    if found is not None:
-        head = _REASONING_HEAD.match(text, 0, found.start())
+    line = _answer_line(text)
+    if line is not None:
+        head = _REASONING_HEAD.match(text, 0, line.start())
         begins = 0 if head is None else head.end()
-        return text[begins : found.start()].strip(), tidy(text[found.end() :])
+        return text[begins : line.start()].strip(), tidy(text[line.end() :])
     head = _REASONING_HEAD.match(text)
     if head is None:
         return "", tidy(text)
@@ -70,15 +70,15 @@ def _answer_line(text: str) -> re.Match[str] | None:
     """Return the line that begins with "Answer:" and states the answer; None if the reply has no such line."""
     heads = list(_ANSWER_LINE.finditer(text))
     fences = _fence_ends(text) if heads else []
-    questions = [found.start() for found in _QUESTION_LINE.finditer(text)] if len(heads) > 1 else []
-    last, asked_before = None, 0
-    for found in heads:
-        if bisect_right(fences, found.start()) % 2:
+    questions = [line.start() for line in _QUESTION_LINE.finditer(text)] if len(heads) > 1 else []
+    last, questions_before = None, 0
+    for head in heads:
+        if bisect_right(fences, head.start()) % 2:
             continue  # a fence is open here
-        asked = bisect_right(questions, found.start())
-        if last is not None and asked != asked_before:  # a list of questions with their answers
-            return None if asked_before else last
-        last, asked_before = found, asked
+        count = bisect_right(questions, head.start())
+        if last is not None and count != questions_before:  # a list of questions with their answers
+            return None if questions_before else last
+        last, questions_before = head, count
     return last
 
 
@@ -86,13 +86,13 @@ def _fence_ends(text: str) -> list[int]:
     """Return the positions of fences, in order: after an odd number of them a block is open."""
     if "```" not in text and "~~~" not in text:
         return []
-    places: list[int] = []
+    positions: list[int] = []
     opening = ""
-    for found in _FENCE.finditer(text):
-        if not opening or found[1].startswith(opening):
-            places.append(found.start())
-            opening = "" if opening else found[1]
-    return places
+    for fence in _FENCE.finditer(text):
+        if not opening or fence[1].startswith(opening):
+            positions.append(fence.start())
+            opening = "" if opening else fence[1]
+    return positions
 
 
 def tidy(answer: str) -> str:
@@ -137,8 +137,8 @@ def is_offered(text: str, question: str) -> bool:
     >>> is_offered("None.", "Sort this into one of: refund, shipping, none."), is_offered("None", "Which river?")
     (True, False)
     """
-    found = _SAYS_NONE.fullmatch(text)
-    return found is not None and re.search(rf"(?<!\w){re.escape(found[1])}(?!\w)", question, re.IGNORECASE) is not None
+    word = _SAYS_NONE.fullmatch(text)
+    return word is not None and re.search(rf"(?<!\w){re.escape(word[1])}(?!\w)", question, re.IGNORECASE) is not None
 
 
 def unread(completion: Completion, answer: str, request: Request) -> str | None:
@@ -149,9 +149,9 @@ def unread(completion: Completion, answer: str, request: Request) -> str | None:
     if (is_answer(answer) or is_offered(answer, request.question.text)) and not completion.truncated:
         return None
     limit = f"was cut at its limit of {request.max_tokens} tokens; raise max_tokens of this model"
-    why = limit if completion.truncated else "cannot be read as an answer"
+    reason = limit if completion.truncated else "cannot be read as an answer"
     begins = repr(quote(completion.text)[:_SHOWN_CHARS])
-    return f"the reply of {request.model} at step {request.step} {why}. It begins: {begins}"
+    return f"the reply of {request.model} at step {request.step} {reason}. It begins: {begins}"
 
 
 _LONGEST_HEAD_CHARS = 40
@@ -169,14 +169,14 @@ class AnswerText:
     """
 
     def __init__(self) -> None:
-        self._held = ""
+        self._text = ""
         self._looked_to = 0
         self._reasons = self._passes = self._began = False
 
     def add(self, piece: str) -> str:
         """Add a piece and return the part of the answer that can be shown now, possibly nothing."""
         if not self._passes:
-            self._held += piece
+            self._text += piece
             piece = self._opened()
         if not self._began:
             piece = piece.lstrip()
@@ -185,20 +185,20 @@ class AnswerText:
 
     def rest(self) -> str:
         """Return the answer if the reply ended before any of it was shown."""
-        return "" if self._passes else split_reply(self._held)[1]
+        return "" if self._passes else split_reply(self._text)[1]
 
     def _opened(self) -> str:
         """Return the part that can be shown, once the start of the answer is known."""
-        self._reasons = self._reasons or _REASONING_HEAD.match(self._held) is not None
+        self._reasons = self._reasons or _REASONING_HEAD.match(self._text) is not None
         find = _ANSWER_LINE.search if self._reasons else _ANSWER_LINE.match
-        found = find(self._held, self._looked_to)
-        if found is not None and found.end() == len(self._held):
+        head = find(self._text, self._looked_to)
+        if head is not None and head.end() == len(self._text):
             return ""  # marks that belong to the heading may follow
-        if found is None and (self._reasons or _may_become_head(self._held)):
-            self._looked_to = self._held.rfind("\n") + 1 if self._reasons else 0
+        if head is None and (self._reasons or _may_become_head(self._text)):
+            self._looked_to = self._text.rfind("\n") + 1 if self._reasons else 0
             return ""
         self._passes = True
-        return self._held if found is None else self._held[found.end() :]
+        return self._text if head is None else self._text[head.end() :]
 
 
 def _may_become_head(text: str) -> bool:

@@ -114,8 +114,8 @@ def combine(completions: Sequence[Completion], answer: str | None = None) -> Ver
     if not verdicts:
         return NO_VERDICT
     p_yes = (sum(verdicts) + 0.5) / (len(verdicts) + 1)
-    corrections = [said for says_yes, said in readings if says_yes is False and said is not None]
-    keys = [normalize_answer(said) for said in corrections]
+    corrections = [answer for says_yes, answer in readings if says_yes is False and answer is not None]
+    keys = [normalize_answer(answer) for answer in corrections]
     commonest = max(range(len(keys)), key=lambda index: (keys.count(keys[index]), -index), default=None)
     says_yes = sum(verdicts) * 2 > len(verdicts)
     correction = None if says_yes or commonest is None else corrections[commonest]
@@ -134,11 +134,11 @@ def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | 
     >>> read_text("Yes."), read_text("No: 42"), read_text("Yes and no"), read_text("I think so")
     ((True, None), (False, '42'), (None, None), (None, None))
     """
-    said = None if text.lstrip().startswith("{") else _SAYS.match(text)
-    if said is None:
+    word = None if text.lstrip().startswith("{") else _SAYS.match(text)
+    if word is None:
         return None, None
-    rest = said[2].strip()
-    if said[1].lower() == "yes":
+    rest = word[2].strip()
+    if word[1].lower() == "yes":
         return (True, None) if _stays_yes(rest, answer) else (None, None)
     correction = _clean_whole(_NO_HEAD.sub("", text)) if _is_long(answer) else _clean(rest)
     if correction is not None and _CONTRADICTS_NO.search(correction) and normalize_answer(correction) != "yes":
@@ -152,10 +152,10 @@ def explains(text: str, answer: str) -> bool:
     >>> explains("No, Vienna.\nIt lies on the Danube.", "Linz"), explains("No, Vienna.", "Linz")
     (True, False)
     """
-    said = _SAYS.match(text)
-    if said is None or said[1].lower() == "yes" or _is_long(answer):
+    word = _SAYS.match(text)
+    if word is None or word[1].lower() == "yes" or _is_long(answer):
         return False
-    return sum(1 for line in said[2].splitlines() if line.strip()) > 1
+    return sum(1 for line in word[2].splitlines() if line.strip()) > 1
 
 
 def _is_long(answer: str | None) -> bool:

@@ -32,8 +32,8 @@ _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
 def question_text(question: Question) -> str:
     """Return a question as the answering model reads it: the context first, if any."""
-    asked = f"Question: {defuse(question.text)}"
-    return f"Text: {defuse(question.context)}\n\n{asked}" if question.context else asked
+    text = f"Question: {defuse(question.text)}"
+    return f"Text: {defuse(question.context)}\n\n{text}" if question.context else text
 
 
 @dataclass(frozen=True, slots=True)
