@@ -287,23 +287,18 @@ def said_by(message: Mapping[str, Any]) -> str:
     return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
 
 
-_ENDINGS = {
-    "stop": ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"),
-    "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
-    "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"),
-    "tool_calls": ("tool_calls", "tool_use"),
-    "function_call": ("function_call",),
+ENDINGS: Mapping[str, str] = {
+    word: ours
+    for ours, words in {
+        "stop": ("stop", "eos", "eos_token", "end_turn", "stop_sequence", "complete", "completed"),
+        "length": ("length", "max_tokens", "model_length", "max_output_tokens"),
+        "content_filter": ("content_filter", "content_filtered", "refusal", "safety", "recitation", "blocklist"),
+        "tool_calls": ("tool_calls", "tool_use"),
+        "function_call": ("function_call",),
+    }.items()
+    for word in words
 }
-"""The words with which servers say why a reply ended, in lower case, by OpenAI's word for it."""
-
-
-def ending_of(finish: str) -> str | None:
-    """Return OpenAI's word for why a reply ended; None for an end that is not known to be good, such as "error".
-
-    >>> ending_of("MAX_TOKENS"), ending_of("abort")
-    ('length', None)
-    """
-    return next((ours for ours, words in _ENDINGS.items() if finish.lower() in words), None)
+"""OpenAI's word for why a reply ended, by the words of servers in lower case; no other end is known to be good."""
 
 
 def refusal_of(message: Mapping[str, Any]) -> str:
@@ -313,8 +308,6 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     'I cannot help with that.'
     """
     content = message.get("content")
-    if message.get("refusal") is None and isinstance(content, str):
-        return ""  # most messages
     parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
     return "".join([one["refusal"] for one in (message, *parts) if isinstance(one.get("refusal"), str)])
 

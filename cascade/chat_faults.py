@@ -14,7 +14,7 @@ from functools import lru_cache
 from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
-from cascade.chat import ChatRequest, calls_of, ending_of, function_of, parsed, refusal_of, said_by
+from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, parsed, refusal_of, said_by
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -37,7 +37,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
         finish_reason: why the model stopped.
     """
     found: list[str] = []
-    calls, finish_reason = calls_of(message), ending_of(finish_reason) or finish_reason
+    calls, finish_reason = calls_of(message), ENDINGS.get(finish_reason.lower(), finish_reason)
     if refusal_of(message).strip() or finish_reason == "content_filter":
         found.append("the model or its filter refused to answer")  # F110
     elif not calls and not said_by(message).strip() and not isinstance(message.get("audio"), Mapping):
@@ -45,7 +45,7 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     if finish_reason == "length":
         whose = "" if request.max_tokens is not None else ", which cascade set: max_tokens under models raises it"
         found.append(f"the reply was cut at its token limit{whose}")  # F107
-    elif finish_reason != "unknown" and ending_of(finish_reason) is None:
+    elif finish_reason != "unknown" and finish_reason.lower() not in ENDINGS:
         found.append(f"the reply ended with {finish_reason[:_SHOWN_CHARS]!r}")  # F27
     found += _choice_faults(request, calls)
     given = message.get("tool_calls")

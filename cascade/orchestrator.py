@@ -17,7 +17,7 @@ from cascade.types import Answer, Question, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
     from cascade.resilience.halting import Halt
-    from cascade.serving.levels import ServingState
+    from cascade.serving.certified import ServingState
     from cascade.serving.monitors import AuditOutcome
 
 Asked: TypeAlias = str | Question | Chat
@@ -254,7 +254,7 @@ class Orchestrator:
         from cascade.serving.monitors import AuditOutcome, judge
 
         if self.service is None:
-            return AuditOutcome(None, counted=False, reason="nothing is guaranteed, so nothing is counted")
+            return AuditOutcome(reason="nothing is guaranteed, so nothing is counted")
         return self.service.of(answer).record(answer, judge(right, matcher), reference_right)
 
     def reload_policy(self, directory: str | Path | None = None) -> None:

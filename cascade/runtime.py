@@ -21,23 +21,18 @@ from cascade.factory import alone, build_fields, build_guards, build_policy, bui
 from cascade.money import Price, nano_usd
 from cascade.plans.base import Strategy
 from cascade.providers.base import Provider
-from cascade.providers.guard import Guard
+from cascade.providers.guard import Around, Guard
 from cascade.resilience.halting import SETTLE_S, Deadline, Halt
 from cascade.safety import taken_out
-from cascade.serving import at_level, caps_of, service_of
-from cascade.serving.plan import RunPlan
+from cascade.serving.plan import RunPlan, no_level
 from cascade.types import Answer, Completion, Question, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
     from cascade.policies.live import Live
     from cascade.records.asks import Trace
     from cascade.records.writer import TraceWriter
-    from cascade.serving.certified import CertifiedPolicy
-    from cascade.serving.levels import ServingState
-    from cascade.serving.spending import SpendingGuard
-    from cascade.telemetry import TracedGuard
-
-    Guards = Guard | TracedGuard | SpendingGuard
+    from cascade.serving.certified import CertifiedPolicy, ServingState
+    from cascade.serving.spending import Spending
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,12 +114,13 @@ class Runtime:
     def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
         self.configured = build_strategy(config)
-        self.service: ServingState | None = service_of(config, self.configured)
+        promised = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
+        self.service = self._in_service(config, self.configured) if promised else None
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
         self._plain = RunPlan(self.configured, self._bare)
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
-        self._spending = caps_of(config)
+        self._spending = self._caps()
         self._standins = build_standins(config)
         self._closed = False
         self.halt = Halt()
@@ -132,6 +128,20 @@ class Runtime:
         self._spanned = self._with_spans()
         self.fields = build_fields(config, self.guards, self._prices)
         self.traces = self._make_writer()
+
+    def _in_service(
+        self, config: CascadeConfig, strategy: Strategy, before: ServingState | None = None
+    ) -> ServingState:
+        from cascade.serving.certified import in_service
+
+        return in_service(config, strategy, before)
+
+    def _caps(self) -> Spending | None:
+        if not self.config.budget.is_shared:
+            return None
+        from cascade.serving.spending import Spending
+
+        return Spending.of(self.config)
 
     def _make_writer(self) -> TraceWriter | None:
         wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
@@ -142,7 +152,7 @@ class Runtime:
         keys = {key for guard in self.guards.values() for key in guard.secrets}
         return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
 
-    def _with_spans(self) -> Mapping[str, Guard | TracedGuard]:
+    def _with_spans(self) -> Mapping[str, Guard | Around]:
         if not self.config.telemetry.spans:
             return self.guards
         from cascade.telemetry import TracedGuard, tracer
@@ -176,9 +186,11 @@ class Runtime:
         Raises:
             UsageError: there is no such level.
         """
+        if self.service is not None:
+            return self.service.at(level)
         if level is not None:
-            return at_level(self.service, level)
-        return None if self.service is None else self.service.default
+            raise no_level(level, {})
+        return None
 
     def start(
         self,
@@ -305,7 +317,7 @@ class Runtime:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self.service, self.config = service_of(config, build_strategy(config), self.service), config
+        self.service, self.config = self._in_service(config, build_strategy(config), self.service), config
 
     def break_circuits(self) -> None:
         """From now on, fail calls to a model at once while it keeps failing, and delay calls to an overloaded one."""
@@ -343,7 +355,7 @@ class Runtime:
         if self._spending is not None:
             self._spending.ledger.close()
 
-    def guard(self, request: Request, key: str | None = None) -> Guards:
+    def guard(self, request: Request, key: str | None = None) -> Guard | Around:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
         guard = self._spanned[request.model]
         return guard if self._spending is None else self._spending.over(guard, key)

@@ -9,19 +9,19 @@ Reference: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (att
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncGenerator, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from cascade._names import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import MissingExtraError, ProviderError
-from cascade.providers.guard import Guard
-from cascade.resilience.halting import NEVER, Deadline, Halt
-from cascade.types import Completion, Request, TextDelta
+from cascade.providers.guard import Around, Guard
+from cascade.resilience.halting import Deadline, Halt
+from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Span, Tracer
+    from opentelemetry.trace import Tracer
 
 Attributes = dict[str, Any]
 
@@ -35,7 +35,7 @@ def tracer() -> Tracer:
     return trace.get_tracer("cascade", __version__)
 
 
-class TracedGuard:
+class TracedGuard(Around):
     """A guard that makes a span for each call.
 
     Args:
@@ -45,42 +45,18 @@ class TracedGuard:
     """
 
     def __init__(self, guard: Guard, tracer: Tracer, *, content: bool) -> None:
-        self._guard, self._tracer, self._content = guard, tracer, content
-
-    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
-        """Answer a request, as `Guard.complete` does."""
-        with self._span(request) as span:
-            return self._noted(span, self._guard.complete(request, deadline, halt))
-
-    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
-        """Answer a request, as `Guard.acomplete` does."""
-        with self._span(request) as span:
-            return self._noted(span, await self._guard.acomplete(request, deadline, halt))
-
-    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
-        """Answer a request in pieces, as `Guard.stream` does."""
-        with self._span(request) as span:
-            for event in self._guard.stream(request, deadline, halt):
-                yield self._noted(span, event) if isinstance(event, Completion) else event
-
-    async def astream(
-        self, request: Request, deadline: Deadline, halt: Halt = NEVER
-    ) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Answer a request in pieces, as `Guard.astream` does."""
-        with self._span(request) as span:
-            async with aclosing(self._guard.astream(request, deadline, halt)) as events:
-                async for event in events:
-                    yield self._noted(span, event) if isinstance(event, Completion) else event
+        super().__init__(guard)
+        self._tracer, self._content = tracer, content
 
     @contextmanager
-    def _span(self, request: Request) -> Iterator[Span]:
+    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:  # noqa: ARG002
         """Make a span without making it current, since a stream's caller runs between its pieces."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        asked = _asked(request, content=self._content)
+        asked, replies = _asked(request, content=self._content), list[Completion]()
         span = self._tracer.start_span(f"chat {request.model}", kind=SpanKind.CLIENT, attributes=asked)
         try:
-            yield span
+            yield replies
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)
             if isinstance(error, ProviderError) and error.status is not None:
@@ -88,11 +64,9 @@ class TracedGuard:
             span.set_status(Status(StatusCode.ERROR))
             raise
         finally:
+            if replies:
+                span.set_attributes(_answered(replies[0], content=self._content))
             span.end()
-
-    def _noted(self, span: Span, completion: Completion) -> Completion:
-        span.set_attributes(_answered(completion, content=self._content))
-        return completion
 
 
 def _asked(request: Request, *, content: bool) -> Attributes:

@@ -36,9 +36,8 @@ from cascade.records.database import WAL_SINCE
 from cascade.records.traces import Store
 from cascade.server.access import listening_problems
 from cascade.server.running import refuse_missing
-from cascade.serving import caps_of
-from cascade.serving.certified import CALIBRATE
-from cascade.serving.levels import in_service
+from cascade.serving.certified import CALIBRATE, in_service
+from cascade.serving.spending import Spending
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
 _PACKAGES = {
@@ -312,9 +311,9 @@ def _writable(url: str | None) -> tuple[str, str]:
 
 
 def _budget(config: CascadeConfig) -> tuple[str, str]:
-    spending = caps_of(config)
-    if spending is None:
+    if not config.budget.is_shared:
         return "note", "no cap on the spending of many requests together"
+    spending = Spending.of(config)
     spending.ledger.account("total")
     spending.ledger.close()
     url = ledger_url(config.budget)

@@ -10,7 +10,6 @@ from pydantic import Field, field_validator
 
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError
-from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans.base import ModelUse
 from cascade.plans.config import StrategyConfig
 from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
@@ -18,6 +17,7 @@ from cascade.plans.nodes import JUDGING, Node, Plan, reference_of, steps_of, uns
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
+from cascade.types import GUIDE_ONLY
 
 Decider: TypeAlias = Literal["base", "guide"]
 

@@ -25,7 +25,7 @@ from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Scor
 from cascade.policies.features import asked_numbers
 from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala
-from cascade.table import Log, Node
+from cascade.table import Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 
 if TYPE_CHECKING:
@@ -72,10 +72,11 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
             if candidate is not None:
                 answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
-    name, features = "", dict[str, float]()
+    name, features = "", dict[str, Floats]()
     if columns is None or REQUEST in columns:
         name = identity(question.text, question.context)
-        features = asked_numbers(question.text, question.context, question.chat)
+        about = asked_numbers(question.text, question.context, question.chat)
+        features = {feature: np.array([value]) for feature, value in about.items()}
     return Log(
         name="live",
         nodes=nodes,
@@ -88,7 +89,7 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
         complete=np.array([observation.last]),
         confidence=confidence,
         signals=signals,
-        features={name: np.array([value]) for name, value in features.items()},
+        features=features,
         segments=(question.segment,),
     )
 
@@ -145,6 +146,7 @@ class Live:
         kappa: the threshold.
         abstain_below: how sure an answer must be to be served; None: any is.
         reads: the signals that it cannot do without.
+        columns: those that it may read (`Policy.columns`).
         surety: how sure the policy is at a doubt, as a probability; None if it does not say.
 
     Raises:
@@ -161,6 +163,7 @@ class Live:
     kappa: float = field(init=False)
     abstain_below: float | None = field(init=False)
     reads: tuple[str, ...] = field(init=False)
+    columns: frozenset[str] | None = field(init=False)
     surety: Callable[[float], float | None] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
@@ -177,6 +180,7 @@ class Live:
             "kappa": kappa,
             "abstain_below": None if bar == -np.inf else bar,
             "reads": rule.reads,
+            "columns": rule.columns,
             "surety": rule.surety,
         }
         for name, value in learned.items():
@@ -214,7 +218,7 @@ class Live:
     def scores(self, observation: Observation) -> Scores:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
         step, buy = observation.steps[-1], None
-        log = row_of(observation, self.nodes, self.rule.columns)
+        log = row_of(observation, self.nodes, self.columns)
         given, many = self.rule.scores(log), int(np.count_nonzero(log.bought))
         if given.order is not None:  # the columns of the scores are calls, in the order of purchase
             log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < len(self.nodes) else None

@@ -11,10 +11,10 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -325,6 +325,62 @@ class Guard:
                 self._warned.add(kind)
                 logger.warning("%s: %s", request.model, note)
         return completion
+
+
+Surrounded: TypeAlias = AbstractContextManager[list[Completion]]
+"""A block around one call, which adds its completion to the list."""
+
+
+class Around:
+    """A guard, and what begins before each of its calls and ends after it: a span, a hold on a budget."""
+
+    def __init__(self, guard: Guard | Around) -> None:
+        self._guard = guard
+
+    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Surrounded:
+        """Return the block that a call is made in."""
+        raise NotImplementedError
+
+    @asynccontextmanager
+    async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:
+        """Return the block that a call is made in without blocking."""
+        with self.around(request, deadline, halt) as replies:
+            yield replies
+
+    def sent(self, request: Request) -> Request:
+        """Return the request that the guard is given."""
+        return request
+
+    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+        """Answer a request, as `Guard.complete` does."""
+        with self.around(request, deadline, halt) as replies:
+            replies.append(self._guard.complete(self.sent(request), deadline, halt))
+        return replies[0]
+
+    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+        """Answer a request, as `Guard.acomplete` does."""
+        async with self.aaround(request, deadline, halt) as replies:
+            replies.append(await self._guard.acomplete(self.sent(request), deadline, halt))
+        return replies[0]
+
+    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
+        """Answer a request in pieces, as `Guard.stream` does."""
+        with self.around(request, deadline, halt) as replies:
+            for event in self._guard.stream(self.sent(request), deadline, halt):
+                if isinstance(event, Completion):
+                    replies.append(event)
+                yield event
+
+    async def astream(
+        self, request: Request, deadline: Deadline, halt: Halt = NEVER
+    ) -> AsyncGenerator[TextDelta | Completion, None]:
+        """Answer a request in pieces, as `Guard.astream` does."""
+        pieces = self._guard.astream(self.sent(request), deadline, halt)
+        async with self.aaround(request, deadline, halt) as replies, aclosing(pieces) as events:
+            async for event in events:
+                if isinstance(event, Completion):
+                    replies.append(event)
+                yield event
 
 
 def _with_calls(payload: Payload, request: Request) -> Payload:

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.budget.tokens import expanded_bytes
-from cascade.chat import ChatRequest, ending_of
+from cascade.chat import ENDINGS, ChatRequest
 from cascade.errors import (
     AuthenticationError,
     BadResponseError,
@@ -350,7 +350,7 @@ def _with_its_end(choice: Any) -> Any:
     if not isinstance(aside, dict):
         return choice
     finish, native = choice.get("finish_reason"), aside.get("native_finish_reason")
-    renamed = finish == "stop" and isinstance(native, str) and ending_of(native) is None
+    renamed = finish == "stop" and isinstance(native, str) and native.lower() not in ENDINGS
     return {**choice, "finish_reason": native if renamed else finish, "error": aside.get("error")}
 
 

@@ -9,10 +9,10 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from itertools import repeat
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeGuard
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import ChatRequest, ending_of, output_text, part_texts, refusal_of
+from cascade.chat import ENDINGS, ChatRequest, output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -175,7 +175,7 @@ def ending(finish: object, request: Request, usage: Usage) -> str:
     """
     if not isinstance(finish, str) or not finish:
         return "unknown"
-    known = ending_of(finish)
+    known = ENDINGS.get(finish.lower())
     if known is None:
         said = quote(as_storable(finish))[:40]
         raise BadResponseError(f"{request.model} ended its reply with {said!r}.", model=request.model, usage=usage)
@@ -184,7 +184,8 @@ def ending(finish: object, request: Request, usage: Usage) -> str:
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
     """Refuse an answer that a filter withheld or that is empty (F16)."""
-    if refusal_of(message).strip() or finish == "content_filter":
+    plain = message.get("refusal") is None and isinstance(message.get("content"), str)  # as most are
+    if finish == "content_filter" or (not plain and refusal_of(message).strip()):
         raise RefusedError(f"{request.model} or its filter declined to answer.", model=request.model, usage=usage)
     if not text.strip() and finish != "length":
         raise RefusedError(f"{request.model} sent an empty answer.", model=request.model, usage=usage)
@@ -261,7 +262,7 @@ def _fields(value: object) -> Mapping[str, Any]:
     return value if isinstance(value, dict) else {}
 
 
-def is_count(value: object) -> bool:
+def is_count(value: object) -> TypeGuard[int]:
     """Whether a value is a plausible number of tokens (F21)."""
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MAX_TOKEN_COUNT
 

@@ -20,7 +20,6 @@ from cascade.server.edge import HttpExchange, Scope, Send
 from cascade.server.metrics import Metrics
 from cascade.server.receipt import Receipt
 from cascade.server.refusals import Refused
-from cascade.serving import at_level
 from cascade.types import Answer, Question, TextDelta
 
 if TYPE_CHECKING:
@@ -143,11 +142,8 @@ class ChatEndpoint:
 
     def _uncovered(self, asked: Asked) -> str | None:
         """Return why no certificate covers a request, as far as it is known before it is answered."""
-        service = self.orchestrator.service
-        if service is None or asked.route.model is not None:
-            return None
-        serving = service.default if asked.route.level is None else at_level(service, asked.route.level)
-        return "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
+        serving = None if asked.route.model is not None else self.orchestrator.runtime.serves(asked.route.level)
+        return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
 
     def _left_s(self, asked: Asked, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""

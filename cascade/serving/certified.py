@@ -1,38 +1,37 @@
-"""Decides how questions are served under a certificate, and evaluates its audits. `monitors` has the state.
+"""Decides how questions are served under certificates, and evaluates their audits. `monitors` has the state.
 
 This module makes no model calls. `CertifiedPolicy.plan` decides how a question is run; `CertifiedPolicy.record` records
 whether an answer was right. Answers get no certificate that does not hold for this configuration, or no longer holds:
 the answer has a warning with the reason, or an error is raised if a certificate is required. After an alarm a fallback
-serves until there is a new certificate.
+serves until there is a new certificate. `ServingState` has the policies by level: levels differ in their promises, so
+each has its own certificate and threshold, and each certificate its own monitor.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
-from typing import TYPE_CHECKING
 
 from cascade.config import CascadeConfig
+from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Audit, Judge
-from cascade.conformal.promise import Kind as Promised
 from cascade.conformal.scope import Scope, failures, kind_of, unlike
 from cascade.engine import Run
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.factory import build_policy, serving_of
 from cascade.identity import identity
 from cascade.plans.base import Strategy
 from cascade.policies.base import Takes
+from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.simple import drawn_number
-from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors
-from cascade.serving.plan import RunPlan, reference_walk
+from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
+from cascade.serving.plan import RunPlan, no_level, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
-
-if TYPE_CHECKING:
-    from cascade.conformal.monitor import Monitor
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
 
@@ -50,8 +49,8 @@ class CertifiedPolicy:
         strategy: the strategy that it describes.
         policy: the policy that it describes, at its certified threshold if there is one.
         certificates: its certificates: one, or one for each segment.
+        monitors: the audit results so far, shared with the other levels.
         level: the name of its level, if the policy has levels.
-        monitors: the audit results so far, shared with the other levels; by default empty.
         today: returns today's date.
 
     Raises:
@@ -64,10 +63,10 @@ class CertifiedPolicy:
         config: CascadeConfig,
         strategy: Strategy,
         policy: Live,
-        certificates: Iterable[Certificate] = (),
+        certificates: Iterable[Certificate],
+        monitors: CertificateMonitors,
         *,
         level: str | None = None,
-        monitors: CertificateMonitors | None = None,
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
@@ -76,11 +75,14 @@ class CertifiedPolicy:
         self._strategy = strategy if takes is None else strategy.only(takes)
         self._reference = _reference_of(strategy)
         self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
-        self._today, self._level = today, level
+        self._monitors, self._today, self._level = monitors, today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
+        self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
         self._to_guide = self._wanted.uncovered == "guide"
         self._each: Mapping[str | None, Certificate] = {each.segment: each for each in certificates}
+        self.certificates = tuple(self._each.values())
+        """The certificates in service: one, or one per segment."""
         directory = config.policy.kind == "directory"
         self._silent = config.guarantee is None and not directory  # without a promise, no certificate is missing
         self._voided = self._checked(config)
@@ -90,9 +92,6 @@ class CertifiedPolicy:
             reasons = [reason for each in self.certificates for reason in self._reasons(each)]
             if reasons := list(dict.fromkeys([*missing, *reasons])):
                 raise NotCertifiedError(_refusal(reasons))
-        self._monitors = CertificateMonitors(self._wanted) if monitors is None else monitors
-        if monitors is None:
-            self._monitors.share(self.certificates)
 
     def _checked(self, config: CascadeConfig) -> Mapping[str, tuple[str, ...]]:
         """Return, by certificate id, the reasons why certificates do not hold here."""
@@ -111,14 +110,9 @@ class CertifiedPolicy:
         return Scope.of(certificate.made_for, self.policy.reads, withholds=withholds, insists=insists)
 
     @property
-    def certificates(self) -> tuple[Certificate, ...]:
-        """The certificates in service: one, or one per segment."""
-        return tuple(self._each.values())
-
-    @property
-    def holding(self) -> tuple[tuple[Certificate, tuple[str, ...]], ...]:
+    def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
         """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
-        return tuple([(each, self._reasons(each)) for each in self.certificates])
+        return [(each, self._reasons(each)) for each in self.certificates]
 
     # --- serving ---
 
@@ -141,35 +135,32 @@ class CertifiedPolicy:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
         certificate, reasons = self._covering(question), self.uncovered(question)
-        audit = self._monitors.drawn(certificate, _group_of(question))
-        known = UNAUDITED if certificate is None else self._monitors.of(certificate)
+        audit = self._monitors.drawn(certificate, question)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
-        warnings = tuple([f"{NO_CERTIFICATE}{said}" for said in reasons])
-        uncovered = bool(reasons and self._to_guide and self._each)
-        if uncovered or (known.alarm is not None and certificate is not None):
-            rules = next(iter(self._each.values())).promise.rules if certificate is None else certificate.promise.rules
-            alarmed = known.alarm is not None
-            everything = self._everything(self._wanted.monitor.fallback if alarmed else "guide", rules)
-            strategy = self._strategy if everything else self._reference
+        plain = RunPlan(self._strategy, audit=audit, level=self._level)
+        plain = plain._replace(warnings=tuple([f"{NO_CERTIFICATE}{reason}" for reason in reasons]))
+        audited = UNAUDITED if certificate is None else self._monitors.of(certificate)
+        if audited.alarm is not None or (reasons and self._to_guide and self._each):
+            return self._fallback(plain, certificate, alarmed=audited.alarm is not None)
+        plain = plain._replace(policy=self._live(question.segment), walk=self._walk)
+        if reasons or certificate is None:
+            return plain
+        scope = self._scopes[certificate.id]
+        return plain._replace(certificate=certificate, scope=replace(scope, strict=True) if audited.odder else scope)
+
+    def _fallback(self, plan: RunPlan, certificate: Certificate | None, *, alarmed: bool) -> RunPlan:
+        """Return the plan where no certificate holds: the reference, or every step, which keeps a promise on sets."""
+        fallback = self._wanted.monitor.fallback if alarmed else "guide"
+        of_set = (certificate or self.certificates[0]).promise.rules.of_set
+        if fallback == "everything" or (fallback is None and of_set) or self._reference is self._whole:
             # An audit of another strategy would say nothing about the configured one.
-            audit = audit and alarmed and strategy is self._strategy
-            walk = None if strategy is self._strategy else reference_walk(self._whole)
-            return RunPlan(strategy, audit=audit, warnings=warnings, walk=walk, level=self._level)
-        policy = self.policy.for_segment(question.segment)
-        held = None if reasons else certificate
-        scope = None if held is None else self._scopes[held.id]
-        if scope is not None and known.odder:
-            scope = replace(scope, strict=True)
-        return RunPlan(self._strategy, policy, held, audit, warnings, self._walk, self._level, scope)
+            return plan._replace(audit=plan.audit and alarmed)
+        return plan._replace(strategy=self._reference, audit=False, walk=reference_walk(self._whole))
 
     def _covering(self, question: Question) -> Certificate | None:
         """Return the certificate of a question's segment, else the one for all questions."""
         return self._each.get(question.segment, self._each.get(None))
-
-    def _everything(self, fallback: str | None, rules: Promised) -> bool:
-        """Whether every step serves where no certificate holds: that keeps a promise on the set of answers."""
-        return fallback == "everything" or (fallback is None and rules.of_set) or self._reference is self._whole
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
@@ -228,39 +219,32 @@ class CertifiedPolicy:
         said = [told if name is None else f"segment {name}: {told}" for name, told in found.items() if told]
         return "; ".join(said) or None
 
-    @property
-    def monitors(self) -> dict[str | None, Monitor]:
-        """The monitors that have counted an audit, by the segment of their certificate."""
-        found = {name: self._monitors.of(one).monitor for name, one in self._each.items()}
-        return {name: monitor for name, monitor in found.items() if monitor is not None}
-
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
-        certificate = answer.certificate
-        if answer.audited and certificate is not None and self._compared(certificate):
-            return AuditOutcome(
-                None, counted=False, reason="it was compared with the reference's as soon as it was given"
-            )
+        if answer.audited and answer.certificate is not None and self._compared(answer.certificate):
+            return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
         return self._recorded(answer, right, reference_right)
 
     def _recorded(self, answer: Answer, right: Judge, reference_right: bool | None) -> AuditOutcome:
         certificate = answer.certificate
-        why = _uncounted(answer)
-        if why is not None or certificate is None:
-            return AuditOutcome(None, counted=False, reason=why or "")
+        if not answer.audited or certificate is None:
+            reason = "given without a certificate" if answer.audited else "not drawn for an audit"
+            return AuditOutcome(reason=f"it was {reason}")
         rules, right = certificate.promise.rules, functools.cache(right)  # judging may cost money
+        if not rules.monitored:
+            return AuditOutcome(reason=f"{rules.name} is not a promise on single questions")
         by_steps = {"labels", "reference"} <= set(rules.needs) and self._strategy.ends_with_reference
         by_steps = by_steps and reference_right is None
         if (rules.of_set or by_steps) and (unknown := self._unknown(answer, certificate)) is not None:
             return self._monitors.missing(unknown)
         loss = rules.audited(self._audit(answer, right, reference_right))
         if loss is None:
-            return AuditOutcome(None, counted=False, reason="a single answer does not show whether the promise is kept")
+            return AuditOutcome(reason="a single answer does not show whether the promise is kept")
         coin = drawn_number(f"{certificate.id}|{identity(answer.question.text, answer.question.context)}")
         missed = loss > coin  # a graded loss is a miss with its own probability, so that misses have the promised rate
         if certificate.id not in self._voided:
-            return AuditOutcome(missed, counted=False, reason="it was given under an earlier certificate")
-        return self._monitors.count(certificate, missed, _group_of(answer.question))
+            return AuditOutcome(missed, reason="it was given under an earlier certificate")
+        return self._monitors.count(certificate, missed, group_of(answer.question))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return an audited answer as promises judge it."""
@@ -302,22 +286,6 @@ class CertifiedPolicy:
         return found[0] if found else None
 
 
-def _group_of(question: Question) -> str:
-    """Return the name of what a question belongs to; without a group, equal requests belong together."""
-    return question.group or identity(question.text, question.context)
-
-
-def _uncounted(answer: Answer) -> str | None:
-    """Return why the truth about an answer is not counted; None if it is."""
-    certificate = answer.certificate
-    if not answer.audited:
-        return "it was not drawn for an audit"
-    if certificate is None:
-        return "it was given without a certificate"
-    kind = certificate.promise.rules
-    return None if kind.monitored else f"{kind.name} is not a promise on single questions"
-
-
 def _reference_of(strategy: Strategy) -> Strategy:
     """Return the strategy that asks the reference alone: the guide, or a ladder's last model; itself if it has none."""
     try:
@@ -328,3 +296,109 @@ def _reference_of(strategy: Strategy) -> Strategy:
 
 def _refusal(reasons: Iterable[str]) -> str:
     return f"A certificate is required (guarantee.required), and none holds: {'; '.join(reasons)}."
+
+
+# --- the policies in service, by level ---
+
+
+@dataclass(frozen=True, slots=True)
+class ServingState:
+    """The policies in service. The object is immutable; a reload replaces it.
+
+    Attributes:
+        default: the policy for questions without a level.
+        strategy: the strategy of all levels.
+        monitors: the audit results of all certificates since the orchestrator was made.
+        levels: the risk of each level, the cheapest level first; empty for a policy without levels.
+        by_level: the policy of each level; of a policy without levels, that of the level "".
+    """
+
+    default: CertifiedPolicy
+    strategy: Strategy
+    monitors: CertificateMonitors
+    levels: Mapping[str, float]
+    by_level: Mapping[str, CertifiedPolicy]
+
+    def at(self, level: str | None) -> CertifiedPolicy:
+        """Return the policy of a level, by default the default one. Raises UsageError if there is no such level."""
+        if level is None:
+            return self.default
+        if level not in self.levels:
+            raise no_level(level, self.levels)
+        return self.by_level[level]
+
+    def of(self, answer: Answer) -> CertifiedPolicy:
+        """Return the policy that gave an answer; the default policy for a level that no longer exists."""
+        return self.by_level.get(answer.level or "", self.default)
+
+    @property
+    def alarm(self) -> str | None:
+        """A sentence about the audits that withdrew certificates of any level; None without an alarm."""
+        alarms = {level: serving.alarm for level, serving in self.by_level.items()}
+        listed = [f"level {level}: {alarm}" if level else alarm for level, alarm in alarms.items() if alarm is not None]
+        return "; ".join(listed) or None
+
+    @property
+    def status(self) -> ServiceStatus:
+        """Counts of the questions answered since the orchestrator was made, at all levels."""
+        return replace(self.monitors.status, alarm=self.alarm)
+
+    @property
+    def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
+        """The certificates of all levels, each with the reasons why it does not hold here today."""
+        return [each for serving in self.by_level.values() for each in serving.holding]
+
+
+def in_service(
+    config: CascadeConfig,
+    strategy: Strategy,
+    before: ServingState | None = None,
+    *,
+    today: Callable[[], date] = today_utc,
+) -> ServingState:
+    """Return a configuration's policy in service, with its certificates.
+
+    Args:
+        config: the configuration.
+        strategy: the strategy that it describes.
+        before: the previous state, whose audit results are kept.
+        today: the clock.
+
+    Raises:
+        ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
+        UsageError: audits once raised an alarm about one of the certificates.
+    """
+    monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before.monitors
+    if not isinstance(config.policy, DirectoryConfig):
+        serving = CertifiedPolicy(config, strategy, build_policy(config), (), monitors, today=today)
+        return ServingState(serving, strategy, monitors, {}, {"": serving})
+    read, by_level = PolicyDirectory.read(config.policy.path), dict[str, CertifiedPolicy]()
+    for certificate in read.certificates.values():
+        if certificate.id in monitors.withdrawn:
+            raise UsageError(
+                f"The certificate {certificate.id} is the one that was withdrawn. Fit again on newer requests: "
+                "cascade fit LOG --promise … --policy DIR -o NEW"
+            )
+    for level in read.levels or [""]:
+        certificates = [read.certificates[level]] if level else read.certificates.values()
+        live, own = serving_of(config, read, level or None), _of_level(config, read, level)
+        try:
+            by_level[level] = CertifiedPolicy(
+                own, strategy, live, certificates, monitors, level=level or None, today=today
+            )
+        except NotCertifiedError as error:
+            raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
+    monitors.share(read.certificates.values())  # none of them was refused
+    default = by_level[read.default_level or next(iter(by_level))]
+    return ServingState(default, strategy, monitors, read.levels, by_level)
+
+
+def _of_level(config: CascadeConfig, read: PolicyDirectory, level: str) -> CascadeConfig:
+    """Return the configuration for one level.
+
+    The risk of the section `guarantee` applies to the default level; the other levels have their own.
+    """
+    wanted = config.guarantee
+    if level in ("", read.default_level) or wanted is None or wanted.risk is None:
+        return config
+    return config.model_copy(update={"guarantee": wanted.model_copy(update={"risk": read.levels[level]})})

@@ -20,7 +20,10 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.draws import is_drawn
 from cascade.forks import after_fork
+from cascade.identity import identity
 from cascade.money import exact_dollars
+from cascade.text import percent
+from cascade.types import Question
 
 if TYPE_CHECKING:
     from cascade.conformal.monitor import Monitor
@@ -32,9 +35,14 @@ logger = getLogger("cascade")
 class AuditOutcome(NamedTuple):
     """The result of recording the truth about an answer: whether it was missed, and whether or why not it counted."""
 
-    missed: bool | None
-    counted: bool
-    reason: str
+    missed: bool | None = None
+    counted: bool = False
+    reason: str = ""
+
+
+def group_of(question: Question) -> str:
+    """Return the name of what a question belongs to; without a group, equal requests belong together."""
+    return question.group or identity(question.text, question.context)
 
 
 def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
@@ -71,8 +79,6 @@ class CertificateMonitor:
         monitor = self.monitor if self.monitor is None else self.monitor.update(missed)
         alarm = None
         if monitor is not None and monitor.alarmed:
-            from cascade.text import percent
-
             share = percent(certificate.promise.risk)
             alarm = (
                 f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
@@ -162,10 +168,10 @@ class CertificateMonitors:
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
         self._key = f"audit {seed}"
 
-    def drawn(self, certificate: Certificate | None, group: str) -> bool:
-        """Whether a request is audited: the first one of its group under a certificate, if the group is drawn."""
+    def drawn(self, certificate: Certificate | None, question: Question) -> bool:
+        """Whether a question is audited: the first one of its group under a certificate, if the group is drawn."""
         audit = self._asked.audit
-        if audit is None or not is_drawn(self._key, audit.probability, group):
+        if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
             return False
         with self._lock:
             begun = self._begun.setdefault("" if certificate is None else certificate.id, set())
@@ -185,17 +191,9 @@ class CertificateMonitors:
     def status(self) -> ServiceStatus:
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         with self._lock:
-            told, uncertified = self._counts.copy(), MappingProxyType(dict(self._uncertified))
-            spent = self._uncertified_nano_usd
-        return ServiceStatus(
-            told["answered"],
-            told["certified"],
-            uncertified,
-            spent,
-            told["audits"],
-            told["missed"],
-            told["missing"],
-        )
+            count, reasons = self._counts, MappingProxyType(dict(self._uncertified))
+            audits = count["audits"], count["missed"], count["missing"]
+            return ServiceStatus(count["answered"], count["certified"], reasons, self._uncertified_nano_usd, *audits)
 
     def answered(self, certified: bool, reasons: Iterable[str], cost_nano_usd: int | None) -> None:
         """Count an answer, and the reasons why it has no certificate."""
@@ -213,7 +211,7 @@ class CertificateMonitors:
         """Count an audit without a result."""
         with self._lock:
             self._counts["missing"] += 1
-        return AuditOutcome(None, counted=False, reason=f"the audit is missing: {why}")
+        return AuditOutcome(reason=f"the audit is missing: {why}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
@@ -229,12 +227,9 @@ class CertificateMonitors:
             self._known = {**self._known, **again}
 
     def count(self, certificate: Certificate, missed: bool, group: str) -> AuditOutcome:
-        """Update the monitor of a certificate with an audit.
+        """Update the monitor of a certificate in service with an audited question, `missed` or not as it was served.
 
-        Args:
-            certificate: a certificate in service.
-            missed: whether the question was missed as it was served.
-            group: the question's group, which counts once, however often an outcome is recorded.
+        Its group (`group_of`) counts once, however often an outcome is recorded.
         """
         name = certificate.id
         with self._lock:
@@ -242,7 +237,7 @@ class CertificateMonitors:
             if known.monitor is None:
                 known = replace(known, monitor=self._new_monitor(certificate))
             if known.alarm is not None:
-                return AuditOutcome(missed, counted=False, reason="its certificate was withdrawn in the meantime")
+                return AuditOutcome(missed, reason="its certificate was withdrawn in the meantime")
             heard = self._heard.setdefault(name, set())
             again = group in heard
             heard.add(group)
@@ -253,8 +248,8 @@ class CertificateMonitors:
         if known.alarm is not None:
             logger.error("certificate %s: %s", name, known.alarm)
         if again:
-            return AuditOutcome(missed, counted=False, reason="its group was counted before, and counts once")
-        return AuditOutcome(missed, counted=True, reason="missed" if missed else "not missed")
+            return AuditOutcome(missed, reason="its group was counted before, and counts once")
+        return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
         """Update the evidence that odd steps have become more frequent with one more certified answer.

@@ -1,12 +1,12 @@
-"""The run plan of a question (its strategy, policy and certificate), and the calls of a question.
-
-`certified` makes the plans under a certificate.
-"""
+"""The run plan of a question: its strategy, policy and certificate. `certified` makes those under a certificate."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, NamedTuple
 
+from cascade.checks import hint_at
+from cascade.errors import UsageError
 from cascade.plans.base import Strategy
 from cascade.types import GUIDE_ONLY, LAST_ONLY
 
@@ -38,3 +38,14 @@ class RunPlan(NamedTuple):
 def reference_walk(strategy: Strategy) -> str:
     """Return a log's name for the reference alone: a ladder's last model, or the guide asked outright."""
     return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
+
+
+def no_level(level: str, levels: Mapping[str, float]) -> UsageError:
+    """Return the error of a level that is not among those of the policy, by name with their risk."""
+    if not levels:
+        made = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
+        return UsageError(
+            f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {made}"
+        )
+    listed = ", ".join(f"{name} (risk {risk:g})" for name, risk in levels.items())
+    return UsageError(f"There is no level {level!r}{hint_at(level, levels) or '.'} There is {listed}.")

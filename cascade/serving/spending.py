@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -19,13 +19,12 @@ from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
+from cascade.providers.guard import Around, Guard
 from cascade.resilience.halting import Deadline, Halt
-from cascade.types import Call, Completion, Request, TextDelta
+from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.providers.guard import Guard
-    from cascade.telemetry import TracedGuard
 
 logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
@@ -65,7 +64,7 @@ class Spending:
         url = ledger_url(budget)
         return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
 
-    def over(self, guard: Guard | TracedGuard, key: str | None) -> SpendingGuard:
+    def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
         return SpendingGuard(self, guard, key)
 
@@ -107,11 +106,17 @@ class Spending:
             error.retry_after_s = max(0.0, ends - datetime.now(UTC).timestamp())
         raise error
 
-    def settle(self, hold: Hold, outcome: Call | None) -> None:
+    def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
         """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold."""
-        cost = None if outcome is None else outcome.cost_nano_usd
-        if cost is None and outcome is not None and outcome.cost_bound_nano_usd is not None:
-            cost = max(hold.amount, outcome.cost_bound_nano_usd)
+        price, call = self.prices.get(request.model), None
+        if replies:
+            call = paid_call(request, replies[-1], price)
+        elif isinstance(failure, ProviderError):
+            call = failed_call(request, failure, price)
+        cost = None
+        if call is not None and (replies or call.billed != "maybe"):
+            bound = call.cost_bound_nano_usd
+            cost = max(hold.amount, bound) if call.cost_nano_usd is None and bound is not None else call.cost_nano_usd
         self._end(hold, cost)
 
     def give_back(self, hold: Hold) -> None:
@@ -125,105 +130,63 @@ class Spending:
         except StoreError as error:
             logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
 
-    def outcome(self, request: Request, replies: Sequence[Completion], error: BaseException | None) -> Call | None:
-        """Return the cost of a call, or its bound if it failed; None if neither is known."""
-        price = self.prices.get(request.model)
-        if replies:
-            return paid_call(request, replies[-1], price)
-        call = failed_call(request, error, price) if isinstance(error, ProviderError) else None
-        return None if call is None or call.billed == "maybe" else call
-
     @property
     def blocks(self) -> bool:
         """Whether the ledger must be called in a thread."""
         return not isinstance(self.ledger, MemoryLedger)
 
 
-class SpendingGuard:
+class SpendingGuard(Around):
     """A guard that holds and books its calls. It is used like a `Guard`, and also raises BudgetExceededError."""
 
-    def __init__(self, spending: Spending, guard: Guard | TracedGuard, key: str | None) -> None:
-        self._spending, self._guard, self._key = spending, guard, key
+    def __init__(self, spending: Spending, guard: Guard | Around, key: str | None) -> None:
+        super().__init__(guard)
+        self._spending, self._key = spending, key
 
-    def complete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
-        """Answer a request, as `Guard.complete` does."""
-        with self._booked(request, deadline, halt) as replies:
-            replies.append(self._guard.complete(request._replace(at_most_once=True), deadline, halt))
-        return replies[0]
-
-    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt) -> Completion:
-        """Answer a request, as `Guard.acomplete` does."""
-        async with self._abooked(request, deadline) as replies:
-            replies.append(await self._guard.acomplete(request._replace(at_most_once=True), deadline, halt))
-        return replies[0]
-
-    def stream(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[TextDelta | Completion]:
-        """Answer a request in pieces, as `Guard.stream` does."""
-        with self._booked(request, deadline, halt) as replies:
-            for event in self._guard.stream(request._replace(at_most_once=True), deadline, halt):
-                if isinstance(event, Completion):
-                    replies.append(event)
-                yield event
-
-    async def astream(
-        self, request: Request, deadline: Deadline, halt: Halt
-    ) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Answer a request in pieces, as `Guard.astream` does."""
-        once = request._replace(at_most_once=True)
-        async with (
-            self._abooked(request, deadline) as replies,
-            aclosing(self._guard.astream(once, deadline, halt)) as events,
-        ):
-            async for event in events:
-                if isinstance(event, Completion):
-                    replies.append(event)
-                yield event
+    def sent(self, request: Request) -> Request:
+        """Return the request, not to be repeated where a try may have been billed."""
+        return request._replace(at_most_once=True)
 
     @contextmanager
-    def _booked(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:
-        """Hold the money for a call that the block makes, and book it by the replies that the block lists."""
-        hold, replies, outcome = self._held(request, deadline, halt), list[Completion](), None
+    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:
+        """Hold the money for a call, and book it by the reply."""
+        ends_s = self._waits_until_s(deadline)
+        while isinstance(hold := self._reserve(request), Refused):
+            self._spending.refuse(hold, request, waits=time.monotonic() < ends_s)
+            halt.sleep(_POLL_S)
+        replies, failure = list[Completion](), None
         try:
             yield replies
-            outcome = self._spending.outcome(request, replies, None)
         except BaseException as error:
-            outcome = self._spending.outcome(request, replies, error)
+            failure = error
             raise
         finally:
-            self._spending.settle(hold, outcome)
+            self._spending.book(hold, request, replies, failure)
 
     @asynccontextmanager
-    async def _abooked(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:
-        """Like `_booked`. If the ledger is called in a thread, a cancelled caller does not undo the booking."""
-        hold, replies, outcome = await self._aheld(request, deadline), list[Completion](), None
+    async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
+        """Like `around`. If the ledger is called in a thread, a cancelled caller does not undo the booking."""
+        ends_s = self._waits_until_s(deadline)
+        while isinstance(hold := await self._reserved(request, deadline), Refused):
+            self._spending.refuse(hold, request, waits=time.monotonic() < ends_s)
+            await asyncio.sleep(_POLL_S)
+        replies, failure = list[Completion](), None
         try:
             yield replies
-            outcome = self._spending.outcome(request, replies, None)
         except BaseException as error:
-            outcome = self._spending.outcome(request, replies, error)
+            failure = error
             raise
         finally:
             if self._spending.blocks:
-                await asyncio.shield(asyncio.to_thread(self._spending.settle, hold, outcome))
+                await asyncio.shield(asyncio.to_thread(self._spending.book, hold, request, replies, failure))
             else:
-                self._spending.settle(hold, outcome)
+                self._spending.book(hold, request, replies, failure)
 
-    def _held(self, request: Request, deadline: Deadline, halt: Halt) -> Hold:
-        ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
-        while isinstance(found := self._reserve(request), Refused):
-            self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
-            halt.sleep(_POLL_S)
-        return found
+    def _waits_until_s(self, deadline: Deadline) -> float:
+        return time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
 
     def _reserve(self, request: Request) -> Hold | Refused:
         return self._spending.reserve(request, self._key)
-
-    async def _aheld(self, request: Request, deadline: Deadline) -> Hold:
-        ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
-        while isinstance(found := await self._reserved(request, deadline), Refused):
-            self._spending.refuse(found, request, waits=time.monotonic() < ends_s)
-            await asyncio.sleep(_POLL_S)
-        return found
 
     async def _reserved(self, request: Request, deadline: Deadline) -> Hold | Refused:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""

@@ -17,6 +17,8 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
+from cascade.config.schema import GuaranteeConfig
+from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Coverage
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.opening import stored
@@ -27,6 +29,7 @@ from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
 from cascade.serving.made_for import made_for
+from cascade.serving.monitors import CertificateMonitors
 from cascade.types import Answer, Question, Request, Step
 from unit.certified import SURE, certificate, directory
 from unit.made import RIVER, TWO_MODELS
@@ -184,9 +187,18 @@ def serving(folder: Path, day: list[date], **guarantee: Any) -> CertifiedPolicy:
     return certified_policy(config, held, today=lambda: day[0])
 
 
+def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
+    """Return the monitors that have counted an audit, by the segment of their certificate."""
+    assert orchestrator.service is not None
+    found = {one.segment: orchestrator.service.monitors.of(one).monitor for one, _ in orchestrator.service.holding}
+    return {segment: monitor for segment, monitor in found.items() if monitor is not None}
+
+
 def certified_policy(config: CascadeConfig, folder: str, **more: Any) -> CertifiedPolicy:
-    read = PolicyDirectory.read(folder)
-    return CertifiedPolicy(config, build_strategy(config), serving_of(config, read), read.certificates.values(), **more)
+    read, monitors = PolicyDirectory.read(folder), CertificateMonitors(config.guarantee or GuaranteeConfig())
+    monitors.share(read.certificates.values())
+    live = serving_of(config, read)
+    return CertifiedPolicy(config, build_strategy(config), live, read.certificates.values(), monitors, **more)
 
 
 def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
@@ -360,7 +372,7 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
         assert again == (False, False, "its group was counted before, and counts once")
         assert orchestrator.record_outcome(hard, "Volga").missed is False
         assert orchestrator.service is not None
-        (monitor,) = orchestrator.service.default.monitors.values()
+        (monitor,) = watching(orchestrator).values()
         assert (monitor.audits, monitor.misses) == (2, 1)
         assert monitor.level == 0.05
         assert orchestrator.runtime.alarm is None
@@ -484,8 +496,8 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
         assert orchestrator.service is not None
-        assert orchestrator.service.default.monitors["law"].level == pytest.approx(0.05 / 3)
-        assert set(orchestrator.service.default.monitors) == {"law"}
+        assert watching(orchestrator)["law"].level == pytest.approx(0.05 / 3)
+        assert watching(orchestrator).keys() == {"law"}
         assert orchestrator.ask(Question(HARD, segment="law")).certificate is None
         assert orchestrator.ask(Question(HARD, segment="art")).certificate is not None
         assert orchestrator.ask(Question(HARD, segment="maths")).warnings == ()
@@ -525,7 +537,7 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(record, range(8))) == 50
         assert orchestrator.service is not None
-        (monitor,) = orchestrator.service.default.monitors.values()
+        (monitor,) = watching(orchestrator).values()
         assert (monitor.audits, monitor.misses) == (50, 0)
 
 
@@ -549,7 +561,7 @@ def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
         assert miss(orchestrator, 1)[0].missed is True
         assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
         assert orchestrator.service is not None
-        (monitor,) = orchestrator.service.default.monitors.values()
+        (monitor,) = watching(orchestrator).values()
         assert monitor.risk == 0.1
 
 
@@ -675,7 +687,9 @@ def thresholds(orchestrator: Orchestrator, question: str) -> float:
 
 def test_a_serving_without_an_artefact_serves_the_policy_as_it_is() -> None:
     config = load({**SETTINGS, "policy": {"kind": "fixed"}, "guarantee": {"audit": {"probability": 1}}})
-    plan = CertifiedPolicy(config, build_strategy(config), build_policy(config)).plan(RIVER)
+    assert config.guarantee is not None
+    monitors = CertificateMonitors(config.guarantee)
+    plan = CertifiedPolicy(config, build_strategy(config), build_policy(config), (), monitors).plan(RIVER)
     assert (plan.certificate, plan.audit) == (None, True)
 
 

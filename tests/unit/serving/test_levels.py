@@ -17,7 +17,7 @@ from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageErro
 from cascade.factory import build_strategy
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
-from cascade.serving.levels import in_service
+from cascade.serving.certified import in_service
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question, Request
 from unit.certified import certificate
@@ -184,10 +184,10 @@ def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path: P
     config = load({**SETTINGS, "policy": str(tmp_path), "guarantee": {"required": True}})
     today = [date(2026, 11, 21)]
     served = in_service(config, build_strategy(config), today=lambda: today[0])
-    assert served.by_name["low"].plan(Question(QUESTION)).certificate is not None
+    assert served.at("low").plan(Question(QUESTION)).certificate is not None
     today[0] = date(2026, 11, 23)
     with pytest.raises(NotCertifiedError, match="it expired on 2026-11-22"):
-        served.by_name["low"].plan(Question(QUESTION))
+        served.at("low").plan(Question(QUESTION))
     assert served.default.plan(Question(QUESTION)).certificate is not None
 
 
@@ -212,9 +212,10 @@ def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
     """Return of each level, None of a policy without, how many audits its monitor counted, and the monitor's level."""
     service = orchestrator.service
     assert service is not None
-    serving = service.by_name or {None: service.default}
-    watching = {name: one.monitors.get(None) for name, one in serving.items()}
-    return {name: (one.audits, one.level) for name, one in watching.items() if one is not None}
+    held = {
+        level or None: service.monitors.of(each.certificates[0]).monitor for level, each in service.by_level.items()
+    }
+    return {level: (one.audits, one.level) for level, one in held.items() if one is not None}
 
 
 def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory: str) -> None:
