@@ -110,11 +110,11 @@ def review_place(settings: CascadeConfig) -> Place | None:
     That is `server.review.file`, or else a file beside the named log or the traces. For traces in PostgreSQL it is
     their database, so that replicas share it.
     """
-    wanted, traces = settings.server.review, traces_url(settings.traces)
-    if wanted.file is not None:
-        return Path(wanted.file)
-    if wanted.log is not None:
-        return beside(wanted.log)
+    options, traces = settings.server.review, traces_url(settings.traces)
+    if options.file is not None:
+        return Path(options.file)
+    if options.log is not None:
+        return beside(options.log)
     return None if traces is None else beside_traces(traces)
 
 

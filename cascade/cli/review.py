@@ -109,13 +109,13 @@ def _review(store: ReviewStore, room: Room, reviewer: str, *, skipped: bool) -> 
 def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
     """Print how many pairs were judged, and how many are left."""
     done = [session.judged[pair.id] for pair in room.drawn if pair.id in session.judged]
-    aside = sum(one.verdict == SKIPPED for one in done)
-    said = f"{counted(len(done) - aside, 'pair')} of {len(room.drawn)} judged"
+    aside = sum(judgement.verdict == SKIPPED for judgement in done)
+    summary = f"{counted(len(done) - aside, 'pair')} of {len(room.drawn)} judged"
     if aside:
-        said += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
+        summary += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
     if room.along is not None and session.current is None:
-        said += "; no further judgement changes what can be certified"
-    screen.out.print(Text(f"{said}. {spelled(str(path))}"), soft_wrap=True)
+        summary += "; no further judgement changes what can be certified"
+    screen.out.print(Text(f"{summary}. {spelled(str(path))}"), soft_wrap=True)
 
 
 def _to_do(room: Room) -> str:
@@ -153,11 +153,11 @@ def _said(output: Output) -> Iterator[str]:
 
 def _loop(session: Session, store: ReviewStore, screen: _Screen) -> None:
     """Show pairs and ask until the review ends. Each judgement is on the disk before anything else is shown."""
-    shown = None
+    displayed = None
     while session.current is not None:
-        if session.current != shown:
-            shown = session.current
-            number = 1 + sum(one != shown.pair.id for one in session.judged)
+        if session.current != displayed:
+            displayed = session.current
+            number = 1 + sum(pair != displayed.pair.id for pair in session.judged)
             screen.show(session, number)
             screen.keys.forget()
         choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
@@ -234,25 +234,31 @@ def _say_report(reviews: Reviews, *, as_json: bool) -> None:
     """Print the reviewers' judgements and how far they agree."""
     people, pairs = tallies(reviews), agreements(reviews)
     if as_json:
-        documents = {"reviewers": [each._asdict() for each in people], "agreement": [each._asdict() for each in pairs]}
+        documents = {
+            "reviewers": [tally._asdict() for tally in people],
+            "agreement": [agreement._asdict() for agreement in pairs],
+        }
         print_json({"ask": reviews.terms.ask, "rate": reviews.terms.rate, **documents})
         return
     if not people:
         console().print("Nothing was judged yet.")
         return
-    rows: dict[str, list[Any]] = {"judged": [each.judged for each in people]}
-    rows["skipped"] = [each.skipped for each in people]
+    rows: dict[str, list[Any]] = {"judged": [tally.judged for tally in people]}
+    rows["skipped"] = [tally.skipped for tally in people]
     verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
-    rows |= {text: [each.verdicts[name] for each in people] for name, text in verdicts.items()}
-    rows["lost"] = [each.lost for each in people]
-    rows["first / second better"] = [f"{each.first_better} / {each.second_better}" for each in people]
-    _say_columns("reviewer", [each.reviewer for each in people], rows)
+    rows |= {text: [tally.verdicts[name] for tally in people] for name, text in verdicts.items()}
+    rows["lost"] = [tally.lost for tally in people]
+    rows["first / second better"] = [f"{tally.first_better} / {tally.second_better}" for tally in people]
+    _say_columns("reviewer", [tally.reviewer for tally in people], rows)
     if pairs:
-        rows = {"pairs of both": [each.pairs for each in pairs], "same verdict": [each.equal for each in pairs]}
-        rows["Cohen's κ of it"] = [_kappa(each.kappa) for each in pairs]
-        rows["same on loss"] = [each.equal_losses for each in pairs]
-        rows["Cohen's κ of that"] = [_kappa(each.kappa_losses) for each in pairs]
-        _say_columns("reviewers", [" and ".join(each.reviewers) for each in pairs], rows)
+        rows = {
+            "pairs of both": [agreement.pairs for agreement in pairs],
+            "same verdict": [agreement.equal for agreement in pairs],
+        }
+        rows["Cohen's κ of it"] = [_kappa(agreement.kappa) for agreement in pairs]
+        rows["same on loss"] = [agreement.equal_losses for agreement in pairs]
+        rows["Cohen's κ of that"] = [_kappa(agreement.kappa_losses) for agreement in pairs]
+        _say_columns("reviewers", [" and ".join(agreement.reviewers) for agreement in pairs], rows)
 
 
 def _kappa(kappa: float | None) -> str:

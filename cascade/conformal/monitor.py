@@ -128,12 +128,12 @@ class Monitor:
         if audits >= self.turns:
             return self
         rise = math.log(_weight(self.audits))
-        stakes = [min(one, _MOST_STAKED / (self.risk * self.turns)) for one in _stakes(self.risk)]
+        stakes = [min(stake, _MOST_STAKED / (self.risk * self.turns)) for stake in _stakes(self.risk)]
         risen = tuple(
-            _log_add(one, rise)
+            _log_add(total, rise)
             + math.log1p(stake * (misses + missed - self.risk * (audits + 1)))
             - math.log1p(stake * (misses - self.risk * audits))
-            for one, stake in zip(self.risen, stakes, strict=True)
+            for total, stake in zip(self.risen, stakes, strict=True)
         )
         after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen)
         if not self.alarmed and after._log_e_value >= -math.log(self.level):  # noqa: SLF001 - of its own class
@@ -157,13 +157,13 @@ def _stakes(risk: float) -> Iterator[float]:
     return ((odds - 1) / (1 + risk * (odds - 1)) for odds in _ODDS)
 
 
-def _log_add(one: float, other: float) -> float:
+def _log_add(left: float, right: float) -> float:
     """Return ln(e^one + e^other); one of them is finite."""
-    high, low = max(one, other), min(one, other)
+    high, low = max(left, right), min(left, right)
     return high + math.log1p(math.exp(low - high))
 
 
 def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
     """Return the logarithm of the mean over the raised rates, plus the rest."""
     top = max(*logs, log_rest)
-    return top + math.log(sum(math.exp(one - top) for one in logs) / len(logs) + math.exp(log_rest - top))
+    return top + math.log(sum(math.exp(value - top) for value in logs) / len(logs) + math.exp(log_rest - top))

@@ -31,8 +31,8 @@ def grid(levels: Floats) -> list[float]:
     >>> grid(np.array([[np.inf, 0.2], [np.inf, 0.6], [np.inf, 0.2]]))
     [0.4, inf]
     """
-    known = np.unique(levels[np.isfinite(levels)])
-    midways = (known[:-1] + known[1:]) / 2
+    finite = np.unique(levels[np.isfinite(levels)])
+    midways = (finite[:-1] + finite[1:]) / 2
     at = np.unique(np.linspace(0, midways.size - 1, min(_THRESHOLDS, midways.size)).round().astype(np.int64))
     return [*midways[at].tolist(), math.inf]
 
@@ -113,7 +113,7 @@ class Proof(NamedTuple):
         """Return the test that allows most losses in `count` conversations, if they are as long as these others."""
         turns = np.asarray(lengths, dtype=np.float64)
         bets = [cls(risk, level, stake / (1 - risk)) for stake in _STAKES] if turns.size and turns.max() > 1 else []
-        return max([cls(risk, level), *bets], key=lambda one: one.allowed(turns, count))
+        return max([cls(risk, level), *bets], key=lambda proof: proof.allowed(turns, count))
 
     def allowed(self, lengths: Sequence[int] | Ints | Floats, count: int | None = None) -> int:
         """Return about how many conversations may be lost: exactly, if all have the same length; −1 for none at all.
@@ -154,11 +154,11 @@ def most_lenient(
 
     `served` returns what a policy does on each row at a threshold.
     """
-    found = None
+    best = None
     for kappa in thresholds:
         stops = served(kappa)
         replay = turns.served(stops)
         if not proof.passes(replay.lost, turns.lengths):
             break
-        found = Lenient(kappa, stops, replay)
-    return found
+        best = Lenient(kappa, stops, replay)
+    return best

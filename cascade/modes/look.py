@@ -120,7 +120,7 @@ class DrawnRows:
             if draw is not None and row["walk"] is None:
                 labels = {"dataset": draw.cascade, "group": draw.trace_id, "split": None, "segment": None}
                 episodes[draw.trace_id].append({**row, **labels})
-        self._rows = [row for each in episodes.values() if len(each) >= len(models) for row in each]
+        self._rows = [row for episode in episodes.values() if len(episode) >= len(models) for row in episode]
         self._settings, self.drawn = settings, drawn
 
     @property
@@ -338,11 +338,11 @@ def _directory(
     policy: Policy, observed: Observed, logs: tuple[Log, Log], settings: LookSettings, page: Mapping[str, Any]
 ) -> PolicyDirectory:
     """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
-    (chose, certify), facts, truth, made = logs, observed.facts, None, {}
+    (chose, certify), facts, truth, made_of = logs, observed.facts, None, {}
     if facts is not None:
         bought = certify.only(range(certify.width) if policy.nodes is None else policy.nodes)
         cascade = None if settings.config is None else made_for(settings.config)
-        truth, made = facts.truth, dict(certified_for(certify, bought, facts, cascade))
+        truth, made_of = facts.truth, dict(certified_for(certify, bought, facts, cascade))
     requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
     bare = PolicyDirectory(observed.log.nodes, policy, settings.promise, {}, requests)
     certificate = Certificate(
@@ -353,7 +353,7 @@ def _directory(
         unit="conversation",
         reference=None if truth is None else truth.reference,
         comparator=observed.comparator,
-        made_for=made,
+        made_for=made_of,
         assumptions=(*ASSUMPTIONS, *_HOW),
     )
     return bare.certified(certificate)

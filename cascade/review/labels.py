@@ -78,12 +78,12 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
     """Return the terms of the reviews; refuse reviews that do not fit the request."""
     terms, every = reviews[0].terms, [file.terms for file in reviews]
     problems = []
-    if any(each.rate != terms.rate or (each.key != terms.key and terms.rate < 1) for each in every):
+    if any(begun.rate != terms.rate or (begun.key != terms.key and terms.rate < 1) for begun in every):
         problems.append("the files of reviews have different draws; give files of one draw")
-    if any(each.matcher != compared.comparator for each in every):
+    if any(begun.matcher != compared.comparator for begun in every):
         problems.append(f"the reviews compare outputs by {terms.matcher}, the log by {compared.comparator}: --matcher")
     rules = kind_of(kind)
-    if rules is not None and "labels" in rules.needs and any(each.ask == "preference" for each in every):
+    if rules is not None and "labels" in rules.needs and any(begun.ask == "preference" for begun in every):
         problems.append(f"{kind} needs right or wrong for both outputs, and the reviews asked only which is better")
     if kind not in ASKS:
         problems.append(f"reviews do not determine {kind}; ask for --promise {' or '.join(ASKS)}")
@@ -102,7 +102,7 @@ def to_judge(compared: Compared, terms: Terms) -> Log:
     """
     nobody = Judgements(terms.ask, terms.rate, lambda name: is_drawn(terms.key, terms.rate, name), lambda _: None)
     log = joined(reviewed(compared.labelled, nobody, Dropped())).log
-    number = {pair.id: float(place) for place, pair in enumerate(compared.pairs)}
+    number = {pair.id: float(index) for index, pair in enumerate(compared.pairs)}
 
     def numbered() -> Iterable[Row]:
         """Yield the rows with the number of the pair as their confidence, which stands at the output's own node."""
@@ -172,8 +172,8 @@ class Along:
             losses: the judgements.
             passed: pairs that will not be judged and count as lost.
         """
-        known = {**losses, **dict.fromkeys(passed, True)}
-        verdicts = [pair.lost(known) for pair in self.pairs]
+        counted = {**losses, **dict.fromkeys(passed, True)}
+        verdicts = [pair.lost(counted) for pair in self.pairs]
         right = np.array([np.nan if lost is None else 1.0 - lost for lost in verdicts] or [np.nan])[self.pair]
         right = np.where(self.pair >= 0, right, self.walks.log.right)
         worst, best = self._jumps(right), self._jumps(np.where((self.pair >= 0) & np.isnan(right), 1.0, right))

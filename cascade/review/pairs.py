@@ -83,7 +83,7 @@ class Pair(NamedTuple):
     def lost(self, losses: Mapping[PairId, bool]) -> bool | None:
         """Return whether serving the output is a loss; None without a judgement of it or of an equal one."""
         ids = [PairId(self.question, digest, self.reference.digest) for digest in self.equal]
-        verdicts = [losses[each] for each in ids if each in losses]
+        verdicts = [losses[identifier] for identifier in ids if identifier in losses]
         return any(verdicts) if verdicts else None
 
 
@@ -107,8 +107,8 @@ class Compared:
     def pairs(self) -> tuple[Pair, ...]:
         """Every pair once, even if the log has its request several times."""
         first = dict[PairId, Pair]()
-        for each in self.differing.values():
-            for pair in each.values():
+        for outputs in self.differing.values():
+            for pair in outputs.values():
                 first.setdefault(pair.id, pair)
         return tuple(first.values())
 
@@ -145,8 +145,8 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
         if row["answer"] is not None and row["correct"] is not None:
             _check_text(row)
             episodes.setdefault(place_of(row), _Outputs(row)).add(row, comparing)
-    lacking = sum(each.reference is None for each in episodes.values())
-    return Compared(labelled, chosen, {place: each.pairs() for place, each in episodes.items()}, lacking)
+    lacking = sum(outputs.reference is None for outputs in episodes.values())
+    return Compared(labelled, chosen, {episode: outputs.pairs() for episode, outputs in episodes.items()}, lacking)
 
 
 @dataclass(slots=True)
@@ -160,9 +160,11 @@ class _Outputs:
     def add(self, row: Row, comparing: Comparator) -> None:
         """Add the output of a row."""
         output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
-        given = row["gold"][0] if row["gold"] else None
-        if given is not None and (self.reference is None or (self.reference.message is None and given == output.text)):
-            self.reference = output if given == output.text else Output(given, None)
+        reference = row["gold"][0] if row["gold"] else None
+        if reference is not None and (
+            self.reference is None or (self.reference.message is None and reference == output.text)
+        ):
+            self.reference = output if reference == output.text else Output(reference, None)
         if row["walk"] is not None or row["correct"] or any(output.text == other.text for other in self._outputs()):
             return
         alike = (group for group in self.groups if same(comparing, output.text, group[0].text, chat_of(row)))
@@ -221,9 +223,9 @@ def output_lines(output: Output) -> Iterator[str]:
 def _message(message: Mapping[str, Any]) -> Iterator[str]:
     """Yield a message's content and every other field with a value; calls with their arguments as JSON."""
     content = message.get("content")
-    for part in content if isinstance(content, list) else [] if content is None else [content]:
-        is_text = isinstance(part, Mapping) and part.keys() == {"type", "text"}
-        yield from part["text"].split("\n") if is_text else _value(part)
+    for piece in content if isinstance(content, list) else [] if content is None else [content]:
+        is_text = isinstance(piece, Mapping) and piece.keys() == {"type", "text"}
+        yield from piece["text"].split("\n") if is_text else _value(piece)
     for call in message.get("tool_calls") or ():
         yield from _call(call)
     for name, value in message.items():

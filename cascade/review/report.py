@@ -56,7 +56,7 @@ class RaterAgreement(NamedTuple):
 
 def tallies(reviews: Reviews) -> list[ReviewerTally]:
     """Return the judgements of each reviewer."""
-    found = []
+    counted = []
     for name in reviews.reviewers:
         every = reviews.by(name).values()
         verdicts = Counter(judgement.verdict for judgement in every)
@@ -64,8 +64,8 @@ def tallies(reviews: Reviews) -> list[ReviewerTally]:
         first = sum(judgement.verdict == judgement.first for judgement in every)
         sided, skipped = verdicts["output"] + verdicts["reference"], verdicts["skipped"]
         counts = {verdict: verdicts[verdict] for verdict in VERDICTS}  # type: ignore[index]
-        found.append(ReviewerTally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
-    return found
+        counted.append(ReviewerTally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
+    return counted
 
 
 def agreements(reviews: Reviews) -> list[RaterAgreement]:
@@ -75,7 +75,7 @@ def agreements(reviews: Reviews) -> list[RaterAgreement]:
 
 def _agreement(reviews: Reviews, left: str, right: str) -> RaterAgreement:
     own, ask = [reviews.by(left), reviews.by(right)], reviews.terms.ask
-    both = [tuple(each[pair] for each in own) for pair in own[0] if pair in own[1]]
+    both = [tuple(judgements[pair] for judgements in own) for pair in own[0] if pair in own[1]]
     both = [(a, b) for a, b in both if SKIPPED not in {a.verdict, b.verdict}]
     verdicts = [(a.verdict, b.verdict) for a, b in both]
     losses = [(a.loses(ask), b.loses(ask)) for a, b in both]

@@ -94,9 +94,11 @@ class Room:
         """Return the first pair of an order that is still to be judged; None if no more are needed."""
         if self.along is None:
             return next((pair for pair in order if pair.id not in judged), None)
-        losses = {pair: lost for pair, each in judged.items() if (lost := each.loses(self.terms.ask)) is not None}
-        wanted = {pair.id for pair in self.along.wanted(losses, frozenset(judged.keys() - losses.keys()))}
-        return next((pair for pair in order if pair.id in wanted), None)
+        losses = {
+            pair: lost for pair, judgement in judged.items() if (lost := judgement.loses(self.terms.ask)) is not None
+        }
+        deciding = {pair.id for pair in self.along.wanted(losses, frozenset(judged.keys() - losses.keys()))}
+        return next((pair for pair in order if pair.id in deciding), None)
 
     def token(self, reviewer: str, pair: PairId) -> str:
         """Return a name for a pair that does not reveal which model wrote which output."""
@@ -124,7 +126,7 @@ class Session:
         self._room, self._reviewer, self._order = room, reviewer, room.order(reviewer)
         self.judged: dict[PairId, Judgement] = dict(judged)
         pairs = {pair.id: pair for pair in self._order}
-        self._earlier = [pairs[each] for each in judged if each in pairs]
+        self._earlier = [pairs[identifier] for identifier in judged if identifier in pairs]
         self._keys = ""  # the answers about the current pair so far
         self.current: Sides | None = None
         self._show(room.following(self._order, self.judged))

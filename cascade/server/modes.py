@@ -341,7 +341,9 @@ class Modes:
             return False, None
         if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
             return None, None
-        output = next((each.text for step in whole.steps for each in step.candidates if each.source == guide), None)
+        output = next(
+            (candidate.text for step in whole.steps for candidate in step.candidates if candidate.source == guide), None
+        )
         if output is None or served.text is None:
             return None if output is None else True, None
         name = default_for(asked.chat).name if certificate is None else certificate.comparator
@@ -461,5 +463,5 @@ def _cost(whole: Answer, served: Answer) -> int | None:
     """Return the cost of the calls made only for the record, in nano-dollars; None if it is unknown."""
     models = {call.request.model for call in served.calls}
     costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in models]
-    known = [cost for cost in costs if cost is not None]
-    return sum(known) if len(known) == len(costs) else None
+    priced = [cost for cost in costs if cost is not None]
+    return sum(priced) if len(priced) == len(costs) else None

@@ -60,16 +60,24 @@ def _document(modes: Modes, state: CascadeState) -> dict[str, Any]:
     from cascade.modes.plan import plan_of
 
     store, settings = modes.store, modes.settings
-    counts, monitor, held = store.counts(modes.cascade), state.monitor, state.in_force
-    audits = [] if held is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=held.certificate)
+    counts, monitor, certificate = store.counts(modes.cascade), state.monitor, state.in_force
+    audits = (
+        [] if certificate is None else store.draws(modes.cascade, newest=_NEWEST, counted_for=certificate.certificate)
+    )
     return {
         "name": modes.cascade,
         "mode": state.mode,
         "killed": state.killed,
         "alarm": state.alarm,
         "certificate": None
-        if held is None
-        else {"id": held.certificate, "look": held.look, "risk": held.risk, "level": held.level, "n": held.n},
+        if certificate is None
+        else {
+            "id": certificate.certificate,
+            "look": certificate.look,
+            "risk": certificate.risk,
+            "level": certificate.level,
+            "n": certificate.n,
+        },
         "monitor": None
         if monitor is None
         else {

@@ -90,15 +90,17 @@ class Desk:
 
     def _judging(self) -> Judging:
         """Return the log to judge and the options, from the configuration."""
-        wanted = self._config.server.review
-        log, where, file = wanted.log, None, review_place(self._config)
+        options = self._config.server.review
+        log, where, file = options.log, None, review_place(self._config)
         if log is None:
             log, where = traces_url(self._config.traces), {"split": "audit"}
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
-        policy = None if wanted.policy is None else Path(wanted.policy)
-        return Judging(log, file, wanted.ask, policy, wanted.risk, wanted.confidence, wanted.label_rate, where=where)
+        policy = None if options.policy is None else Path(options.policy)
+        return Judging(
+            log, file, options.ask, policy, options.risk, options.confidence, options.label_rate, where=where
+        )
 
     def _read(self, judging: Judging, *, again: bool) -> _Read:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""
@@ -109,10 +111,10 @@ class Desk:
         return self._log
 
     def _room(self, judging: Judging, log: _Read, reviews: Reviews) -> Room:
-        made = self._made
-        if made is None or made[0] is not log.compared or made[1] != reviews.terms.key:
-            made = self._made = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms)
-        return made[2]
+        cached = self._made
+        if cached is None or cached[0] is not log.compared or cached[1] != reviews.terms.key:
+            cached = self._made = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms)
+        return cached[2]
 
 
 def _refuse_unaudited(url: str) -> None:

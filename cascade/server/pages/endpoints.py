@@ -74,10 +74,10 @@ class Pages:
         return RedirectResponse("/ui", 308)
 
     async def _static(self, request: Request) -> Response:
-        found = static(request.path_params["name"])
-        if found is None:
+        file = static(request.path_params["name"])
+        if file is None:
             raise Refused(404, "There is no such file.")
-        return found
+        return file
 
     async def _status(self, request: Request) -> Response:
         if self._locked(request):
@@ -87,10 +87,10 @@ class Pages:
         served, guide, now = self._orchestrator, self._catalog.guide, datetime.now(UTC)
         try:
             async with self._reading:  # one at a time, however many people look
-                shown = await asyncio.to_thread(status, served, guide, now)
+                contents = await asyncio.to_thread(status, served, guide, now)
         except CascadeError as error:
             return self._page("problem.html", "status", 503, heading="The traces cannot be read", said=_said(error))
-        return self._page("status.html", "status", errors=self._metrics.unserved, **shown)
+        return self._page("status.html", "status", errors=self._metrics.unserved, **contents)
 
     async def _review(self, request: Request) -> Response:
         if self._locked(request):
@@ -141,8 +141,8 @@ def _key_of(request: Request) -> str | None:
 
 def _name(text: str) -> str | None:
     """Return a reviewer's name; None for an invalid one."""
-    said = " ".join(text.split())
-    return said if said.isprintable() and 0 < len(said) <= _LONGEST_NAME else None
+    name = " ".join(text.split())
+    return name if name.isprintable() and 0 < len(name) <= _LONGEST_NAME else None
 
 
 def _said(error: CascadeError) -> str:

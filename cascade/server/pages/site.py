@@ -44,17 +44,17 @@ class _File(NamedTuple):
 @cache
 def _static() -> dict[str, _File]:
     folder = resources.files("cascade.server.pages").joinpath("static")
-    found = {name: folder.joinpath(name).read_bytes() for name in _TYPES}
-    return {name: _File(data, hashlib.sha256(data).hexdigest()[:12]) for name, data in found.items()}
+    files = {name: folder.joinpath(name).read_bytes() for name in _TYPES}
+    return {name: _File(data, hashlib.sha256(data).hexdigest()[:12]) for name, data in files.items()}
 
 
 def static(name: str) -> Response | None:
     """Return a file of the package; None for any other name. The name is never used as a path."""
-    found = _static().get(name)
-    if found is None:
+    file = _static().get(name)
+    if file is None:
         return None
-    kept = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
-    return Response(found.data, headers=kept, media_type=_TYPES[name])
+    headers = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+    return Response(file.data, headers=headers, media_type=_TYPES[name])
 
 
 def _address(name: str) -> str:
@@ -66,7 +66,7 @@ def _templates() -> Any:
     """Return the templates; they escape every value and write control characters as escapes."""
     from jinja2 import Environment, PackageLoader, StrictUndefined
 
-    made = Environment(
+    templates = Environment(
         loader=PackageLoader("cascade.server.pages"),
         autoescape=True,
         undefined=StrictUndefined,
@@ -74,9 +74,9 @@ def _templates() -> Any:
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters.update(words.FILTERS)
-    made.globals.update(static=_address)
-    return made
+    templates.filters.update(words.FILTERS)
+    templates.globals.update(static=_address)
+    return templates
 
 
 def _spelled(value: Any) -> Any:

@@ -67,10 +67,10 @@ class InService(NamedTuple):
         """The result of the audits, in a sentence."""
         if not self.audits:
             return "No audit yet."
-        found = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
+        result = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
         if self.e_value is None or self.alarm_at is None:
-            return found
-        return f"{found} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
+            return result
+        return f"{result} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
 
 
 class Next(NamedTuple):
@@ -122,12 +122,12 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "days": DAYS,
         "cut": cut,
         "total": len(requests),
-        "by_base": sum(one.by_base for one in requests),
-        "audited": sum(one.audited for one in requests),
+        "by_base": sum(request.by_base for request in requests),
+        "audited": sum(request.audited for request in requests),
         "saving": saving(requests),
         "least": LEAST_MEASURED,
-        "audits": sum(one.audits for one in promises),
-        "missed": sum(one.missed for one in promises),
+        "audits": sum(promise.audits for promise in promises),
+        "missed": sum(promise.missed for promise in promises),
         "unknown": _unknown(orchestrator) if standing is None else standing.counts.unknown,
         "certificates": promises,
         "standing": standing,
@@ -155,7 +155,7 @@ def _requests(
     cut = len(rows) == MOST_CALLS
     requests = seen(rows, guide, config.prices()[guide], observed)[int(cut) :]
     begin = since.isoformat(timespec="milliseconds")
-    return [one for one in requests if one.at >= begin], len(rows) if cut else None
+    return [request for request in requests if request.at >= begin], len(rows) if cut else None
 
 
 # --- what was promised ---
@@ -166,7 +166,10 @@ def _in_service(orchestrator: Orchestrator) -> list[InService]:
     service = orchestrator.service
     if service is None:
         return []
-    return [_promise(each, why, service.monitors.of(each).monitor) for each, why in service.holding]
+    return [
+        _promise(certificate, problems, service.monitors.of(certificate).monitor)
+        for certificate, problems in service.holding
+    ]
 
 
 def _unknown(orchestrator: Orchestrator) -> int:
@@ -195,22 +198,22 @@ def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monit
 def _in_force(config: CascadeConfig, standing: Standing) -> list[InService]:
     """Return the certificate in force of a cascade with modes, if there is one."""
     state, modes = standing.state, config.modes
-    held, monitor = state.in_force, state.monitor
-    if held is None or monitor is None or modes is None:
+    certificate, monitor = state.in_force, state.monitor
+    if certificate is None or monitor is None or modes is None:
         return []
     problems = [] if state.alarm is None else [state.alarm]
     problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
     promise = InService(
-        f"Look {held.look}",
-        f"At most {percent(held.risk)} of the requests that the policy may answer are {held.broken}. "
+        f"Look {certificate.look}",
+        f"At most {percent(certificate.risk)} of the requests that the policy may answer are {certificate.broken}. "
         f"All certificates ever issued hold together with probability at least {percent(modes.confidence)}.",
-        held.certificate,
-        held.n,
+        certificate.certificate,
+        certificate.n,
         None,
         tuple(problems),
         monitor.audits,
         monitor.misses,
-        held.risk,
+        certificate.risk,
         monitor.e_value,
         1 / monitor.level,
     )
@@ -228,7 +231,7 @@ def _standing(config: CascadeConfig) -> Standing | None:
     store = ModeStore.open(url)
     try:
         drawn = store.draws(name, newest=_NEWEST)
-        observed = frozenset([one.trace_id for one in drawn if one.role != "audit"])
+        observed = frozenset([draw.trace_id for draw in drawn if draw.role != "audit"])
         return Standing(store.state(name), store.counts(name), store.looks(name), observed)
     except UsageError:  # it has not been served yet
         return Standing(CascadeState(name), Counts(), [], frozenset())
@@ -278,7 +281,7 @@ def _next(
 
 
 def _without_modes(promises: Sequence[InService], log: str) -> Next:
-    if any(one.problems for one in promises):
+    if any(promise.problems for promise in promises):
         return Next("A certificate does not hold: fit and certify again, on newer requests.")
     if promises:
         return Next("Nothing: the certificate holds.")

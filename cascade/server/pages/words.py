@@ -20,8 +20,8 @@ def money(nano: int | None) -> str:
     """
     if nano is None:
         return "unknown"
-    said = dollars(usd(abs(nano)))
-    return f"{MINUS}{said}" if nano < 0 else said
+    amount = dollars(usd(abs(nano)))
+    return f"{MINUS}{amount}" if nano < 0 else amount
 
 
 def share(value: float | None) -> str:
@@ -43,10 +43,10 @@ def day(text: str) -> str:
     ('12 Nov 2026', 'unknown')
     """
     try:
-        found = date.fromisoformat(text[:10])
+        moment = date.fromisoformat(text[:10])
     except ValueError:
         return "unknown"
-    return f"{found.day} {found:%b %Y}"
+    return f"{moment.day} {moment:%b %Y}"
 
 
 def time_of(text: str) -> str:
@@ -56,10 +56,10 @@ def time_of(text: str) -> str:
     '12 Nov 10:00:00'
     """
     try:
-        found = datetime.fromisoformat(text).astimezone(UTC)
+        moment = datetime.fromisoformat(text).astimezone(UTC)
     except ValueError:
         return "unknown"
-    return f"{found.day} {found:%b %H:%M:%S}"
+    return f"{moment.day} {moment:%b %H:%M:%S}"
 
 
 def whole(count: int) -> str:
