@@ -104,14 +104,19 @@ def onboard(
     done = collect(questions, record, config=config, **asking)
     if done.error is not None:
         raise done.error
-    ours = {question.id for question in questions}
-    new = [dict(row) for row in read_rows(record) if row["episode_id"] in ours]
-    old = [last[name] for name in dict.fromkeys(row["episode_id"] for row in new)]
-    changes = {"horizon": 2, "walk": None, "dataset": f"{name} > {reference}", "parents": None, "kept": None}
-    pairs = ((1, new), (2, old))
-    write_rows(file, [{**row, **changes, "step": step, "source": row["model"]} for step, rows in pairs for row in rows])
+    new = [dict(row) for row in read_rows(record) if row["episode_id"] in {question.id for question in questions}]
+    write_rows(file, _ladder(new, last, f"{name} > {reference}"))
     fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
     return OnboardingResult(name, reference, file, fitted)
+
+
+def _ladder(new: Sequence[_Row], last: Mapping[str, _Row], dataset: str) -> list[_Row]:
+    """Return the rows of a ladder: the new model's answers, then the reference's to the same requests."""
+    old = [last[request] for request in dict.fromkeys(row["episode_id"] for row in new)]
+    changes = {"horizon": 2, "walk": None, "dataset": dataset, "parents": None, "kept": None}
+    return [
+        {**row, **changes, "step": step, "source": row["model"]} for step, rows in ((1, new), (2, old)) for row in rows
+    ]
 
 
 def _entry_of(settings: CascadeConfig, model: str) -> str:

@@ -186,24 +186,7 @@ def _read(
     width, own = _placed(listed)
     steps = range(1, 1 + max(max(episode.horizon or 1, *episode.steps) for episode in listed))
     comparable = _comparable(listed)
-    callers = {caller for episode in listed for caller in episode.callers}
-    alone = _sets((caller.step, caller) for caller in callers if caller.purpose != ACT)
-    answering = _sets((at, call.source) for _, at, call in _answering(listed))
-    sources = tuple([_only(answering[at]) or "answer" for at in range(width)])
-    if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
-        callers = {caller._replace(role=caller.model) for caller in callers}
-    models = _sets((caller.step, caller.model) for caller in callers)
-    ladder = all(caller.role == caller.model for caller in callers)
-    facts = Facts(
-        sources=sources,
-        models=_names((caller.role, caller.model) for caller in callers),
-        step_models=tuple([_only(models[step]) for step in steps]) if ladder else (),
-        callers=tuple([_only(alone[step]) for step in steps]),
-        parents=_parents(listed, steps),
-        echoes=_names(pair for episode in listed for pair in episode.echoes),
-        kinds={name: episode.kind for name, episode in reversed([*zip(ids, listed, strict=True)])},
-        spelled=_names((name, episode.spelled) for name, episode in zip(ids, listed, strict=True) if episode.spelled),
-    )
+    facts = _facts(listed, ids, width, steps)
     names = dict.fromkeys(name for episode in listed for name in episode.features)
     log = Log(
         name=dataset,
@@ -219,6 +202,28 @@ def _read(
     )
     baselines, chosen, reference = _baselines(episodes, log, dropped)
     return replace(log, baselines=baselines, reference=reference), replace(facts, reference=chosen)
+
+
+def _facts(listed: Sequence[Episode], ids: Sequence[str], width: int, steps: Sequence[int]) -> Facts:
+    """Return what a data set says about its calls and its requests, but for its reference."""
+    callers = {caller for episode in listed for caller in episode.callers}
+    alone = _sets((caller.step, caller) for caller in callers if caller.purpose != ACT)
+    answering = _sets((at, call.source) for _, at, call in _answering(listed))
+    sources = tuple([_only(answering[at]) or "answer" for at in range(width)])
+    if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
+        callers = {caller._replace(role=caller.model) for caller in callers}
+    models = _sets((caller.step, caller.model) for caller in callers)
+    ladder = all(caller.role == caller.model for caller in callers)
+    return Facts(
+        sources=sources,
+        models=_names((caller.role, caller.model) for caller in callers),
+        step_models=tuple([_only(models[step]) for step in steps]) if ladder else (),
+        callers=tuple([_only(alone[step]) for step in steps]),
+        parents=_parents(listed, steps),
+        echoes=_names(pair for episode in listed for pair in episode.echoes),
+        kinds={name: episode.kind for name, episode in reversed([*zip(ids, listed, strict=True)])},
+        spelled=_names((name, episode.spelled) for name, episode in zip(ids, listed, strict=True) if episode.spelled),
+    )
 
 
 def _columns(

@@ -100,7 +100,7 @@ class FitSettings:
         if risks and self.by_segment:
             problems.append("certificates are by level or by segment, not both")
         if isinstance(self.policy, str | Mapping):
-            kind = self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
+            kind = self.kind
             folder = isinstance(self.policy, str) and Path(self.policy).is_dir()
             if kind not in CHOICES and kind not in ROOMS.names and not folder:
                 problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
@@ -113,6 +113,18 @@ class FitSettings:
     def risks(self) -> Mapping[str, float]:
         """The risk of each level by name; empty without levels."""
         return self.levels if isinstance(self.levels, Mapping) else {}
+
+    @property
+    def kind(self) -> str:
+        """The kind of policy asked for; of a directory, its folder."""
+        if isinstance(self.policy, Policy):
+            return self.policy.kind
+        return self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
+
+    @property
+    def learner(self) -> bool:
+        """Whether the policy is to be learned from requests."""
+        return not isinstance(self.policy, Policy) and self.kind in LEARNERS
 
     def default(self, promise: Promise) -> str:
         """Return the level of a request that names none; "" without levels.
@@ -305,10 +317,10 @@ def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSetting
     if settings.policy == Threshold.kind:
         return simple_members(certifies)
     rows, allowed = None, promise.tested_risk
-    if _learner(settings):
+    if settings.learner:
         rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
         allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, allowed / 3)
-    return [Member(_kind(settings), 1.0, lambda: _policy(certifies, learns, promise, settings, allowed), rows)]
+    return [Member(settings.kind, 1.0, lambda: _policy(certifies, learns, promise, settings, allowed), rows)]
 
 
 def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
@@ -316,7 +328,7 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     empty = ready.log.take(np.zeros(0, dtype=np.int64))
     orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not settings.abstain)
     division = Parts(empty, ready.log)
-    if orders or _learner(settings):
+    if orders or settings.learner:
         division = divided(ready.log, settings.learns, settings.seed)
     policy = _policy(ready.log, division.learns, promise, settings, promise.tested_risk)
     certifies = drawn(division.certifies, settings.seed, by_segment=settings.by_segment)
@@ -326,45 +338,32 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
         return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
 
     attempt, level = _level(certifies, ready.log, promise, settings, attempts, spends)
+    ordering = policy.walks(division.learns) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
-        points = points_of(policy.walks(division.learns), at, settings.abstain) if orders else None
+        points = None if ordering is None else points_of(ordering, at, settings.abstain)
         for segment, rows in segments.items():
-            name = level_name or segment
             certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
             if certified is not None and certified.silent < certified.n:
-                proven[name] = certified
+                proven[level_name or segment] = certified
             else:
-                too_small[name] = int(rows.size)
+                too_small[level_name or segment] = int(rows.size)
     default = settings.default(promise)
     tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
-        raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log "
-            "more of them, or allow a higher risk."
-        )
+        raise _unproven(promise, certifies.n, proven)
     served = policy if proven else Alone()
     done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)
-    learned = division.learns.ids if _learner(settings) else ()
-    return replace(
-        done,
-        fitted=learned,
-        chose=division.learns.ids if orders else (),
-        too_small=too_small if settings.by_segment else {},
+    learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
+    return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
+
+
+def _unproven(promise: Promise, n: int, proven: Mapping[str, Certified]) -> NotCertifiedError:
+    elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
+    return NotCertifiedError(
+        f"{promise.kind} is not proven at a risk of {promise.risk:g} on {n} requests{elsewhere}: log more of them, or "
+        "allow a higher risk."
     )
-
-
-def _kind(settings: FitSettings) -> str:
-    """Return the kind of policy asked for."""
-    if isinstance(settings.policy, Policy):
-        return settings.policy.kind
-    return settings.policy if isinstance(settings.policy, str) else str(settings.policy["kind"])
-
-
-def _learner(settings: FitSettings) -> bool:
-    """Whether the policy is to be learned from requests."""
-    return not isinstance(settings.policy, Policy) and _kind(settings) in LEARNERS
 
 
 def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
@@ -391,7 +390,7 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
     Raises:
         UsageError: lists every problem of its settings.
     """
-    kind = _kind(settings)
+    kind = settings.kind
     section = settings.policy if isinstance(settings.policy, Mapping) else dict[str, Any]()
     options = {name: value for name, value in section.items() if name != "kind"}
     named_score, simple = named(log), named_policy(log)
