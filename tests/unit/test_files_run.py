@@ -25,7 +25,7 @@ provider: fake
 """
 FIT = ("fit", "demo-ladder", "--promise", "regret", "--risk", "0.2", "--confidence", "0.9", "-o", "policy")
 ASK = ("ask", "Which river runs through Vienna?")
-MOST = {FIT: 91, ASK: 66, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
+MOST = {FIT: 72, ASK: 66, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
 
 
 def run(command: tuple[str, ...], folder: Path) -> list[str]:
@@ -50,3 +50,8 @@ def test_a_command_runs_few_files(command: tuple[str, ...], tmp_path: Path) -> N
     assert not {"torch", "matplotlib", "litellm"} & set(loaded)
     others = {"cascade.cli.serve", "cascade.api.study", "cascade.cli.demo", "cascade.orchestrator"}
     assert not (others - ({"cascade.orchestrator"} if command == ASK else set())) & set(loaded)
+
+
+def test_a_fit_loads_no_study_no_network_no_configuration_and_no_provider(tmp_path: Path) -> None:
+    rooms = {"studies", "networks", "learned", "config", "plans", "providers", "server", "serving", "engine"}
+    assert [name for name in run(FIT, tmp_path) if rooms & set(name.split("."))] == []
