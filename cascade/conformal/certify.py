@@ -33,8 +33,6 @@ class Certified:
 
     Attributes:
         point: the point; its threshold lies between two scores of these requests where the path is `midway`.
-        index: its place on the path.
-        of: how many points the path has.
         n: the requests that prove it.
         losses: how many of them are lost there.
         silent: how many of them are served nothing.
@@ -43,18 +41,11 @@ class Certified:
     """
 
     point: Point
-    index: int
-    of: int
     n: int
     losses: Fraction
     silent: int
     cost_nano_usd: int
     level: float | None
-
-    @property
-    def to_the_end(self) -> bool:
-        """Whether the whole path is proven."""
-        return self.index == self.of - 1
 
 
 def certify(path: Path, promise: Promise, level: float | None = None, *, midway: bool = True) -> Certified | None:
@@ -83,8 +74,6 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
         point = Point(_between(path.points, at), point.bar)
     return Certified(
         point,
-        at,
-        len(path.points),
         path.n,
         path.losses[at],
         int(path.silent[at]),
