@@ -234,18 +234,9 @@ class ModelFileError(CascadeError):
 
 
 class NotCertifiedError(CascadeError):
-    """The target cannot be met with this data, or was not certified. `needed_n` questions would be enough, if known.
-
-    `chance` is the estimated probability that this number is enough; None if it is certain. `why` is the message
-    without the number, for callers that count differently, and without `advice`: the argument of the call that makes a
-    policy all the same, if there is such an argument.
-    """
+    """The promise cannot be kept with this data, or was not certified."""
 
     exit_code = 3
-    needed_n: int | None = None
-    chance: float | None = None
-    why: str | None = None
-    advice: str | None = None
 
 
 class BudgetExceededError(CascadeError):

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import logging
-import re
 import sys
 import time
 from collections.abc import Callable
@@ -23,7 +22,7 @@ from typer.core import TyperGroup
 
 from cascade._names import __version__
 from cascade.api.output import SafeConsole, plain, shown, spelled
-from cascade.errors import CascadeError, NotCertifiedError
+from cascade.errors import CascadeError
 
 if TYPE_CHECKING:
     from cascade.api.output import Result
@@ -228,7 +227,7 @@ def main() -> None:
     try:
         app()
     except CascadeError as error:
-        notes().print(f"[bold red]error:[/] {plain(_in_flags(error))}", soft_wrap=True)
+        notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _stop()
@@ -236,15 +235,6 @@ def main() -> None:
         if end.code != STOPPED:
             raise
         _stop()
-
-
-def _in_flags(error: CascadeError) -> str:
-    """Return an error's message, with a flag where its advice names an argument of Python."""
-    advice = error.advice if isinstance(error, NotCertifiedError) else None
-    if advice is None:
-        return str(error)
-    flags = re.sub(r"(\w+)=True", lambda found: f"--{found[1].replace('_', '-')}", advice)
-    return str(error).replace(advice, flags)
 
 
 def _stop() -> NoReturn:

@@ -54,7 +54,7 @@ def _example(kind: type[CascadeError]) -> CascadeError:
         return kind(["a: is wrong", "b: too"], "cascade.yaml")
     if kind is errors.MissingExtraError:
         return kind("torch", "training")
-    every = {"calls": (1, 2), "model": "small", "partial": "so far", "results": ("x",), "needed_n": 200}
+    every = {"calls": (1, 2), "model": "small", "partial": "so far", "results": ("x",)}
     return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 

@@ -87,7 +87,7 @@ def example(kind: type[CascadeError]) -> CascadeError:
         return ConfigError(["a: wrong", "b: wrong"], "cascade.yaml")
     if kind is MissingExtraError:
         return MissingExtraError("xllamacpp", "provider: local")
-    every = {"calls": (1, 2), "model": "small", "retry_after_s": 3.5, "needed_n": 200}
+    every = {"calls": (1, 2), "model": "small", "retry_after_s": 3.5}
     return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 
