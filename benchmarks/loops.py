@@ -24,7 +24,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.draws import is_drawn
 from cascade.modes.certify import Turns
 from cascade.modes.draws import look_level
-from cascade.modes.look import DrawnRows, LookSettings, Observed, look_at, stops_of
+from cascade.modes.look import LookSettings, Observed, look_at, stops_of
 from cascade.modes.state import CascadeState, Draw, InForce, Look, in_order, missed
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.policy import Policy
@@ -171,17 +171,6 @@ WORLDS = (FLAT, SAVES, TALKS, UNEQUAL, FIRST_HARD, SHORT_HARD, FLAT_REGRET, REGR
 DRIFT = 0.8
 
 
-class _Simulated(DrawnRows):
-    """Drawn requests whose answers are known without a trace."""
-
-    def __init__(self, log: Log, drawn: list[Draw]) -> None:
-        self._log, self._rows, self.drawn = log, [], drawn
-
-    def observed(self) -> Observed:
-        row = {name: number for number, name in enumerate(self._log.ids)}
-        return Observed(self._log, row, np.full(self._log.n, np.nan), "exact")
-
-
 class Service(NamedTuple):
     """A policy in force, with its threshold."""
 
@@ -209,7 +198,9 @@ def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
         for row, (name, of) in enumerate(zip(log.ids, traffic.of.tolist(), strict=True))
     ]
     begun = Look("cascade", number, "me", 0.0, look_level(DELTA, number), 0)
-    result = look_at(_Simulated(log, drawn), begun, world.settings)
+    row = {name: number for number, name in enumerate(log.ids)}
+    observed = Observed(log, row, np.full(log.n, np.nan), "exact")
+    result = look_at(observed, drawn, begun, world.settings)
     if result.in_force is None:
         return None
     with tempfile.TemporaryDirectory() as folder:

@@ -16,7 +16,7 @@ from cascade.api.output import Result
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import ConfigError, UsageError
-from cascade.modes.look import DrawnRows, LookResult, LookSettings, look_at, unseen
+from cascade.modes.look import LookResult, LookSettings, Row, complete, look_at, observed_in, unjudged, unseen
 from cascade.modes.plan import Plan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
@@ -184,27 +184,32 @@ class _Looking:
             if draw.era == look.era and draw.drawn_s <= look.opened_s
             if (draw.role != "certify" if draw.look is None else draw.look < look.look)
         ]
-        return look_at(self._rows([*fit, *drawn]), look, settings)
+        both = [*fit, *drawn]
+        try:
+            observed = observed_in(self._rows(both), both, settings)
+        except UsageError as error:
+            return unseen(look, settings, drawn, f"no certificate: {error}")
+        return look_at(observed, both, look, settings)
 
     def planned(self) -> PromotionPlan:
         """Return the plan of the next look; where people judge, the fitting rows tell how many answers are unjudged."""
         state = self.store.state(self.name)
-        unjudged = None
+        share = None
         if self.modes.promise == BY_PEOPLE:
             settled = [
                 draw for draw in self.store.draws(self.name) if draw.era == state.era and draw.outcome != "pending"
             ]
             fit = [draw for draw in settled if draw.role != "certify" or draw.look is not None]
-            unjudged = self._rows(fit).unjudged()
-        return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, unjudged))
+            share = unjudged(self._rows(fit), fit, self.settings)
+        return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, share))
 
-    def _rows(self, drawn: list[Draw]) -> DrawnRows:
+    def _rows(self, drawn: list[Draw]) -> list[Row]:
         """Read the traces of drawn requests."""
         url = traces_url(self.config.traces)
         assert url is not None  # noqa: S101 - `modes_url` has looked
         models = [self.config.models[name].model for name in self.config.strategy.entries]
         with Store.open(url, read_only=True) as traces:
-            return DrawnRows(traces.read({"walk": "null"}), drawn, models, self.settings)
+            return complete(traces.read({"walk": "null"}), drawn, models)
 
 
 def _check_terms(reviews: Reviews | None, comparator: str | None) -> None:

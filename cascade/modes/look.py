@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -33,12 +34,12 @@ from cascade.modes.state import BY_PEOPLE, Draw, InForce, Look, Signs, audits_ea
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy
 from cascade.review.labels import judgements
-from cascade.review.pairs import Compared, compare
+from cascade.review.pairs import compare
 from cascade.review.reviews import Reviews, Terms
 from cascade.serving.made_for import made_for
 from cascade.table import Floats, Ints, Log
 
-Row = Mapping[str, Any]
+Row: TypeAlias = dict[str, Any]
 CHOOSES, LEARNS = 0.5, 0.3
 """The level at which a policy must keep the promise where it is chosen, which proves nothing; and the share of these
 conversations from which a rule is learned that is tried on the others."""
@@ -91,6 +92,7 @@ class Observed(NamedTuple):
         uncached: float64 (n,), what the guide's call would have cost without a prompt cache, nano-USD; NaN: unknown.
         comparator: when two answers are the same.
         facts: about the calls; None in a simulation.
+        signs: what the replies report of their models.
     """
 
     log: Log
@@ -98,80 +100,66 @@ class Observed(NamedTuple):
     uncached: Floats
     comparator: str
     facts: Facts | None = None
+    signs: Signs = MappingProxyType({})
 
 
-class DrawnRows:
-    """The rows of drawn requests.
+def complete(rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str]) -> list[Row]:
+    """Return the rows in traces of drawn requests with an outcome, on which all models (the guide last) answered."""
+    settled = {draw.trace_id: draw for draw in drawn if draw.outcome == "complete"}
+    episodes: dict[str, list[Row]] = defaultdict(list)
+    for row in rows:
+        draw = settled.get(row["episode_id"])
+        if draw is not None and row["walk"] is None:
+            labels = {"dataset": draw.cascade, "group": draw.trace_id, "split": None, "segment": None}
+            episodes[draw.trace_id].append({**row, **labels})
+    return [row for episode in episodes.values() if len(episode) >= len(models) for row in episode]
 
-    Args:
-        rows: rows of the traces, with the other models' answers.
-        drawn: the requests; those without an outcome, or without rows, are left out.
-        models: of the ladder, the guide last.
-        settings: what the look is for.
-    """
 
-    def __init__(
-        self, rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str], settings: LookSettings
-    ) -> None:
-        complete = {draw.trace_id: draw for draw in drawn if draw.outcome == "complete"}
-        episodes: dict[str, list[dict[str, Any]]] = defaultdict(list)
-        for row in rows:
-            draw = complete.get(row["episode_id"])
-            if draw is not None and row["walk"] is None:
-                labels = {"dataset": draw.cascade, "group": draw.trace_id, "split": None, "segment": None}
-                episodes[draw.trace_id].append({**row, **labels})
-        self._rows = [row for episode in episodes.values() if len(episode) >= len(models) for row in episode]
-        self._settings, self.drawn = settings, drawn
+def unjudged(rows: Sequence[Row], drawn: Sequence[Draw], settings: LookSettings) -> float:
+    """Return the share of the requests whose answers differ and that nobody has judged."""
+    if not rows:
+        return 0.0
+    settled = {draw.trace_id for draw in drawn if draw.lost is not None}
+    losses = {} if settings.reviews is None else settings.reviews.losses(BY_PEOPLE)
+    waiting = [
+        trace not in settled and any(pair.lost(losses) is None for pair in pairs.values())
+        for (_, trace), pairs in compare(lambda: iter(rows), settings.modes.comparator).differing.items()
+    ]
+    return sum(waiting) / len(waiting) if waiting else 0.0
 
-    @property
-    def signs(self) -> Signs:
-        """What the replies report of their models."""
-        signs: dict[str, set[str]] = defaultdict(set)
-        for row in self._rows:
-            echoed, build = (replay_of(row).get(name) for name in (ECHOED, FINGERPRINT))
-            reply = signs_of(row["model"], *(text if isinstance(text, str) else None for text in (echoed, build)))
-            for sign, value in reply.items():
-                signs[sign].add(value)
-        return {sign: tuple(sorted(values)) for sign, values in sorted(signs.items())}
 
-    def unjudged(self) -> float:
-        """Return the share of the rows whose answers differ and that nobody has judged."""
-        if not self._rows:
-            return 0.0
-        settled = {draw.trace_id for draw in self.drawn if draw.lost is not None}
-        reviews = self._settings.reviews
-        losses = {} if reviews is None else reviews.losses(BY_PEOPLE)
-        waiting = [
-            trace not in settled and any(pair.lost(losses) is None for pair in pairs.values())
-            for (_, trace), pairs in self._outputs().differing.items()
-        ]
-        return sum(waiting) / len(waiting) if waiting else 0.0
+def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], settings: LookSettings) -> Observed:
+    """Return `complete` rows as a log. Raises UsageError if there are none."""
+    if not rows:
+        raise UsageError("no drawn request has an outcome.")
+    dropped, comparator = Dropped(), settings.modes.comparator
+    if settings.modes.promise == BY_PEOPLE:
+        outputs = compare(lambda: iter(rows), comparator)
+        reviews = settings.reviews or Reviews(Terms(BY_PEOPLE, outputs.comparator), ())
+        harmless = {draw.trace_id for draw in drawn if draw.lost is False}
+        judged = judgements(outputs, [reviews], BY_PEOPLE, harmless=harmless)
+        reads = reviewed(outputs.labelled, judged, dropped)
+    else:
+        labelled = labelled_by_reference(lambda: iter(rows), comparator)
+        reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)
+    log, facts, _ = joined(reads)
+    assert facts.truth is not None  # noqa: S101 - the guide's output is the truth
+    conversation = {draw.trace_id: draw.conversation for draw in drawn}
+    last = {row["episode_id"]: uncached_nano_usd(row) for row in rows if row["step"] == row["horizon"]}
+    uncached = np.array([last.get(trace) for trace in log.groups], dtype=np.float64)
+    grouped = replace(log, groups=tuple([conversation[trace] for trace in log.groups]))
+    number = {trace: number for number, trace in enumerate(log.groups)}
+    return Observed(grouped, number, uncached, facts.truth.comparator, facts, _signs(rows))
 
-    def _outputs(self) -> Compared:
-        return compare(lambda: iter(self._rows), self._settings.modes.comparator)
 
-    def observed(self) -> Observed:
-        """Return all rows as a log. Raises UsageError if there are none."""
-        if not self._rows:
-            raise UsageError("no drawn request has an outcome.")
-        dropped = Dropped()
-        if self._settings.modes.promise == BY_PEOPLE:
-            outputs = self._outputs()
-            reviews = self._settings.reviews or Reviews(Terms(BY_PEOPLE, outputs.comparator), ())
-            harmless = {draw.trace_id for draw in self.drawn if draw.lost is False}
-            judged = judgements(outputs, [reviews], BY_PEOPLE, harmless=harmless)
-            reads = reviewed(outputs.labelled, judged, dropped)
-        else:
-            labelled = labelled_by_reference(lambda: iter(self._rows), self._settings.modes.comparator)
-            reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)
-        log, facts, _ = joined(reads)
-        assert facts.truth is not None  # noqa: S101 - the guide's output is the truth
-        conversation = {draw.trace_id: draw.conversation for draw in self.drawn}
-        last = {row["episode_id"]: uncached_nano_usd(row) for row in self._rows if row["step"] == row["horizon"]}
-        uncached = np.array([last.get(trace) for trace in log.groups], dtype=np.float64)
-        grouped = replace(log, groups=tuple([conversation[trace] for trace in log.groups]))
-        row = {trace: number for number, trace in enumerate(log.groups)}
-        return Observed(grouped, row, uncached, facts.truth.comparator, facts)
+def _signs(rows: Iterable[Row]) -> Signs:
+    signs: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        echoed, build = (replay_of(row).get(name) for name in (ECHOED, FINGERPRINT))
+        reply = signs_of(row["model"], *(text if isinstance(text, str) else None for text in (echoed, build)))
+        for sign, value in reply.items():
+            signs[sign].add(value)
+    return {sign: tuple(sorted(values)) for sign, values in sorted(signs.items())}
 
 
 class Conversations(NamedTuple):
@@ -213,18 +201,18 @@ def _numbers(names: Sequence[str]) -> Ints:
     return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
 
 
-def look_at(rows: DrawnRows, look: Look, settings: LookSettings) -> LookResult:
+def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, settings: LookSettings) -> LookResult:
     """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
     Args:
-        rows: the rows to fit and those that certify, which the look has taken.
+        observed: the rows to fit and those that certify.
+        drawn: their draws; the look has taken those that certify.
         look: the look; no earlier one has used its conversations.
         settings: what it is for.
     """
-    page, certifying = _begun(look, settings, rows.drawn), [draw for draw in rows.drawn if draw.look == look.look]
+    page, certifying = _begun(look, settings, drawn), [draw for draw in drawn if draw.look == look.look]
+    others = [draw for draw in drawn if draw.look != look.look and draw.trace_id in observed.row]
     try:
-        observed = rows.observed()
-        others = [draw for draw in rows.drawn if draw.look != look.look and draw.trace_id in observed.row]
         chooses, certifies = (Conversations.of(observed, draws) for draws in (others, certifying))
         missing = int(np.count_nonzero(certifies.turns.row < 0))
         page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
@@ -252,7 +240,7 @@ def look_at(rows: DrawnRows, look: Look, settings: LookSettings) -> LookResult:
     turns = audits_each(settings.modes.audit, int(max(*chooses.turns.lengths, *lengths)))
     in_force = InForce(
         *(certificate.id, look.look, risk, look.level, certificate.n, observed.comparator),
-        *(rows.signs, settings.modes.promise, turns),
+        *(observed.signs, settings.modes.promise, turns),
     )
     return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
 

@@ -21,7 +21,7 @@ from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.modes.draws import look_level
-from cascade.modes.look import DrawnRows, LookSettings, Observed, look_at
+from cascade.modes.look import LookSettings, Observed, look_at
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import PolicyDirectory
@@ -72,26 +72,17 @@ def level(done: Fit) -> float:
     return done.level
 
 
-class _Observed(DrawnRows):
-    """Drawn requests whose answers are known without a trace."""
-
-    def __init__(self, known: Log, drawn: Sequence[Draw]) -> None:
-        self._known, self._rows, self.drawn = known, (), drawn
-
-    def observed(self) -> Observed:
-        row = {name: number for number, name in enumerate(self._known.ids)}
-        return Observed(self._known, row, np.full(self._known.n, np.nan), "exact")
-
-
-def promoted(observed: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
+def promoted(logged: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
     """Look as `cascade promote` does; return the policy that serves from then on, None if nothing is promoted."""
     look = Look("cascade", 1, "me", 0.0, look_level(DELTA, 1), 0)
     draws = [
         Draw(name, "cascade", group, name, "certify", float(turn), look=1 if certifying(group) else None)
-        for turn, (name, group) in enumerate(zip(observed.ids, observed.groups, strict=True))
+        for turn, (name, group) in enumerate(zip(logged.ids, logged.groups, strict=True))
     ]
     settings = LookSettings(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9))
-    result = look_at(_Observed(observed, draws), look, settings)
+    row = {name: number for number, name in enumerate(logged.ids)}
+    observed = Observed(logged, row, np.full(logged.n, np.nan), "exact")
+    result = look_at(observed, draws, look, settings)
     if result.in_force is None:
         return None
     folder.mkdir()
