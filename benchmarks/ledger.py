@@ -139,7 +139,7 @@ def killed(url: str, seconds: float, seed: int) -> None:
     provider.start()
     caps = {"total": 200_000, **{f"key:{key}": 60_000 for key in range(4)}}
     server = multiprocessing.get_context("forkserver")
-    server.set_forkserver_preload(["psycopg", "cascade.budget.sql_ledger"])
+    server.set_forkserver_preload(["psycopg", "cascade.records.ledger"])
 
     def begin(number: int) -> Any:
         process = server.Process(target=spend, args=(url, provider.port, number, caps), daemon=True)

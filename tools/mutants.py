@@ -48,7 +48,8 @@ ROOMS: Mapping[str, Sequence[str]] = {
     ],
     "guard": ["cascade/providers/guard.py", "cascade/resilience/retry.py"],
     "ledger": [
-        *(f"cascade/budget/{name}.py" for name in ("caps", "charges", "database", "tokens")),
+        *(f"cascade/budget/{name}.py" for name in ("caps", "charges", "tokens")),
+        "cascade/records/database.py",
         "cascade/records/ledger.py",
         "cascade/serving/spending.py",
     ],
@@ -71,7 +72,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "retry": ["tests/unit/resilience", "tests/unit/providers/test_guard.py"],
     "caps": ["tests/unit/budget/test_caps.py", "tests/unit/serving/test_spending.py"],
     "charges": ["tests/unit/budget", "tests/unit/test_engine.py"],
-    "database": ["tests/unit/budget/test_caps.py"],
+    "database": ["tests/unit/budget/test_caps.py", "tests/unit/records/test_traces.py"],
     "ledger": ["tests/unit/budget/test_caps.py"],
     "tokens": ["tests/unit/budget/test_tokens.py"],
     "spending": ["tests/unit/serving/test_spending.py"],

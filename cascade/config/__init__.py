@@ -290,7 +290,7 @@ def _label_problems(config: CascadeConfig) -> Iterable[str]:
 def modes_url(config: CascadeConfig) -> str | None:
     """Return the URL of the store of the modes; None without modes.
 
-    By default it is the database of the traces, or another file beside theirs.
+    By default it is the database of the traces.
 
     Raises:
         ConfigError: an environment variable has no valid store, or there are modes without traces.
@@ -303,12 +303,7 @@ def modes_url(config: CascadeConfig) -> str | None:
     traces = traces_url(config.traces)
     if traces is None:
         raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
-    if modes.store is not None:
-        return modes.store
-    from cascade.records.address import parse
-
-    path = parse(traces).path
-    return traces if path is None else f"sqlite:///{path.with_name(f'{path.stem}-modes.db')}"
+    return traces if modes.store is None else modes.store
 
 
 def traces_url(traces: TracesConfig | None) -> str | None:

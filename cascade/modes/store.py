@@ -8,33 +8,16 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-import sqlite3
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from cascade.budget.database import Database
-from cascade.errors import StoreError, UsageError
+from cascade.errors import UsageError
 from cascade.modes.state import CascadeState, Counts, Draw, Look, in_order, missed
-from cascade.records.address import database_at
+from cascade.records.database import Database, Run
 
 _DRAW, _LOOK = ", ".join(Draw._fields), ", ".join(Look._fields)
-_TABLES = (
-    """CREATE TABLE IF NOT EXISTS cascade_modes (cascade TEXT PRIMARY KEY, version BIGINT NOT NULL,
-    secret TEXT NOT NULL, document TEXT NOT NULL)""",
-    """CREATE TABLE IF NOT EXISTS cascade_draws (trace_id TEXT PRIMARY KEY, cascade TEXT NOT NULL,
-    conversation TEXT NOT NULL, turn TEXT NOT NULL, role TEXT NOT NULL, drawn_s DOUBLE PRECISION NOT NULL,
-    era BIGINT NOT NULL, certificate TEXT, outcome TEXT NOT NULL, why TEXT, look BIGINT, differs BOOLEAN,
-    e_value DOUBLE PRECISION, off_path_nano_usd BIGINT, lost BOOLEAN, pair TEXT,
-    UNIQUE (cascade, conversation, turn))""",
-    "CREATE INDEX IF NOT EXISTS cascade_draws_when ON cascade_draws (cascade, drawn_s)",
-    """CREATE TABLE IF NOT EXISTS cascade_looks (cascade TEXT NOT NULL, look BIGINT NOT NULL, by TEXT NOT NULL,
-    opened_s DOUBLE PRECISION NOT NULL, level DOUBLE PRECISION NOT NULL, era BIGINT NOT NULL, tries BIGINT NOT NULL,
-    verdict TEXT NOT NULL, page TEXT NOT NULL, files TEXT NOT NULL DEFAULT '{}', PRIMARY KEY (cascade, look))""",
-    "CREATE TABLE IF NOT EXISTS cascade_written (conversation TEXT PRIMARY KEY)",
-)
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
 _WHOLE = """SELECT conversation FROM cascade_draws WHERE cascade = ? GROUP BY conversation
@@ -48,8 +31,6 @@ COUNT(*) FILTER (WHERE outcome <> 'pending' AND differs IS NULL AND certificate 
 SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
 FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws WHERE cascade = ?"""  # noqa: S608 - constants
 
-Run: TypeAlias = Callable[..., Any]
-"""Runs a statement with its values in a transaction, and returns the cursor."""
 Refuse: TypeAlias = Callable[[Look, Counts], str | None]
 """Returns why a look would be useless, from the look and the counts before it; None if it may succeed."""
 
@@ -60,16 +41,14 @@ def now_iso() -> str:
 
 
 class ModeStore:
-    """The state of cascades in a database. Made by `open` or `memory`; close it. Threads may share it.
+    """The state of cascades in a database. Made by `open`; close it. Threads may share it.
 
     Each method raises StoreError if the database does not answer. Then it is unknown whether a change was made.
     `cascade` is always a cascade's name, and times (`_s`) are seconds since 1970.
     """
 
     def __init__(self, database: Database) -> None:
-        self._database = database
-        self._failures: tuple[type[Exception], ...] = (*database.broken, sqlite3.OperationalError)
-        self.blocks, self.close = database.blocks, database.close
+        self._database, self.close = database, database.close
 
     @classmethod
     def open(cls, url: str) -> ModeStore:
@@ -79,26 +58,11 @@ class ModeStore:
             UsageError: the URL is not that of a store.
             StoreError: it cannot be reached.
         """
-        return cls(database_at(url, _TABLES, "modes.store"))
-
-    @classmethod
-    def memory(cls) -> ModeStore:
-        """Return a store in memory, which ends with this process."""
-        return cls(Database.memory(_TABLES))
-
-    @contextmanager
-    def _transaction(self, *, reading: bool = False) -> Iterator[Run]:
-        """Run statements in one transaction. Raises StoreError if the database does not answer."""
-        try:
-            with self._database.transaction(reading=reading) as run:
-                yield run
-        except self._failures as error:
-            problem = f"modes.store cannot be reached ({type(error).__name__}). Try again."
-            raise StoreError(problem, retryable=True) from error
+        return cls(Database.shared(url))
 
     def _read(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         """Return the rows that a query finds."""
-        with self._transaction(reading=True) as run:
+        with self._database.statements(reading=True) as run:
             rows: list[tuple[Any, ...]] = run(query, *values).fetchall()
         return rows
 
@@ -111,7 +75,7 @@ class ModeStore:
             UsageError: the store is of another format.
         """
         new = secret or secrets.token_bytes(32)
-        with self._transaction() as run:
+        with self._database.statements() as run:
             run(
                 "INSERT INTO cascade_modes (cascade, version, secret, document) VALUES (?, 0, ?, ?) "
                 "ON CONFLICT (cascade) DO NOTHING",
@@ -126,12 +90,12 @@ class ModeStore:
         Raises:
             UsageError: there is no such cascade.
         """
-        with self._transaction(reading=True) as run:
+        with self._database.statements(reading=True) as run:
             return self._state(run, cascade, known=known)
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
         """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
-        with self._transaction() as run:
+        with self._database.statements() as run:
             before = self._locked(run, cascade)
             return self._write(run, before, decide(before))
 
@@ -161,7 +125,7 @@ class ModeStore:
     def draw(self, row: Draw) -> bool:
         """Record a drawn row; return False if this turn of the conversation is recorded already."""
         marks = ", ".join("?" * len(row))
-        with self._transaction() as run:
+        with self._database.statements() as run:
             insert = f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - columns
             return bool(run(insert, *row).rowcount)
 
@@ -196,7 +160,7 @@ class ModeStore:
             pair: the name under which people judge an audit that differs.
         """
         outcome = "complete" if why_missing is None else "missing"
-        with self._transaction() as run:
+        with self._database.statements() as run:
             state = self._locked(run, row.cascade)
             cursor = run(
                 "UPDATE cascade_draws SET outcome = ?, why = ?, off_path_nano_usd = ?, differs = ?, pair = ? "
@@ -217,7 +181,7 @@ class ModeStore:
         def loses(audit: Draw) -> bool | None:
             return missed(audit, losses, late=audit.drawn_s + label_s <= now_s) if by_people else audit.differs
 
-        with self._transaction() as run:
+        with self._database.statements() as run:
             state = self._locked(run, cascade)
             by_people = state.in_force is not None and state.in_force.by_people
             return self._count(run, state, loses)
@@ -251,13 +215,13 @@ class ModeStore:
         """
         update = """UPDATE cascade_draws SET lost = CASE WHEN lost THEN lost ELSE ? END
         WHERE cascade = ? AND trace_id = ? AND e_value IS NULL"""
-        with self._transaction() as run:
+        with self._database.statements() as run:
             self._locked(run, cascade)
             return sum(int(run(update, lost, cascade, trace_id).rowcount) for trace_id, lost in losses.items())
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
-        with self._transaction() as run:
+        with self._database.statements() as run:
             cursor = run(
                 "UPDATE cascade_draws SET outcome = 'missing', why = 'its process ended' "
                 "WHERE cascade = ? AND outcome = 'pending' AND drawn_s < ?",
@@ -282,7 +246,7 @@ class ModeStore:
 
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
-        with self._transaction(reading=True) as run:
+        with self._database.statements(reading=True) as run:
             return self._counts(run, self._state(run, cascade))
 
     @staticmethod
@@ -310,7 +274,7 @@ class ModeStore:
         Raises:
             UsageError: it cannot succeed; nothing was counted.
         """
-        with self._transaction() as run:
+        with self._database.statements() as run:
             state = self._locked(run, cascade)
             query = f"SELECT {_LOOK} FROM cascade_looks WHERE cascade = ? AND verdict = 'open' ORDER BY look LIMIT 1"  # noqa: S608 - columns
             row = run(query, cascade).fetchone()
@@ -325,7 +289,7 @@ class ModeStore:
             take = f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND conversation IN ({_WHOLE})"  # noqa: S608 - constants
             run(take, look.look, cascade, cascade, state.era)
             marks = ", ".join("?" * len(look))
-            run(f"INSERT INTO cascade_looks ({_LOOK}) VALUES ({marks})", *look[:-1], "{}")  # noqa: S608 - columns
+            run(f"INSERT INTO cascade_looks ({_LOOK}, files) VALUES ({marks}, '{{}}')", *look[:-1], "{}")  # noqa: S608 - columns
             return look
 
     def close_look(
@@ -349,7 +313,7 @@ class ModeStore:
             this one's lease ended, and nothing changes.
         """
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
-        with self._transaction() as run:
+        with self._database.statements() as run:
             before = self._locked(run, look.cascade)
             after = before if promoted is None else promoted(before)
             cursor = run(
@@ -377,7 +341,7 @@ class ModeStore:
 
     def wrote(self, conversations: Iterable[str]) -> None:
         """Record that a cheaper model has answered a turn of these conversations."""
-        with self._transaction() as run:
+        with self._database.statements() as run:
             for name in sorted(conversations):  # in one order, so that two replicas never wait for each other
                 run("INSERT INTO cascade_written (conversation) VALUES (?) ON CONFLICT DO NOTHING", name)
 

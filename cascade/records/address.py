@@ -5,16 +5,11 @@ from __future__ import annotations
 import errno
 import os
 import stat
-from collections.abc import Iterable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, urlsplit
 
-from cascade.errors import CascadeError, StoreError, UsageError, quote
-
-if TYPE_CHECKING:
-    from cascade.budget.database import Database
+from cascade.errors import CascadeError, StoreError, UsageError
 
 FOLDER = ".cascade"
 """The folder of a project's own store; its .gitignore keeps it out of version control."""
@@ -129,28 +124,6 @@ def from_system(error: OSError, shown: str) -> CascadeError:
     if error.errno in {errno.ENOSPC, errno.EDQUOT}:
         return StoreError(f"The store {shown}: {FULL}.", retryable=True)
     return StoreError(f"The store {shown} cannot be used now: {error.strerror or error}.", retryable=True)
-
-
-def database_at(url: str, tables: Iterable[str], what: str) -> Database:
-    """Return the database at a store's URL, with these tables; a missing file is made. `what` names it in errors.
-
-    Raises:
-        UsageError: the URL is not that of a store.
-        StoreError: it cannot be reached.
-    """
-    from cascade.budget.database import Database
-
-    address = parse(url)
-    try:
-        if address.path is None:
-            return Database.postgres(address.url.replace("postgresql+psycopg://", "postgresql://", 1), tables)
-        prepare_file(address, address.path)
-        return Database.sqlite(address.path, tables)
-    except Exception as error:
-        if type(error).__module__.partition(".")[0] not in {"psycopg", "sqlite3"}:
-            raise
-        reason = quote(str(error)).rstrip(".")
-        raise StoreError(f"{what}: {address.shown} cannot be used: {reason}.", retryable=True) from None
 
 
 def _refuse_links(address: Address, path: Path) -> None:

@@ -9,83 +9,94 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeAlias
 
 import sqlalchemy as sa
 
 from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
 from cascade.forks import after_fork, keep, no_fork
-from cascade.logs.rowcheck import AS_JSON, KINDS, NUMBER, TEXT, TRUTH, WHOLE
+from cascade.logs.rowcheck import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file
 
 logger = getLogger("cascade")
 Durability = Literal["group", "full"]
+Run: TypeAlias = Callable[..., Any]
+"""Runs a statement with its values in a transaction, and returns the result."""
 BUSY_S = 5.0
 """How long a transaction waits by default for another that has locked the file. They last milliseconds."""
 WAL_SINCE = (3, 51, 3)
 """The first SQLite that two writers cannot make damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
 Before it, the rollback journal is used: slower, and safe with any number of writers."""
+LIMIT_S = 2.0
 _CONNECT_S = 10
+_CONNECTIONS = 8
 _GRACE_S = 0.5
 """How much later than the server, which keeps the limit too, this side ends a transaction."""
+_RULE = "a row breaks a rule of the table: {reason}"
 _BUSY = "another process has locked it for too long. Try again"
 _DAMAGED = "is damaged ({reason}). Move it away; sqlite3 FILE .recover saves what it can"
 _CREATION_LOCK = 0x63617363
 """PostgreSQL's advisory lock for making the tables: "casc" in ASCII, which no other program should use."""
 
 metadata = sa.MetaData()
-_KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
-_TYPES: dict[str, type[sa.types.TypeEngine[Any]]] = {
-    TEXT: sa.Text,
-    WHOLE: sa.BigInteger,
-    NUMBER: sa.Double,
-    TRUTH: sa.Boolean,
-    **dict.fromkeys(AS_JSON, sa.Text),  # PostgreSQL's JSON types refuse text that a model may write, such as \u0000
+_KINDS: dict[str, Any] = {
+    "text": sa.Text,
+    "whole": sa.BigInteger,
+    "number": sa.Double,
+    "truth": sa.Boolean,
+    "id": sa.BigInteger().with_variant(sa.Integer(), "sqlite"),
 }
-formats = sa.Table("cascade_format", metadata, sa.Column("version", sa.Text, primary_key=True))
+_KIND_OF = {WHOLE: "whole", NUMBER: "number", TRUTH: "truth"}
+"""The kinds of columns of rows; JSON is text: PostgreSQL's JSON types refuse text that a model may write (NUL)."""
+
+
+def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> sa.Table:
+    """Return a table. A column is "NAME KIND", and "NAME KIND key" if it is part of the key; "KIND?" may be null."""
+    listed = []
+    for column in columns.split(", "):
+        label, kind, *key = column.split()
+        null = kind.endswith("?")
+        listed.append(sa.Column(label, _KINDS[kind.rstrip("?")], primary_key=bool(key), nullable=null))
+    return sa.Table(name, metadata, *listed, *rules)
+
+
+formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"2, rows {SCHEMA_VERSION}"
-episodes = sa.Table(
+_FORMAT = f"3, rows {SCHEMA_VERSION}"
+episodes = _table(
     "episodes",
-    metadata,
-    sa.Column("id", _KEY, primary_key=True, autoincrement=True),
-    sa.Column("row_id", sa.Text, nullable=False, unique=True),
-    *(sa.Column(name, _TYPES[KINDS[name]]) for name in COLUMNS),
+    ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
+    sa.UniqueConstraint("row_id"),
     sa.Index("episodes_by_id", "episode_id", postgresql_using="hash"),  # an id may be longer than a tree takes
 )
-feedback = sa.Table(
+feedback = _table(
     "feedback",
-    metadata,
-    sa.Column("id", _KEY, primary_key=True, autoincrement=True),
-    sa.Column("episode_id", sa.Text, nullable=False, index=True),
-    sa.Column("right", sa.Boolean),
-    sa.Column("score", sa.Double),
-    sa.Column("better", sa.Text),
-    sa.Column("reviewer", sa.Text),
-    sa.Column("created_at", sa.Text, nullable=False),
+    "id id key, episode_id text, right truth?, score number?, better text?, reviewer text?, created_at text",
+    sa.Index("feedback_by_episode", "episode_id"),
 )
-
-accounts = sa.Table(
-    "cascade_accounts",
-    metadata,
-    sa.Column("name", sa.Text, primary_key=True),
-    sa.Column("spent", sa.BigInteger, nullable=False),
-    sa.Column("held", sa.BigInteger, nullable=False),
+accounts = _table("cascade_accounts", "name text key, spent whole, held whole")
+holds = _table("cascade_holds", "id text key, amount whole, accounts text, owner text, expires_s number")
+_table("cascade_modes", "cascade text key, version whole, secret text, document text")
+_table(
+    "cascade_draws",
+    "trace_id text key, cascade text, conversation text, turn text, role text, drawn_s number, era whole, "
+    "certificate text?, outcome text, why text?, look whole?, differs truth?, e_value number?, "
+    "off_path_nano_usd whole?, lost truth?, pair text?",
+    sa.UniqueConstraint("cascade", "conversation", "turn"),
+    sa.Index("cascade_draws_when", "cascade", "drawn_s"),
 )
-holds = sa.Table(
-    "cascade_holds",
-    metadata,
-    sa.Column("id", sa.Text, primary_key=True),
-    sa.Column("amount", sa.BigInteger, nullable=False),
-    sa.Column("accounts", sa.Text, nullable=False),
-    sa.Column("owner", sa.Text, nullable=False),
-    sa.Column("expires_s", sa.Double, nullable=False),
+_table(
+    "cascade_looks",
+    "cascade text key, look whole key, by text, opened_s number, level number, era whole, tries whole, verdict text, "
+    "page text, files text",
 )
+_table("cascade_written", "conversation text key")
+_table("cascade_reviews", "number whole key, line text")
 
 
 class Database:
@@ -129,6 +140,11 @@ class Database:
         except BaseException:
             self.close()
             raise
+
+    @classmethod
+    def shared(cls, store: str) -> Database:
+        """Open a database that requests wait for: each transaction takes 2 s at most."""
+        return cls(store, limit_s=LIMIT_S, connections=_CONNECTIONS)
 
     def _renew(self) -> None:
         """Begin without connections; in a child those of the parent stay open, untouched (F50)."""
@@ -204,6 +220,18 @@ class Database:
                 yield connection
         except Exception as error:  # noqa: BLE001 - mapped, or raised again
             raise translated(error, self.address.shown) or error from None
+
+    @contextmanager
+    def statements(self, *, reading: bool = False) -> Iterator[Run]:
+        """Run statements of SQL in one transaction, with a ? for each value. Raises as `transaction` does."""
+        mark = "?" if self.address.path is not None else "%s"
+        with self.transaction(reading=reading) as connection:
+            yield lambda statement, *values: connection.exec_driver_sql(statement.replace("?", mark), values)
+
+    @property
+    def row_lock(self) -> str:
+        """The suffix of a query whose rows the transaction will change; SQLite locks the whole file at the start."""
+        return "" if self.address.path is not None else " FOR UPDATE"
 
     def _cut_off(self, connection: sa.Connection) -> AbstractContextManager[None]:
         if self.address.path is not None or self._limit_s is None:
@@ -346,6 +374,7 @@ _SQLITE: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("SQLITE_AUTH", UsageError, READ_ONLY),
     ("SQLITE_BUSY", StoreError, _BUSY),
     ("SQLITE_LOCKED", StoreError, _BUSY),
+    ("SQLITE_CONSTRAINT", UsageError, _RULE),
     ("SQLITE_NOTADB", UsageError, "is not an SQLite database. Choose another file"),
     ("SQLITE_CORRUPT", StoreError, _DAMAGED),
     ("SQLITE_IOERR", StoreError, "could not be read or written: {reason}; its disk may be full, or failing"),
@@ -358,7 +387,7 @@ _POSTGRES: tuple[tuple[str, type[CascadeError], str], ...] = (
     ("42501", UsageError, "the user may not do this: {reason}"),
     ("25006", UsageError, "the server only reads: {reason}"),
     ("22", UsageError, "a value does not fit: {reason}"),
-    ("23", UsageError, "a row breaks a rule of the table: {reason}"),
+    ("23", UsageError, _RULE),
     ("42", UsageError, "the tables are not as cascade makes them: {reason}"),
 )
 """By the start of the SQLSTATE. Reference: PostgreSQL 15, appendix A. A connection that is refused has none."""

@@ -15,15 +15,12 @@ import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Hold, Refused, new_id
 from cascade.errors import StoreError
-from cascade.records.database import Database, accounts, holds
+from cascade.records.database import LIMIT_S, Database, accounts, holds
 
 T = TypeVar("T")
-LIMIT_S = 2.0
-"""How long one change may take: a request waits for it."""
 _TRIES = 3
 """How often a change is tried if its connection breaks. A change may be made twice: a repeated hold is booked in full
 when it expires, and a hold is settled only once."""
-_CONNECTIONS = 8
 _HOLD = sa.text(
     "INSERT INTO cascade_accounts (name, spent, held) VALUES (:name, 0, :amount) ON CONFLICT (name) DO UPDATE "
     "SET held = cascade_accounts.held + excluded.held "
@@ -46,7 +43,7 @@ class SqlLedger:
     @classmethod
     def open(cls, url: str) -> SqlLedger:
         """Return the ledger at a store's URL. Raises as `Database`."""
-        return cls(Database(url, limit_s=LIMIT_S, connections=_CONNECTIONS))
+        return cls(Database.shared(url))
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""

@@ -16,10 +16,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
-from cascade.budget.database import Database
 from cascade.checks import refuse, share_problems
-from cascade.errors import StoreError, UsageError
-from cascade.records.address import database_at, parse
+from cascade.errors import UsageError
+from cascade.records.address import parse
+from cascade.records.database import Database
 from cascade.review.pairs import PairId
 
 Ask = Literal["preference", "regret"]
@@ -30,7 +30,6 @@ SKIPPED = "skipped"
 SUFFIX = ".reviews.db"
 Place: TypeAlias = Path | str
 """A file, or the URL of a PostgreSQL store."""
-_TABLES = ("CREATE TABLE IF NOT EXISTS cascade_reviews (number BIGINT PRIMARY KEY, line TEXT NOT NULL)",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +206,7 @@ class ReviewStore:
 
     def _write(self, rows: str, document: dict[str, Any]) -> None:
         line = json.dumps(document, allow_nan=False)  # ASCII: PostgreSQL's text has no NUL, no lone surrogate
-        with self._database.transaction() as run:
+        with self._database.statements() as run:
             run(f"SELECT line FROM cascade_reviews WHERE number = 0{self._database.row_lock}")  # noqa: S608 - writers take turns
             run(f"INSERT INTO cascade_reviews (number, line) {rows}", line)
 
@@ -219,16 +218,11 @@ class ReviewStore:
 
 
 def _database(place: Place) -> Database:
-    if isinstance(place, str):
-        return database_at(place, _TABLES, "The store of reviews")
-    try:
-        return database_at(f"sqlite:///{place.resolve()}", _TABLES, "The file of reviews")
-    except StoreError as error:
-        raise UsageError(f"{place} is not a file of reviews. Name another: -o FILE. {error}") from None
+    return Database(place if isinstance(place, str) else f"sqlite:///{place.resolve()}")
 
 
 def _read(database: Database) -> Reviews | None:
-    with database.transaction(reading=True) as run:
+    with database.statements(reading=True) as run:
         lines: Sequence[tuple[str]] = run("SELECT line FROM cascade_reviews ORDER BY number").fetchall()
     if not lines:
         return None

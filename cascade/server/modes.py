@@ -427,8 +427,6 @@ class Modes:
 
     async def _in_thread(self, act: Callable[..., _T], *values: Any) -> _T:
         """Ask the store in a thread; cancelling the caller does not undo it."""
-        if not self.store.blocks:
-            return act(*values)
         return await asyncio.shield(asyncio.to_thread(act, *values))
 
     async def _lasting(self, act: Callable[[], _T]) -> _T:

@@ -6,7 +6,6 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 import pytest
-from stores import postgres_url
 
 from cascade.errors import ConfigError
 from cascade.modes.state import CascadeState, Draw, InForce, harmless
@@ -16,16 +15,12 @@ NAME, DAY_S = "support", 86_400.0
 HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", promise="regret")
 
 
-@pytest.fixture(params=["memory", "postgres"])
-def store(request: pytest.FixtureRequest) -> Iterator[ModeStore]:
+@pytest.fixture
+def store(store_url: str) -> Iterator[ModeStore]:
     """Yield a store in which a certificate of regret is in force."""
-    if request.param == "memory":
-        yield begun(ModeStore.memory())
-        return
-    with postgres_url() as url:
-        made = begun(ModeStore.open(url))
-        yield made
-        made.close()
+    opened = begun(ModeStore.open(store_url))
+    yield opened
+    opened.close()
 
 
 def begun(made: ModeStore) -> ModeStore:

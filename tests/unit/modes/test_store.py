@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sqlite3
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -17,11 +16,11 @@ import pytest
 from patience import at_once
 from stores import postgres_url
 
-from cascade.budget.database import Database
 from cascade.conformal.monitor import Monitor
 from cascade.errors import StoreError, UsageError
 from cascade.modes.state import CascadeState, Draw, InForce, signs_of
 from cascade.modes.store import ModeStore
+from cascade.records.database import Database
 
 NAME = "support"
 HELD = InForce("c1", 1, 0.1, 0.05, 100, "json", {"small answers as": ("small-1",)})
@@ -279,14 +278,14 @@ def test_a_model_that_changes_begins_a_new_era_and_one_that_was_known_does_not(o
     assert (replied("small", "small-2", "fp_2").mode, replied("small", "small-2", "fp_2").era) == ("fallback", 2)
 
 
-@pytest.mark.parametrize("failure", [sqlite3.OperationalError("disk I/O error"), None])
+@pytest.mark.parametrize("failure", [StoreError("disk I/O error"), None])
 def test_a_store_that_does_not_answer_says_so(
     failure: Exception | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     store = ModeStore.open(f"sqlite:///{tmp_path}/modes.db")
     state, _ = store.begin(NAME)
     with monkeypatch.context() as away:
-        away.setattr(Database, "transaction", failing(failure or KeyError("a mistake")))
+        away.setattr(Database, "statements", failing(failure or KeyError("a mistake")))
         with pytest.raises(StoreError if failure else KeyError):
             store.state(NAME)
         with pytest.raises(StoreError if failure else KeyError):
@@ -390,9 +389,9 @@ def test_an_audit_whose_process_was_killed_holds_the_others_up_until_it_counts_a
     assert (state.mode, state.alarm is None) == ("fallback", False)
 
 
-def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree() -> None:
+def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree(tmp_path: Path) -> None:
     """Exactly the certified rate, a tenth, differs. Counted as they settled, the first half would be a fifth."""
-    store = ModeStore.memory()
+    store = ModeStore.open(f"sqlite:///{tmp_path}/modes.db")
     store.begin(NAME)
     store.change(NAME, promoted)
     for batch in range(4):
@@ -419,21 +418,21 @@ def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_
     assert [opened().observes(NAME, name) for name in ("c1", "c2", "c3")] == [True, False, False]
 
 
-def test_two_that_write_the_same_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_two_that_write_the_same_do_not_wait_for_each_other(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """In PostgreSQL each waits for the other's row: one of two transactions failed with DeadlockDetected."""
-    store, asked = ModeStore.memory(), list[str]()
+    store, asked = ModeStore.open(f"sqlite:///{tmp_path}/modes.db"), list[str]()
 
     @contextmanager
     def transaction(_: Database, *, reading: bool = False) -> Iterator[Callable[..., None]]:
         yield lambda _statement, digest: asked.append(digest)
 
-    monkeypatch.setattr(Database, "transaction", transaction)
+    monkeypatch.setattr(Database, "statements", transaction)
     store.wrote(["b", "a", "c"])
     assert asked == ["a", "b", "c"]
 
 
-def test_memory_forgets_and_is_safe_between_threads() -> None:
-    store = ModeStore.memory()
+def test_threads_share_a_store(tmp_path: Path) -> None:
+    store = ModeStore.open(f"sqlite:///{tmp_path}/modes.db")
     store.begin(NAME)
     at_once(*[lambda: store.change(NAME, lambda one: one.switched(True, "", "", ""))] * 4)
     assert store.state(NAME).version == 4

@@ -294,7 +294,7 @@ def test_purge_can_take_the_words_and_leave_the_numbers(store: Store) -> None:
 def test_what_is_purged_is_gone_from_the_file_and_its_side_files(tmp_path: Path, file_url: str) -> None:
     with Store.open(file_url) as store:
         store.append([row(1, context="a-word-to-find")])
-        store.append(row(number) for number in range(2, 500))
+        store.append(row(number) for number in range(2, 1_500))
         size = sum(path.stat().st_size for path in tmp_path.glob("traces.db*"))
         store.purge(content_only=True)
         files = b"".join(path.read_bytes() for path in tmp_path.iterdir())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import sqlite3
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from functools import partial
@@ -16,6 +15,7 @@ from patience import at_once
 from stores import postgres_url
 
 from cascade.errors import UsageError
+from cascade.records.database import Database
 from cascade.review.pairs import PairId
 from cascade.review.reviews import Judgement, Place, ReviewStore, Terms, beside_traces, read_reviews, reviews_at
 
@@ -89,10 +89,10 @@ GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
     ],
 )
 def test_what_is_no_review_is_refused(lines: list[dict[str, object]], tmp_path: Path) -> None:
-    with closing(sqlite3.connect(tmp_path / "r.db")) as database, database:
-        database.execute("DROP TABLE IF EXISTS cascade_reviews")
-        database.execute("CREATE TABLE cascade_reviews (number BIGINT PRIMARY KEY, line TEXT NOT NULL)")
-        database.executemany("INSERT INTO cascade_reviews VALUES (?, ?)", enumerate(map(json.dumps, lines)))
+    with closing(Database(f"sqlite:///{tmp_path / 'r.db'}")) as database, database.statements() as run:
+        run("DELETE FROM cascade_reviews")
+        for number, line in enumerate(lines):
+            run("INSERT INTO cascade_reviews VALUES (?, ?)", number, json.dumps(line))
     with pytest.raises(UsageError):
         read_reviews(tmp_path / "r.db")
 

@@ -35,7 +35,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lose(folder: Path, role: str, count: int) -> None:
     """Let so many rows of a role have no outcome, as where a call failed."""
-    with sqlite3.connect(folder / "traces-modes.db") as database:
+    with sqlite3.connect(folder / "traces.db") as database:
         database.execute(
             "UPDATE cascade_draws SET outcome = 'missing', why = 'a call failed' WHERE trace_id IN "
             "(SELECT trace_id FROM cascade_draws WHERE role = ? ORDER BY conversation LIMIT ?)",

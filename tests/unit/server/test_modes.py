@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import json
 import shutil
-import sqlite3
 from collections import Counter
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,8 +14,8 @@ import pytest
 
 from cascade.api.promoting import promote
 from cascade.api.verifying import verify
-from cascade.budget.database import Database
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError, StoreError, UsageError
+from cascade.records.database import Database
 from cascade.records.traces import Store
 from cascade.server.access import new_key
 from cascade.server.catalog import Catalog
@@ -258,18 +257,18 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
     enforcing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider, away, pauses = Answers(), asyncio.Event(), list[float]()
-    ordinary, nap = Database.transaction, asyncio.sleep
+    ordinary, nap = Database.statements, asyncio.sleep
 
     def transaction(database: Database, *, reading: bool = False) -> Any:
         if away.is_set():
-            raise sqlite3.OperationalError("unable to open database file")
+            raise StoreError("unable to open database file", retryable=True)
         return ordinary(database, reading=reading)
 
     async def paused(pause_s: float) -> None:
         pauses.append(pause_s)
         await nap(0)
 
-    monkeypatch.setattr(Database, "transaction", transaction)
+    monkeypatch.setattr(Database, "statements", transaction)
     monkeypatch.setattr("cascade.server.modes._AGAIN_S", 0.0)
     async with serving(enforcing, provider) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
@@ -301,13 +300,13 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(
     enforcing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def away(database: Database, *, reading: bool = False) -> Any:
-        raise sqlite3.OperationalError("database or disk is full")
+        raise StoreError("the disk is full", retryable=True)
 
     async with asyncio.timeout(WAIT_S):
         with monkeypatch.context() as patched:
             async with serving(enforcing, Held("large"), server={"drain_s": 0.001}) as client:
                 await ask(client, "easy, 1")
-                patched.setattr(Database, "transaction", away)
+                patched.setattr(Database, "statements", away)
     assert outcomes(enforcing)[-1] == ("audit", "pending", None)
 
 

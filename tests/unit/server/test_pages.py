@@ -222,7 +222,7 @@ async def test_hashed_texts_are_not_judged(tmp_path: Path) -> None:
 
 
 async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: Path) -> None:
-    store = ModeStore.open(f"sqlite:///{tmp_path}/t-modes.db")
+    store = ModeStore.open(f"sqlite:///{tmp_path}/t.db")
     store.begin("cascade")
     look = store.open_look("cascade", EVIL, 0.0, 0.1, lambda *_: None)
     store.close_look(look, {"why": EVIL, "losses": 3})

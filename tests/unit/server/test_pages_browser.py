@@ -50,7 +50,7 @@ def filled(folder: Path) -> None:
     with orchestrator(FakeProvider(says), guarantee=audit, traces={"store": store}) as served:
         for number in range(3):
             served.chat([{"role": "user", "content": f"question {number} <script>alert(1)</script>"}])
-    modes = ModeStore.open(f"sqlite:///{folder}/t-modes.db")
+    modes = ModeStore.open(f"sqlite:///{folder}/t.db")
     modes.begin("cascade")
     held = InForce("c1", 1, 0.1, 0.05, 100, "text")
     modes.change("cascade", lambda one: one.promoted(held, 0.1, "ann", "2026-11-20T10:00:00+00:00"))
