@@ -113,8 +113,23 @@ class _QuestionWalk:
         except (BudgetExceededError, ProviderError) as error:
             self.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
 
-    def all_calls(self) -> tuple[Call, ...]:
-        return tuple(call for step in self.steps for call in step.calls) + tuple(self.calls)
+    def broken_off(self, error: BudgetExceededError | ProviderError) -> str:
+        """Return why an error ended the walk; raise the error, with the calls, if no answer may be served."""
+        error.calls = (*(call for step in self.steps for call in step.calls), *self.calls)
+        of_budget = isinstance(error, BudgetExceededError)
+        refuses = not self.may_finish if isinstance(error, BudgetExceededError) else error.shown
+        if refuses or not any(step.candidates for step in self.steps):
+            _name_first_failure(error)
+            raise error
+        self.warnings.append(str(error) if of_budget else f"{type(error).__name__}: {error}")
+        return "budget" if of_budget else "deadline" if error is self.late else "provider error"
+
+    def uncovered(self, stopped: str) -> list[str]:
+        """Return why no certificate covers the answer of a walk that ended so; empty if one can."""
+        reasons = list(dict.fromkeys(self.outside))
+        if stopped in UNCERTIFIED:
+            reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
+        return reasons
 
     def _seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
@@ -322,25 +337,14 @@ def run(
         if audit:
             yield from walk.run_on()
     except (BudgetExceededError, ProviderError) as error:
-        error.calls = walk.all_calls()
-        of_budget = isinstance(error, BudgetExceededError)
-        refuses = on_exhausted == "refuse" if isinstance(error, BudgetExceededError) else error.shown
-        if refuses or not any(step.candidates for step in walk.steps):
-            _name_first_failure(error)
-            raise
-        stopped = "budget" if of_budget else "deadline" if error is walk.late else "provider error"
-        walk.warnings.append(str(error) if of_budget else f"{type(error).__name__}: {error}")
+        stopped = walk.broken_off(error)
     finally:
         walk.plan.close()
     walk.warnings += _failed_calls(walk.steps)
     answers, stopped = _served(walk.steps, stopped, None if walk.left_scope else abstain_below, question.chat)
     walk.warnings += _unkept(walk.steps, answers, stopped)
-    if certificate is not None:
-        reasons = list(dict.fromkeys(walk.outside))
-        if stopped in UNCERTIFIED:
-            reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
-        certificate = None if reasons else certificate
-        walk.warnings += [f"{NO_CERTIFICATE}{reason}" for reason in reasons]
+    reasons = [] if certificate is None else walk.uncovered(stopped)
+    walk.warnings += [f"{NO_CERTIFICATE}{reason}" for reason in reasons]
     return Answer(
         question=question,
         text=answers[0] if answers else None,
@@ -349,7 +353,7 @@ def run(
         stopped=stopped,
         latency_s=time.monotonic() - started,
         warnings=tuple(walk.warnings),
-        certificate=certificate,
+        certificate=None if reasons else certificate,
         loose_calls=tuple(walk.calls),
         audited=audit,
         level=level,

@@ -15,7 +15,7 @@ from cascade.policies.signals import logprob_signals, message_signals
 from cascade.types import Candidate, Completion, Question, Request
 
 
-class Reading(NamedTuple):
+class ParsedReply(NamedTuple):
     """The result of reading a reply: its answer as a candidate, or None with a warning; its signals and its trace."""
 
     candidate: Candidate | None
@@ -34,7 +34,7 @@ def ask(question: Question, prompts: Prompts, use: ModelUse, role: str, step: in
     return Request(use.name, (), role, "answer", step, question, most, top_logprobs=alternatives, chat=chat)
 
 
-def read(completion: Completion, request: Request, *, last: bool = False) -> Reading:
+def read(completion: Completion, request: Request, *, last: bool = False) -> ParsedReply:
     """Read a reply. `last`: no other model is left that could answer instead.
 
     An answer that cannot be read is no candidate, even at the last step. A message with a fault is one, with a warning,
@@ -45,15 +45,15 @@ def read(completion: Completion, request: Request, *, last: bool = False) -> Rea
         unread = reply.unread(completion, answer, request)
         signals = logprob_signals(completion, answer)
         if unread is not None:
-            return Reading(None, signals, (unread,))
-        return Reading(Candidate(answer, request.role, request.model), signals, trace=trace)
+            return ParsedReply(None, signals, (unread,))
+        return ParsedReply(Candidate(answer, request.role, request.model), signals, trace=trace)
     signals, faults = message_signals(request.chat, completion), "; ".join(completion.faults)
     candidate = Candidate(completion.text, request.role, request.model, None, completion.message)
     if not faults:
-        return Reading(candidate, signals)
+        return ParsedReply(candidate, signals)
     warning = f"the message of {request.model} at step {request.step} has a fault: {faults}"
     if completion.shown:
-        return Reading(candidate, signals, (f"{warning}; its text was streamed before the fault was known",))
+        return ParsedReply(candidate, signals, (f"{warning}; its text was streamed before the fault was known",))
     if last:
-        return Reading(candidate, signals, (f"{warning}; it is served, since no other model is left",))
-    return Reading(None, signals, (warning,))
+        return ParsedReply(candidate, signals, (f"{warning}; it is served, since no other model is left",))
+    return ParsedReply(None, signals, (warning,))

@@ -33,7 +33,7 @@ _DECISION_TOKENS = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Node:
+class PlanNode:
     """One call that can be bought.
 
     Attributes:
@@ -72,9 +72,9 @@ class Plan(Strategy):
         calls: whether a policy decides before each call which node is bought next.
     """
 
-    nodes: tuple[Node, ...]
+    nodes: tuple[PlanNode, ...]
     prompts: Prompts = field(default_factory=load)
-    chat_nodes: tuple[Node, ...] = ()
+    chat_nodes: tuple[PlanNode, ...] = ()
     logprobs: bool = True
     calls: bool = False
 
@@ -103,7 +103,7 @@ class Plan(Strategy):
         """Whether the last step is the reference's answer alone."""
         return not self.is_joint
 
-    def _named(self, node: Node) -> str:
+    def _named(self, node: PlanNode) -> str:
         return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.purpose == "check" else node.name
 
     def only(self, takes: Takes) -> Plan:
@@ -114,7 +114,7 @@ class Plan(Strategy):
         """
         if takes.reference:
             use = reference_of(self.nodes).use
-            return replace(self, nodes=(Node(use.name, use),), chat_nodes=(), calls=False)
+            return replace(self, nodes=(PlanNode(use.name, use),), chat_nodes=(), calls=False)
         if self.is_joint:
             raise UsageError("Rounds cannot be left out: each one reads those before it.")
         if takes.calls:
@@ -144,7 +144,7 @@ class Plan(Strategy):
         return _Walk(self, question).steps()
 
 
-def steps_of(nodes: Sequence[Node]) -> list[list[int]]:
+def steps_of(nodes: Sequence[PlanNode]) -> list[list[int]]:
     """Return the numbers of the nodes of each step, from 1."""
     steps: list[list[int]] = []
     for number, node in enumerate(nodes, 1):
@@ -155,19 +155,19 @@ def steps_of(nodes: Sequence[Node]) -> list[list[int]]:
     return steps
 
 
-def reference_of(nodes: Sequence[Node]) -> Node:
+def reference_of(nodes: Sequence[PlanNode]) -> PlanNode:
     """Return the last node that answers by itself."""
     return [node for node in nodes if node.purpose in _BY_ITSELF][-1]
 
 
-def unsuited_to_chat(nodes: Sequence[Node]) -> Node | None:
+def unsuited_to_chat(nodes: Sequence[PlanNode]) -> PlanNode | None:
     """Return a node for which chat requests have no prompt: an answer that reads others, or LLM-exit; None if none."""
     reading = (node for node in nodes if node.purpose == "exit" or (node.purpose in ANSWERING and node.parents))
     return next(reading, None)
 
 
 @dataclass(slots=True)
-class _Result:
+class _Purchase:
     """What a node brought: its reply, the answer in it, and the verdict if it judges."""
 
     bought: bool = False
@@ -182,7 +182,7 @@ class _Draft:
     """A step while its nodes are bought; `results` are those of its nodes."""
 
     number: int
-    results: list[_Result]
+    results: list[_Purchase]
     candidates: list[Candidate] = field(default_factory=list)
     signals: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
@@ -205,7 +205,7 @@ class _Walk:
         self.plan, self.question, self.chat = plan, question, question.chat
         self.nodes = plan.chat_nodes if question.chat is not None and plan.chat_nodes else plan.nodes
         self.numbers = steps_of(self.nodes)
-        self.results = [_Result() for _ in self.nodes]
+        self.results = [_Purchase() for _ in self.nodes]
         self.separate_judges = not plan.is_joint and any(node.purpose in JUDGING for node in self.nodes)
 
     def steps(self) -> Walk:
@@ -236,7 +236,7 @@ class _Walk:
                 reason = f"{node.name} could not be asked; on_guide_error is {node.judging.on_error!r}"
                 draft.forced = Forced(node.judging.on_error, reason)
 
-    def _bought(self, number: int, node: Node, draft: _Draft) -> _Buying:
+    def _bought(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
         if node.purpose in ANSWERING:
             return self._answer(number, node, draft)
         if node.purpose in JUDGING:
@@ -244,7 +244,7 @@ class _Walk:
         others = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
         return others[node.purpose](node, draft)
 
-    def _needs(self, number: int, node: Node, draft: _Draft) -> bool:
+    def _needs(self, number: int, node: PlanNode, draft: _Draft) -> bool:
         """Whether no answer is left if a node brings none."""
         if node.purpose == "direct":
             return not draft.candidates
@@ -263,12 +263,12 @@ class _Walk:
             if result.candidate is not None and node.purpose in ANSWERING and model in {None, node.use.name}
         ]
 
-    def _result(self, number: int) -> _Result:
+    def _result(self, number: int) -> _Purchase:
         return self.results[number - 1]
 
     # --- answers ---
 
-    def _answer(self, number: int, node: Node, draft: _Draft) -> _Buying:
+    def _answer(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
         """Ask a model for an answer; it reads its parents' results."""
         request = form.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
@@ -287,7 +287,7 @@ class _Walk:
         completion = yield request._replace(messages=(*request.messages, *self._earlier(node)))
         self._take(number, draft, completion, form.read(completion, request, last=last))
 
-    def _take(self, number: int, draft: _Draft, completion: Completion, reading: form.Reading) -> None:
+    def _take(self, number: int, draft: _Draft, completion: Completion, reading: form.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
         earlier, alike = self._answers(), self._answers(node.use.name)
@@ -325,10 +325,10 @@ class _Walk:
         before = sum(other.use.name == node.use.name for other in self.nodes[: number - 1])
         return replace(node.use, seed=node.use.seed + before)
 
-    def _answering_parents(self, node: Node) -> list[int]:
+    def _answering_parents(self, node: PlanNode) -> list[int]:
         return [parent for parent in node.parents if self.nodes[parent - 1].purpose in ANSWERING]
 
-    def _earlier(self, node: Node) -> Iterator[Message]:
+    def _earlier(self, node: PlanNode) -> Iterator[Message]:
         """Yield the earlier replies that a node reads, each with the judgement of it.
 
         A small model repeats the word that it is told as its next answer: told "yes", it answers "yes". So it is told
@@ -349,7 +349,7 @@ class _Walk:
             yield Message("assistant", defuse(result.text))
             yield from self.plan.prompts.again.fill(data_block(fields))
 
-    def _direct(self, node: Node, draft: _Draft) -> _Buying:
+    def _direct(self, node: PlanNode, draft: _Draft) -> _Buying:
         """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
         first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
@@ -375,7 +375,7 @@ class _Walk:
 
     # --- verdicts ---
 
-    def _judge(self, number: int, node: Node, draft: _Draft) -> _Buying:
+    def _judge(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
         """Ask a model whether its parent's answer is right; a step of its own offers that answer again, now judged."""
         judged, result = self._result(node.parents[0]), self._result(number)
         if node.joins and judged.candidate is None:
@@ -401,7 +401,7 @@ class _Walk:
             draft.candidates.append(judged.candidate._replace(source=node.name, confidence=verdict.p_yes))
 
     def _verdict(
-        self, node: Node, draft: _Draft, judged: Candidate, trace: str = ""
+        self, node: PlanNode, draft: _Draft, judged: Candidate, trace: str = ""
     ) -> Generator[Request, Completion, Verdict]:
         verdict, notes = yield from node.judging.ask(
             node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace
@@ -409,7 +409,7 @@ class _Walk:
         draft.notes += notes
         return verdict
 
-    def _share(self, node: Node) -> float | None:
+    def _share(self, node: PlanNode) -> float | None:
         """Return the share of an answer's judges so far that said yes; None without a verdict."""
         verdicts = [
             result.verdict.says_yes
@@ -418,7 +418,7 @@ class _Walk:
         ]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
-    def _check(self, node: Node, draft: _Draft) -> _Buying:
+    def _check(self, node: PlanNode, draft: _Draft) -> _Buying:
         """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
         candidate = self._result(node.parents[0]).candidate
         if candidate is None:
@@ -435,7 +435,7 @@ class _Walk:
         gate = None if verdict.says_yes is None else float(verdict.says_yes)
         draft.signals |= {"gate": gate, "p_yes": verdict.p_yes}
 
-    def _sent(self, node: Node, draft: _Draft, candidate: Candidate) -> Request:
+    def _sent(self, node: PlanNode, draft: _Draft, candidate: Candidate) -> Request:
         """Return the call that sends an output to a verifier as it is."""
         message = {"content": candidate.text} if candidate.message is None else candidate.message
         output = (Message("user", sent_output(message)),)
@@ -443,7 +443,7 @@ class _Walk:
 
     # --- decisions of a model ---
 
-    def _decide(self, node: Node, draft: _Draft) -> _Buying:
+    def _decide(self, node: PlanNode, draft: _Draft) -> _Buying:
         """Ask a model what to do with this round."""
         draft.signals["decided_action"] = None
         base, *others = draft.results
@@ -455,7 +455,7 @@ class _Walk:
             request = self._short(node, draft, self.plan.prompts.decide.fill(fields))
             draft.signals["decided_action"] = read_action((yield request).text)
 
-    def _exit(self, node: Node, draft: _Draft) -> _Buying:
+    def _exit(self, node: PlanNode, draft: _Draft) -> _Buying:
         """Ask a model whether to stop. If that call fails, the answer is kept, since it is paid for."""
         draft.signals["says_exit"] = None
         if draft.candidates:
@@ -464,7 +464,7 @@ class _Walk:
             exits = read_exit((yield self._short(node, draft, messages)).text)
             draft.signals["says_exit"] = None if exits is None else float(exits)
 
-    def _short(self, node: Node, draft: _Draft, messages: tuple[Message, ...]) -> Request:
+    def _short(self, node: PlanNode, draft: _Draft, messages: tuple[Message, ...]) -> Request:
         """Return a call whose reply is a word."""
         request = node.use.request(messages, node.name, node.purpose, draft.number, self.question)
         return request._replace(max_tokens=_DECISION_TOKENS)

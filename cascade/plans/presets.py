@@ -13,7 +13,7 @@ from cascade.errors import ConfigError
 from cascade.plans.base import ModelUse
 from cascade.plans.config import StrategyConfig
 from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
-from cascade.plans.nodes import JUDGING, Node, Plan, reference_of, steps_of, unsuited_to_chat
+from cascade.plans.nodes import JUDGING, Plan, PlanNode, reference_of, steps_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
@@ -35,7 +35,7 @@ _SIGNALS: Mapping[str, frozenset[str]] = {
 
 def ladder(uses: Sequence[ModelUse], prompts: Prompts | None = None) -> Plan:
     """Return the plan in which each model answers once, the cheapest first; a single model is that model alone."""
-    return Plan(tuple([Node(use.name, use) for use in uses]), prompts or load())
+    return Plan(tuple([PlanNode(use.name, use) for use in uses]), prompts or load())
 
 
 class _Entries(dict[str, ModelUse]):
@@ -51,15 +51,15 @@ class PlanConfig(StrategyConfig):
     has_reference = True
 
     @abstractmethod
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the nodes, with how each model is asked by its entry under `models`."""
 
-    def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:  # noqa: ARG002 - where they are the same
+    def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:  # noqa: ARG002 - where they are the same
         """Return the nodes for a chat request; empty if they are the same."""
         return ()
 
     @property
-    def _nodes(self) -> Sequence[Node]:
+    def _nodes(self) -> Sequence[PlanNode]:
         return self.listed(_Entries())
 
     @property
@@ -127,7 +127,7 @@ class PlanConfig(StrategyConfig):
         return None if self.is_joint else [own.get(node.use.name, node.use.name) for node in self._nodes]
 
 
-def _given(node: Node) -> frozenset[str]:
+def _given(node: PlanNode) -> frozenset[str]:
     """Return the signals that a node adds to those of answers."""
     own = _SIGNALS.get(node.purpose, frozenset())
     if node.purpose in JUDGING:
@@ -156,9 +156,9 @@ class LadderConfig(RungsConfig):
 
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
 
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order."""
-        return [Node(uses[name].name, uses[name]) for name in self.models]
+        return [PlanNode(uses[name].name, uses[name]) for name in self.models]
 
 
 _DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
@@ -182,27 +182,29 @@ class BaseGuideConfig(PlanConfig):
     candidates = ("base", "guide")
     baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))
 
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the rounds."""
-        nodes: list[Node] = []
+        nodes: list[PlanNode] = []
         for _ in range(self.rounds):
             nodes += self._round(uses, nodes)
         return nodes
 
-    def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed_for_chat(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the two steps of a chat request."""
         first = self._round(uses, [])
-        return [*first, Node("guide", uses["guide"], "outright")] if self.rounds > 1 else first
+        return [*first, PlanNode("guide", uses["guide"], "outright")] if self.rounds > 1 else first
 
-    def _round(self, uses: Mapping[str, ModelUse], before: Sequence[Node]) -> list[Node]:
+    def _round(self, uses: Mapping[str, ModelUse], before: Sequence[PlanNode]) -> list[PlanNode]:
         guide, judging = uses["guide"], VerdictSettings(self.verdict, self.samples, self.on_guide_error)
         earlier = tuple([at for at, node in enumerate(before, 1) if node.purpose in {"answer", "verify"}])
         nodes = [
-            Node("base", uses["base"], "answer", earlier),
-            Node("guide", guide, "verify", (len(before) + 1,), True, judging),
-            Node("guide", guide, "direct", joins=True),
+            PlanNode("base", uses["base"], "answer", earlier),
+            PlanNode("guide", guide, "verify", (len(before) + 1,), True, judging),
+            PlanNode("guide", guide, "direct", joins=True),
         ]
-        return nodes if self.decider is None else [*nodes, Node(self.decider, uses[self.decider], "decide", joins=True)]
+        if self.decider is not None:
+            nodes.append(PlanNode(self.decider, uses[self.decider], "decide", joins=True))
+        return nodes
 
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return the guide alone, these rounds with a decider, or one model that says when to stop."""
@@ -224,13 +226,13 @@ class ExitConfig(PlanConfig):
 
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "prompted"}
 
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the rounds."""
-        nodes: list[Node] = []
+        nodes: list[PlanNode] = []
         for _ in range(self.rounds):
             earlier = tuple(range(1, len(nodes), 2))
-            nodes.append(Node(self.model, uses[self.model], "answer", earlier))
-            nodes.append(Node(self.model, uses[self.model], "exit", joins=True))
+            nodes.append(PlanNode(self.model, uses[self.model], "answer", earlier))
+            nodes.append(PlanNode(self.model, uses[self.model], "exit", joins=True))
         return nodes
 
 
@@ -259,11 +261,13 @@ class NodesConfig(PlanConfig):
             raise ValueError("\n".join(problems))  # one problem a line: `config.problems` separates them again
         return value
 
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the nodes."""
         number = {node.name: at for at, node in enumerate(self.nodes, 1)}
         return [
-            Node(node.name, uses[node.model], node.purpose, tuple(sorted(number[parent] for parent in node.parents)))
+            PlanNode(
+                node.name, uses[node.model], node.purpose, tuple(sorted(number[parent] for parent in node.parents))
+            )
             for node in self.nodes
         ]
 

@@ -18,7 +18,7 @@ from pydantic import Field
 from cascade.errors import ConfigError
 from cascade.plans.base import ModelUse
 from cascade.plans.judge import VerdictSettings
-from cascade.plans.nodes import Node
+from cascade.plans.nodes import PlanNode
 from cascade.plans.presets import RungsConfig
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Command, Schema, Verifier
@@ -137,14 +137,14 @@ class VerifiedConfig(RungsConfig):
 
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
 
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[Node]:
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order, each but the last with its check."""
-        verifier, nodes = self.verifier, list[Node]()
-        free = not isinstance(verifier, ModelVerifier)
+        verifier, nodes = self.verifier, list[PlanNode]()
+        free, judging = not isinstance(verifier, ModelVerifier), VerdictSettings("logprobs")
         checker = uses[verifier.model] if isinstance(verifier, ModelVerifier) else ModelUse(verifier.name)
         for name in self.models:
-            nodes.append(Node(uses[name].name, uses[name]))
-            nodes.append(Node(ROLE, checker, "check", (len(nodes),), judging=VerdictSettings("logprobs"), free=free))
+            nodes.append(PlanNode(uses[name].name, uses[name]))
+            nodes.append(PlanNode(ROLE, checker, "check", (len(nodes),), judging=judging, free=free))
         return nodes[:-1]
 
     @property

@@ -1,4 +1,4 @@
-"""What the engine asks a policy (`Observation`), what it is told (`Scores`), and what that means (`actions`)."""
+"""What the engine asks a policy (`Observation`), what it is told (`StepScores`), and what that means (`actions`)."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Observation(NamedTuple):
         return step.final or step.number >= self.horizon
 
 
-class Scores(NamedTuple):
+class StepScores(NamedTuple):
     """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
 
     `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
@@ -53,7 +53,7 @@ class Takes(NamedTuple):
         steps: the numbers of the strategy's steps, from 1, rising; other steps are neither run nor paid. Only if no
             step depends on another, as in a ladder.
         reference: whether only the reference is asked, at once: the guide alone, or a ladder's last model.
-        calls: whether the policy decides before each call which one to buy next, and which to leave out (`Scores.buy`).
+        calls: whether the policy decides before each call which one to buy next, and which to leave out (`buy`).
     """
 
     steps: tuple[int, ...] = ()
@@ -72,7 +72,7 @@ class Policy(Protocol):
     def reads(self) -> tuple[str, ...]:
         """The signals that it cannot do without."""
 
-    def scores(self, observation: Observation) -> Scores:
+    def scores(self, observation: Observation) -> StepScores:
         """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""
 
     def surety(self, doubt: float) -> float | None:

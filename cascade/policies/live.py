@@ -21,7 +21,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.identity import identity
 from cascade.matching.requests import answer_key
-from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Scores, Takes
+from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, StepScores, Takes
 from cascade.policies.features import asked_numbers
 from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala
@@ -215,7 +215,7 @@ class Live:
         point = self.points.get(segment or "", STRICTEST) if self.points else self.point
         return self if point == self.point else replace(self, point=point)
 
-    def scores(self, observation: Observation) -> Scores:
+    def scores(self, observation: Observation) -> StepScores:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
         step, buy = observation.steps[-1], None
         log = row_of(observation, self.nodes, self.columns)
@@ -223,7 +223,7 @@ class Live:
         if given.order is not None:  # the columns of the scores are calls, in the order of purchase
             log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < len(self.nodes) else None
         if not step.number:
-            return Scores((), ALWAYS, buy=buy)
+            return StepScores((), ALWAYS, buy=buy)
         bought, sources = layout_of(self.nodes)[step.number - 1]
         columns = bought if given.order is None else (many - 1,)
         row = in_places(step.candidates, sources)
@@ -238,7 +238,7 @@ class Live:
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
                 scores = [ALWAYS] * len(places)
-        return Scores(tuple(scores), doubt, ranks, buy)
+        return StepScores(tuple(scores), doubt, ranks, buy)
 
     def _ranks(
         self, log: Log, given: path.Scores, places: Sequence[int | None], last: int

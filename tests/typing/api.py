@@ -34,7 +34,7 @@ from cascade.engine import Run, adrive, drive
 from cascade.plans.agents import WithAgents
 from cascade.plans.base import Strategy
 from cascade.plans.nodes import Plan
-from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.base import Observation, Policy, StepScores
 from cascade.policies.live import Live
 from cascade.policies.simple import Depth
 from cascade.providers.base import Payload, Provider, Streams
@@ -158,8 +158,8 @@ class MyPolicy(Policy):
     def surety(self, doubt: float) -> float | None:
         return -doubt
 
-    def scores(self, observation: Observation) -> Scores:
-        return Scores((1.0,) * len(observation.step.candidates), 0.0)
+    def scores(self, observation: Observation) -> StepScores:
+        return StepScores((1.0,) * len(observation.step.candidates), 0.0)
 
 
 class MyProvider:

@@ -8,7 +8,7 @@ import random
 from dataclasses import dataclass
 from typing import Literal
 
-from cascade.policies.base import ALWAYS, NEVER, Observation, Scores
+from cascade.policies.base import ALWAYS, NEVER, Observation, StepScores
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,12 +23,12 @@ class FixedPolicy:
     def surety(self, doubt: float) -> None:
         return None
 
-    def scores(self, observation: Observation) -> Scores:
+    def scores(self, observation: Observation) -> StepScores:
         onward = ALWAYS if observation.step.number < self.depth else NEVER
         last = onward == NEVER or observation.last
         sources = [candidate.source for candidate in observation.step.candidates]
         kept = [self.keep == "both" or (last and source == self.keep) for source in sources]
-        return Scores(tuple([ALWAYS if each else NEVER for each in kept]), onward)
+        return StepScores(tuple([ALWAYS if each else NEVER for each in kept]), onward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,13 +42,13 @@ class RandomPolicy:
     def surety(self, doubt: float) -> None:
         return None
 
-    def scores(self, observation: Observation) -> Scores:
+    def scores(self, observation: Observation) -> StepScores:
         step = observation.step
         text = f"{self.seed}|{step.number}|{observation.question.text}|{observation.question.context or ''}"
         chance, many = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest()), len(step.candidates)
         options = many + (0 if observation.last else 1)
         drawn = chance.randrange(options) if options else 0
-        return Scores(
+        return StepScores(
             tuple([ALWAYS if at == drawn else NEVER for at in range(many)]), ALWAYS if drawn == many else NEVER
         )
 
@@ -65,14 +65,14 @@ class ThresholdPolicy:
     def surety(self, doubt: float) -> None:
         return None
 
-    def scores(self, observation: Observation) -> Scores:
+    def scores(self, observation: Observation) -> StepScores:
         step, p = observation.step, observation.step.signals.get("p_yes")
         doubt = ALWAYS
         if p is not None:
             doubt = 1.0 - p if self.when == "p_yes" else -math.log(max(p, 1.0 - p))
         if self.keep == "both" or (doubt >= self.kappa and not observation.last):
-            return Scores((ALWAYS if self.keep == "both" else NEVER,) * len(step.candidates), doubt)
+            return StepScores((ALWAYS if self.keep == "both" else NEVER,) * len(step.candidates), doubt)
         judged = "guide" if p is not None and p < 0.5 else "base"
         sources = [candidate.source for candidate in step.candidates]
         kept = judged if judged in sources else (sources[-1] if sources else judged)
-        return Scores(tuple([ALWAYS if source == kept else NEVER for source in sources]), doubt)
+        return StepScores(tuple([ALWAYS if source == kept else NEVER for source in sources]), doubt)

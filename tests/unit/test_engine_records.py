@@ -9,7 +9,7 @@ import pytest
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.engine import _served, decide, rank, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
-from cascade.policies.base import Observation, Policy, Scores
+from cascade.policies.base import Observation, Policy, StepScores
 from cascade.types import Decision, Step, Usage
 from unit.made import CHEAP, RIVER, candidate, completion, request, step
 
@@ -167,8 +167,8 @@ def test_a_decision_holds_what_the_policy_said() -> None:
     class Sure(Policy):
         kappa = 0.5
 
-        def scores(self, observation: Observation) -> Scores:
-            return Scores((1.0,), 0.0, (0.75,))
+        def scores(self, observation: Observation) -> StepScores:
+            return StepScores((1.0,), 0.0, (0.75,))
 
     found = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), 2))
     assert (found.keep, found.confidences) == ((0,), (0.75,))

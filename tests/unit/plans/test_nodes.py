@@ -14,7 +14,7 @@ from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.schema import rows
 from cascade.plans.base import ModelUse
-from cascade.plans.nodes import Node, Plan
+from cascade.plans.nodes import Plan, PlanNode
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
@@ -30,15 +30,15 @@ MODELS = {
     "large": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
 }
 JUDGED = (
-    Node("base", SMALL),
-    Node("check", LARGE, "judge", (1,)),
-    Node("again", SMALL, "answer", (1, 2)),
-    Node("guide", LARGE, "outright"),
+    PlanNode("base", SMALL),
+    PlanNode("check", LARGE, "judge", (1,)),
+    PlanNode("again", SMALL, "answer", (1, 2)),
+    PlanNode("guide", LARGE, "outright"),
 )
 
 
 def test_a_list_of_models_is_the_ladder_of_them() -> None:
-    offers = tuple(Node(use.name, use) for use in (SMALL, LARGE))
+    offers = tuple(PlanNode(use.name, use) for use in (SMALL, LARGE))
     said = ("Answer: Rhine", "Answer: Danube")
     asked, steps = walked(Plan(offers), *said)
     ladder_asked, ladder_steps = walked(ladder_of((SMALL, LARGE)), *said)
@@ -73,7 +73,7 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     ("said", "answer", "sure"), [(yes_no(0.1, "No, Danube"), "Danube", 0.9), (yes_no(0.8), "Rhine", 0.8)]
 )
 def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: str, sure: float) -> None:
-    offers = (Node("base", SMALL), Node("check", LARGE, "verify", (1,)), Node("guide", LARGE, "outright"))
+    offers = (PlanNode("base", SMALL), PlanNode("check", LARGE, "verify", (1,)), PlanNode("guide", LARGE, "outright"))
     _, steps = walked(Plan(offers), "Answer: Rhine", said, "Answer: Inn")
     (found,) = steps[1].candidates
     assert (found.text, found.model) == (answer, "large" if answer == "Danube" else "small")
@@ -82,25 +82,25 @@ def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: st
 
 def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
     offers = (
-        Node("base", SMALL),
-        Node("check", LARGE, "verify", (1,)),
-        Node("again", SMALL, "answer", (1, 2)),
-        Node("guide", LARGE, "outright"),
+        PlanNode("base", SMALL),
+        PlanNode("check", LARGE, "verify", (1,)),
+        PlanNode("again", SMALL, "answer", (1, 2)),
+        PlanNode("guide", LARGE, "outright"),
     )
     asked, _ = walked(Plan(offers), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
     assert "Danube" in asked[2].messages[-1].content
 
 
 def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -> None:
-    offers = (*(Node(f"draw {n}", SMALL, "sample") for n in range(3)), Node("guide", LARGE, "outright"))
+    offers = (*(PlanNode(f"draw {n}", SMALL, "sample") for n in range(3)), PlanNode("guide", LARGE, "outright"))
     asked, steps = walked(Plan(offers), "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
     assert [one.seed for one in asked] == [5, 6, 7, None]
     assert [step.signals.get("answer_share") for step in steps] == [None, 0.5, pytest.approx(2 / 3), None]
 
 
 def test_a_panel_says_which_share_of_it_said_yes() -> None:
-    judges = tuple(Node(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
-    offers = (Node("base", SMALL), *judges, Node("guide", LARGE, "outright"))
+    judges = tuple(PlanNode(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
+    offers = (PlanNode("base", SMALL), *judges, PlanNode("guide", LARGE, "outright"))
     _, steps = walked(Plan(offers), "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
     assert [step.signals["judge_share"] for step in steps[1:4]] == [1.0, 0.5, pytest.approx(2 / 3)]
 
@@ -210,7 +210,7 @@ def test_a_sample_at_temperature_0_is_refused() -> None:
 
 def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
     asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
-    both = (Node("small", SMALL), Node("large", LARGE, "outright"))
+    both = (PlanNode("small", SMALL), PlanNode("large", LARGE, "outright"))
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
     _, steps = walked(Plan(both), hello, hello, question=asked)
     assert [step.candidates[0].message for step in steps] == [hello.message] * 2
