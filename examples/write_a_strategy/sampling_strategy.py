@@ -8,9 +8,9 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from cascade.matching.requests import agreement
-from cascade.plans import form
 from cascade.plans.base import ModelUse, Strategy, Walk
 from cascade.plans.config import StrategyConfig
+from cascade.plans.form import ask, read
 from cascade.plans.prompts import Prompts
 from cascade.policies.signals import OF_ANSWERS
 from cascade.types import Question, Step
@@ -34,9 +34,9 @@ class Sampling(Strategy):
         """Yield a request, then the step that its completion makes, and so on."""
         answers = list[str]()
         for number in range(1, self.horizon + 1):
-            request = form.ask(question, self.prompts, self.use, self.role, number)
+            request = ask(question, self.prompts, self.use, self.role, number)
             completion = yield request
-            reading = form.read(completion, request, last=number == self.horizon and not answers)
+            reading = read(completion, request, last=number == self.horizon and not answers)
             if reading.candidate is None:
                 yield Step(number, (), reading.signals, warnings=reading.warnings)
                 continue
