@@ -81,7 +81,7 @@ class Plan(Strategy):
     @property
     def horizon(self) -> int:
         """T, the number of steps."""
-        return len(steps_of(self.nodes))
+        return sum(not node.joins for node in self.nodes)
 
     @property
     def models(self) -> tuple[str, ...]:
@@ -91,7 +91,7 @@ class Plan(Strategy):
     @property
     def is_joint(self) -> bool:
         """Whether a step has several nodes, as in rounds."""
-        return self.horizon < len(self.nodes)
+        return any(node.joins for node in self.nodes)
 
     @property
     def step_names(self) -> tuple[str, ...]:
@@ -191,8 +191,16 @@ class _Draft:
     final: bool = False
 
     def step(self, parents: tuple[int, ...] | None) -> Step:
-        step = Step(self.number, tuple(self.candidates), self.signals, tuple(self.notes), parents=parents)
-        return step._replace(forced=self.forced, final=self.final, warnings=tuple(self.warnings))
+        return Step(
+            self.number,
+            tuple(self.candidates),
+            self.signals,
+            tuple(self.notes),
+            forced=self.forced,
+            final=self.final,
+            warnings=tuple(self.warnings),
+            parents=parents,
+        )
 
 
 _Buying: TypeAlias = Generator[Request, Completion, None]
@@ -204,9 +212,11 @@ class _Walk:
     def __init__(self, plan: Plan, question: Question) -> None:
         self.plan, self.question, self.chat = plan, question, question.chat
         self.nodes = plan.chat_nodes if question.chat is not None and plan.chat_nodes else plan.nodes
-        self.numbers = steps_of(self.nodes)
+        self.numbers, self.is_joint = steps_of(self.nodes), plan.is_joint
         self.results = [_Purchase() for _ in self.nodes]
-        self.separate_judges = not plan.is_joint and any(node.purpose in JUDGING for node in self.nodes)
+        judges = [node for node in self.nodes if node.purpose in JUDGING]
+        self.judged = {parent for node in judges if node.joins for parent in node.parents}
+        self.separate_judges = bool(judges) and not self.is_joint
 
     def steps(self) -> Walk:
         """Buy the nodes of each step, in order, or of the step that the policy names."""
@@ -217,7 +227,7 @@ class _Walk:
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
             draft.final = draft.final or number == most < self.plan.horizon
-            parents = None if self.plan.is_joint else self.nodes[number - 1].parents
+            parents = None if self.is_joint else self.nodes[number - 1].parents
             bought = yield draft.step(parents)
             if draft.final:
                 return
@@ -280,26 +290,28 @@ class _Walk:
             draft.signals["model_skipped"] = 1.0
             draft.notes.append(f"{node.use.name} was not asked: {lacks}")
             return
-        parents = self._answering_parents(node) if self.plan.is_joint else node.parents
+        parents = self._answering_parents(node) if self.is_joint else node.parents
         if not all(self._result(parent).bought for parent in parents):
             draft.notes.append(f"{node.name} was not asked: what it reads is missing")
             return
-        completion = yield request._replace(messages=(*request.messages, *self._earlier(node)))
+        if node.parents:
+            request = request._replace(messages=(*request.messages, *self._earlier(node)))
+        completion = yield request
         self._take(number, draft, completion, form.read(completion, request, last=last))
 
     def _take(self, number: int, draft: _Draft, completion: Completion, reading: form.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
-        earlier, alike = self._answers(), self._answers(node.use.name)
+        earlier = self._answers()
+        alike = self._answers(node.use.name) if node.purpose == "sample" else earlier
         result.bought, result.text, result.candidate = True, completion.text, candidate
         draft.signals |= reading.signals
         draft.warnings += reading.warnings
-        judged = any(later.joins and later.purpose in JUDGING and number in later.parents for later in self.nodes)
         if self.separate_judges:
             draft.signals["p_yes"] = None  # without this signal a table would take the log-probs as the confidence
         if candidate is None:
             draft.notes.append(f"the reply of {node.name} has no complete answer")
-            if judged and (self.chat is not None or not completion.truncated):
+            if number in self.judged and (self.chat is not None or not completion.truncated):
                 draft.signals["p_yes"] = 0.0
             return
         draft.candidates.append(candidate)
@@ -311,7 +323,7 @@ class _Walk:
         if self.chat is not None:
             return
         result.trace = reading.trace
-        if judged:
+        if number in self.judged:
             lengths = {"answer_chars": len(candidate.text), "reasoning_chars": len(reading.trace)}
             draft.signals |= {name: float(length) for name, length in lengths.items()}
             if (gone := taken_out(completion.text)) is not None:
