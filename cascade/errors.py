@@ -119,13 +119,6 @@ class NewerFileError(ConfigError):
     """A file that a newer release wrote. It is not damaged, but this release does not know its fields."""
 
 
-def refuse_newer(version: object, known: int, source: str | None) -> None:
-    """Raise NewerFileError for a file of a form that is newer than the `known` one."""
-    if isinstance(version, int) and not isinstance(version, bool) and version > known:
-        said = f"a newer release of cascade wrote it (its form is {version}, and this release reads up to {known})"
-        raise NewerFileError([f"{said}. {upgrade_advice()}; or make the policy again with this release"], source)
-
-
 class UsageError(CascadeError):
     """A call with invalid arguments or at the wrong time; the message says what to do instead."""
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import unicodedata
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from decimal import Decimal
 from functools import lru_cache
@@ -122,19 +122,3 @@ def same_model(asked: str, told: str) -> bool:
     """
     asked, told = asked.rsplit("/", 1)[-1].removesuffix(".gguf"), told.rsplit("/", 1)[-1].removesuffix(".gguf")
     return told == asked or (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :]) is not None)
-
-
-def markdown_table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, figures: bool = False) -> Iterator[str]:
-    """Yield the lines of a table and an empty line; with `figures`, all columns except the first are right-aligned."""
-    yield f"| {' | '.join(heads)} |"
-    yield f"|{'|'.join(['---', *['---:' if figures else '---'] * (len(heads) - 1)])}|"
-    yield from (f"| {' | '.join(row)} |" for row in rows)
-    yield ""
-
-
-def plain_line(text: str) -> str:
-    """Return foreign text for one line of Markdown: printable, with links, tags and table marks escaped."""
-    said = " ".join("".join([letter if letter.isprintable() else " " for letter in text]).split())
-    for letter in "\\`*[]<>|":
-        said = said.replace(letter, f"\\{letter}")
-    return said

@@ -248,15 +248,6 @@ def _refuse(problems: Iterable[str], source: str | None = None) -> None:
         raise ConfigError(listed, source)
 
 
-def is_current(folder: str | Path) -> bool:
-    """Whether a directory is of format 1.0 or a newer one, even if it is damaged."""
-    try:
-        document = json_of(Path(folder) / POLICY_FILE)
-    except ConfigError:
-        return False
-    return isinstance(document, dict) and "format" in document
-
-
 @contextmanager
 def _noted(problems: list[str], prefix: str) -> Iterator[None]:
     """Add the problems that a block raises to the others, each with its place."""
