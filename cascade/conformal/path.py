@@ -206,6 +206,9 @@ def surest(log: Log, confidence: Floats | None = None) -> Ints:
 def _surest(answer: Ints, ranked: Floats, answers: Bools, steps: Ints) -> Ints:
     best = np.full(answer.shape, -1, dtype=np.int64)
     for count in range(1, steps.size + 1):
+        if not answers[:, count - 1].any():  # of a request in progress, what is not bought yet
+            best[:, count - 1] = best[:, count - 2] if count > 1 else -1
+            continue
         answered, sure = answers[:, :count], ranked[:, None, :count]
         equal = (answer[:, :count, None] == answer[:, None, :count]) & answered[:, :, None] & answered[:, None, :]
         keys = (

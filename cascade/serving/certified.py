@@ -29,6 +29,7 @@ from cascade.policies.base import Takes
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.simple import drawn_number
+from cascade.serving.made_for import void_reasons, watch_problems
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
 from cascade.serving.plan import RunPlan, no_level, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
@@ -83,31 +84,20 @@ class CertifiedPolicy:
         self._each: Mapping[str | None, Certificate] = {each.segment: each for each in certificates}
         self.certificates = tuple(self._each.values())
         """The certificates in service: one, or one per segment."""
-        directory = config.policy.kind == "directory"
-        self._silent = config.guarantee is None and not directory  # without a promise, no certificate is missing
-        self._voided = self._checked(config)
-        self._scopes = {each.id: self._scope(each) for each in self.certificates}
+        if problems := list(watch_problems(self._wanted, self.certificates)):
+            raise ConfigError(problems)
+        templates = self._strategy.prompts  # the prompts in service, not those now on the disk
+        self._voided = {each.id: tuple(void_reasons(config, each, templates)) for each in self.certificates}
+        insists = self._wanted.required or self._to_guide
+        self._scopes = {
+            each.id: Scope.of(each.made_for, policy.reads, withholds=each.bar > float("-inf"), insists=insists)
+            for each in self.certificates
+        }
         if self._wanted.required:
             missing = [] if self._each else [f"the policy has none; {CALIBRATE}"]
             reasons = [reason for each in self.certificates for reason in self._reasons(each)]
             if reasons := list(dict.fromkeys([*missing, *reasons])):
                 raise NotCertifiedError(_refusal(reasons))
-
-    def _checked(self, config: CascadeConfig) -> Mapping[str, tuple[str, ...]]:
-        """Return, by certificate id, the reasons why certificates do not hold here."""
-        if not self._each:
-            return {}
-        from cascade.serving.made_for import void_reasons, watch_problems
-
-        if problems := list(watch_problems(self._wanted, self.certificates)):
-            raise ConfigError(problems)
-        templates = self._strategy.prompts  # the prompts in service, not those now on the disk
-        return {each.id: tuple(void_reasons(config, each, templates)) for each in self.certificates}
-
-    def _scope(self, certificate: Certificate) -> Scope:
-        """Return the subject of a certificate."""
-        withholds, insists = certificate.bar > float("-inf"), self._wanted.required or self._to_guide
-        return Scope.of(certificate.made_for, self.policy.reads, withholds=withholds, insists=insists)
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
@@ -165,63 +155,60 @@ class CertifiedPolicy:
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
         answer = yield from walk
-        if not self._silent:
-            said = [one.removeprefix(NO_CERTIFICATE) for one in answer.warnings if one.startswith(NO_CERTIFICATE)]
-            self._monitors.answered(answer.certificate is not None, said, answer.cost_nano_usd)
+        reasons = [text.removeprefix(NO_CERTIFICATE) for text in answer.warnings if text.startswith(NO_CERTIFICATE)]
+        self._monitors.answered(answer.certificate is not None, reasons, answer.cost_nano_usd)
         if answer.certificate is not None and odd:
             scope = self._scopes[answer.certificate.id]
             if scope.calibrated[0]:  # otherwise any odd step is outside the scope
                 odd = any(scope.odd(step) for step in answer.steps)
                 self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
-            if answer.audited and self._compared(answer.certificate) and (outage := self._outage(answer)):
-                self._monitors.missing(outage)
-            elif answer.audited and self._compared(answer.certificate):
-                self._recorded(answer, self._by_reference(answer, answer.certificate), None)
+            if answer.audited and self._compares(answer.certificate):
+                self._compare(answer, answer.certificate)
         return answer
 
-    def _compared(self, certificate: Certificate) -> bool:
+    def _compares(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
         return certificate.promise.rules.compares and self._strategy.ends_with_reference
 
-    def _outage(self, answer: Answer) -> str | None:
-        """Return why an audit has no output of the reference; None if it answered, be it with nothing."""
-        last = [step for step in answer.steps if step.number == self._strategy.horizon]
-        return next(iter(failures(last[0])), None) if last else "the reference was not asked"
-
-    def _by_reference(self, answer: Answer, certificate: Certificate) -> Judge:
-        """Return a function that decides whether a text equals the reference's output; None if unknown."""
-        given = [one.text for step in answer.steps if step.number == self._strategy.horizon for one in step.candidates]
-        if not given:
-            return lambda _: None
+    def _compare(self, answer: Answer, certificate: Certificate) -> None:
+        """Count an audit by the reference's output."""
         from cascade.episodes.reading import same
         from cascade.matching import default_for, get_comparator
 
+        last = self._last(answer)
+        if last is None or (failed := failures(last)):
+            self._monitors.missing("the reference was not asked" if last is None else failed[0])
+            return
         comparator = get_comparator(certificate.comparator or default_for(None).name)
-        return lambda text: same(comparator, text, given[0], answer.question.chat)
+        outputs, chat = [candidate.text for candidate in last.candidates], answer.question.chat
+        self._recorded(answer, lambda text: same(comparator, text, outputs[0], chat) if outputs else None, None)
+
+    def _last(self, answer: Answer) -> Step | None:
+        """Return the step of the reference, if it is the strategy's last one; None if it was not run."""
+        return next((step for step in answer.steps if step.number == self._strategy.horizon), None)
 
     def _reasons(self, certificate: Certificate | None, name: str | None = None) -> tuple[str, ...]:
         """Return why an answer cannot be given a certificate today."""
         if certificate is None:
-            if self._silent:
-                return ()
             whom = "the policy has none" if name is None else f"the policy has none for the segment {name!r}"
             return (f"{whom}; {CALIBRATE}",)
-        reasons = self._voided[certificate.id]
         expired = (f"it expired on {certificate.expires}; fit again",) if certificate.expired(self._today()) else ()
-        return (*reasons, *expired)
+        return (*self._voided[certificate.id], *expired)
 
     # --- audits ---
 
     @property
     def alarm(self) -> str | None:
         """A sentence about the audits that withdrew certificates, by segment; None without an alarm."""
-        found = {name: self._monitors.of(one).alarm for name, one in self._each.items()}
-        said = [told if name is None else f"segment {name}: {told}" for name, told in found.items() if told]
-        return "; ".join(said) or None
+        alarms = {name: self._monitors.of(one).alarm for name, one in self._each.items()}
+        return (
+            "; ".join([text if name is None else f"segment {name}: {text}" for name, text in alarms.items() if text])
+            or None
+        )
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
-        if answer.audited and answer.certificate is not None and self._compared(answer.certificate):
+        if answer.audited and answer.certificate is not None and self._compares(answer.certificate):
             return AuditOutcome(reason="it was compared with the reference's as soon as it was given")
         return self._recorded(answer, right, reference_right)
 
@@ -248,7 +235,7 @@ class CertifiedPolicy:
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return an audited answer as promises judge it."""
-        horizon, steps = self._strategy.horizon, answer.steps
+        steps = answer.steps
 
         def by_reference() -> bool | None:
             if reference_right is not None:
@@ -257,11 +244,11 @@ class CertifiedPolicy:
                 raise UsageError(
                     "Say whether the reference alone would have been right: record_outcome(…, reference_right=…)."
                 )
-            last = [step for step in steps if step.number == horizon]
-            if not last:  # a cap prevented the call of the last model, which might have been right
+            last = self._last(answer)
+            if last is None:  # a cap prevented the call of the last model, which might have been right
                 return None
             # If the reference gave no answer, it was wrong, as in a log.
-            verdicts = [right(candidate.text) for candidate in last[0].candidates]
+            verdicts = [right(candidate.text) for candidate in last.candidates]
             return None if None in verdicts else True in verdicts
 
         return Audit(
@@ -271,7 +258,7 @@ class CertifiedPolicy:
             answer.stopped == "abstained",
             tuple([step.candidates[at].text for step in steps for at in (step.decision.keep if step.decision else ())]),
             tuple([candidate.text for step in steps for candidate in step.candidates]),
-            bool(steps) and (steps[-1].final or steps[-1].number >= horizon),
+            bool(steps) and (steps[-1].final or steps[-1].number >= self._strategy.horizon),
         )
 
     def _unknown(self, answer: Answer, certificate: Certificate) -> str | None:
@@ -279,11 +266,11 @@ class CertifiedPolicy:
 
         Counting such audits only when they were served well would hide misses.
         """
-        failed = [said for step in answer.steps for said in failures(step)]
-        failed += failures(Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls))
-        scope = self._scopes.get(certificate.id)
-        found = [*failed, *(said for step in answer.steps if scope is not None for said in scope.outside(step))]
-        return found[0] if found else None
+        loose = Step(len(answer.steps) + 1, (), {}, calls=answer.loose_calls)
+        reasons = [reason for step in (*answer.steps, loose) for reason in failures(step)]
+        if (scope := self._scopes.get(certificate.id)) is not None:
+            reasons += [reason for step in answer.steps for reason in scope.outside(step)]
+        return next(iter(reasons), None)
 
 
 def _reference_of(strategy: Strategy) -> Strategy:

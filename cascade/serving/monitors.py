@@ -9,25 +9,22 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from logging import getLogger
 from types import MappingProxyType
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import Monitor
+from cascade.conformal.promise import Judge
 from cascade.forks import after_fork
 from cascade.identity import identity
 from cascade.money import exact_dollars
 from cascade.text import percent
 from cascade.types import Question
-
-if TYPE_CHECKING:
-    from cascade.conformal.monitor import Monitor
-    from cascade.conformal.promise import Judge
 
 logger = getLogger("cascade")
 
@@ -137,10 +134,8 @@ class ServiceStatus:
         outside = self.answered - self.certified
         spent = self.uncertified_nano_usd
         cost = "at an unknown cost" if spent is None else f"answering them cost {exact_dollars(spent)}"
-        share = outside / max(self.answered, 1)
-        return f"{outside:,} of {self.answered:,} requests ({share:.1%}) were outside the certificate; {cost}".replace(
-            "%)", " %)"
-        )
+        share = f"{100 * outside / max(self.answered, 1):.1f} %"
+        return f"{outside:,} of {self.answered:,} requests ({share}) were outside the certificate; {cost}"
 
 
 class CertificateMonitors:
@@ -159,9 +154,8 @@ class CertificateMonitors:
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
-        self._counts: Counter[str] = Counter()  # by the names of `ServiceStatus`
-        self._uncertified: Counter[str] = Counter()
-        self._uncertified_nano_usd: int | None = 0
+        self.status = ServiceStatus(uncertified=MappingProxyType({}))
+        """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         self._heard: dict[str, set[str]] = {}
         self._level = asked.monitor.level
         audit, self._begun = asked.audit, dict[str, set[str]]()
@@ -187,30 +181,28 @@ class CertificateMonitors:
         """Return the audit results of a certificate."""
         return self._known.get(certificate.id, UNAUDITED)
 
-    @property
-    def status(self) -> ServiceStatus:
-        """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
-        with self._lock:
-            count, reasons = self._counts, MappingProxyType(dict(self._uncertified))
-            audits = count["audits"], count["missed"], count["missing"]
-            return ServiceStatus(count["answered"], count["certified"], reasons, self._uncertified_nano_usd, *audits)
-
     def answered(self, certified: bool, reasons: Iterable[str], cost_nano_usd: int | None) -> None:
         """Count an answer, and the reasons why it has no certificate."""
         with self._lock:
-            self._counts["answered"] += 1
-            self._counts["certified"] += certified
+            status = self.status
+            by_reason, spent = {**status.uncertified}, status.uncertified_nano_usd
+            for reason in dict.fromkeys(reasons):
+                name = reason if reason in by_reason or len(by_reason) < _MOST_REASONS else _OTHER_REASONS
+                by_reason[name] = by_reason.get(name, 0) + 1
             if not certified:
-                spent = self._uncertified_nano_usd
-                self._uncertified_nano_usd = None if spent is None or cost_nano_usd is None else spent + cost_nano_usd
-            for said in dict.fromkeys(reasons):
-                known = said in self._uncertified or len(self._uncertified) < _MOST_REASONS
-                self._uncertified[said if known else _OTHER_REASONS] += 1
+                spent = None if spent is None or cost_nano_usd is None else spent + cost_nano_usd
+            self.status = replace(
+                status,
+                answered=status.answered + 1,
+                certified=status.certified + certified,
+                uncertified=MappingProxyType(by_reason),
+                uncertified_nano_usd=spent,
+            )
 
     def missing(self, why: str) -> AuditOutcome:
         """Count an audit without a result."""
         with self._lock:
-            self._counts["missing"] += 1
+            self.status = replace(self.status, missing=self.status.missing + 1)
         return AuditOutcome(reason=f"the audit is missing: {why}")
 
     @property
@@ -243,8 +235,8 @@ class CertificateMonitors:
             heard.add(group)
             known = known if again else known.after(certificate, missed)
             self._known = {**self._known, name: known}
-            self._counts["audits"] += 1
-            self._counts["missed"] += missed
+            status = self.status
+            self.status = replace(status, audits=status.audits + 1, missed=status.missed + missed)
         if known.alarm is not None:
             logger.error("certificate %s: %s", name, known.alarm)
         if again:
@@ -265,8 +257,6 @@ class CertificateMonitors:
         the way is odd where all steps are run. The share p of questions with an odd step lies below the (before + 1)-th
         smallest of n draws of their law, ties broken by lot (`conformal.monitor`).
         """
-        from cascade.conformal.monitor import Monitor
-
         name, rank = certificate.id, before + 1
         if rank > n:
             return
@@ -284,8 +274,6 @@ class CertificateMonitors:
 
     def _new_monitor(self, certificate: Certificate) -> Monitor:
         """Return a monitor at its share of the level."""
-        from cascade.conformal.monitor import Monitor
-
         promise = certificate.promise
         rank = round(certificate.losses) + 1 if promise.delta is None else None  # of the threshold
         return Monitor.start(risk=promise.risk, n=certificate.n, k=rank, level=self._level)

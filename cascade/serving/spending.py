@@ -15,7 +15,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, ends_s, new_id
+from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, new_id
+from cascade.budget.caps import ends_s as period_ends_s
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
@@ -68,43 +69,30 @@ class Spending:
         """Return a guard whose calls count for a key of the server."""
         return SpendingGuard(self, guard, key)
 
-    def reserve(self, request: Request, key: str | None) -> Hold | Refused:
-        """Hold the highest cost of a call.
+    def reserve(self, request: Request, key: str | None, *, waits: bool) -> Hold | None:
+        """Hold the highest cost of a call; None: it should wait for money held by others, as it may while `waits`.
 
         Raises:
-            BudgetExceededError: its price is unknown.
+            BudgetExceededError: it does not fit, or its price is unknown.
             StoreError: the ledger cannot be reached, so that no call can be kept under its caps.
         """
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
         chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
-        user = None if chat is None else chat.user
-        wanted = self.caps.of(key, user, now_s)
+        caps = self.caps.of(key, None if chat is None else chat.user, now_s)
         expires_s = now_s + self.call_s + _SLACK_S
         try:
-            found = self.ledger.reserve(amount, wanted, self.owner, expires_s)
-            if isinstance(found, Refused) and found.may_fit_later and self.ledger.recover(now_s):
-                return self.ledger.reserve(amount, wanted, self.owner, expires_s)
+            hold = self.ledger.reserve(amount, caps, self.owner, expires_s)
+            if isinstance(hold, Refused) and hold.may_fit_later and self.ledger.recover(now_s):
+                hold = self.ledger.reserve(amount, caps, self.owner, expires_s)
         except StoreError as error:
             raise _down(str(error)) from None
-        return found
-
-    def refuse(self, found: Refused, request: Request, *, waits: bool) -> None:
-        """Raise BudgetExceededError, unless the call should wait for money held by others."""
-        if found.may_fit_later and waits:
-            return
-        stands, most = found.stands, most_nano_usd(request, self.prices[request.model]).nano_usd
-        error = BudgetExceededError(
-            f"the next call to {request.model} does not fit under budget.{_WORDS[found.account.partition(':')[0]]}: of "
-            f"{exact_dollars(found.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
-            "held by calls under way."
-        )
-        error.spent = most is not None and most <= found.cap
-        ends = ends_s(found.account)
-        if error.spent and ends is not None:
-            error.retry_after_s = max(0.0, ends - datetime.now(UTC).timestamp())
-        raise error
+        if not isinstance(hold, Refused):
+            return hold
+        if hold.may_fit_later and waits:
+            return None
+        raise _over(hold, request, amount, now_s)
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
         """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold."""
@@ -117,13 +105,9 @@ class Spending:
         if call is not None and (replies or call.billed != "maybe"):
             bound = call.cost_bound_nano_usd
             cost = max(hold.amount, bound) if call.cost_nano_usd is None and bound is not None else call.cost_nano_usd
-        self._end(hold, cost)
+        self.settle(hold, cost)
 
-    def give_back(self, hold: Hold) -> None:
-        """Release the hold of a call that was not made."""
-        self._end(hold, 0)
-
-    def _end(self, hold: Hold, cost: int | None) -> None:
+    def settle(self, hold: Hold, cost: int | None) -> None:
         """Settle a hold. If the ledger cannot be reached, it is booked in full later; the answer is still served."""
         try:
             self.ledger.settle(hold, cost)
@@ -151,8 +135,7 @@ class SpendingGuard(Around):
     def around(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:
         """Hold the money for a call, and book it by the reply."""
         ends_s = self._waits_until_s(deadline)
-        while isinstance(hold := self._reserve(request), Refused):
-            self._spending.refuse(hold, request, waits=time.monotonic() < ends_s)
+        while (hold := self._reserve(request, ends_s)) is None:
             halt.sleep(_POLL_S)
         replies, failure = list[Completion](), None
         try:
@@ -167,8 +150,7 @@ class SpendingGuard(Around):
     async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
         """Like `around`. If the ledger is called in a thread, a cancelled caller does not undo the booking."""
         ends_s = self._waits_until_s(deadline)
-        while isinstance(hold := await self._reserved(request, deadline), Refused):
-            self._spending.refuse(hold, request, waits=time.monotonic() < ends_s)
+        while (hold := await self._reserved(request, ends_s, deadline)) is None:  # noqa: ASYNC110 - of any process
             await asyncio.sleep(_POLL_S)
         replies, failure = list[Completion](), None
         try:
@@ -185,31 +167,27 @@ class SpendingGuard(Around):
     def _waits_until_s(self, deadline: Deadline) -> float:
         return time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
 
-    def _reserve(self, request: Request) -> Hold | Refused:
-        return self._spending.reserve(request, self._key)
+    def _reserve(self, request: Request, ends_s: float) -> Hold | None:
+        return self._spending.reserve(request, self._key, waits=time.monotonic() < ends_s)
 
-    async def _reserved(self, request: Request, deadline: Deadline) -> Hold | Refused:
+    async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
         if not self._spending.blocks:
-            return self._reserve(request)
-        asking = asyncio.ensure_future(asyncio.to_thread(self._reserve, request))
+            return self._reserve(request, ends_s)
+        asking = asyncio.ensure_future(asyncio.to_thread(self._reserve, request, ends_s))
         left_s = deadline.remaining_s()
         try:
             async with asyncio.timeout(None if left_s == float("inf") else left_s):
                 return await asyncio.shield(asking)
-        except TimeoutError:
+        except (TimeoutError, asyncio.CancelledError) as error:
             asking.add_done_callback(self._give_back)
-            raise _down("no answer in time") from None
-        except asyncio.CancelledError:
-            asking.add_done_callback(self._give_back)
+            if isinstance(error, TimeoutError):
+                raise _down("no answer in time") from None
             raise
 
-    def _give_back(self, asked: asyncio.Future[Hold | Refused]) -> None:
-        if asked.cancelled() or asked.exception() is not None:
-            return
-        found = asked.result()
-        if isinstance(found, Hold):
-            asked.get_loop().run_in_executor(None, self._spending.give_back, found)
+    def _give_back(self, asking: asyncio.Future[Hold | None]) -> None:
+        if not asking.cancelled() and asking.exception() is None and (hold := asking.result()) is not None:
+            asking.get_loop().run_in_executor(None, self._spending.settle, hold, 0)
 
 
 def _down(why: str) -> StoreError:
@@ -217,7 +195,18 @@ def _down(why: str) -> StoreError:
     return StoreError(says, retryable=True)
 
 
-_WORDS = {"key": "per_key", "user": "per_user", "day": "per_day", "month": "per_month", "total": "total"}
+def _over(refused: Refused, request: Request, most_nano_usd: int, now_s: float) -> BudgetExceededError:
+    """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
+    name, stands, ends_s = refused.account.partition(":")[0], refused.stands, period_ends_s(refused.account)
+    error = BudgetExceededError(
+        f"the next call to {request.model} does not fit under budget.{name if name == 'total' else f'per_{name}'}: of "
+        f"{exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
+        "held by calls under way."
+    )
+    error.spent = most_nano_usd <= refused.cap
+    if error.spent and ends_s is not None:
+        error.retry_after_s = max(0.0, ends_s - now_s)
+    return error
 
 
 def _opened(url: str | None) -> Ledger:
