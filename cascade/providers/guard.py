@@ -11,6 +11,7 @@ import asyncio
 import logging
 import re
 import time
+from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -331,15 +332,15 @@ Surrounded: TypeAlias = AbstractContextManager[list[Completion]]
 """A block around one call, which adds its completion to the list."""
 
 
-class Around:
+class Around(ABC):
     """A guard, and what begins before each of its calls and ends after it: a span, a hold on a budget."""
 
     def __init__(self, guard: Guard | Around) -> None:
         self._guard = guard
 
+    @abstractmethod
     def around(self, request: Request, deadline: Deadline, halt: Halt) -> Surrounded:
         """Return the block that a call is made in."""
-        raise NotImplementedError
 
     @asynccontextmanager
     async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:
