@@ -211,11 +211,6 @@ def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
     return Service(result.in_force, directory.policy, certificate.kappa)
 
 
-def promoted(world: World, rng: np.random.Generator) -> Service | None:
-    """Look until a policy is promoted, at most `LOOKS` times."""
-    return next((service for number in range(1, LOOKS + 1) if (service := look(world, rng, number))), None)
-
-
 def audited(world: World, service: Service, rng: np.random.Generator) -> Iterator[tuple[str, bool]]:
     """Yield the audited turns as they are served: the conversation of each, and whether it differs."""
     while True:
@@ -236,15 +231,8 @@ def audited(world: World, service: Service, rng: np.random.Generator) -> Iterato
             under_way[at] = turn + 1 if turn + 1 < ends[traffic.of[turn]] else waiting.popleft()
 
 
-class Alarm(NamedTuple):
-    """After how many audits the monitor alarmed, and how many days after the first."""
-
-    audits: int
-    days: float
-
-
-def alarm_of(world: World, service: Service, rng: np.random.Generator) -> Alarm | None:
-    """Audit and judge day by day, and count as a server does; return when the monitor alarms."""
+def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | None:
+    """Audit and judge day by day, and count as a server does; return after how many audits the monitor alarms."""
     state = CascadeState("cascade").promoted(service.certificate, LEVEL, "me", "now")
     waiting: deque[tuple[Draw, bool, float]] = deque()
     labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, service, rng)
@@ -268,7 +256,7 @@ def alarm_of(world: World, service: Service, rng: np.random.Generator) -> Alarm 
             misses[row.conversation] += bool(row.lost)
             waiting.popleft()
             if state.mode != "enforce":
-                return Alarm(audits.total(), day)
+                return audits.total()
     return None
 
 
@@ -287,13 +275,14 @@ class Shares(NamedTuple):
     lost_after: float
     false_alarms: float
     alarms: float
-    median: Alarm | None
+    median: int | None
 
 
 def shares(world: World, loops: int) -> Shares:
     """Run the loops of one world."""
     rng = np.random.default_rng(7)
-    services = [service for service in (promoted(world, rng) for _ in range(loops)) if service is not None]
+    looks = ((look(world, rng, number) for number in range(1, LOOKS + 1)) for _ in range(loops))
+    services = [service for each in looks if (service := next(filter(None, each), None))]
     traffic, counted = world.traffic(rng, TRAFFIC), 1.0 if world.labels is None else world.labels.counted
     kept = [service.kept(world, traffic) for service in services]
     rates = [counted * float((traffic.chance * turns).mean()) for turns in kept]
@@ -326,8 +315,7 @@ def main() -> None:
         print(f"  more than {world.risk:g}: {found.false:.3f} of the promotions (bar {bound(DELTA, loops):.3f})")
         if found.sound:
             print(f"  false alarms {found.false_alarms:.3f} (bar {bound(LEVEL, found.sound):.3f}) without drift")
-            when = "never" if found.median is None else f"median after {found.median.audits} audits"
-            when += "" if found.median is None or world.labels is None else f", {found.median.days} days"
+            when = "never" if found.median is None else f"median after {found.median} audits"
             print(f"  after a drift {found.lost_after:.4f} are lost: alarm {found.alarms:.3f}, {when}", flush=True)
 
 
