@@ -16,7 +16,7 @@ from cascade.fitting.divide import unseen
 from cascade.records.address import is_url
 from cascade.review.labels import Along, certifying, to_judge
 from cascade.review.pairs import Compared, compare
-from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, beside_traces, reviews_at
+from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, reviews_at
 from cascade.review.session import Room
 from cascade.table import Log
 from cascade.text import counted
@@ -95,9 +95,11 @@ class Judging(NamedTuple):
         return Along.of(fresh, directory.policy, outputs.pairs, promise, level)
 
 
-def beside(episodes: str) -> Path:
-    """Return the file of reviews beside a log."""
-    if is_url(episodes) or not Path(episodes).is_file():
+def beside(episodes: str) -> Place:
+    """Return where the reviews of a log are kept: a file beside it; those of a store, in the store."""
+    if is_url(episodes):
+        return episodes
+    if not Path(episodes).is_file():
         raise UsageError(
             f"{episodes} is not a file, so reviews cannot be kept beside it: name a file for them with -o FILE."
         )
@@ -107,15 +109,14 @@ def beside(episodes: str) -> Path:
 def review_place(settings: CascadeConfig) -> Place | None:
     """Return the path or the store of the judgements made on a server's pages; None if traces are off.
 
-    That is `server.review.file`, or else a file beside the named log or the traces. For traces in PostgreSQL it is
-    their database, so that replicas share it.
+    That is `server.review.file`, or else a file beside the named log, or else the store of the traces.
     """
     options, traces = settings.server.review, traces_url(settings.traces)
     if options.file is not None:
         return Path(options.file)
     if options.log is not None:
         return beside(options.log)
-    return None if traces is None else beside_traces(traces)
+    return traces
 
 
 def reviews_of(settings: CascadeConfig) -> Reviews | None:

@@ -1,4 +1,4 @@
-"""Judgements in a database: a file beside the log, or the PostgreSQL of a server's replicas. Many people may write.
+"""Judgements in a database: a file beside the log, or the store of a server's traces. Many people may write.
 
 Row 0 has the draw of the requests and the kind of review. It is written before the first pair is shown and never
 changed. Every other row is a judgement, stored before it counts. A later judgement of the same reviewer on the same
@@ -29,7 +29,7 @@ Better = Literal["output", "reference", "equal", "both_bad", "skipped"]
 SKIPPED = "skipped"
 SUFFIX = ".reviews.db"
 Place: TypeAlias = Path | str
-"""A file, or the URL of a PostgreSQL store."""
+"""A file, or the URL of a store."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,16 +139,6 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def beside_traces(url: str) -> Place:
-    """Return where the judgements of a store's traces are kept: beside its file, or in its PostgreSQL database.
-
-    >>> beside_traces("sqlite:////data/traces.db").name
-    'traces.db.reviews.db'
-    """
-    path = parse(url).path
-    return url if path is None else Path(f"{path}{SUFFIX}")
-
-
 def reviews_at(place: Place) -> Reviews | None:
     """Return the judgements that are kept there; None if no review has begun.
 
@@ -156,17 +146,18 @@ def reviews_at(place: Place) -> Reviews | None:
         UsageError: it is no file of reviews.
         StoreError: the database cannot be reached.
     """
-    if isinstance(place, Path) and not (place.is_file() and place.stat().st_size):
+    path = place if isinstance(place, Path) else parse(place).path
+    if path is not None and not (path.is_file() and path.stat().st_size):
         return None
     with closing(_database(place)) as database:
         return _read(database)
 
 
-def read_reviews(path: Path) -> Reviews:
-    """Return the judgements in a file. Raises UsageError if there is no such file, or no review has begun in it."""
-    reviews = reviews_at(path)
+def read_reviews(place: Place) -> Reviews:
+    """Return the judgements that are kept there. Raises UsageError if no review has begun."""
+    reviews = reviews_at(place)
     if reviews is None:
-        raise UsageError(f"There are no reviews in {path}: cascade review writes them.")
+        raise UsageError(f"There are no reviews in {place_shown(place)}: cascade review writes them.")
     return reviews
 
 
@@ -174,7 +165,7 @@ class ReviewStore:
     """Writes judgements; processes and people may share it. Use it as a context manager.
 
     Args:
-        place: the file, which is created if it does not exist, or the URL of a PostgreSQL store.
+        place: the file, which is created if it does not exist, or the URL of a store.
         terms: the terms of the review. A review that has begun keeps its key, and refuses other terms.
 
     Attributes:
@@ -187,7 +178,7 @@ class ReviewStore:
     """
 
     def __init__(self, place: Place, terms: Terms) -> None:
-        self.path = str(place) if isinstance(place, Path) else parse(place).shown
+        self.path = place_shown(place)
         self._database = _database(place)
         begun = asdict(terms) | {"key": terms.key or secrets.token_hex(16)}
         try:
@@ -215,6 +206,11 @@ class ReviewStore:
 
     def __exit__(self, *_: object) -> None:
         self._database.close()
+
+
+def place_shown(place: Place) -> str:
+    """Return a place as it may be shown: without a password."""
+    return str(place) if isinstance(place, Path) else parse(place).shown
 
 
 def _database(place: Place) -> Database:

@@ -18,7 +18,7 @@ from cascade.records.traces import Store
 from cascade.review.labels import shown
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.report import agreements, tallies
-from cascade.review.reviews import Reviews, ReviewStore, reviews_at
+from cascade.review.reviews import Reviews, ReviewStore, place_shown, reviews_at
 from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
 
@@ -147,7 +147,7 @@ def _view(
         "people": tallies(reviews),
         "agreement": agreements(reviews),
         "shown": shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
-        "path": str(judging.path),
+        "path": place_shown(judging.path),
         "notes": log.notes,
     }
 

@@ -142,7 +142,7 @@ def test_a_review_by_the_keyboard_alone(browser: Any, address: Any) -> None:
     visit.page.wait_for_selector("text=Pair 3 of 3")
     visit.page.keyboard.press("0")
     visit.page.wait_for_selector("text=All judged")
-    judged = read_reviews(folder / "t.db.reviews.db").by("bob")
+    judged = read_reviews(folder / "t.db").by("bob")
     assert [one.verdict for one in judged.values()][1:] == ["equal", "both_bad"]
     assert visit.wrong == []
 

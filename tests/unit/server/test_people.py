@@ -16,7 +16,7 @@ from cascade.errors import UsageError
 from cascade.modes.store import ModeStore
 from cascade.records.traces import Store
 from cascade.review.pairs import compare
-from cascade.review.reviews import Judgement, ReviewStore, Terms, beside_traces
+from cascade.review.reviews import Judgement, ReviewStore, Terms
 
 from .observed import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 from .served import CONFIG
@@ -55,7 +55,7 @@ def judge_all(config: CascadeConfig, folder: Path, output_right: bool, reference
     with Store.open(traces, read_only=True) as store:
         rows = list(store.read({"split": "audit"}))
     found = compare(lambda: iter(rows))
-    with ReviewStore(beside_traces(traces), Terms("regret", found.comparator)) as file:
+    with ReviewStore(traces, Terms("regret", found.comparator)) as file:
         for pair in found.pairs:
             said = (output_right, reference_right, "ann", "2026-11-23T10:00:00+00:00")
             file.add(Judgement(*pair.id, "output", "equal", *said))
@@ -82,7 +82,7 @@ def test_judgements_that_find_no_loss_promote(observing: Path) -> None:
 
 
 def test_reviews_of_another_kind_are_refused_before_a_look_is_counted(observing: Path) -> None:
-    with ReviewStore(beside_traces(f"sqlite:///{observing}/traces.db"), Terms("preference", "exact", 0.5)):
+    with ReviewStore(f"sqlite:///{observing}/traces.db", Terms("preference", "exact", 0.5)):
         pass
     with pytest.raises(UsageError, match=r"only which answer is better.*drawn share of 0\.5"):
         promote(regret(observing))

@@ -58,7 +58,7 @@ async def pressed(client: httpx.AsyncClient, html: str, key: str, **other: Any) 
 
 async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_process_goes_on(tmp_path: Path) -> None:
     await filled(tmp_path)
-    file, seen = tmp_path / "t.db.reviews.db", list[list[str]]()
+    file, seen = tmp_path / "t.db", list[list[str]]()
     for number in range(PAIRS):
         served, client = opened(tmp_path)  # each pair by another process
         async with served, client:
@@ -80,7 +80,7 @@ async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path: Path) -
     async with served, client:
         page = (await client.get("/ui/review?as=ann")).text
         after = (await pressed(client, page, "2")).text
-    file = read_reviews(tmp_path / "t.db.reviews.db")
+    file = read_reviews(tmp_path / "t.db")
     digests = [digest for one in file.judgements for digest in (one.output, one.reference)]
     assert not [name for name in ("small", "large", file.terms.key, *digests) if name in page + after]
 
@@ -91,7 +91,7 @@ async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
     served, client = opened(tmp_path)
     async with served, client:
         page = await pressed(client, (await client.get("/ui/review?as=ann")).text, "=")
-    file = tmp_path / "t.db.reviews.db"
+    file = tmp_path / "t.db"
     asked = Judging(f"sqlite:///{tmp_path}/t.db", file)
     found, reviews = asked.read(lambda _: None), read_reviews(file)
     session = asked.room(found, reviews.terms).session("ann", reviews.by("ann"))
@@ -112,7 +112,7 @@ async def test_back_skip_and_keys_without_a_meaning(tmp_path: Path) -> None:
         back = (await pressed(client, second, "b")).text
         assert (place(back, "pair"), place(back, "pressed")) == (place(first, "pair"), "b")
         await pressed(client, back, "0")
-    judged = read_reviews(tmp_path / "t.db.reviews.db").judgements
+    judged = read_reviews(tmp_path / "t.db").judgements
     assert [one.verdict for one in judged] == ["both_bad"]  # it took the place of the skip
 
 
@@ -125,7 +125,7 @@ async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path: Path) ->
         again = await pressed(client, page, "1")  # a second tab, or a key pressed twice
         other = await pressed(client, page, "1", reviewer="bob")  # a pair's name is one reviewer's
     assert (again.status_code, other.status_code) == (409, 409)
-    assert len(read_reviews(tmp_path / "t.db.reviews.db").judgements) == 1
+    assert len(read_reviews(tmp_path / "t.db").judgements) == 1
 
 
 async def test_regret_asks_whether_each_is_right_too(tmp_path: Path) -> None:
