@@ -258,8 +258,8 @@ class _Walk:
         """Whether no answer is left if a node brings none."""
         if node.purpose == "direct":
             return not draft.candidates
-        nothing_yet = bool(node.parents) or not self._answers()
-        return node.purpose in ANSWERING and nothing_yet and not self._is_followed(number)
+        goes_on = self.is_joint and bool(node.parents)  # the same model failed that would have to answer again
+        return node.purpose in ANSWERING and (goes_on or not self._answers()) and not self._is_followed(number)
 
     def _is_followed(self, number: int) -> bool:
         """Whether a later node can answer without reading this one."""

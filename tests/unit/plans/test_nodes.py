@@ -1,4 +1,4 @@
-"""A strategy as a list of offers: what each is asked, what it brings, and what the log of all of them says."""
+"""A plan as a list of nodes: what each is asked, what it brings, and what the log of all of them says."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Takes
 from cascade.policies.signals import missing_logprobs
 from cascade.table import Log
-from cascade.types import Answer, Completion, Question, Request
-from unit.made import RIVER, completion, walked, yes_no
+from cascade.types import SKIP, Answer, Completion, Question, Request
+from unit.made import RIVER, base_guide, completion, walked, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)
@@ -35,16 +35,6 @@ JUDGED = (
     PlanNode("again", SMALL, "answer", (1, 2)),
     PlanNode("guide", LARGE, "outright"),
 )
-
-
-def test_a_list_of_models_is_the_ladder_of_them() -> None:
-    offers = tuple(PlanNode(use.name, use) for use in (SMALL, LARGE))
-    said = ("Answer: Rhine", "Answer: Danube")
-    asked, steps = walked(Plan(offers), *said)
-    ladder_asked, ladder_steps = walked(ladder_of((SMALL, LARGE)), *said)
-    assert asked == ladder_asked
-    assert steps == ladder_steps
-    assert [step.parents for step in steps] == [(), ()]
 
 
 def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
@@ -313,3 +303,52 @@ def test_the_signals_of_a_list_are_those_of_its_purposes() -> None:
     assert given(CALL_LEVEL[0], JUDGE, GUIDE) - plain == {"p_yes", "verdict_mass", "judge_share"}
     assert given(CALL_LEVEL[0], SAMPLE, GUIDE) - plain == {"answer_share"}
     assert "reply_mean_logprob" in plain
+
+
+CHAT = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
+HELLO = completion("Hello", message={"role": "assistant", "content": "Hello"})
+
+
+def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request() -> None:
+    asked, steps = walked(Plan((*JUDGED[:2], JUDGED[3])), HELLO, yes_no(0.8), HELLO, question=CHAT)
+    assert "Hello" in asked[1].messages[-1].content
+    assert asked[1].chat is None
+    (judged,) = steps[1].candidates
+    assert (judged.message, judged.source) == (HELLO.message, "check")
+    assert judged.confidence == pytest.approx(0.8)
+
+
+def test_a_faulty_message_in_the_only_round_is_answered_by_the_guide() -> None:
+    asked, (step,) = walked(base_guide(SMALL, LARGE, 1), HELLO._replace(faults=("cut",)), HELLO, question=CHAT)
+    assert [request.role for request in asked] == ["base", "guide"]
+    assert [candidate.source for candidate in step.candidates] == ["guide"]
+    assert step.final
+
+
+def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list() -> None:
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}
+    question = Question.of_chat(ChatRequest.from_openai({"messages": [picture]}))
+    plan = Plan((PlanNode("blind", ModelUse("small", images=False)), PlanNode("last", LARGE, "outright")))
+    asked, steps = walked(plan, HELLO, HELLO, question=question)
+    assert [request.purpose for request in asked] == [SKIP, "answer"]
+    assert [step.signals.get("model_skipped") for step in steps] == [1.0, None]
+
+
+def test_a_no_that_repeats_the_answer_counts_for_it() -> None:
+    nodes = (PlanNode("base", SMALL), PlanNode("check", LARGE, "verify", (1,)), PlanNode("guide", LARGE, "outright"))
+    _, steps = walked(Plan(nodes), "Answer: Inn", yes_no(0.4, "No, Inn"), "Answer: Inn")
+    assert steps[1].candidates[0].confidence == pytest.approx(0.4)
+
+
+def test_a_reply_that_cannot_be_read_is_not_handed_on() -> None:
+    asked, _ = walked(
+        Plan((*JUDGED[:1], PlanNode("again", SMALL, "answer", (1,)), JUDGED[3])), ":", *["Answer: Inn"] * 2
+    )
+    assert asked[1].messages == asked[0].messages
+
+
+def test_a_decider_is_not_paid_after_a_base_that_failed() -> None:
+    plan = base_guide(SMALL, LARGE, 2, decider="guide")
+    asked, (step,) = walked(plan, ProviderUnavailableError("down"), "Answer: Danube")
+    assert [request.purpose for request in asked] == ["answer", "direct"]
+    assert (step.signals["decided_action"], step.final) == (None, True)
