@@ -1,10 +1,6 @@
-"""What traces cost: the path of an ask, and rows a second into SQLite and PostgreSQL. With the machine it ran on.
+"""What traces cost: what an ask waits for, and rows a second into SQLite and PostgreSQL. With the machine it ran on.
 
-    python benchmarks/traces.py                                        SQLite; PostgreSQL if one is on loopback
-    python benchmarks/traces.py --postgres postgresql://me@host/db     a database whose tables may be made and dropped
-
-Rates are of wall-clock time, and beside them of the processor's time of this process, which a busy machine changes
-less. With --json it prints one JSON document.
+    python benchmarks/traces.py --postgres postgresql://me@host/db     a database whose tables may be made
 
 Install what it needs, in the clone: pip install -c constraints.txt -e ".[sql]"
 """
@@ -14,15 +10,13 @@ from __future__ import annotations
 import extras  # noqa: F401 - before the packages that it speaks of
 
 import argparse
-import contextlib
-import json
 import os
 import platform
 import sqlite3
 import statistics
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -30,16 +24,14 @@ from typing import Any
 from cascade import Orchestrator
 from cascade.logs import schema
 from cascade.providers.fake import FakeProvider, reply
-from cascade.records.rows import texts_of, uuid7
+from cascade.records.rows import uuid7
 from cascade.records.traces import Store
 from cascade.records.writer import TraceWriter
-from cascade.safety import holds_key, redact
 from cascade.types import Answer, Question, Request
 
 ROUNDS = 4
 ANSWERS = 1_500
 GROUP_ROWS = 800  # a hundred answers, as the writer groups them
-LOOPBACK = "postgresql://postgres@127.0.0.1:5432"
 REASONING = (
     "The Danube rises in the Black Forest, passes Ulm, Regensburg, Passau and Linz, and flows through Vienna before it "
     "reaches Bratislava and Budapest; the Wien and the Donaukanal are smaller, so the river that is asked for must be "
@@ -85,55 +77,34 @@ def paced_us(call: Callable[[], object], count: int, pause_s: float) -> list[flo
     return times
 
 
-def ask_path(folder: Path, answer: Answer) -> dict[str, float]:
-    """Time what an ask waits for, with the writer at work behind it: some 150 asks a second, 1,200 rows.
-
-    A record is made right after an ask, as in an ask of one's own. After a pause the same code takes three times as
-    long, as does all of an ask: the processor has forgotten it.
-    """
-    question = Question("Which river runs through Vienna?", "Vienna lies on a well-known river. " * 20)
-    found: dict[str, list[float]] = {"record": [], "cold_record": []}
+def record_us(folder: Path, answer: Answer) -> dict[str, float]:
+    """Time a record right after an ask, with the writer at work behind it: some 150 asks a second, 1,200 rows."""
+    question, times = Question("Which river runs through Vienna?", "Vienna lies on a well-known river. " * 20), []
     with orchestrator("off") as cascade, TraceWriter(f"sqlite:///{folder / 'path.db'}") as writer:
-
-        def record() -> None:
-            writer.record(answer, {"horizon": ROUNDS})
-
         for _ in range(600):
-            found["cold_record"] += paced_us(record, 1, 0.005)
+            time.sleep(0.005)
             cascade.ask(question)
-            found["record"] += paced_us(record, 1, 0)
+            times += paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 1, 0)
         writer.flush()
-        lost = writer.counts.lost
-    times = sorted(found["record"][100:])
-    text = texts_of(answer, {})
-    return {
-        "record_median_us": times[len(times) // 2],
-        "record_p99_us": times[int(len(times) * 0.99)],
-        "cold_record_median_us": statistics.median(found["cold_record"][100:]),
-        "record_lost": lost,
-        "key_search_us": statistics.median(paced_us(lambda: holds_key(text), 300, 0)),
-        "key_search_plain_us": statistics.median(paced_us(lambda: redact(text), 300, 0)),
-    }
+        return {"record_median_us": statistics.median(times[100:]), "record_lost": writer.counts.lost}
 
 
 def whole_asks(folder: Path) -> dict[str, float]:
     """Time whole asks with and without traces, in turns."""
     with orchestrator("off") as without, orchestrator(f"sqlite:///{folder / 'asks.db'}") as with_traces:
         times: dict[str, list[float]] = {"off": [], "on": []}
-        for number in range(400):
+        for _ in range(400):
             for name, cascade in (("off", without), ("on", with_traces)):
                 times[name] += paced_us(lambda cascade=cascade: cascade.ask("Which river?"), 1, 0.001)  # type: ignore[misc]
-            del number
     off, on = statistics.median(times["off"]), statistics.median(times["on"])
     return {"ask_off_median_us": off, "ask_on_median_us": on, "ask_difference_us": on - off}
 
 
 def rates(name: str, count: int, work: Callable[[], object]) -> dict[str, float]:
-    """Return how many a second some work does, by the wall's clock and by the processor's."""
-    wall, processor = time.perf_counter(), time.process_time()
+    """Return how many a second some work does."""
+    begun_s = time.perf_counter()
     work()
-    wall, processor = time.perf_counter() - wall, time.process_time() - processor
-    return {f"{name}_per_s": count / wall, f"{name}_per_processor_s": count / processor}
+    return {f"{name}_per_s": count / (time.perf_counter() - begun_s)}
 
 
 def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
@@ -163,54 +134,28 @@ def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
     return found
 
 
-@contextlib.contextmanager
-def server(given: str | None) -> Iterator[str | None]:
-    """Yield the URL of a database: the one given, or a new one on loopback; None where there is no server."""
-    if given is not None:
-        yield given
-        return
-    import psycopg
-
-    try:
-        admin = psycopg.connect(f"{LOOPBACK}/postgres", autocommit=True, connect_timeout=2)
-    except psycopg.OperationalError:
-        yield None
-        return
-    with admin:
-        admin.execute("DROP DATABASE IF EXISTS cascade_benchmark")
-        admin.execute("CREATE DATABASE cascade_benchmark")
-        yield f"{LOOPBACK}/cascade_benchmark"
-        admin.execute("DROP DATABASE cascade_benchmark WITH (FORCE)")
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--postgres", help="URL of a database; by default a new one on loopback")
-    parser.add_argument("--json", action="store_true")
+    parser.add_argument("--postgres", help="URL of a database")
     given = parser.parse_args()
     answer = one_answer()
-    with tempfile.TemporaryDirectory() as name, server(given.postgres) as url:
+    with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        found = ask_path(folder, answer) | whole_asks(folder)
+        found = record_us(folder, answer) | whole_asks(folder)
         found |= stored("sqlite", f"sqlite:///{folder / 'rows.db'}", answer)
-        if url is not None:
-            found |= stored("postgresql", url, answer)
+        if given.postgres is not None:
+            found |= stored("postgresql", given.postgres, answer)
     load = os.getloadavg()[0] if hasattr(os, "getloadavg") else float("nan")
     machine = (
         f"{os.cpu_count()} cores, load {load:.1f}, {platform.machine()}, Python {platform.python_version()}, "
         f"SQLite {sqlite3.sqlite_version}"
     )
-    if given.json:
-        print(json.dumps({"date": datetime.now(UTC).date().isoformat(), "machine": machine, **found}))
-        return
     print(f"{datetime.now(UTC).date()}, {machine}")
     for key, value in found.items():
         way, limit = LIMITS.get(key, ("", None))
         passed = "" if limit is None else "ok" if (value <= limit if way == "at most" else value >= limit) else "OVER"
         print(f"  {key:40} {value:12,.0f}   {f'{way} {limit:g}' if limit is not None else '':14} {passed}")
-    if url is None:
-        print("  PostgreSQL was not measured: none on loopback lets postgres in, and --postgres was not given")
 
 
 if __name__ == "__main__":

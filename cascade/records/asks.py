@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterable, Mapping
 from concurrent.futures import Future
+from dataclasses import dataclass, field
 from logging import getLogger
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -19,6 +20,7 @@ logger = getLogger("cascade")
 Walk: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 
 
+@dataclass(slots=True)
 class Trace:
     """The record of one ask.
 
@@ -26,24 +28,13 @@ class Trace:
     it is not the configured strategy's own; `key` names the server's key, the user if the request names none.
     """
 
-    __slots__ = ("_done", "_episode_id", "_horizon", "_key", "_prices", "_walk", "_writer")
-
-    def __init__(
-        self,
-        writer: TraceWriter,
-        horizon: int,
-        prices: Mapping[str, Price | None],
-        walk: str | None = None,
-        episode_id: str | None = None,
-        key: str | None = None,
-    ) -> None:
-        self._writer = writer
-        self._horizon = horizon
-        self._prices = prices
-        self._walk = walk
-        self._episode_id = episode_id
-        self._key = key
-        self._done: Future[None] | None = None
+    writer: TraceWriter
+    horizon: int
+    prices: Mapping[str, Price | None]
+    walk: str | None = None
+    episode_id: str | None = None
+    key: str | None = None
+    _done: Future[None] | None = field(default=None, init=False)
 
     def follow(self, question: Question, walk: Walk) -> Walk:
         """Follow the walk; at its end the result goes to the writer."""
@@ -75,9 +66,9 @@ class Trace:
             raise
         except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
             stopped = "error" if isinstance(error, Exception) else "cancelled"
-            calls = [paid_call(asked, reply, self._prices.get(asked.model)) for asked, reply in loose]
+            calls = [paid_call(asked, reply, self.prices.get(asked.model)) for asked, reply in loose]
             if isinstance(item, Request):
-                calls.append(cut_call(item, self._prices.get(item.model)))
+                calls.append(cut_call(item, self.prices.get(item.model)))
             self._submit(_broken_off(question, steps, calls, stopped))
             raise
         finally:
@@ -87,24 +78,24 @@ class Trace:
         if not any(call.completion is not None or call.is_cut for call in answer.calls):
             return
         try:
-            columns = {"horizon": self._horizon, "walk": self._walk, "split": "audit" if answer.audited else None}
-            columns |= {} if self._episode_id is None else {"episode_id": self._episode_id}
+            columns = {"horizon": self.horizon, "walk": self.walk, "split": "audit" if answer.audited else None}
+            columns |= {} if self.episode_id is None else {"episode_id": self.episode_id}
             chat = answer.question.chat
-            columns |= {"user": self._key} if chat is None or chat.user is None else {}
-            self._done = self._writer.submit(answer, columns)
+            columns |= {"user": self.key} if chat is None or chat.user is None else {}
+            self._done = self.writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer came after the end and was not recorded")
         except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
-            logger.warning("traces: an answer was not recorded: %s", type(error).__name__)
+            self.writer.lose(f"{type(error).__name__} in an answer")
 
     def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.record` does."""
-        self._writer.settle(self._done, answer)
+        self.writer.settle(self._done, answer)
         return answer
 
     async def asettle(self, answer: Answer) -> Answer:
         """Do as `settle` without blocking the event loop."""
-        await self._writer.asettle(self._done, answer)
+        await self.writer.asettle(self._done, answer)
         return answer
 
 

@@ -153,18 +153,19 @@ class Database:
 
     @property
     def _engine(self) -> sa.Engine:
-        with no_fork(), _opening:  # drivers are imported, which a forked child could not finish
-            if self._opened is None:
-                made = self._server_engine() if self.address.path is None else self._file_engine()
-                self._opened = made
-            return self._opened
+        if (engine := self._opened) is None:
+            with no_fork():  # drivers are imported, which a forked child could not finish
+                engine = self._opened
+                if engine is None:
+                    engine = self._opened = self._server_engine() if self.address.path is None else self._file_engine()
+        return engine
 
     def _prepare(self) -> None:
         path = self.address.path
         if path is not None:
             if self.read_only and not path.is_file():
                 raise NoTracesError(f"There is no store {self.address.shown}.")
-            with _opening:
+            with no_fork():  # one at a time, so that no connection is opened meanwhile (see `prepare_file`)
                 for warning in [] if self.read_only else prepare_file(self.address, path):
                     logger.warning("%s", warning)
         with self.transaction(reading=self.read_only) as connection:
@@ -316,18 +317,6 @@ class Database:
         level = "NORMAL" if self._durability == "group" and mode == "wal" else "FULL"
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA secure_delete = ON")  # removed data is overwritten in the file
-
-
-_opening = threading.RLock()
-"""Files are prepared one at a time, so that no connection is opened meanwhile (see `prepare_file`)."""
-
-
-def _renew_lock() -> None:
-    global _opening  # noqa: PLW0603 - another thread may have held it at the fork
-    _opening = threading.RLock()
-
-
-after_fork(_renew_lock)
 
 
 def _pool(size: int, limit_s: float | None) -> dict[str, Any]:

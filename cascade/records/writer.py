@@ -161,6 +161,10 @@ class TraceWriter:
         self._queue.put(Entry(make, len(texts), done))
         return done
 
+    def lose(self, reason: str) -> None:
+        """Count an answer that cannot be recorded."""
+        self._queue.lose(reason)
+
     def settle(self, done: Future[None] | None, answer: Answer) -> None:
         """Wait for the future that `submit` returned. Raises as `record` does."""
         if done is not None:
@@ -262,6 +266,12 @@ class _Queue:
             return
         _running.add(self)
         _at_exit()
+
+    def lose(self, reason: str) -> None:
+        with self._changed:
+            self._accepted += 1
+            self._lost += 1
+        self._complain(reason)
 
     def counts(self) -> Counts:
         with self._changed:
