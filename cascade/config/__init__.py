@@ -188,11 +188,11 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
         return _checked(source, None)
     path = Path(source)
     checked = _checked(read_yaml(path), str(source))
-    return _beside(checked, path.parent) if path.is_file() else checked
+    return beside_folder(checked, path.parent) if path.is_file() else checked
 
 
-def _beside(config: CascadeConfig, folder: Path) -> CascadeConfig:
-    """Return a configuration with its relative paths resolved against the folder of its file."""
+def beside_folder(config: CascadeConfig, folder: Path) -> CascadeConfig:
+    """Return a configuration with its relative paths, and the default store, resolved against a folder."""
     strategy, policy, provider = config.strategy, config.policy, config.provider
     changed: dict[str, Section] = {}
     if strategy.prompts is not None:

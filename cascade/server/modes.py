@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from cascade.api.judging import reviews_of
-from cascade.config import modes_url
+from cascade.config import beside_folder, modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.draws import is_drawn
 from cascade.episodes.reading import same
@@ -421,6 +421,7 @@ class Modes:
     def configuration(self) -> Path:
         """Return a file with the configuration, for another process with the same store of modes. It has no key."""
         config = self._orchestrator.runtime.config.model_copy(update={"policy": self._policy})
+        config = beside_folder(config, Path.cwd())  # for the reader they would be relative to this file
         path = Path(self._folder.name) / "cascade.json"
         path.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)), "utf-8")
         return path

@@ -14,8 +14,9 @@ import uvloop
 
 from cascade.api import promoting
 from cascade.api.promoting import Promotion, promote
-from cascade.config import load
+from cascade.config import load, modes_url
 from cascade.errors import UsageError
+from cascade.records.address import parse
 from cascade.server import promoter
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
@@ -122,6 +123,14 @@ def test_the_process_reads_its_configuration_in_the_loop_of_a_server(tmp_path: P
     config.write_text(json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}}), "utf-8")
     with pytest.raises(Refused, match="There is no record of a cascade 'xxx"):
         uvloop.run(promoter.run_promote(config))  # asyncio's own loop runs it in the tests above
+
+
+async def test_the_process_finds_the_stores_of_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    served = orchestrator(Answers(), traces={"store": "sqlite:///traces.db"}, modes={"risk": 0.1})
+    modes = Modes(served, Catalog.of(served.runtime.config, served.runtime.levels))
+    assert parse(modes_url(load(modes.configuration())) or "").path == tmp_path / "traces.db"
+    await stopped(modes)
 
 
 async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
