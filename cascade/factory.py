@@ -127,12 +127,12 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
     """Yield why a strategy cannot serve a policy."""
     from cascade.policies.live import layout_of
 
-    takes, steps = live.takes, len(layout_of(live.plan))
+    selection, steps = live.selection, len(layout_of(live.plan))
     if steps != strategy.horizon:
         yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
     given = {*strategy.given, *LENGTHS}
     yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in given)
-    if takes is not None and not (strategy.has_reference if takes.reference else strategy.has_parts):
+    if selection is not None and not (strategy.has_reference if selection.reference else strategy.has_parts):
         yield f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts"
 
 

@@ -15,7 +15,7 @@ from typing import Any, TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
 from cascade.plans.base import Conclusion, Strategy, Walk
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.registry import Registry, callable_alone, passes_on
 from cascade.types import ACT, Completion, Question, Request, Step, Usage
 
@@ -23,7 +23,7 @@ Loop: TypeAlias = Generator[Request, Completion, Completion]
 """Yields a `Request`, is sent its `Completion` (or has a `ProviderError` thrown in), and returns the last reply. The
 loop may add to its text what else the strategy should read (what was searched, what was found)."""
 Agent: TypeAlias = Callable[[Request], Loop]
-"""Takes the request that the strategy would have sent, and returns the loop that answers it."""
+"""Selection the request that the strategy would have sent, and returns the loop that answers it."""
 
 _Item: TypeAlias = Request | Step | Conclusion
 
@@ -50,9 +50,9 @@ class WithAgents(Strategy):
         """The models of the strategy."""
         return self.strategy.models
 
-    def only(self, takes: Takes) -> Strategy:
+    def only(self, selection: Selection) -> Strategy:
         """Return a part of the strategy, with the same agents."""
-        return replace(self, strategy=self.strategy.only(takes))
+        return replace(self, strategy=self.strategy.only(selection))
 
     def plan(self, question: Question) -> Walk:
         """Walk as the strategy does, with an agent's calls in place of each answer of its model."""

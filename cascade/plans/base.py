@@ -10,7 +10,7 @@ from cascade.budget.tokens import estimate_prompt
 from cascade.chat import has_image
 from cascade.errors import UsageError
 from cascade.plans.prompts import Prompts
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.registry import default
 from cascade.types import Completion, Message, Question, Request, Step
 
@@ -26,7 +26,7 @@ Walk: TypeAlias = Generator[Request | Step | Conclusion, Any, None]
 """Yields a `Request` and is sent its `Completion` (or has a `ProviderError` thrown in), yields an undecided `Step` and
 is resumed if the policy wants another step. It returns after its last step. A `Conclusion` is logged.
 
-Where a policy decides before each call (`Takes.calls`) a walk begins with `NOTHING_BOUGHT`, and is resumed with the
+Where a policy decides before each call (`Selection.calls`) a walk begins with `NOTHING_BOUGHT`, and is resumed with the
 number of the step to buy (`following`)."""
 NOTHING_BOUGHT = Step(0, (), {})
 """The step before the first decision: it has no call and is not logged."""
@@ -149,10 +149,10 @@ class Strategy(Protocol):
         """The names of the steps, such as the model or the node; empty if steps have only numbers."""
         return ()
 
-    def only(self, takes: Takes) -> Strategy:
+    def only(self, selection: Selection) -> Strategy:
         """Return the strategy of the part that a policy takes.
 
         Raises:
             UsageError: the strategy has no such part.
         """
-        raise UsageError(f"{type(self).__name__} has no parts that a policy could take ({takes}).")
+        raise UsageError(f"{type(self).__name__} has no parts that a policy could take ({selection}).")

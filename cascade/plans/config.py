@@ -34,7 +34,7 @@ class StrategyConfig(KindSection):
         signals: the names of the signals that its steps can have (`policies.signals`); a policy that reads another
             signal is refused.
         fitting_policy: the settings of the policy that serves if the configuration names none.
-        has_reference: whether a policy can ask its reference alone (`Takes.reference`).
+        has_reference: whether a policy can ask its reference alone (`Selection.reference`).
         baselines: the names of other methods that `collect` can log beside its steps (`baseline`).
     """
 
@@ -71,7 +71,7 @@ class StrategyConfig(KindSection):
 
     @property
     def has_parts(self) -> bool:
-        """Whether each step is a call that a policy can leave out (`Takes.steps`) or buy next (`Takes.calls`)."""
+        """Whether each step is a call that a policy can leave out, or buy next (`Selection`)."""
         return False
 
     @property

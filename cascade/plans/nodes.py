@@ -19,7 +19,7 @@ from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, followi
 from cascade.plans.judge import PLAINLY, VerdictSettings, decided_fields, read_action, read_exit
 from cascade.plans.prompts import Prompts, load
 from cascade.plans.verdict import NO_VERDICT, Verdict
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import taken_out
 from cascade.text import data_block, defuse, normalize_answer
@@ -106,24 +106,24 @@ class Plan(Strategy):
     def _named(self, node: PlanNode) -> str:
         return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.purpose == "check" else node.name
 
-    def only(self, takes: Takes) -> Plan:
+    def only(self, selection: Selection) -> Plan:
         """Return the plan of some nodes, or of the reference alone.
 
         Raises:
             UsageError: a node is left out that another one reads, or joins.
         """
-        if takes.reference:
+        if selection.reference:
             use = reference_of(self.nodes).use
             return replace(self, nodes=(PlanNode(use.name, use),), chat_nodes=(), calls=False)
         if self.is_joint:
             raise UsageError("Rounds cannot be left out: each one reads those before it.")
-        if takes.calls:
+        if selection.calls:
             return replace(self, calls=True)
-        if not takes.steps or max(takes.steps) > self.horizon:
-            listed = ", ".join(map(str, takes.steps))
+        if not selection.steps or max(selection.steps) > self.horizon:
+            listed = ", ".join(map(str, selection.steps))
             raise UsageError(f"The policy takes the steps {listed}, but this strategy has {self.horizon}.")
-        number = {step: at for at, step in enumerate(takes.steps, 1)}
-        chosen = [self.nodes[step - 1] for step in takes.steps]
+        number = {step: at for at, step in enumerate(selection.steps, 1)}
+        chosen = [self.nodes[step - 1] for step in selection.steps]
         lacking = [self._named(node) for node in chosen if not number.keys() >= {*node.parents}]
         if lacking:
             raise UsageError(f"The policy leaves out what {', '.join(lacking)} must read.")

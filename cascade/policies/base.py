@@ -37,7 +37,7 @@ class StepScores(NamedTuple):
 
     `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
     right: they rank the answers and decide on abstentions. `buy` is the number of the step to buy next, for a policy
-    that takes single calls (`Takes.calls`).
+    that takes single calls (`Selection.calls`).
     """
 
     candidates: tuple[float, ...]
@@ -46,7 +46,7 @@ class StepScores(NamedTuple):
     buy: int | None = None
 
 
-class Takes(NamedTuple):
+class Selection(NamedTuple):
     """The part of a strategy that a policy uses, if not all of it.
 
     Attributes:

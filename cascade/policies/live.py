@@ -21,7 +21,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.identity import identity
 from cascade.matching.requests import answer_key
-from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, StepScores, Takes
+from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
 from cascade.policies.features import asked_numbers
 from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala
@@ -202,13 +202,13 @@ class Live:
         return cls(directory.policy, directory.plan, point, points, single)
 
     @property
-    def takes(self) -> Takes | None:
+    def selection(self) -> Selection | None:
         """The steps that it takes; None: all of them."""
         if isinstance(self.rule, Alone):
-            return Takes(reference=True)
+            return Selection(reference=True)
         if self.by_call:
-            return Takes(calls=True)
-        return None if self.rule.nodes is None else Takes(tuple([node.step + 1 for node in self.nodes]))
+            return Selection(calls=True)
+        return None if self.rule.nodes is None else Selection(tuple([node.step + 1 for node in self.nodes]))
 
     def for_segment(self, segment: str | None) -> Live:
         """Return it as it serves a segment: to the end where no certificate covers that."""

@@ -25,7 +25,7 @@ from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
 from cascade.identity import identity
 from cascade.plans.base import Strategy
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.simple import drawn_number
@@ -71,11 +71,11 @@ class CertifiedPolicy:
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        takes = policy.takes
+        selection = policy.selection
         self._whole = strategy
-        self._strategy = strategy if takes is None else strategy.only(takes)
+        self._strategy = strategy if selection is None else strategy.only(selection)
         self._reference = _reference_of(strategy)
-        self._walk = reference_walk(strategy) if takes is not None and takes.reference else None
+        self._walk = reference_walk(strategy) if selection is not None and selection.reference else None
         self._monitors, self._today, self._level = monitors, today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
@@ -276,7 +276,7 @@ class CertifiedPolicy:
 def _reference_of(strategy: Strategy) -> Strategy:
     """Return the strategy that asks the reference alone: the guide, or a ladder's last model; itself if it has none."""
     try:
-        return strategy.only(Takes(reference=True))
+        return strategy.only(Selection(reference=True))
     except UsageError:
         return strategy
 

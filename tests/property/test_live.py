@@ -15,7 +15,7 @@ from cascade.errors import UsageError
 from cascade.matching.requests import answer_key
 from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Strategy, Walk, following
-from cascade.policies.base import Observation, Takes
+from cascade.policies.base import Observation, Selection
 from cascade.policies.live import Live, layout_of, row_of
 from cascade.policies.policy import Policy
 from cascade.policies.simple import Alone, Depth, Threshold
@@ -50,11 +50,11 @@ class World(Strategy):
     def models(self) -> tuple[str, ...]:
         return ("model",)
 
-    def only(self, takes: Takes) -> World:
+    def only(self, selection: Selection) -> World:
         """Return the part of it that a policy takes, as a ladder does."""
-        if takes.calls:
+        if selection.calls:
             return replace(self, calls=True)
-        nodes = [self.horizon - 1] if takes.reference else [step - 1 for step in takes.steps]
+        nodes = [self.horizon - 1] if selection.reference else [step - 1 for step in selection.steps]
         parts: Any = [tuple([column[at] for at in nodes]) for column in (self.texts, self.tokens, self.signal)]
         steps = tuple([node._replace(step=at) for at, node in enumerate(self.plan_nodes[at] for at in nodes)])
         texts, tokens, signal = parts
@@ -193,7 +193,7 @@ RULES: dict[str, Callable[[], Policy]] = {
 
 
 def served(world: World, live: Live) -> Answer:
-    strategy = world if live.takes is None else world.only(live.takes)
+    strategy = world if live.selection is None else world.only(live.selection)
     below = live.abstain_below
     walk = run(QUESTION, strategy=strategy, policy=live, prices={"model": PRICE}, abstain_below=below)
     return drive(walk, strategy.complete)
@@ -273,11 +273,16 @@ def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end() -> Non
 
 
 @pytest.mark.parametrize(
-    ("rule", "takes"),
-    [(Depth(), None), (Depth((0, 2)), Takes((1, 3))), (Alone(), Takes(reference=True)), (Buys(), Takes(calls=True))],
+    ("rule", "selection"),
+    [
+        (Depth(), None),
+        (Depth((0, 2)), Selection((1, 3))),
+        (Alone(), Selection(reference=True)),
+        (Buys(), Selection(calls=True)),
+    ],
 )
-def test_a_policy_takes_the_steps_of_its_nodes(rule: Policy, takes: Takes | None) -> None:
-    assert Live(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).takes == takes
+def test_a_policy_takes_the_steps_of_its_nodes(rule: Policy, selection: Selection | None) -> None:
+    assert Live(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).selection == selection
 
 
 def test_what_the_engine_cannot_serve_is_refused() -> None:

@@ -16,7 +16,7 @@ from cascade.logs.schema import rows
 from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan, PlanNode
 from cascade.plans.presets import ladder as ladder_of
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.policies.signals import missing_logprobs
 from cascade.table import Log
 from cascade.types import SKIP, Answer, Completion, Question, Request
@@ -112,12 +112,12 @@ def test_what_failed_is_neither_judged_nor_read() -> None:
 
 def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
     whole = Plan(JUDGED)
-    assert whole.only(Takes(reference=True)) == ladder_of((LARGE,))
-    assert whole.only(Takes(steps=(1, 2, 4))) == Plan((JUDGED[0], JUDGED[1], JUDGED[3]))
+    assert whole.only(Selection(reference=True)) == ladder_of((LARGE,))
+    assert whole.only(Selection(steps=(1, 2, 4))) == Plan((JUDGED[0], JUDGED[1], JUDGED[3]))
     with pytest.raises(UsageError, match="leaves out what check must read"):
-        whole.only(Takes(steps=(2, 4)))
+        whole.only(Selection(steps=(2, 4)))
     with pytest.raises(UsageError, match="steps 1, 5, but this strategy has 4"):
-        whole.only(Takes(steps=(1, 5)))
+        whole.only(Selection(steps=(1, 5)))
 
 
 def offered(*offers: dict[str, Any]) -> dict[str, Any]:

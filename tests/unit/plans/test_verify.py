@@ -16,7 +16,7 @@ from cascade.config import load
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.questions import AskedQuestion
-from cascade.policies.base import Takes
+from cascade.policies.base import Selection
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.verifiers import Command
 from cascade.types import Answer, Question, Request
@@ -209,11 +209,11 @@ def test_a_policy_may_leave_out_a_model_or_a_check_but_no_model_that_is_checked(
         load({**config(verifier), "models": models, "strategy": {
             "kind": "verified", "models": ["base", "middle", "guide"], "verifier": verifier}})
     )  # fmt: skip
-    assert (strategy.horizon, strategy.only(Takes(reference=True)).models) == (5, ("large",))
-    part = strategy.only(Takes(steps=(3, 4, 5)))
+    assert (strategy.horizon, strategy.only(Selection(reference=True)).models) == (5, ("large",))
+    part = strategy.only(Selection(steps=(3, 4, 5)))
     assert (part.horizon, part.models) == (3, ("medium", "verifier schema", "large"))
-    assert strategy.only(Takes(steps=(1, 5))).models == ("small", "large")
+    assert strategy.only(Selection(steps=(1, 5))).models == ("small", "large")
     with pytest.raises(UsageError, match="leaves out what the check"):
-        strategy.only(Takes(steps=(2, 5)))
+        strategy.only(Selection(steps=(2, 5)))
     with pytest.raises(UsageError, match="has 5"):
-        strategy.only(Takes(steps=(1, 6)))
+        strategy.only(Selection(steps=(1, 6)))
