@@ -1,69 +1,21 @@
-"""Text functions: normalise answers for comparison, quote foreign text in prompts and Markdown, format numbers."""
+"""Text functions: quote foreign text in prompts and Markdown, format numbers."""
 
 from __future__ import annotations
 
 import json
 import re
-import unicodedata
 from collections.abc import Mapping
-from contextlib import suppress
 from decimal import Decimal
-from functools import lru_cache
 from hashlib import sha256
 from json.encoder import encode_basestring
 
 from cascade.safety import defuse
 
-_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
-# All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.
-_PUNCTUATION = re.compile(r"(?!(?<=\d)\.(?=\d)|(?<![\w.])[-−](?=\d))[^\w\s]|_")
-_REMEMBERED_CHARS = 2_000
-"""Results for longer answers are not cached, to limit the memory."""
-
-
-def normalize_answer(text: str) -> str:
-    """Return an answer in normal form: NFKC, casefolded, without punctuation, articles and extra space.
-
-    The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included, but for the
-    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is. An
-    answer that is a JSON object or list, such as tool calls, is compared by its value: blanks and the order of keys do
-    not matter, and 5.0 is 5.
-
-    >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
-    ('danube', '1851', '?!')
-    >>> normalize_answer('{"b": 5.0, "a": "x"}')
-    '{"a":"x","b":5}'
-    """
-    return remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
-
-
-def _normalized(text: str) -> str:
-    if text.lstrip()[:1] in {"{", "["}:
-        with suppress(ValueError, RecursionError):  # else it is no JSON, and a text like any other
-            return encode_sorted(_whole_numbers(json.loads(text)))
-    folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
-    bare = " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub("", folded)).split())
-    return bare or text.strip()
-
-
 encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":")).encode
 """Writes a JSON value in canonical form: sorted keys, no blanks."""
 
 
-def _whole_numbers(value: object) -> object:
-    """Return a JSON value with whole floats as integers: 5.0 becomes 5."""
-    if isinstance(value, dict):
-        return {name: _whole_numbers(item) for name, item in value.items()}
-    if isinstance(value, list):
-        return [_whole_numbers(item) for item in value]
-    return int(value) if isinstance(value, float) and value.is_integer() else value
-
-
-remembered = lru_cache(maxsize=1_024)(_normalized)
-"""`normalize_answer` of a short text; a walk compares the same few answers over and over."""
-
-
-__all__ = ["capital", "counted", "data_block", "defuse", "encode_sorted", "normalize_answer", "remembered"]
+__all__ = ["capital", "counted", "data_block", "defuse", "encode_sorted"]
 
 
 def data_block(fields: Mapping[str, str]) -> str:

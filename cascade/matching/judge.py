@@ -10,7 +10,8 @@ from pydantic import validate_call
 
 from cascade.chat import ChatRequest
 from cascade.matching.base import accepted
-from cascade.text import data_block, normalize_answer
+from cascade.matching.requests import normalize_answer
+from cascade.text import data_block
 from cascade.types import Message
 
 Ask = Callable[[Sequence[Message]], str]

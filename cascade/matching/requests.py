@@ -1,14 +1,18 @@
-"""The comparator of a request, and keys that are equal for answers that are the same under it."""
+"""The comparator of a request, the normal form of an answer, and keys that are equal for answers that are the same."""
 
 from __future__ import annotations
 
+import json
+import re
+import unicodedata
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.text import normalize_answer
+from cascade.text import encode_sorted
 
 if TYPE_CHECKING:
     from cascade.matching.base import KeyedComparator
@@ -21,6 +25,11 @@ _WORDS = (
     "Answers without a tool call count as the same, however they are worded. Where the words matter, choose "
     "tool_calls:words=compared."
 )
+_ARTICLES = re.compile(r"\b(?:a|an|the)\b")
+# All punctuation but the decimal point and the sign of a number: 3.5 is not 35, and -5 is not 5.
+_PUNCTUATION = re.compile(r"(?!(?<=\d)\.(?=\d)|(?<![\w.])[-−](?=\d))[^\w\s]|_")
+_REMEMBERED_CHARS = 2_000
+"""Results for longer answers are not cached, to limit the memory."""
 
 
 class DefaultComparator(NamedTuple):
@@ -92,6 +101,44 @@ def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, 
     forms = {(form.name, form.warning) for form in map(default_for, requests)} or {(default_for(None).name, None)}
     names = {name for name, _ in forms}
     return names.pop() if len(names) == 1 else REQUEST, tuple(sorted(text for _, text in forms if text is not None))
+
+
+def normalize_answer(text: str) -> str:
+    """Return an answer in normal form: NFKC, casefolded, without punctuation, articles and extra space.
+
+    The rule is SQuAD's (Rajpurkar et al. 2016), with Unicode punctuation and width variants included, but for the
+    decimal point and the sign of a number, which stay; an answer that is nothing but punctuation stays as it is. An
+    answer that is a JSON object or list, such as tool calls, is compared by its value: blanks and the order of keys do
+    not matter, and 5.0 is 5.
+
+    >>> normalize_answer("The  Danube."), normalize_answer("1,851"), normalize_answer("?!")
+    ('danube', '1851', '?!')
+    >>> normalize_answer('{"b": 5.0, "a": "x"}')
+    '{"a":"x","b":5}'
+    """
+    return remembered(text) if len(text) <= _REMEMBERED_CHARS else _normalized(text)
+
+
+def _normalized(text: str) -> str:
+    if text.lstrip()[:1] in {"{", "["}:
+        with suppress(ValueError, RecursionError):  # else it is no JSON, and a text like any other
+            return encode_sorted(_whole_numbers(json.loads(text)))
+    folded = text.casefold() if text.isascii() else unicodedata.normalize("NFKC", text).casefold()
+    bare = " ".join(_ARTICLES.sub(" ", _PUNCTUATION.sub("", folded)).split())
+    return bare or text.strip()
+
+
+def _whole_numbers(value: object) -> object:
+    """Return a JSON value with whole floats as integers: 5.0 becomes 5."""
+    if isinstance(value, dict):
+        return {name: _whole_numbers(item) for name, item in value.items()}
+    if isinstance(value, list):
+        return [_whole_numbers(item) for item in value]
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+remembered = lru_cache(maxsize=1_024)(_normalized)
+"""`normalize_answer` of a short text; a walk compares the same few answers over and over."""
 
 
 def answer_key(answer: str, request: ChatRequest | None) -> str:

@@ -12,7 +12,7 @@ from pydantic import validate_call
 
 from cascade.chat import ChatRequest, function_of
 from cascade.matching.base import KeyedComparator, accepted
-from cascade.text import normalize_answer
+from cascade.matching.requests import normalize_answer
 
 NOT_JSON = object()
 """The result of `read_json` for a text that is not JSON."""

@@ -13,8 +13,8 @@ from pydantic import AfterValidator, StringConstraints, validate_call
 
 from cascade.chat import ChatRequest
 from cascade.matching.base import KeyedComparator, accepted
+from cascade.matching.requests import normalize_answer
 from cascade.matching.structured import NOT_JSON, read_json
-from cascade.text import normalize_answer
 
 MAX_ANSWER_CHARS = 20_000
 """A longer text, some 3,000 words of English, is not a number, letter or formula."""
@@ -104,7 +104,7 @@ def only_number(text: str) -> Decimal | None:
 
 
 class ExactMatcher:
-    """The same words (`text.normalize_answer`). The default for short answers.
+    """The same words (`requests.normalize_answer`). The default for short answers.
 
     If the accepted answer is a plain number, an answer with exactly one number is compared by value, with any unit; of
     an equation, the right-hand side counts.
@@ -127,7 +127,7 @@ class ExactMatcher:
 
 
 class TextMatcher(KeyedComparator):
-    """The same words after normalisation (`text.normalize_answer`). Long free text hardly ever has the same words.
+    """The same words after normalisation (`requests.normalize_answer`). Long free text hardly ever has the same words.
 
     >>> TextMatcher().same("The Danube.", "danube")
     True

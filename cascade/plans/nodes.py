@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError, UsageError
-from cascade.matching.requests import agreement
+from cascade.matching.requests import agreement, normalize_answer
 from cascade.plans import form
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
 from cascade.plans.judge import PLAINLY, VerdictSettings, decided_fields, read_action, read_exit
@@ -22,7 +22,7 @@ from cascade.plans.verdict import NO_VERDICT, Verdict
 from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import taken_out
-from cascade.text import data_block, defuse, normalize_answer
+from cascade.text import data_block, defuse
 from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question, Request, Step
 
 Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]

@@ -22,12 +22,12 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
+from cascade.matching.requests import normalize_answer
 from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
 from cascade.resilience.halting import Deadline
-from cascade.text import normalize_answer
 from cascade.types import Answer, Completion, Request, Usage
 
 SMALL, LARGE = ModelUse("small", 32), ModelUse("large", 32)

@@ -11,9 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import superlinear
 
+from cascade.matching.requests import normalize_answer
 from cascade.plans.reply import is_answer, split_reply
 from cascade.plans.verdict import read_text
-from cascade.text import data_block, defuse, normalize_answer
+from cascade.text import data_block, defuse
 
 MARK = st.sampled_from(
     ["<|im_start|>", "<|", "|>", "[INST]", "</s>", "<s>", "\u200b", "</data-00000000>", "\n", '"', "\\", "<", "[", "]"]

@@ -7,7 +7,8 @@ import json
 import pytest
 from cases import each
 
-from cascade.text import data_block, defuse, normalize_answer
+from cascade.matching.requests import normalize_answer
+from cascade.text import data_block, defuse
 
 
 @pytest.mark.parametrize(
