@@ -60,13 +60,13 @@ class Trace:
             self._submit(answer)
             return answer
         except (ProviderError, BudgetExceededError) as error:
-            made = sum(len(step.calls) for step in steps)
+            stepped = sum(len(step.calls) for step in steps)
             stopped = "budget" if isinstance(error, BudgetExceededError) else "provider error"
-            self._submit(_broken_off(question, steps, error.calls[made:], stopped))
+            self._submit(_broken_off(question, steps, error.calls[stepped:], stopped))
             raise
         except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
             stopped = "error" if isinstance(error, Exception) else "cancelled"
-            calls = [paid_call(asked, reply, self.prices.get(asked.model)) for asked, reply in loose]
+            calls = [paid_call(request, reply, self.prices.get(request.model)) for request, reply in loose]
             if isinstance(item, Request):
                 calls.append(cut_call(item, self.prices.get(item.model)))
             self._submit(_broken_off(question, steps, calls, stopped))

@@ -221,10 +221,10 @@ def _strings(values: Iterable[Any]) -> Iterator[str]:
 
 def rows_of(answer: Answer, columns: Mapping[str, Any], content: Content) -> list[dict[str, Any]]:
     """Return the rows of an answer with its texts as `content` says, and the reason for its end among the signals."""
-    made = list(rows(answer, **columns))
-    for row in made:
+    answer_rows = list(rows(answer, **columns))
+    for row in answer_rows:
         row["signals"]["replay"]["stopped"] = answer.stopped
-    return veiled(made, content)
+    return veiled(answer_rows, content)
 
 
 def veiled(rows: list[dict[str, Any]], content: Content) -> list[dict[str, Any]]:
@@ -240,23 +240,23 @@ def _veil(row: dict[str, Any], content: Content) -> None:
     for name in TEXTS:
         row[name] = hashed(row[name]) if content == "hash" and row[name] is not None else None
     gold = row["gold"]
-    row["gold"] = [hashed(one) for one in gold] if content == "hash" and gold is not None else None
+    row["gold"] = [hashed(text) for text in gold] if content == "hash" and gold is not None else None
     row["signals"]["replay"]["tokens"] = None
 
 
 def without_keys(row: dict[str, Any], secrets: Iterable[str]) -> dict[str, Any]:
     """Return a row without texts of the shape of a key, and without the given secrets."""
-    known = tuple(secrets)
-    made = {name: _without_keys(value, known) for name, value in row.items() if name != "signals"}
+    keys = tuple(secrets)
+    cleaned = {name: _without_keys(value, keys) for name, value in row.items() if name != "signals"}
     signals = dict(row["signals"])
     tokens = signals["replay"]["tokens"]
     spelt = () if tokens is None else ("".join([token[0] for token in tokens]), row["text"])
-    if any(holds_key(text, known) for text in spelt):
+    if any(holds_key(text, keys) for text in spelt):
         signals["replay"] = {**signals["replay"], "tokens": None}  # the tokens would still contain the key, in pieces
-    return made | {"signals": signals}
+    return cleaned | {"signals": signals}
 
 
 def _without_keys(value: Any, secrets: tuple[str, ...]) -> Any:
     if isinstance(value, str):
         return redact(value, secrets)
-    return [_without_keys(one, secrets) for one in value] if isinstance(value, list | tuple) else value
+    return [_without_keys(text, secrets) for text in value] if isinstance(value, list | tuple) else value

@@ -364,10 +364,10 @@ class _Queue:
                 for entry in group:
                     self._write([entry])
                 return
-            known = error if isinstance(error, CascadeError) else _unforeseen(error)
-            self._failed(group, known)
-            if about_a_row or not self._may_try_again(known):
-                self._end(group, known)
+            failure = error if isinstance(error, CascadeError) else _unforeseen(error)
+            self._failed(group, failure)
+            if about_a_row or not self._may_try_again(failure):
+                self._end(group, failure)
                 return
         self.problem = None
         self._end(group)

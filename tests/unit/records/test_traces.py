@@ -61,10 +61,6 @@ def test_rows_come_back_as_they_went_in_with_every_column_in_order(store: Store)
     assert tuple(found[0]) == COLUMNS
 
 
-def test_nothing_is_nothing(store: Store) -> None:
-    assert (store.append([]), store.count(), list(store.read())) == (0, 0, [])
-
-
 def test_a_row_that_is_there_is_left_alone(store: Store) -> None:
     assert store.append([row(1), row(2)]) == 2
     assert store.append([row(2), row(3), row(3)]) == 1
