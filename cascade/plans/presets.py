@@ -13,7 +13,7 @@ from cascade.errors import ConfigError
 from cascade.plans.base import ModelUse
 from cascade.plans.config import StrategyConfig
 from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
-from cascade.plans.nodes import JUDGING, Plan, PlanNode, reference_of, steps_of, unsuited_to_chat
+from cascade.plans.nodes import JUDGING, Plan, PlanNode, reference_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.section import Section
@@ -63,14 +63,9 @@ class PlanConfig(StrategyConfig):
         return self.listed(_Entries())
 
     @property
-    def is_joint(self) -> bool:
-        """Whether a step has several nodes, as in rounds."""
-        return any(node.joins for node in self._nodes)
-
-    @property
     def has_parts(self) -> bool:
-        """Whether each step has one node, so that a policy can leave it out."""
-        return not self.is_joint
+        """Whether each step has one node, so that a policy can leave it out; not so in rounds."""
+        return not any(node.joins for node in self._nodes)
 
     @property
     def entries(self) -> tuple[str, ...]:
@@ -81,7 +76,7 @@ class PlanConfig(StrategyConfig):
     @property
     def horizon(self) -> int:
         """T, the number of steps."""
-        return len(steps_of(self._nodes))
+        return sum(not node.joins for node in self._nodes)
 
     @property
     def given(self) -> frozenset[str]:
@@ -106,11 +101,11 @@ class PlanConfig(StrategyConfig):
 
     def role(self, entry: str, model: str) -> str:
         """Return the entry's name in rounds, else the model's own: the same model in another entry is the same."""
-        return entry if self.is_joint else model
+        return model if self.has_parts else entry
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
         """Return the settings, and the nodes with the models by their own names, where each is a step."""
-        if self.is_joint:
+        if not self.has_parts:
             return super().described(roles)
         own = dict(zip(self.entries, roles, strict=True))
         nodes = [
@@ -124,7 +119,7 @@ class PlanConfig(StrategyConfig):
     def step_roles(self, roles: Sequence[str]) -> list[str] | None:
         """Return the model of each step; None in rounds."""
         own = dict(zip(self.entries, roles, strict=True))
-        return None if self.is_joint else [own.get(node.use.name, node.use.name) for node in self._nodes]
+        return [own.get(node.use.name, node.use.name) for node in self._nodes] if self.has_parts else None
 
 
 def _given(node: PlanNode) -> frozenset[str]:
