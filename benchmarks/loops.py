@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
+from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -212,23 +213,28 @@ def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
 
 
 def audited(world: World, service: Service, rng: np.random.Generator) -> Iterator[tuple[str, bool]]:
-    """Yield the audited turns as they are served: the conversation of each, and whether it differs."""
-    while True:
-        secret = rng.bytes(16)
-        traffic = world.traffic(rng, CONVERSATIONS + 10 * OPEN)
-        differs = service.kept(world, traffic) & (rng.random(traffic.of.size) < traffic.chance)
-        ends = np.append(np.flatnonzero(np.diff(traffic.of)) + 1, traffic.of.size)
-        begins = rng.choice(traffic.of.size, OPEN)  # each is under way, at some turn of it
-        starts = np.delete(np.append(0, ends[:-1]), np.unique(traffic.of[begins]))
-        waiting = deque([*begins.tolist(), *starts.tolist()])
-        under_way = [waiting.popleft() for _ in range(OPEN)]
-        while waiting:
-            at = int(rng.integers(OPEN))
-            turn = under_way[at]
-            name = f"{traffic.of[turn]}"
-            if is_drawn(secret, AUDIT, name, str(turn)):
-                yield f"{secret.hex()} {name}", bool(differs[turn])
-            under_way[at] = turn + 1 if turn + 1 < ends[traffic.of[turn]] else waiting.popleft()
+    """Yield the audited turns as they are served: the conversation of each, and whether it differs.
+
+    Some conversations are under way at the promotion, at any turn; the policy decides from there on.
+    """
+    secret, mean = rng.bytes(16), sum(share * len(turns) for share, turns in world.kinds)
+    traffic = world.traffic(rng, OPEN + round(2 * AUDITS / AUDIT / mean))
+    begins, index = rng.choice(traffic.of.size, OPEN), np.arange(traffic.of.size)
+    under_way = dict(zip(traffic.of[begins].tolist(), begins.tolist(), strict=True))
+    first = np.array([under_way.get(number, 0) for number in range(int(traffic.of[-1]) + 1)])
+    rest = index >= first[traffic.of]
+    traffic = Traffic(traffic.doubt[rest], traffic.chance[rest], traffic.of[rest])
+    differs = service.kept(world, traffic) & (rng.random(traffic.of.size) < traffic.chance)
+    turns = {number: deque(rows) for number, rows in groupby(range(differs.size), key=traffic.of.__getitem__)}
+    waiting = deque([*under_way, *(number for number in turns if number not in under_way)])
+    served = [waiting.popleft() for _ in range(OPEN)]
+    while waiting:
+        at = int(rng.integers(OPEN))
+        number, turn = served[at], turns[served[at]].popleft()
+        if is_drawn(secret, AUDIT, str(number), str(turn)):
+            yield str(number), bool(differs[turn])
+        if not turns[number]:
+            served[at] = waiting.popleft()
 
 
 def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | None:
