@@ -10,14 +10,13 @@ import html
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
 from rich.segment import Segment
-from rich.table import Table
 
 from cascade.errors import CascadeError
 
@@ -136,13 +135,3 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         """Return the text for a notebook, every character of it escaped."""
         return f'<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{html.escape(str(self))}</pre>'
-
-
-def table(heads: Sequence[str], rows: Iterable[Sequence[Any]]) -> Table:
-    """Return a table without rules: the names of its columns and its cells, as markup; the first column to the left."""
-    columns = Table(box=None, padding=(0, 1, 0, 0))
-    for at, head in enumerate(heads):
-        columns.add_column(head, justify="right" if at else "left", no_wrap=True, overflow="ellipsis")
-    for row in rows:
-        columns.add_row(*row)
-    return columns

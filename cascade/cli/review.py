@@ -7,7 +7,7 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, NamedTuple
 
@@ -17,9 +17,10 @@ from rich.console import Console
 from rich.text import Text
 
 from cascade.api.judging import Judging, beside
-from cascade.api.output import spelled, table
+from cascade.api.output import spelled
 from cascade.cli.main import console, print_json, say
 from cascade.errors import UsageError
+from cascade.reports.report import Report, Table
 from cascade.review.pairs import Output, output_lines, request_lines
 from cascade.review.report import agreements, tallies
 from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
@@ -77,7 +78,12 @@ def review_log(
     """
     judging = Judging(episodes, output, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
     if report:
-        _say_report(read_reviews(output or beside(episodes)), as_json=as_json)
+        summary = _report(read_reviews(output or beside(episodes)))
+        if as_json:
+            print_json(summary.document)
+            return
+        for line in summary.text(details=True).split("\n"):
+            console().print(Text(spelled(line)), soft_wrap=True)
         return
     if as_json:
         raise UsageError("A review prints no JSON; --json goes with --report.")
@@ -230,45 +236,26 @@ def barred(lines: Sequence[str], width: int) -> list[str]:
 # --- what was judged ---
 
 
-def _say_report(reviews: Reviews, *, as_json: bool) -> None:
-    """Print the reviewers' judgements and how far they agree."""
+def _report(reviews: Reviews) -> Report:
+    """Return the reviewers' judgements, and how far they agree."""
     people, pairs = tallies(reviews), agreements(reviews)
-    if as_json:
-        documents = {
-            "reviewers": [tally._asdict() for tally in people],
-            "agreement": [agreement._asdict() for agreement in pairs],
-        }
-        print_json({"ask": reviews.terms.ask, "rate": reviews.terms.rate, **documents})
-        return
-    if not people:
-        console().print("Nothing was judged yet.")
-        return
-    rows: dict[str, list[Any]] = {"judged": [tally.judged for tally in people]}
-    rows["skipped"] = [tally.skipped for tally in people]
     verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
-    rows |= {text: [tally.verdicts[name] for tally in people] for name, text in verdicts.items()}
-    rows["lost"] = [tally.lost for tally in people]
-    rows["first / second better"] = [f"{tally.first_better} / {tally.second_better}" for tally in people]
-    _say_columns("reviewer", [tally.reviewer for tally in people], rows)
-    if pairs:
-        rows = {
-            "pairs of both": [agreement.pairs for agreement in pairs],
-            "same verdict": [agreement.equal for agreement in pairs],
-        }
-        rows["Cohen's κ of it"] = [_kappa(agreement.kappa) for agreement in pairs]
-        rows["same on loss"] = [agreement.equal_losses for agreement in pairs]
-        rows["Cohen's κ of that"] = [_kappa(agreement.kappa_losses) for agreement in pairs]
-        _say_columns("reviewers", [" and ".join(agreement.reviewers) for agreement in pairs], rows)
+    tables: dict[str, list[tuple[Any, ...]]] = {
+        "Reviewers": [
+            ("reviewer", "judged", "skipped", *verdicts.values(), "lost", "first better", "second better"),
+            *((*tally[:3], *(tally.verdicts[name] for name in verdicts), *tally[4:]) for tally in people),
+        ],
+        "Agreement": [
+            ("reviewers", "pairs of both", "same verdict", "Cohen's κ of it", "same on loss", "Cohen's κ of that"),
+            *((" and ".join(pair.reviewers), *map(_figure, pair[1:])) for pair in pairs),
+        ],
+    }
+    document: dict[str, Any] = {"ask": reviews.terms.ask, "rate": reviews.terms.rate}
+    document |= {"reviewers": [tally._asdict() for tally in people], "agreement": [pair._asdict() for pair in pairs]}
+    columns = {title: [tuple(map(str, row)) for row in rows] for title, rows in tables.items() if len(rows) > 1}
+    filled = tuple([Table(title, head, tuple(rows)) for title, (head, *rows) in columns.items()])
+    return Report((f"{counted(len(people), 'reviewer')}.",), filled, document)
 
 
-def _kappa(kappa: float | None) -> str:
-    return "undefined" if kappa is None else f"{kappa:.2f}"
-
-
-_WIDE = 10_000
-
-
-def _say_columns(head: str, names: Sequence[str], rows: Mapping[str, Sequence[Any]]) -> None:
-    """Print a table with a column for each name, as wide as it is: nothing is cut."""
-    cells = [[Text(spelled(str(cell))) for cell in (name, *row)] for name, row in rows.items()]
-    console().print(table([head, *map(spelled, names)], cells), width=_WIDE, crop=False)
+def _figure(value: object) -> str:
+    return "undefined" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)
