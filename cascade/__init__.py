@@ -29,7 +29,6 @@ if TYPE_CHECKING:
     from cascade.api.fitting import fit
     from cascade.api.logs import open_log
     from cascade.api.onboarding import onboard
-    from cascade.api.policies import Policy
     from cascade.api.study import compare, prove
     from cascade.api.verifying import verify
     from cascade.chat import ChatRequest
@@ -50,6 +49,7 @@ if TYPE_CHECKING:
     from cascade.fitting.fit import FitSettings
     from cascade.money import Price, PriceTable, Usage
     from cascade.orchestrator import Orchestrator
+    from cascade.policies.directory import PolicyDirectory
     from cascade.providers.fake import FakeProvider
     from cascade.types import Answer, Candidate, Question, Step, TextDelta
 
@@ -59,7 +59,6 @@ _HOMES = {
     "api.fitting": "fit",
     "api.logs": "open_log",
     "api.onboarding": "onboard",
-    "api.policies": "Policy",
     "api.study": "compare prove",
     "api.verifying": "verify",
     "chat": "ChatRequest",
@@ -71,6 +70,7 @@ _HOMES = {
     "fitting.fit": "FitSettings",
     "money": "Price PriceTable Usage",
     "orchestrator": "Orchestrator",
+    "policies.directory": "PolicyDirectory",
     "providers.fake": "FakeProvider",
     "types": "Answer Candidate Question Step TextDelta",
 }
@@ -91,7 +91,7 @@ __all__ = [
     "ModelFileError",
     "NotCertifiedError",
     "Orchestrator",
-    "Policy",
+    "PolicyDirectory",
     "Price",
     "PriceTable",
     "Promise",

@@ -20,7 +20,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found.save(f"{folder}/policy")
         print(cascade.verify(f"{folder}/policy", log))
-        print(cascade.Policy.load(f"{folder}/policy"))
+        for certificate in cascade.PolicyDirectory.read(f"{folder}/policy").certificates.values():
+            print(certificate.statement())
 
 
 if __name__ == "__main__":

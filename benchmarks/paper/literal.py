@@ -28,10 +28,10 @@ from torch import Tensor
 
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import (
-    Actions,
     Networks,
     NetworkSettings,
     Outcomes,
+    StepActions,
     brought,
     log_policy,
     served_sets,
@@ -203,7 +203,7 @@ class Printed:
     def __init__(self, log: Log, promise: Promise, start: Networks, *, corrected: bool, seed: int) -> None:
         inputs = start.scaling.inputs(log, start.features)[0]
         self.outcomes, self.limit = Outcomes.of(log, promise, inputs), promise.risk
-        self.allowed = torch.from_numpy(Actions.of(log).allowed(keeps_all=False))
+        self.allowed = torch.from_numpy(StepActions.of(log).allowed(keeps_all=False))
         sizes = inputs.shape[2], 64, 64, 64
         self.net, self.critic = network((*sizes, self.allowed.shape[1]), seed), network((*sizes, 2), seed + 1)
         self.adam = torch.optim.Adam(self.critic.parameters(), CRITIC_RATE)

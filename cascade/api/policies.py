@@ -1,20 +1,16 @@
-"""Reads the policy that a command is given: a policy directory, settings, or a configuration file; and `Policy`."""
+"""Reads the policy that a command is given: a policy directory, settings, or a configuration file."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
 from os import PathLike
 from pathlib import Path
 from typing import Any, TypeAlias
 
-from cascade.api.output import Result
 from cascade.config.policies import DirectoryConfig, PolicyConfig
-from cascade.conformal.certificate import Certificate
 from cascade.errors import ConfigError, UsageError
 from cascade.files import damaged, there
 from cascade.policies.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory
-from cascade.reports.report import Report
 
 PolicyGiven: TypeAlias = str | PathLike[str] | Mapping[str, Any]
 """A policy directory, a configuration file, or a policy's settings, as YAML in braces or as a mapping."""
@@ -59,36 +55,3 @@ def read_directory(path: Path) -> PolicyDirectory:
         make = "cascade fit LOG --promise agreement --confidence 0.9"
         raise UsageError(f"{path} is not a policy directory: it has no {POLICY_FILE}. Make one with: {make} -o {path}")
     return PolicyDirectory.read(path)
-
-
-@dataclass(frozen=True, slots=True)
-class Policy(Result):
-    """A policy directory: a policy with its certificates, as `fit` wrote it."""
-
-    directory: PolicyDirectory
-
-    @classmethod
-    def load(cls, directory: str | Path) -> Policy:
-        """Read a policy directory. Raises as `read_directory`."""
-        return cls(read_directory(Path(directory)))
-
-    def save(self, directory: str | Path) -> None:
-        """Write the policy directory byte for byte as it was read.
-
-        Raises:
-            UsageError: it cannot be written.
-        """
-        self.directory.write(Path(directory))
-
-    @property
-    def certificates(self) -> tuple[Certificate, ...]:
-        """The certificates: one for all requests, or one for each segment or level; empty if there are none."""
-        return tuple(self.directory.certificates.values())
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """Its kind, and what each certificate states."""
-        statements = [certificate.statement() for certificate in self.certificates] or ["It has no certificate."]
-        lines = f"policy: {self.directory.policy.kind}", *statements
-        certificates = [certificate.document for certificate in self.certificates]
-        return (Report(lines, document={"kind": self.directory.policy.kind, "certificates": certificates}),)

@@ -173,7 +173,7 @@ def needed_without_loss(alpha: float, delta: float) -> int:
     return near if _at_most(0, near, as_written(alpha), as_written(delta)) else near + 1
 
 
-class _Interval(NamedTuple):
+class _Bounds(NamedTuple):
     """Bounds on a probability."""
 
     lowest: float
@@ -216,21 +216,21 @@ def _law(n: int, p: Fraction) -> _Law:
     return _Law(n, first, np.cumsum(terms), dropped, 6 * terms.size * 2.0**-53)
 
 
-def _float_tail(law: _Law, count: int) -> _Interval:
+def _float_tail(law: _Law, count: int) -> _Bounds:
     """Return bounds on Pr[X ≤ count], 0 ≤ count < n."""
     index = min(count - law.first, law.below.size - 1)
     below = float(law.below[index]) if index >= 0 else 0.0
     total = float(law.below[-1])
     highest = (below * (1 + law.error) + law.dropped) / (total * (1 - law.error))
     lowest = max(0.0, below * (1 - law.error) - law.dropped) / (total * (1 + law.error) + law.dropped)
-    return _Interval(lowest * (1 - law.error), min(1.0, highest * (1 + law.error)))
+    return _Bounds(lowest * (1 - law.error), min(1.0, highest * (1 + law.error)))
 
 
-def _tail(count: int, n: int, p: Fraction) -> _Interval:
+def _tail(count: int, n: int, p: Fraction) -> _Bounds:
     """Return bounds on Pr[Bin(n, p) ≤ count], count ≥ 0."""
     if count >= n or p == 0:
-        return _Interval(1.0, 1.0)
-    return _Interval(0.0, 0.0) if p == 1 else _float_tail(_law(n, p), count)
+        return _Bounds(1.0, 1.0)
+    return _Bounds(0.0, 0.0) if p == 1 else _float_tail(_law(n, p), count)
 
 
 def _at_most(count: int, n: int, p: Fraction, level: Fraction) -> bool:

@@ -36,7 +36,6 @@ class Certified:
         n: the requests that prove it.
         losses: how many of them are lost there.
         silent: how many of them are served nothing.
-        cost_nano_usd: their recorded cost.
         level: the probability, over calibrations, at which it was tested; None: on average.
     """
 
@@ -44,7 +43,6 @@ class Certified:
     n: int
     losses: Fraction
     silent: int
-    cost_nano_usd: int
     level: float | None
 
 
@@ -77,7 +75,6 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
         path.n,
         path.losses[at],
         int(path.silent[at]),
-        int(path.cost_nano_usd[at]),
         None if promise.confidence is None else level,
     )
 

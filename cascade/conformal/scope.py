@@ -36,7 +36,7 @@ LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": 
 """The signals that are counted where a plan does not give them: which tokens of the calls of a step."""
 
 
-class _Rule(NamedTuple):
+class _StepNeeds(NamedTuple):
     """The signals without which a step with some number of answers is outside the scope, and those of odd steps.
 
     `rare`: it is odd by its number of answers.
@@ -143,7 +143,7 @@ class Scope:
             odd |= rows & rule.rare
         return outside, odd
 
-    def _rule(self, step: int, answers: int) -> _Rule | None:
+    def _rule(self, step: int, answers: int) -> _StepNeeds | None:
         """Return what a step with so many answers needs; None where no request of the log had it."""
         at = self.shown[step - 1] if step <= len(self.shown) else {}
         counts = at.get(str(answers))
@@ -153,7 +153,7 @@ class Scope:
         present = {name: counts["signals"].get(name, 0) for name in self.reads}
         needed = frozenset([name for name, count in present.items() if count == of])
         common = frozenset([name for name, count in present.items() if of < 2 * count < 2 * of])
-        return _Rule(needed, frozenset() if rare else common, rare)
+        return _StepNeeds(needed, frozenset() if rare else common, rare)
 
     @cached_property
     def calibrated(self) -> tuple[int, int]:

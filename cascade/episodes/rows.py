@@ -417,7 +417,7 @@ _REFERENCES = (schema.GUIDE_ONLY, schema.LAST_ONLY)
 """The walks that can be the reference; the first of them is used."""
 
 
-class _Outcome(NamedTuple):
+class _WalkResult(NamedTuple):
     """What a baseline did on an episode: the fields of `Baseline`, and how many answers it kept."""
 
     covered: bool
@@ -468,7 +468,7 @@ def _ends_in(log: Log, way: Baseline) -> bool:
     return bool(rows.any() and equal[rows].all())
 
 
-def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, dropped: Dropped) -> _Outcome | None:
+def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, dropped: Dropped) -> _WalkResult | None:
     """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
     calls = episode.walks.get(name)
     if calls is None:
@@ -497,7 +497,7 @@ def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, drop
     return _outcome(served, every, [call.cost for call in calls], max(call.step for call in calls))
 
 
-def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> _Outcome | None:
+def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> _WalkResult | None:
     """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
 
     None if that is not recorded. A model whose reply has no answer keeps nothing.
@@ -515,11 +515,11 @@ def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> 
 
 def _outcome(
     served: Sequence[LoggedCall], every: Sequence[LoggedCall], costs: Iterable[int | None], length: int
-) -> _Outcome:
+) -> _WalkResult:
     total, right = total_of(costs), _served_right(served or every)
     size = len({answer_name(call, comparable=False) for call in served})
     covered = any(call.right is True for call in served)
-    return _Outcome(covered, right, -1 if total is None else total, length, size, len(served))
+    return _WalkResult(covered, right, -1 if total is None else total, length, size, len(served))
 
 
 def _served_right(calls: Sequence[LoggedCall]) -> float:
@@ -539,8 +539,8 @@ def _served_right(calls: Sequence[LoggedCall]) -> float:
     return math.nan if right is None else float(right)
 
 
-def _baseline(outcomes: Sequence[_Outcome | None]) -> Baseline:
-    nothing = _Outcome(False, math.nan, -1, 0, 0, 0)
+def _baseline(outcomes: Sequence[_WalkResult | None]) -> Baseline:
+    nothing = _WalkResult(False, math.nan, -1, 0, 0, 0)
     covered, right, cost, length, size, _ = zip(*[outcome or nothing for outcome in outcomes], strict=True)
     sums = (np.array(column, dtype=np.int64) for column in (cost, length, size))
     recorded = np.array([outcome is not None for outcome in outcomes], dtype=np.bool_)

@@ -77,7 +77,7 @@ def _points_proven(done: Fit) -> Mapping[str, Certified]:
     ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
     if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
         return done.certified
-    by_definition = Certified(Point(-np.inf), done.log.n, Fraction(0), 0, 0, done.level)
+    by_definition = Certified(Point(-np.inf), done.log.n, Fraction(0), 0, done.level)
     return {name: done.certified.get(name, by_definition) for name in promises(done.promise, done.settings)}
 
 

@@ -319,7 +319,7 @@ def states(nodes: Sequence[Node]) -> list[State]:
     return reached
 
 
-class _Stage(NamedTuple):
+class _StateData(NamedTuple):
     """A state's training data: what a rule reads, its centred columns, and the inverse of their penalised products."""
 
     following: State
@@ -373,7 +373,7 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
     return Learned(_backward(stages, lost, cost, 2.0**high)[0], right)
 
 
-def _stage(log: Log, state: State, following: State, signals: Sequence[str] | None, most: int) -> _Stage:
+def _stage(log: Log, state: State, following: State, signals: Sequence[str] | None, most: int) -> _StateData:
     features = offered(log, state, most)
     if signals is not None:
         features = tuple([f"{name}@{state[-1]}" for name in signals]) if state else ()
@@ -383,7 +383,7 @@ def _stage(log: Log, state: State, following: State, signals: Sequence[str] | No
     means = columns.mean(axis=0)
     columns = columns - means
     penalty = PENALTY * columns.shape[1] * np.eye(columns.shape[1])
-    return _Stage(
+    return _StateData(
         following, features, ranks, means, columns, np.linalg.inv(np.einsum("ni,nj->ij", columns, columns) + penalty)
     )
 
@@ -408,7 +408,7 @@ def _costs(log: Log) -> Floats:
 
 
 def _backward(
-    stages: Mapping[State, _Stage], lost: Mapping[State, Floats], cost: Floats, price: float
+    stages: Mapping[State, _StateData], lost: Mapping[State, Floats], cost: Floats, price: float
 ) -> tuple[tuple[Rule, ...], float]:
     """Return the rules of one price, and their mean loss on the training requests."""
     n, width = cost.shape

@@ -161,7 +161,7 @@ class Networks(Policy):
 
     def scores(self, log: Log) -> Scores:
         """Return log π of going on as doubt, and, unless all are kept, that of keeping each answer."""
-        logs, actions = self.log_probabilities(log), Actions.of(log)
+        logs, actions = self.log_probabilities(log), StepActions.of(log)
         doubt = np.full(log.answer.shape, np.nan)
         doubt[:, log.decides] = logs[:, :, -1]
         return Scores(doubt, None if self.keeps_all else logs[:, actions.step, actions.slot])
@@ -172,7 +172,7 @@ class Networks(Policy):
         +∞, take it, where a feature is unknown that never was in training.
         """
         hidden, unforeseen = self.scaling.inputs(log, self.features)
-        allowed = Actions.of(log).allowed(self.keeps_all)
+        allowed = StepActions.of(log).allowed(self.keeps_all)
         for number, (weights, biases) in enumerate(zip(self.weights, self.biases, strict=True)):
             if number:
                 hidden = hidden / (1.0 + np.abs(hidden))  # softsign
@@ -202,7 +202,7 @@ class Networks(Policy):
     @classmethod
     def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Networks:
         """Return the policy that was written."""
-        written = dict(_Written.model_validate(settings))
+        written = dict(_NetworkFile.model_validate(settings))
         layers = [(f"weights.{at}", f"biases.{at}") for at in range((len(tensors) - len(Scaling._fields)) // 2)]
         if {*tensors} != {*Scaling._fields, *(name for layer in layers for name in layer)} or len(layers) < 2:
             raise ValueError(f"tensors: there must be {', '.join(Scaling._fields)}, and weights and biases of layers")
@@ -224,7 +224,7 @@ class Networks(Policy):
         return cls(**written, scaling=scaling, **dict(zip(("weights", "biases"), arrays, strict=True)))
 
 
-class _Written(BaseModel):
+class _NetworkFile(BaseModel):
     """What `policy.json` has of a network."""
 
     model_config = ConfigDict(extra="forbid")
@@ -264,14 +264,14 @@ def _named(features: tuple[str, ...], newest: int) -> tuple[list[int], list[str]
     return columns, [names[at] for at in columns]
 
 
-class Actions(NamedTuple):
+class StepActions(NamedTuple):
     """The actions of a plan: each node's step, from 0 without gaps, and its place in the step; int64 (T,)."""
 
     step: Ints
     slot: Ints
 
     @classmethod
-    def of(cls, log: Log) -> Actions:
+    def of(cls, log: Log) -> StepActions:
         """Return the actions of a log's plan."""
         _, first, step = np.unique(log.steps, return_index=True, return_inverse=True)
         return cls(step, np.arange(log.width) - first[step])
@@ -336,7 +336,7 @@ class Outcomes(NamedTuple):
         """
         import torch
 
-        actions, bought, rules = Actions.of(log), log.bought[:, log.decides], promise.rules
+        actions, bought, rules = StepActions.of(log), log.bought[:, log.decides], promise.rules
         answered, counts = np.ones((*bought.shape, 1), dtype=np.bool_), np.ones(log.n, dtype=np.bool_)
         if rules.of_set:
             right = actions.spread(log.right == 1)
@@ -472,7 +472,7 @@ class _Run:
 
         self.keeps_all, self.joint, self.moves = not promise.rules.of_set, method == "ccpo", method in _MOVES
         self.outcomes, self.use, self.seed = Outcomes.of(log, promise, inputs, use.device), use, seed
-        self.allowed = torch.from_numpy(Actions.of(log).allowed(self.keeps_all)).to(use.device)
+        self.allowed = torch.from_numpy(StepActions.of(log).allowed(self.keeps_all)).to(use.device)
         actions = self.allowed.shape[1]
         self.net = _network((inputs.shape[2], *use.layers, actions), seed).to(use.device)
         self.adam = torch.optim.Adam(self.net.parameters(), use.learning_rate)

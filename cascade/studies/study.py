@@ -219,7 +219,7 @@ def study(
     alone_way, every = Fixed("reference alone", Alone()), Fixed("every call", Depth())
     reference: Way = every if requests.reference is None else alone_way
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
-    tallies = {way.name: _Tally() for way in playing}
+    tallies = {way.name: _WayFigures() for way in playing}
     bounds, sides = list[float](), (0, 0)
     for number, fits in enumerate(_sides(requests, splits, seed)):
         here, rest = requests.take(fits), requests.take(~fits)
@@ -261,7 +261,7 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
 
 
 @dataclass(slots=True)
-class _Tally:
+class _WayFigures:
     """The figures of one way, a value for each split; NaN: unknown."""
 
     share: list[float] = field(default_factory=list)

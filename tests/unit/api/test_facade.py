@@ -47,10 +47,10 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: 
     assert found.ok
     assert found.failed == ()
     assert str(saved) != str(fitted)
-    held = cascade.Policy.load(tmp_path / "policy")
-    assert held.certificates == fitted.certificates
-    held.save(tmp_path / "copy")
-    assert cascade.Policy.load(tmp_path / "copy").certificates == held.certificates
+    held = cascade.PolicyDirectory.read(tmp_path / "policy")
+    assert tuple(held.certificates.values()) == fitted.certificates
+    held.write(tmp_path / "copy")
+    assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == held.certificates
 
 
 def test_a_fit_is_what_the_command_prints(fitted: Any, cli: Any) -> None:

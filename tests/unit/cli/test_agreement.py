@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade import Policy
+from cascade import PolicyDirectory
 from cascade.logs.files import read_rows, write_rows
 from unit.episodes.test_reading import row
 
@@ -43,7 +43,7 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     ran = cli("fit", path, *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "agreement with large" in plain(ran)
-    (one,) = Policy.load(tmp_path / "policy").certificates
+    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
     assert (one.promise.kind, one.reference, one.comparator) == ("agreement", "large", "text")
     assert cli("verify", "policy", path).code == 0
     kept = cli("verify", "policy", log(tmp_path / "kept.jsonl", 200, first=1_000))
@@ -73,7 +73,7 @@ def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli: 
     path = log(tmp_path / "log.jsonl", 200, labels=True)
     for options in (("--reference", "guide"), ("--reference", "large"), ()):
         assert cli("fit", path, "-o", "policy", "--force", *AGREED, *options).code == 0
-        (one,) = Policy.load(tmp_path / "policy").certificates
+        (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
         assert one.reference == "large"
 
 
@@ -96,7 +96,7 @@ def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) ->
     write_rows(tmp_path / "many.jsonl", rows)
     ran = cli("fit", "many.jsonl", "-o", "policy", "--models", "small,middle", *AGREED)
     assert ran.code == 0, ran.err
-    (one,) = Policy.load(tmp_path / "policy").certificates
+    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
     assert one.reference == "middle"
     assert cli("verify", "policy", "many.jsonl", "--models", "small,middle").code == 0
     wrong = cli("fit", "many.jsonl", "-o", "other", "--models", "smal,large", *AGREED)

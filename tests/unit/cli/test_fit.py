@@ -10,9 +10,8 @@ from typing import Any
 import pytest
 
 import cascade
-from cascade import FitSettings, Policy, Promise
+from cascade import FitSettings, PolicyDirectory, Promise
 from cascade.fitting.attempts import place_of
-from cascade.policies.directory import PolicyDirectory
 from unit.cli.certified import LADDER_POLICY, ladder_log
 from unit.cli.conftest import Ran
 
@@ -138,7 +137,7 @@ def test_python_and_the_command_write_the_same(cli: Cli, written: Callable[..., 
     log = written(ladder_log(300))
     done = cascade.fit(log, Promise("regret", 0.1, 0.9), FitSettings(seed=3), output=tmp_path / "ours")
     assert cli("fit", log, *REGRET, "--seed", "3", "-o", "theirs").code == 0
-    ours, theirs = Policy.load(tmp_path / "ours"), Policy.load("theirs")
-    assert ours.certificates == theirs.certificates == done.certificates
+    ours, theirs = PolicyDirectory.read(tmp_path / "ours"), PolicyDirectory.read("theirs")
+    assert ours.certificates == theirs.certificates == done.directory.certificates
     for name in ("policy.json", "certificate.json"):
         assert (tmp_path / "ours" / name).read_bytes() == Path("theirs", name).read_bytes()

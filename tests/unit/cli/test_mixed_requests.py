@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade import Policy
+from cascade import PolicyDirectory
 from cascade.chat import ChatRequest, output_text
 from cascade.config import load
 from cascade.episodes.reading import labelled_by_reference
@@ -101,7 +101,7 @@ def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli
     ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "comparator request" in " ".join(ran.err.split())
-    (one,) = Policy.load(tmp_path / "policy").certificates
+    (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
     assert (one.promise.kind, one.comparator) == ("agreement", "request")
     assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from golden.recipes import log_of
 
-from cascade import Policy, registry
+from cascade import PolicyDirectory, registry
 from cascade.conformal import promise
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
@@ -58,7 +58,7 @@ def test_it_is_proven_compared_fitted_and_verified(cli: Cli, kind: str) -> None:
         assert f'"{kind}"' in ran.out
     ran = cli("fit", LOG, "--promise", kind, *ASKED, "-o", "policy")
     assert ran.code == 0, ran.err
-    (certificate,) = Policy.load("policy").certificates
+    (certificate,) = PolicyDirectory.read("policy").certificates.values()
     assert certificate.promise == Promise(kind, 0.3, 0.8)
     assert cli("verify", "policy", LOG).code == 0
 

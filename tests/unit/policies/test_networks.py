@@ -24,10 +24,10 @@ from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.directory import PolicyDirectory  # noqa: E402
 from cascade.policies.networks import (  # noqa: E402
     METHODS,
-    Actions,
     Networks,
     NetworkSettings,
     Outcomes,
+    StepActions,
     brought,
     log_policy,
     served_sets,
@@ -67,7 +67,7 @@ def outcomes_of(log: Log, promise: Promise = COVERAGE) -> Outcomes:
 
 def logs_of(log: Log, promise: Promise = COVERAGE, seed: int = 0, scale: float = 1.0) -> Any:
     """Return log π at random, (n, S, k)."""
-    allowed = Actions.of(log).allowed(not promise.rules.of_set)
+    allowed = StepActions.of(log).allowed(not promise.rules.of_set)
     logits = np.random.default_rng(seed).normal(size=(log.n, *allowed.shape)) * scale
     return log_policy(torch.from_numpy(logits), torch.from_numpy(allowed))
 
@@ -121,7 +121,7 @@ def test_one_action_a_step_costs_and_loses_what_its_paths_do(promise: Promise) -
 @each("kappa", [None, 0.25])
 def test_gradients_are_those_of_differences(promise: Promise, kappa: float | None) -> None:
     log, keeps_all = log_of(4), not promise.rules.of_set
-    outcomes, allowed = outcomes_of(log, promise), torch.from_numpy(Actions.of(log).allowed(keeps_all))
+    outcomes, allowed = outcomes_of(log, promise), torch.from_numpy(StepActions.of(log).allowed(keeps_all))
     logits = torch.from_numpy(np.random.default_rng(2).normal(size=(4, *allowed.shape))).requires_grad_()
 
     def objective(given: Any) -> Any:
@@ -139,7 +139,7 @@ def test_no_logit_makes_a_gradient_anything_but_a_number(width: float, kappa: fl
     log = log_of(len(logits), 2, 2)
     given = logits.clone().requires_grad_()
     soft = soft_sets(
-        log_policy(given, torch.from_numpy(Actions.of(log).allowed(False))), outcomes_of(log), kappa, width
+        log_policy(given, torch.from_numpy(StepActions.of(log).allowed(False))), outcomes_of(log), kappa, width
     )
     total = torch.stack(brought(soft, outcomes_of(log), counted=False)).sum()
     (gradient,) = torch.autograd.grad(total, given)
@@ -156,7 +156,7 @@ def test_what_training_counts_at_a_threshold_is_what_is_served(
     """On complete records; also where requests end early, and where steps lack some answers, or all."""
     log = log_of(80, steps, places)
     log = replace(log, complete=np.ones(log.n, dtype=np.bool_))
-    outcomes, logs, actions = outcomes_of(log, promise), logs_of(log, promise, scale=2.0), Actions.of(log)
+    outcomes, logs, actions = outcomes_of(log, promise), logs_of(log, promise, scale=2.0), StepActions.of(log)
     paid = np.add.reduceat(log.cost_nano_usd, np.flatnonzero(np.append(True, np.diff(log.steps))), axis=1)
     outcomes = outcomes._replace(cost=torch.from_numpy(paid.astype(float)))
     keeps_all = not promise.rules.of_set
@@ -287,7 +287,7 @@ def test_served_probabilities_are_the_trained_ones() -> None:
     for number, (weights, biases) in enumerate(zip(POLICY.weights, POLICY.biases, strict=True)):
         hidden = torch.nn.functional.softsign(hidden) if number else hidden
         hidden = torch.nn.functional.linear(hidden, torch.from_numpy(weights), torch.from_numpy(biases))
-    wanted = log_policy(hidden, torch.from_numpy(Actions.of(log).allowed(False)))
+    wanted = log_policy(hidden, torch.from_numpy(StepActions.of(log).allowed(False)))
     there = log.bought[:, log.decides]
     assert np.allclose(logs[there], wanted.clamp(min=-(2.0**20)).numpy()[there], rtol=0, atol=2.0**-17)
 
