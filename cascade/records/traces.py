@@ -47,12 +47,19 @@ class Store:
         self.address = database.address
 
     @classmethod
-    def open(cls, url: str | Address, read_only: bool = False, *, durability: Durability = "group") -> Store:
+    def open(
+        cls,
+        url: str | Address,
+        read_only: bool = False,
+        *,
+        durability: Durability = "group",
+        limit_s: float | None = None,
+    ) -> Store:
         """Open a store; create its file and tables unless it is only read. Takes and raises as `Database`.
 
         Example: `Store.open("sqlite:///cascade.db", read_only=True)`
         """
-        return cls(Database(url, read_only=read_only, durability=durability))
+        return cls(Database(url, read_only=read_only, durability=durability, limit_s=limit_s))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows in one transaction; return how many are new. When it returns, they are committed.

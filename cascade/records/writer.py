@@ -45,6 +45,8 @@ MAX_ANSWERS = 10_000
 MAX_CHARS = 64_000_000
 """The limit of the queue, so that a store that does not respond does not fill the memory."""
 RETRY_S = 1.0
+COMMIT_S = 10.0
+"""How long one commit may take, so that a server that hangs is said to fail."""
 WAIT_S = 30.0
 """The longest time that an ask waits for its commit, if it waits at all."""
 EXIT_S = 30.0
@@ -376,7 +378,7 @@ class _Queue:
         try:
             rows = [row for entry in group for row in entry.make()]
             if self._store is None:
-                self._store = _load().open(self._address, durability=self._durability)
+                self._store = _load().open(self._address, durability=self._durability, limit_s=COMMIT_S)
             self._store.append(rows)
         except UnfitRowsError as error:
             return error

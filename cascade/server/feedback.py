@@ -18,6 +18,7 @@ from starlette.datastructures import Headers
 from cascade.config import traces_url
 from cascade.config.schema import ServerConfig
 from cascade.orchestrator import Orchestrator
+from cascade.records.database import LIMIT_S
 from cascade.records.traces import Store
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
@@ -131,12 +132,11 @@ class FeedbackEndpoint:
         """Keep feedback; return the model whose answer it is about. Raises _NoTraceError if there is no trace."""
         row = {**said._asdict(), "episode_id": said.trace_id, "reviewer": reviewer}
         del row["trace_id"]
-        with Store.open(url) as store:
-            written = bool(store.models_of(said.trace_id))
-        if not written:  # wait only for a trace that does not exist yet
-            self._orchestrator.runtime.flush_traces(_FLUSH_S)
-        with Store.open(url) as store:
+        with Store.open(url, limit_s=LIMIT_S) as store:
             models = store.models_of(said.trace_id)
+            if not models:  # wait only for a trace that does not exist yet
+                self._orchestrator.runtime.flush_traces(_FLUSH_S)
+                models = store.models_of(said.trace_id)
             if not models:
                 raise _NoTraceError
             if said.better is not None and said.better not in {*models, *_NEITHER}:

@@ -334,6 +334,21 @@ def test_f53_what_the_system_refuses_for_a_while_is_written_later(
     assert problem is None or type(error).__name__ in problem
 
 
+def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    psycopg = pytest.importorskip("psycopg")
+    monkeypatch.setattr(writer_module, "COMMIT_S", 0.2)
+    with postgres_url() as url, wired(url) as cascade:
+        cascade.ask("before")
+        assert writer(cascade).flush()
+        with psycopg.connect(url) as other:
+            other.execute("LOCK TABLE episodes IN ACCESS EXCLUSIVE MODE")
+            assert cascade.ask("meanwhile").text == "Danube"
+            until(lambda: writer(cascade).problem is not None)
+        assert writer(cascade).flush(PATIENCE_S)
+        assert (writer(cascade).problem, writer(cascade).counts.lost) == (None, 0)
+        assert {one["question"] for one in rows_in(url)} == {"before", "meanwhile"}
+
+
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
 def test_f53_a_thread_that_ended_is_started_again_and_its_answers_are_counted_as_lost(
     file_url: str, monkeypatch: pytest.MonkeyPatch

@@ -22,6 +22,8 @@ from cascade.review.reviews import Reviews, ReviewStore, place_shown, reviews_at
 from cascade.review.session import MOVES, Room, Session
 from cascade.server.refusals import Refused
 
+_LIMIT_S = 10.0
+"""How long a page waits for the traces."""
 _STALE_S = 60.0
 """Seconds after which a log is read again when a page is opened."""
 
@@ -120,7 +122,7 @@ class Desk:
 def _refuse_unaudited(url: str) -> None:
     """Refuse traces without audits. Raises UsageError, with advice."""
     try:
-        with Store.open(url, read_only=True) as store:
+        with Store.open(url, read_only=True, limit_s=_LIMIT_S) as store:
             audited = store.count({"split": "audit"})
     except UsageError:  # there are no traces yet
         audited = 0

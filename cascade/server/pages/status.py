@@ -25,6 +25,8 @@ DAYS = 30
 """The page shows the requests of so many days."""
 MOST_CALLS = 20_000
 """The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
+_LIMIT_S = 10.0
+"""How long a page waits for the traces."""
 _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""
 _EXAMPLE = """curl http://{host}:{port}/v1/chat/completions -H "Content-Type: application/json" \\
@@ -147,7 +149,7 @@ def _requests(
     if url is None:
         return [], None
     try:
-        store = Store.open(url, read_only=True)
+        store = Store.open(url, read_only=True, limit_s=_LIMIT_S)
     except UsageError:  # there is none yet
         return [], None
     with store:
