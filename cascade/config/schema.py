@@ -259,7 +259,7 @@ class ServerKeyConfig(Section):
 
 
 class ReviewConfig(Section):
-    """The review page `/ui/review`. By default people judge the audits in the traces, into a file beside them."""
+    """The review page `/ui/review`. By default people judge the audits in the traces, and their store keeps it."""
 
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)

@@ -47,7 +47,7 @@ class InService(NamedTuple):
         expires: the last day, ISO 8601.
         problems: the reasons why it does not hold here today.
         audits, missed: how many audits were counted, and how many were missed.
-        alpha: the promised share; None if the promise is not about a share of requests.
+        risk: the promised share.
         e_value: the evidence against it; None if no audit watches it.
         alarm_at: the evidence at which the alarm is raised.
     """
@@ -60,7 +60,7 @@ class InService(NamedTuple):
     problems: tuple[str, ...]
     audits: int
     missed: int
-    alpha: float | None
+    risk: float
     e_value: float | None
     alarm_at: float | None
 
