@@ -29,7 +29,7 @@ from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.simple import drawn_number
-from cascade.serving.made_for import void_reasons, watch_problems
+from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
 from cascade.serving.plan import RunPlan, no_level, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
@@ -52,6 +52,7 @@ class CertifiedPolicy:
         certificates: its certificates: one, or one for each segment.
         monitors: the audit results so far, shared with the other levels.
         level: the name of its level, if the policy has levels.
+        own_risk: whether it keeps its own risk: that of the section `guarantee` is the default level's.
         today: returns today's date.
 
     Raises:
@@ -68,6 +69,7 @@ class CertifiedPolicy:
         monitors: CertificateMonitors,
         *,
         level: str | None = None,
+        own_risk: bool = False,
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
@@ -84,10 +86,18 @@ class CertifiedPolicy:
         self._each: Mapping[str | None, Certificate] = {each.segment: each for each in certificates}
         self.certificates = tuple(self._each.values())
         """The certificates in service: one, or one per segment."""
-        if problems := list(watch_problems(self._wanted, self.certificates)):
-            raise ConfigError(problems)
+        unshown = dict.fromkeys(each.promise.kind for each in self.certificates if not each.promise.rules.monitored)
+        watched = [setting for setting in ("audit", "monitor") if setting in self._wanted.model_fields_set]
+        if unshown and watched:
+            raise ConfigError(
+                f"guarantee.{setting}: a single answer shows nothing about {kind}"
+                for setting in watched
+                for kind in unshown
+            )
         templates = self._strategy.prompts  # the prompts in service, not those now on the disk
-        self._voided = {each.id: tuple(void_reasons(config, each, templates)) for each in self.certificates}
+        self._voided = {
+            each.id: tuple(void_reasons(config, each, templates, own_risk=own_risk)) for each in self.certificates
+        }
         insists = self._wanted.required or self._to_guide
         self._scopes = {
             each.id: Scope.of(each.made_for, policy.reads, withholds=each.bar > float("-inf"), insists=insists)
@@ -368,24 +378,13 @@ def in_service(
             )
     for level in read.levels or [""]:
         certificates = [read.certificates[level]] if level else read.certificates.values()
-        live, own = serving_of(config, read, level or None), _of_level(config, read, level)
+        live, other = serving_of(config, read, level or None), level not in ("", read.default_level)
         try:
             by_level[level] = CertifiedPolicy(
-                own, strategy, live, certificates, monitors, level=level or None, today=today
+                config, strategy, live, certificates, monitors, level=level or None, own_risk=other, today=today
             )
         except NotCertifiedError as error:
             raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
     monitors.share(read.certificates.values())  # none of them was refused
     default = by_level[read.default_level or next(iter(by_level))]
     return ServingState(default, strategy, monitors, read.levels, by_level)
-
-
-def _of_level(config: CascadeConfig, read: PolicyDirectory, level: str) -> CascadeConfig:
-    """Return the configuration for one level.
-
-    The risk of the section `guarantee` applies to the default level; the other levels have their own.
-    """
-    wanted = config.guarantee
-    if level in ("", read.default_level) or wanted is None or wanted.risk is None:
-        return config
-    return config.model_copy(update={"guarantee": wanted.model_copy(update={"risk": read.levels[level]})})

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import asdict
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
@@ -21,7 +21,7 @@ from cascade.safety import read_bounded, redact
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.config.schema import GuaranteeConfig, ModelConfig
+    from cascade.config.schema import ModelConfig
     from cascade.plans.prompts import Prompts
 
 _MOST_FILE_BYTES = 16 << 20
@@ -69,15 +69,13 @@ def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[st
     """
     agents = {entry.agent for entry in used if entry.agent is not None}
     files = {**config.strategy.own_files, **{f"the agent {agent}": AGENTS.file(agent) for agent in agents}}
-    return {what: _file_digest(path) for what, path in sorted(files.items())}
-
-
-def _file_digest(path: Path | None) -> str | None:
-    try:
-        data = None if path is None else read_bounded(path, _MOST_FILE_BYTES)
-    except OSError:
-        return None
-    return None if data is None else hashlib.sha256(data).hexdigest()
+    digests = dict[str, str | None]()
+    for name, path in sorted(files.items()):
+        data = None
+        with suppress(OSError):
+            data = None if path is None else read_bounded(path, _MOST_FILE_BYTES)
+        digests[name] = None if data is None else hashlib.sha256(data).hexdigest()
+    return digests
 
 
 def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | None] | None:
@@ -119,10 +117,12 @@ def refuse_other_cascade(name: str, logged: MadeFor, configured: MadeFor) -> Non
         raise UsageError(". ".join(filter(None, [f"{name} is of another cascade: {'; '.join(changed)}", advice])))
 
 
-def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Prompts | None = None) -> Iterator[str]:
+def void_reasons(
+    config: CascadeConfig, certificate: Certificate, templates: Prompts | None, *, own_risk: bool = False
+) -> Iterator[str]:
     """Yield why a certificate does not hold with a configuration, or promises less than the configuration wants.
 
-    `templates` are the prompts in service; by default those that the configuration names, as they are on the disk.
+    `templates` are the prompts in service, as for `made_for`; `own_risk`: no other risk than its own is wanted.
     """
     yield from differences(certificate.made_for, made_for(config, templates))
     has, wanted = certificate.promise, config.guarantee
@@ -132,12 +132,5 @@ def void_reasons(config: CascadeConfig, certificate: Certificate, templates: Pro
         yield f"it promises {has.kind}, and {wanted.promise} is wanted"
         return
     confidence = has.confidence if wanted.confidence is None else wanted.confidence
-    yield from certificate.shortfalls(Promise(has.kind, wanted.risk or has.risk, confidence, has.rate))
-
-
-def watch_problems(wanted: GuaranteeConfig, certificates: Iterable[Certificate]) -> Iterator[str]:
-    """Yield why the audits or monitor of a configuration cannot work with these certificates."""
-    unshown = dict.fromkeys(each.promise.kind for each in certificates if not each.promise.rules.monitored)
-    for setting in ("audit", "monitor"):
-        if setting in wanted.model_fields_set:
-            yield from (f"guarantee.{setting}: a single answer shows nothing about {kind}" for kind in unshown)
+    risk = has.risk if own_risk or wanted.risk is None else wanted.risk
+    yield from certificate.shortfalls(Promise(has.kind, risk, confidence, has.rate))

@@ -2,7 +2,6 @@
 
 An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
 kept when the policy in service is replaced, so that a certificate that comes back does not start with a clean record.
-Misses are defined as in calibration on a log (`conformal.split`, `conformal.served`). Unknown results count as misses.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
-from cascade.conformal.promise import Coverage
+from cascade.conformal.promise import Coverage, Kind
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.opening import stored
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
@@ -199,6 +199,16 @@ def certified_policy(config: CascadeConfig, folder: str, **more: Any) -> Certifi
     monitors.share(read.certificates.values())
     live = serving_of(config, read)
     return CertifiedPolicy(config, build_strategy(config), live, read.certificates.values(), monitors, **more)
+
+
+def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = directory(tmp_path, certificate(made_for=fingerprint()))
+    monkeypatch.setattr(Kind, "monitored", False)
+    with pytest.raises(ConfigError) as caught:
+        made(folder, guarantee=ALWAYS)
+    assert len(caught.value.problems) == 1
 
 
 def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
