@@ -1,4 +1,4 @@
-"""Results of the public functions (`Result`), their notices (`Tell`), and how text and tables are displayed.
+"""Results of the public functions (`Result`), their notices (`Tell`), and how text is displayed.
 
 No text from a log, a model or a file can control a terminal. All output passes through `shown`: consoles, JSON and log
 lines. `plain` is for text inside markup.
@@ -10,13 +10,11 @@ import html
 import logging
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from decimal import Decimal
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from rich.console import Console, ConsoleOptions, RenderableType
 from rich.markup import escape
-from rich.segment import Segment
 
 from cascade.errors import CascadeError
 
@@ -42,15 +40,6 @@ def spelled(text: str) -> str:
     'a\\u001b[31mb'
     """
     return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
-
-
-class SafeConsole(Console):
-    """A console that strips control codes from texts; its own colours and cursor movements are other segments."""
-
-    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
-        """Yield the output of a renderable, its texts passed through `shown`."""
-        for segment in super().render(renderable, options):
-            yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
 
 def plain(text: str) -> str:

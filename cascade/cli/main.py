@@ -10,22 +10,32 @@ import json
 import logging
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
-from rich.console import Console
+from rich.console import Console, ConsoleOptions, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.segment import Segment
 from typer.core import TyperGroup
 
 from cascade._names import __version__
-from cascade.api.output import SafeConsole, plain, shown, spelled
+from cascade.api.output import plain, shown, spelled
 from cascade.errors import CascadeError
 
 if TYPE_CHECKING:
     from cascade.api.output import Result
+
+
+class SafeConsole(Console):
+    """A console that strips control codes from texts; its own colours and cursor movements are other segments."""
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Yield the output of a renderable, its texts passed through `shown`."""
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else Segment(shown(segment.text), segment.style)
 
 
 class LogFormatter(logging.Formatter):
