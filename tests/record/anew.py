@@ -149,7 +149,8 @@ def figures(case: Case, part: Walks, points: tuple[Point, ...]) -> list[Any]:
     width, places = log.width, log.width // (int(log.steps[-1]) + 1)
     length = (part.stop(kappa) + 1) // places
     known = bool((case.log.cost_nano_usd >= 0).all())
-    head = [part.log.n, kappa.hex(), int(certified.losses), certified.cost_nano_usd if known else None]
+    cost = int(path.cost_nano_usd[path.points.index(certified.point)]) if known else None
+    head = [part.log.n, kappa.hex(), int(certified.losses), cost]
     head += [np.bincount(length, minlength=width // places + 1)[1:].tolist(), digest(length.tolist())]
     kept = reaches(part.keep, kappa) & log.answers
     if rules.of_set:
