@@ -123,7 +123,9 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             told = [(await client.post("/v1/feedback", json=body)).json() for _ in range(2)]
             counted.append([(one["counted"], one["reason"]) for one in told])
         assert served.service is not None
-        (monitor,) = served.service.default.monitors.values()
+        ((issued, _),) = served.service.holding
+        monitor = served.service.monitors.of(issued).monitor
+        assert monitor is not None
         assert (monitor.audits, monitor.misses) == (2, 1)
     again = (False, "the answer was not audited here, or was counted before")
     assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]
