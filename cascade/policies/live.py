@@ -19,10 +19,8 @@ import numpy as np
 from cascade.conformal.path import Point
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
-from cascade.identity import identity
 from cascade.matching.requests import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.features import asked_numbers
 from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala
 from cascade.table import Floats, Log, Node
@@ -74,6 +72,9 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
     name, features = "", dict[str, Floats]()
     if columns is None or REQUEST in columns:
+        from cascade.identity import identity  # loaded only for a policy that reads the request
+        from cascade.policies.features import asked_numbers
+
         name = identity(question.text, question.context)
         about = asked_numbers(question.text, question.context, question.chat)
         features = {feature: np.array([value]) for feature, value in about.items()}

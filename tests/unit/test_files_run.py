@@ -25,7 +25,7 @@ provider: fake
 """
 FIT = ("fit", "demo-ladder", "--promise", "regret", "--risk", "0.2", "--confidence", "0.9", "-o", "policy")
 ASK = ("ask", "Which river runs through Vienna?")
-MOST = {FIT: 72, ASK: 66, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
+MOST = {FIT: 72, ASK: 64, ("--version",): 12, ("prices", "gpt-4o-mini"): 20, ("ask", "--help"): 30}
 
 
 def run(command: tuple[str, ...], folder: Path) -> list[str]:
