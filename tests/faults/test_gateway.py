@@ -20,7 +20,7 @@ from cascade.providers import guard, openai_http
 from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience import background, retry
+from cascade.resilience import background, halting
 from cascade.resilience.breaker import FAILURES
 from cascade.resilience.concurrency import FLOOR
 from cascade.resilience.retry import RetryPolicy
@@ -210,7 +210,7 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     given = {} if header else {"server": {"request_s": LATE_S}}
     headers = {"x-cascade-deadline-s": str(LATE_S)} if header else {}
     late = Late("large")
-    for module in (guard, retry):
+    for module in (guard, halting):
         monkeypatch.setattr(module, "time", late)
     async with orchestrator(late, **given) as served, asgi(served) as client:
         found = await ask(client, "cascade", headers)
