@@ -247,11 +247,11 @@ class Database:
 
     @property
     def journal_mode(self) -> str | None:
-        """SQLite's journal mode, "wal" or "truncate"; None for PostgreSQL."""
+        """How SQLite undoes a transaction: "wal" or "rollback", by the journal; None for PostgreSQL."""
         if self.address.path is None:
             return None
         with self.driver() as connection:
-            return str(connection.execute("PRAGMA journal_mode").fetchone()[0])
+            return "wal" if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal" else "rollback"
 
     def close(self) -> None:
         """Close the connections. May be called twice."""

@@ -54,8 +54,8 @@ EXIT_S = 30.0
 WARN_EVERY_S = 60.0
 
 
-class Counts(NamedTuple):
-    """Counts of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
+class TraceCounts(NamedTuple):
+    """TraceCounts of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
 
     accepted: int
     written: int
@@ -123,7 +123,7 @@ class TraceWriter:
         self._queue.closing = parents.closing
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> TraceCounts:
         """How many answers were accepted, written, lost, and are waiting."""
         return self._queue.counts()
 
@@ -275,10 +275,10 @@ class _Queue:
             self._lost += 1
         self._complain(reason)
 
-    def counts(self) -> Counts:
+    def counts(self) -> TraceCounts:
         with self._changed:
             waiting = self._accepted - self._written - self._lost
-            return Counts(self._accepted, self._written, self._lost, waiting, self._failures)
+            return TraceCounts(self._accepted, self._written, self._lost, waiting, self._failures)
 
     def flush(self, timeout_s: float) -> bool:
         """Wait until all entries so far are written or lost; return whether all are written."""

@@ -37,7 +37,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.records import writer as writer_module
 from cascade.records.rows import texts_of
 from cascade.records.traces import Store
-from cascade.records.writer import Counts, TraceWriter
+from cascade.records.writer import TraceCounts, TraceWriter
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
@@ -70,7 +70,7 @@ def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
         writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
         writer.record(answer_of(), {"horizon": 4, "dataset": "live"})
         assert writer.flush()
-        assert writer.counts == Counts(accepted=2, written=2, lost=0, waiting=0, failures=0)
+        assert writer.counts == TraceCounts(accepted=2, written=2, lost=0, waiting=0, failures=0)
         one, other = rows_in(store_url)
     assert uuid.UUID(one["episode_id"]).version == 7
     assert one["episode_id"] < other["episode_id"]
@@ -256,7 +256,7 @@ def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
         assert blocked.reached.wait(PATIENCE_S)
         for number in range(20):
             writer.record(answer_of(question=Question(f"number {number}")))
-        assert writer.counts == Counts(accepted=21, written=0, lost=15, waiting=6, failures=0)
+        assert writer.counts == TraceCounts(accepted=21, written=0, lost=15, waiting=6, failures=0)
         blocked.may_go.set()
         assert writer.flush()
     assert [row["question"] for row in rows_in(file_url)] == ["first", *(f"number {n}" for n in range(15, 20))]
@@ -623,7 +623,7 @@ def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(
             columns = {"no_such_column": "x"} if number == 2 else {"dataset": 7} if number == 3 else {}
             writer.record(answer_of(question=Question(f"number {number}")), columns)
         assert writer.flush() is False
-        assert writer.counts == Counts(accepted=5, written=4, lost=1, waiting=0, failures=1)
+        assert writer.counts == TraceCounts(accepted=5, written=4, lost=1, waiting=0, failures=1)
     assert [row["question"] for row in rows_in(file_url)] == [f"number {n}" for n in (0, 1, 3, 4)]
     assert "there is no column 'no_such_column'" in caplog.text
 
