@@ -16,15 +16,13 @@ from pathlib import Path
 from typing import IO, Any
 
 from cascade.errors import UsageError
-from cascade.logs.lines import json_lines, short_name, write_all, writing
+from cascade.logs.lines import json_lines, opened, short_name, write_all, writing
 from cascade.logs.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.safety import open_regular
 
-__all__ = ["OWN", "Dropped", "append_jsonl", "is_there", "read_rows", "write_rows"]
+__all__ = ["Dropped", "append_jsonl", "is_there", "replaced", "read_rows", "write_rows"]
 
-OWN = "cascade"
-"""The kind of cascade's own logs; all other kinds are names of importers."""
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -78,7 +76,7 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     path = Path(path)
     if not path.name.endswith(WRITTEN_AS):
         raise UsageError(f"{path} must end in one of {', '.join(WRITTEN_AS)}.")
-    with _replaced(path) as new:
+    with replaced(path) as new:
         if path.suffix == ".parquet":
             from cascade.logs.parquet import write_parquet
 
@@ -119,6 +117,22 @@ def looks_parquet(path: Path) -> bool:
             return file.read(len(_PARQUET)) == _PARQUET
     except OSError:
         return False  # the code that reads it reports the error
+
+
+def first_record(path: Path) -> set[str] | None:
+    """Return the names in a file's first record; empty for a table or a document, None if it has none."""
+    if looks_parquet(path):
+        from cascade.logs.parquet import names_in
+
+        return names_in(path)
+    from cascade.logs.source import has_lines, table_suffix
+
+    if table_suffix(path):
+        return set()
+    if not has_lines(path):
+        with opened(path) as file:
+            return set() if file.read(4)[:1] in {b"[", b"{", b"P"} else None
+    return next((set(value) for _, value in json_lines(path, Dropped())), None)
 
 
 def _line_rows(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
@@ -198,7 +212,7 @@ def _mend(file: IO[bytes]) -> int:
 
 
 @contextlib.contextmanager
-def _replaced(path: Path) -> Iterator[Path]:
+def replaced(path: Path) -> Iterator[Path]:
     """Yield a new file beside `path` that replaces it on success and is deleted on an error."""
     with writing(path):
         if path.is_dir():

@@ -23,11 +23,10 @@ from cascade.chat import chat_request
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.identity import question_id
-from cascade.logs.importers.chat import gold_in
-from cascade.logs.importers.sources import Record, records, table_lines, table_suffix
-from cascade.logs.importers.values import loaded, text
+from cascade.logs.chats import gold_in, loaded
 from cascade.logs.rowcheck import texts_in
 from cascade.logs.schema import Dropped
+from cascade.logs.source import Record, records, table_lines, table_suffix
 from cascade.types import Question
 
 LETTERS = string.ascii_uppercase
@@ -92,6 +91,13 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
         if dropped is not None and one.asked is not None and not one.asked.gold:
             dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if one.asked.matcher == "tool_calls" else ""), one.place)
     return _told_apart(asked)
+
+
+def text(value: Any) -> str | None:
+    """Return an id, a name or a text; None if it is empty or another kind of value."""
+    if isinstance(value, bool) or not isinstance(value, str | int | float):
+        return None
+    return str(value) or None
 
 
 def _listed(path: Path, problems: Sequence[str], count: int) -> str:

@@ -12,7 +12,7 @@ from cascade.cli.main import main
 from cascade.config import load
 from cascade.errors import ConfigError, ModelFileError, UsageError
 from cascade.logs.files import read_rows
-from cascade.logs.importers import read_log
+from cascade.logs.importing import read_log
 from cascade.logs.questions import read_questions
 from cascade.plans import prompts
 from cascade.providers.vocabulary import read_vocabulary

@@ -1,0 +1,359 @@
+"""Requests and replies of foreign logs as a chat request and a message, and the columns that follow from them.
+
+The forms read are those of OpenAI (chat, responses), Anthropic, Gemini, LangChain, OpenInference and OpenTelemetry. A
+single text of a user with a text as its answer is not kept as a chat request, but as a question and its answer.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
+
+from cascade.chat import ChatRequest, output_text, said_by, text_of
+from cascade.chat_faults import message_faults
+from cascade.conformal.scope import DRAWN
+from cascade.errors import UsageError
+from cascade.logs.schema import CHAT, token_row
+from cascade.policies.signals import logprob_signals, message_signals
+from cascade.types import Completion, Question, Token, Usage
+
+NO_CALL = "[]"
+"""The accepted answer of a request whose right answer has no tool call."""
+_NO_CALL_KINDS = frozenset({"relevance", "irrelevance", "live_irrelevance"})
+"""The Berkeley Function Calling Leaderboard's names of requests whose right answer has no call; their gold is null."""
+_KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_tokens", *DRAWN)
+"""The options of a request that decide its reply, and so whether a certificate covers a live one."""
+_ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
+_MESSAGES = ("messages", "contents", "input", "prompt")
+_SPOKEN = frozenset({None, "text", "input_text", "output_text"})
+_CALLS = frozenset({"tool_call", "function_call", "tool_use"})
+_RESULTS = frozenset({"tool_call_response", "tool_result", "function_call_output"})
+_FIELDS = frozenset({"content", "tool_calls", "tool_call_id", "name", "refusal"})
+_EMPTY: tuple[Any, ...] = (None, "", [], {})
+_MAX_DEPTH = 8
+
+
+def loaded(value: Any) -> Any:
+    """Return the value of a JSON text; return any other value, and a text that is not JSON, unchanged."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in {"[", "{", '"'}:
+        return value
+    try:
+        return json.loads(value, parse_constant=lambda _: None)
+    except (ValueError, RecursionError):
+        return value
+
+
+def as_mapping(value: Any) -> Mapping[str, Any]:
+    """Return an object, given as such or as JSON; an empty one for anything else."""
+    found = loaded(value)
+    return found if isinstance(found, Mapping) else {}
+
+
+def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
+    """Return the accepted answers of a chat request, as texts: a JSON value is one answer, null is unknown.
+
+    An empty list means that no tool should be called, and so does null in the categories of the Berkeley Function
+    Calling Leaderboard whose requests none of the offered tools can answer.
+
+    >>> gold_in([], tools=True, kind=None), gold_in(None, tools=True, kind="relevance")
+    (('[]',), ('[]',))
+    >>> gold_in("Danube", tools=False, kind=None), gold_in(None, tools=True, kind=None)
+    (('Danube',), ())
+    """
+    gold = loaded(given)
+    if gold is None or gold == "":
+        return (NO_CALL,) if tools and kind in _NO_CALL_KINDS else ()
+    return (gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False),)
+
+
+class Reply(NamedTuple):
+    """A message that a model sent, why it ended, and its tokens if they are recorded."""
+
+    message: Mapping[str, Any]
+    finish_reason: str | None = None
+    tokens: tuple[Token, ...] | None = None
+
+
+def chat_columns(
+    always: Any, request: Any, tools: Any, system: Any, reply: Any, finish: Any, *counts: Any
+) -> str | None:
+    """Return, as JSON, the columns that a call's request and reply give: texts, and of a whole chat all of them.
+
+    Args:
+        always: "yes" for a log of chat requests alone: a short one is a chat, too, and a request must be complete.
+        request: a body, its messages, or a prompt; as JSON or as text.
+        tools: the tools that it offers, where they are not in the body.
+        system: the system's instructions, where they are not among the messages.
+        reply: a completion, its choices, messages, a message, or a text.
+        finish: why the reply ended, where it does not say it itself.
+        counts: input, output, cached and reasoning tokens.
+    """
+    if request is None and reply is None:
+        return None
+    body, sent = _body(request), messages_in(request)
+    answer = reply_in(reply)
+    if answer is not None and finish is not None and answer.finish_reason is None:
+        answer = answer._replace(finish_reason=_first_of(finish))
+    asked = next((said for each in reversed(sent) if each["role"] == "user" and (said := _shown_text(each))), None)
+    columns: dict[str, Any] = {"question": asked}
+    if answer is not None:
+        columns["text"] = said_by(answer.message).strip()
+    if answer is not None and answer.tokens is not None:
+        columns["signals"] = logprob_signals(_completion(answer, columns["text"], counts), columns["text"])
+    try:
+        chat = _request(body, sent, tools, system)
+    except UsageError as error:
+        return json.dumps({**columns, **({"problem": str(error)} if always else {})})
+    if answer is None and always:
+        columns |= {"question": Question.of_chat(chat).text, "context": chat.canonical}
+    elif answer is not None and (always or not _is_short(chat, answer.message)):
+        columns |= answered(chat, answer, counts)
+    return json.dumps(columns, ensure_ascii=False).encode("utf-8", "replace").decode()
+
+
+def _shown_text(message: Mapping[str, Any]) -> str:
+    return text_of(message.get("content")).strip()
+
+
+def _first_of(finish: str) -> str:
+    value = loaded(finish)
+    return str(value[0]) if isinstance(value, list) and value else str(value)
+
+
+def _usage(counts: Sequence[Any]) -> Usage:
+    return Usage(*(None if count is None else int(count) for count in counts))
+
+
+def _completion(reply: Reply, text: str, counts: Sequence[Any]) -> Completion:
+    return Completion(text, reply.finish_reason or "stop", _usage(counts), reply.tokens)
+
+
+def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any]) -> dict[str, Any]:
+    """Return the columns of a message that answers a request, with the signals that it would have live."""
+    message, said, usage = reply.message, output_text(reply.message), _usage(counts)
+    finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
+    faults = message_faults(request, message, finish)
+    whole = Completion(said, finish, usage, reply.tokens, message=message, faults=faults)
+    question = Question.of_chat(request)
+    replay = {
+        "purpose": "answer",
+        "sample": 0,
+        "finish_reason": finish,
+        "usage_estimated": usage.estimated,
+        "tokens": None if reply.tokens is None else [token_row(token) for token in reply.tokens],
+        CHAT: True,
+    }
+    return {
+        "question": question.text,
+        "context": question.context,
+        "answer": said,
+        "text": json.dumps(message, ensure_ascii=False),
+        "signals": {**message_signals(request, whole), "replay": replay},
+    }
+
+
+def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, system: Any) -> ChatRequest:
+    """Return the chat request that was sent; raise UsageError if there is none, or if it could not be sent again."""
+    options = {name: body[name] for name in _KEPT if body.get(name) not in _EMPTY}
+    offered = [held for message in sent if (held := _tool_in(message)) is not None]
+    messages = [message for message in sent if _tool_in(message) is None]
+    instructions = loaded(system if system is not None else body.get("system"))
+    if instructions:
+        form = "parts" if isinstance(instructions, list) else "content"
+        messages = [*_message({"role": "system", form: instructions}), *messages]
+    listed = loaded(tools) or offered or options.get("tools")
+    if isinstance(listed, list) and listed:
+        options["tools"] = [_openai_tool(tool) for tool in listed if isinstance(tool, Mapping)]
+    return ChatRequest(messages, options)
+
+
+def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
+    """Whether a request is a question: one text of a user, answered by a text."""
+    first = request.messages[0]
+    plain = len(request.messages) == 1 and first.get("role") == "user" and isinstance(first.get("content"), str)
+    return (
+        plain
+        and not any(request.options.get(name) for name in ("tools", "response_format"))
+        and not message.get("tool_calls")
+    )
+
+
+def _body(request: Any) -> Mapping[str, Any]:
+    found = as_mapping(request)
+    inside = as_mapping(found.get("body"))
+    return inside if inside.get("messages") else found
+
+
+# --- messages ---
+
+
+def messages_in(given: Any, depth: int = 0) -> list[dict[str, Any]]:
+    """Return messages in OpenAI's form, from messages, a body with them, or a prompt."""
+    value = loaded(given)
+    if isinstance(value, str):
+        return [{"role": "user", "content": value}] if value.strip() else []
+    if depth > _MAX_DEPTH:
+        return []
+    if isinstance(value, Mapping) and not ("role" in value or "type" in value and "data" in value):
+        inside = next((value[name] for name in ("body", *_MESSAGES) if value.get(name)), None)
+        return messages_in(inside, depth + 1)
+    listed = value if isinstance(value, list) else [value]
+    if listed and all(isinstance(each, list) for each in listed):
+        return messages_in(listed[0], depth + 1)  # LangChain's batches of messages
+    return [message for each in listed if isinstance(each, Mapping) for message in _message(_unwrapped(each))]
+
+
+def _unwrapped(given: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return a message out of OpenInference's `message` or LangChain's `data`."""
+    inside = loaded(given.get("message"))
+    if isinstance(inside, Mapping):
+        return inside
+    data = given.get("data")
+    if isinstance(data, Mapping) and "role" not in given:
+        return {**data, "role": given.get("type")}
+    return given
+
+
+def _message(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message in OpenAI's form. One whose parts answer several tool calls is one message for each."""
+    role = str(given.get("role") or ("user" if "parts" in given else ""))
+    role = _ROLES.get(role, role)
+    content = given.get("parts", loaded(given.get("content")) if role != "user" else given.get("content"))
+    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    if not role:
+        return
+    if "parts" in given or any(part.get("type") in _CALLS | _RESULTS for part in parts):
+        yield from _of_parts(role, parts)
+        return
+    kept = {name: given[name] for name in _FIELDS & given.keys()}
+    calls = loaded(kept.pop("tool_calls", None))
+    if isinstance(calls, list) and calls:
+        kept["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1) if isinstance(call, Mapping)]
+    if role == "tool" and "tool_call_id" not in kept and given.get("id"):
+        kept["tool_call_id"] = str(given["id"])
+    said = kept.pop("content", None)
+    if role == "assistant" and parts and all(part.get("type") == "text" for part in parts):
+        said = "".join(str(part.get("text", "")) for part in parts)  # Anthropic's
+    yield {"role": role, "content": said, **kept}
+
+
+def _of_parts(role: str, parts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a message's parts: answers of tools, each by itself, then the texts with the calls."""
+    for part in parts:
+        if part.get("type") in _RESULTS or "functionResponse" in part:
+            held = next((part[name] for name in ("response", "result", "content", "output") if part.get(name)), "")
+            yield {"role": "tool", "tool_call_id": part.get("id", part.get("tool_use_id")), "content": _text(held)}
+    said = [str(part.get("content", part.get("text"))) for part in parts if _speaks(part)]
+    calls = [part for part in parts if part.get("type") in _CALLS]
+    if said or calls:
+        message: dict[str, Any] = {"role": role, "content": "\n".join(said) if said else None}
+        if calls:
+            message["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1)]
+        yield message
+
+
+def _speaks(part: Mapping[str, Any]) -> bool:
+    return part.get("type") in _SPOKEN and isinstance(part.get("content", part.get("text")), str)
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
+    """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
+    held = call.get("tool_call", call)  # OpenInference's
+    call = held if isinstance(held, Mapping) else call
+    inside = call.get("function")
+    named = inside if isinstance(inside, Mapping) else call
+    given: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
+    function = {"name": named.get("name"), "arguments": _text(given)}
+    return {"id": str(call.get("id") or f"call_{at}"), "type": "function", "function": function}
+
+
+def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
+    if isinstance(tool.get("function"), Mapping):
+        return {"type": "function", "function": dict(tool["function"])}
+    inside = as_mapping(as_mapping(tool.get("tool")).get("json_schema"))  # OpenInference's
+    if inside:
+        return _openai_tool(inside)
+    schema = loaded(tool.get("parameters") or tool.get("input_schema"))
+    function = {"name": tool.get("name"), "description": tool.get("description"), "parameters": schema}
+    return {"type": "function", "function": {name: value for name, value in function.items() if value}}
+
+
+def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """Return the tool among the messages, as Langfuse's callback for LangChain writes it; None if there is none."""
+    held = loaded(message.get("content")) if message.get("role") == "tool" else None
+    return held if isinstance(held, Mapping) and "tool_call_id" not in message and "function" in held else None
+
+
+# --- replies ---
+
+
+def reply_in(given: Any) -> Reply | None:
+    """Return a model's message, from a completion, its choices, messages, a message or a text; None if there is none.
+
+    Of several choices the first was served. Log-probs are those of OpenAI's chat completions.
+
+    >>> reply_in({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]})
+    Reply(message={'role': 'assistant', 'content': 'Paris'}, finish_reason='stop', tokens=None)
+    """
+    value = loaded(given)
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
+    listed: Iterable[Any] = value if isinstance(value, list) else [value]
+    held = [each for each in listed if each not in _EMPTY]
+    if held and isinstance(held[0], str):
+        return Reply({"role": "assistant", "content": held[0]}) if held[0].strip() else None
+    items = [each for each in held if isinstance(each, Mapping)]
+    if any("role" in each or each.get("type") in _CALLS for each in items) and len(items) > 1:
+        items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
+    return _reply(items[0]) if items else None
+
+
+def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    """Return the last assistant's message of several, with the calls that stand beside it."""
+    spoken = [each for each in items if str(each.get("role")) in {"assistant", "ai", "model"}]
+    calls = [each for each in items if each.get("type") in _CALLS]
+    last = dict(spoken[-1]) if spoken else {"role": "assistant", "content": None}
+    return {**last, "tool_calls": calls} if calls else last
+
+
+def _reply(item: Mapping[str, Any]) -> Reply | None:
+    inside = loaded(item.get("message", item.get("content") if "candidates" in item else None))
+    message = inside if isinstance(inside, Mapping) else item.get("content")
+    message = message if isinstance(message, Mapping) else inside if isinstance(inside, Mapping) else item
+    if item.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
+        message = {"content": item["text"]}  # a completion of a text
+    if not message.keys() & {"role", "content", "tool_calls", "parts"}:
+        return None
+    said = list(_message({**message, "role": "assistant"}))
+    finish = item.get("finish_reason", item.get("finishReason", item.get("stop_reason")))
+    return Reply(said[-1], None if finish is None else str(finish), tokens_in(item)) if said else None
+
+
+def tokens_in(choice: Mapping[str, Any]) -> tuple[Token, ...] | None:
+    """Return the tokens of a choice with their log-probs; None if it has none."""
+    held = choice.get("logprobs")
+    listed = held.get("content") if isinstance(held, Mapping) else None
+    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+        return None
+    return tuple([Token(_spelled(each), _logprob(each), _alternatives(each)) for each in listed])
+
+
+def _alternatives(token: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
+    found = [(_spelled(each), _logprob(each)) for each in token.get("top_logprobs") or () if isinstance(each, Mapping)]
+    return tuple([(spelled, value) for spelled, value in found if value is not None])
+
+
+def _spelled(token: Mapping[str, Any]) -> str:
+    return str(token.get("token") or "")
+
+
+def _logprob(token: Mapping[str, Any]) -> float | None:
+    value = token.get("logprob")
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    return float(value) if is_number and value <= 0 else None

@@ -1,0 +1,148 @@
+"""duckdb, opened for one task: what it may touch, how much memory it takes, and how texts become values.
+
+A connection opens only the files that it was given, loads no extension and keeps its settings. Its tables are in a file
+of a folder of its own, which is deleted at the end, so that a log larger than the memory is read, too. duckdb guesses no
+type: every field is read as text, and the macros here convert it. A text that has no such value becomes null.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from cascade.errors import MissingExtraError, UsageError
+
+MEMORY = "1GB"
+"""The memory of duckdb's tables and buffers; what is larger goes to the disk."""
+
+_TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
+_FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
+
+# `amount`: a number's text without separators of thousands, where they cannot be a decimal comma. `whole`: a count; its
+# thousands may be separated by commas. `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601
+# (UTC if it does not say), as [seconds, nanoseconds], or as a number whose size tells its unit.
+_MACROS = rf"""
+CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?') THEN t END;
+CREATE MACRO amount(t) AS plain_number(CASE WHEN NOT contains(t, ',') THEN trim(t)
+  WHEN regexp_full_match(trim(t), '[1-9]\d{{0,2}}(,\d{{3}})+\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}}')
+  THEN replace(trim(t), ',', '') END);
+CREATE MACRO finite(d) AS CASE WHEN isfinite(d) THEN d END;
+CREATE MACRO number(t) AS finite(TRY_CAST(amount(t) AS DOUBLE));
+CREATE MACRO counted(t) AS CASE WHEN regexp_full_match(trim(t), '\d{{1,19}}') THEN TRY_CAST(trim(t) AS BIGINT)
+  ELSE TRY_CAST(CASE WHEN number(t) = floor(number(t)) THEN number(t) END AS BIGINT) END;
+CREATE MACRO not_negative(k) AS CASE WHEN k >= 0 THEN k END;
+CREATE MACRO whole(t) AS not_negative(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
+  '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END));
+CREATE MACRO usd(t) AS TRY_CAST(amount(regexp_replace(trim(t), '^\$', '')) AS DECIMAL(38, 28));
+CREATE MACRO nano(t) AS CASE WHEN usd(t) >= 0 THEN
+  TRY_CAST(replace(round_even(usd(t), 9)::VARCHAR, '.', '') AS BIGINT) END;
+CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
+CREATE MACRO truth(t) AS CASE WHEN spelled(t) IN ({_TRUE}) THEN true WHEN spelled(t) IN ({_FALSE}) THEN false END;
+CREATE MACRO since(d) AS CASE WHEN d < 1e11 THEN d WHEN d < 1e14 THEN d / 1e3 WHEN d < 1e17 THEN d / 1e6
+  ELSE d / 1e9 END;
+CREATE MACRO until_9999(s) AS CASE WHEN s < 253402300800 THEN s END;
+CREATE MACRO seconds(t) AS until_9999(CASE
+  WHEN regexp_full_match(t, '\d+(\.\d+)?') THEN since(number(t))
+  WHEN regexp_full_match(t, '\[\d+,\s*\d+\]') THEN number(regexp_extract(t, '\d+')) +
+    number(regexp_extract(t, '(\d+)\]', 1)) / 1e9
+  ELSE epoch(TRY_CAST(t AS TIMESTAMPTZ)) END);
+CREATE MACRO iso(s) AS strftime(TRY(make_timestamp(round(s * 1e6)::BIGINT)), '%Y-%m-%dT%H:%M:%S.%g+00:00');
+CREATE MACRO moment(t) AS CASE WHEN contains(t, '-') AND seconds(t) IS NOT NULL THEN t ELSE iso(seconds(t)) END;
+CREATE MACRO texts(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY'
+  AND len(list_filter(json_type(t::VARCHAR, '$[*]'), lambda kind: kind <> 'VARCHAR')) = 0 THEN t ELSE to_json([t])::VARCHAR END;
+CREATE MACRO as_object(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'OBJECT' THEN t END;
+CREATE MACRO as_array(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY' THEN t END;
+CREATE MACRO items(t) AS CASE WHEN json_type(as_array(t)) IS NULL THEN json_extract(as_object(t), '$.*')
+  ELSE json_extract(as_array(t), '$[*]') END;
+CREATE MACRO kinds(t, pattern) AS list_sum([whole(json_extract_string(as_object(t), '/' || kind))
+  FOR kind IN json_keys(as_object(t)) IF regexp_matches(lower(kind), pattern)]);
+CREATE MACRO unless_empty(t) AS nullif(t, '');
+"""
+
+
+def text_literal(text: object) -> str:
+    """Return a text as SQL writes it."""
+    return "'" + str(text).replace("'", "''") + "'"
+
+
+def name_literal(name: str) -> str:
+    """Return a column's name as SQL writes it."""
+    return '"' + name.replace('"', '""') + '"'
+
+
+class Duck:
+    """A connection to duckdb and the folder of its files.
+
+    >>> with opened() as duck:
+    ...     duck.rows("SELECT nano('$0.0000000025'), whole('1,234'), truth('Wrong'), number('nan')")
+    [(2, 1234, False, None)]
+    """
+
+    def __init__(self, connection: Any, folder: Path) -> None:
+        self._connection, self.folder = connection, folder
+
+    def run(self, sql: str) -> Any:
+        """Run statements; a refusal of duckdb becomes a UsageError with its first line."""
+        import duckdb
+
+        try:
+            return self._connection.execute(sql)
+        except duckdb.Error as error:
+            raise UsageError(f"duckdb cannot do this: {str(error).splitlines()[0]}") from None
+
+    def rows(self, sql: str) -> list[tuple[Any, ...]]:
+        """Return all rows of a small query."""
+        found: list[tuple[Any, ...]] = self.run(sql).fetchall()
+        return found
+
+    def value(self, sql: str) -> Any:
+        """Return the only value of a query."""
+        return self.rows(sql)[0][0]
+
+    def nano_usd(self, amount: str) -> int | None:
+        """Return an amount of USD in nano-USD, rounded half to even; None if the text is no amount."""
+        found: int | None = self.value(f"SELECT nano({text_literal(amount)})")
+        return found
+
+    def define(self, name: str, function: Callable[..., Any], arguments: int, result: str = "VARCHAR") -> None:
+        """Make a Python function of texts available in SQL; null arguments reach it as None."""
+        # duckdb counts a function's parameters, and finds one where they are *texts: so it is given one list.
+        self._connection.create_function(
+            f"{name}_of", lambda texts: function(*texts), ["VARCHAR[]"], result, null_handling="special"
+        )
+        names = ", ".join(f"t{number}" for number in range(arguments))
+        self.run(f"CREATE MACRO {name}({names}) AS {name}_of([{names}])")
+
+
+@contextmanager
+def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
+    """Open duckdb for these files, to read or to write, and no others.
+
+    Raises:
+        MissingExtraError: duckdb is not installed.
+    """
+    try:
+        import duckdb
+    except ModuleNotFoundError:
+        raise MissingExtraError("duckdb", "logs") from None
+    with tempfile.TemporaryDirectory(prefix="cascade-", ignore_cleanup_errors=True) as name:
+        folder = Path(name)
+        settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
+        settings |= {"temp_directory": name, "memory_limit": memory}
+        try:
+            connection = duckdb.connect(folder / "work.duckdb", config=settings)
+        except duckdb.Error as error:
+            raise UsageError(f"duckdb does not start: {str(error).splitlines()[0]}") from None
+        try:
+            listed = ", ".join(text_literal(path) for path in files)
+            connection.execute(f"SET allowed_paths = [{listed}]")
+            connection.execute(f"SET allowed_directories = [{text_literal(name)}]")
+            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute(_MACROS)
+            connection.execute("SET enable_external_access = false; SET lock_configuration = true")
+            yield Duck(connection, folder)
+        finally:
+            connection.close()

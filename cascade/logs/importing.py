@@ -1,0 +1,545 @@
+"""Read the logs of other tools: their files, by a preset, as a flat table, or by a mapping, become cascade's rows."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+from cascade.checks import did_you_mean
+from cascade.errors import UsageError
+from cascade.identity import identity
+from cascade.logs import chats
+from cascade.logs.calls import (
+    Options,
+    Tables,
+    checked_roles,
+    drop_copies,
+    make_calls,
+    make_episodes,
+    make_rows,
+    models_in_order,
+    read_raw,
+    rounds,
+)
+from cascade.logs.duck import MEMORY, Duck, name_literal, opened, text_literal
+from cascade.logs.files import read_rows
+from cascade.logs.parquet import copy_rows, load_rows, rows_in
+from cascade.logs.presets import ALSO, OF_MODEL, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
+from cascade.logs.rowcheck import checked_where, matches
+from cascade.logs.schema import COLUMNS, Dropped
+from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
+from cascade.logs.spans import prepared_observation, prepared_span
+from cascade.logs.table import OF_QUESTION, Layout, check_names, layout, missing, refuse_doubtful
+from cascade.money import PriceTable
+from cascade.types import Usage
+
+Tell = Callable[[Sequence[str]], None]
+_LOOKED_AT = 200
+_ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".eval", ".gz")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a log is to be read.
+
+    Attributes:
+        kind: a preset's name; by default recognised by the fields of the log.
+        columns: the log's field for columns of ours: {"question": "prompt", "small.answer": "reply.text"}.
+        models: the models of a ladder, the cheapest first, where the log has others, too.
+        roles: which model is the "base", the "guide" or a "judge"; without it each model or call is a step of a ladder.
+        dataset: the name of the questions; by default the first file's name.
+        costs: nano-USD of a model's call where the log does not know it.
+        rename: other names for the log's models.
+        memory: the most that duckdb keeps in memory, such as "1GB"; the rest goes to the disk.
+    """
+
+    kind: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    models: Sequence[str] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    dataset: str | None = None
+    costs: Mapping[str, int] = field(default_factory=dict)
+    rename: Mapping[str, str] = field(default_factory=dict)
+    memory: str = MEMORY
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """The rows of a log, in duckdb."""
+
+    duck: Duck
+    kind: str
+
+    def rows(self) -> Iterator[dict[str, Any]]:
+        """Yield the rows, each with every column."""
+        return rows_in(self.duck, "SELECT * FROM rows")
+
+    def write_parquet(self, path: Path) -> int:
+        """Write the rows, and return their number."""
+        return copy_rows(self.duck, path)
+
+    def counts(self) -> dict[str, Any]:
+        """Return episodes and rows by data set, and how many answers are unjudged and how many rows have no cost."""
+        by_set = self.duck.rows(
+            "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM placed_rows GROUP BY 1 "
+            "ORDER BY min(first)"
+        )
+        unjudged, unpriced = self.duck.rows(
+            "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), count(*) FILTER (cost_nano_usd IS NULL) "
+            "FROM placed_rows"
+        )[0]
+        return {
+            "episodes": sum(episodes for _, episodes, _ in by_set),
+            "rows": sum(count for *_, count in by_set),
+            "datasets": {name: {"episodes": episodes, "rows": count} for name, episodes, count in by_set},
+            "unjudged_answers": unjudged,
+            "rows_without_cost": unpriced,
+        }
+
+
+@contextmanager
+def imported(
+    paths: Sequence[Path | str],
+    asked: Asked | None = None,
+    dropped: Dropped | None = None,
+    *,
+    tell: Tell | None = None,
+    output: Path | None = None,
+    rows: Iterable[Mapping[str, Any]] | None = None,
+) -> Iterator[Imported]:
+    """Read one log from a file, a folder, or several files, which are joined on the question.
+
+    Args:
+        paths: the files. Where no field names the model, each is a model's, named by what differs in the paths.
+        asked: how it is to be read.
+        dropped: counts what is left out, and why.
+        tell: called with lines that say how the columns of a table are read.
+        output: a Parquet file that will be written.
+        rows: cascade's own rows, instead of those in files.
+
+    Raises:
+        UsageError: the log is of no known kind, or something is missing; one message has all problems.
+        MissingExtraError: duckdb is not installed.
+    """
+    asked, counted = asked or Asked(), Dropped() if dropped is None else dropped
+    options = Options(
+        asked.dataset or Path(paths[0]).name.split(".")[0],
+        tuple(asked.models),
+        checked_roles(asked.roles),
+        asked.costs,
+        asked.rename,
+    )
+    files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
+    with opened([*files, *([] if output is None else [output.absolute()])], asked.memory) as duck:
+        _define(duck)
+        found, kind = _recognised(duck, sources(duck, files, counted), asked) if rows is None else ([], OWN)
+        tables = Tables(duck, found, counted)
+        if kind == OWN:
+            _refuse_options(asked)
+            load_rows(duck, rows if rows is not None else (row for file in files for row in read_rows(file, counted)))
+            make_rows(tables, options, placed=True)
+        else:
+            _import(tables, preset(kind), asked, options, tell)
+        if not duck.value("SELECT count(*) FROM placed_rows"):
+            raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
+        yield Imported(duck, kind)
+
+
+def import_rows(
+    source: Path | str, dropped: Dropped | None = None, *, tell: Tell | None = None, **asked: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a log of another tool: `imported` with the attributes of `Asked` by name."""
+    with imported([source], Asked(**asked), dropped, tell=tell) as log:
+        yield from log.rows()
+
+
+def read_log(
+    path: Path | str,
+    dropped: Dropped | None = None,
+    where: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of any log that `cascade import` reads without a mapping, for the commands.
+
+    `where` has the values that rows must have, compared as text; `models` is the order of a ladder's steps.
+
+    Raises:
+        UsageError: nothing in it can be read.
+        MissingExtraError: it is not a file of cascade's rows in lines, and duckdb is not installed.
+    """
+    wanted = checked_where(where)
+    if is_own(Path(path)):
+        yield from read_rows(path, dropped, where)
+        return
+    yield from (row for row in import_rows(path, dropped, models=models) if matches(row, wanted))
+
+
+def is_own(path: Path) -> bool:
+    """Whether a file has cascade's own rows, by its first record, or is missing or empty."""
+    from cascade.logs.files import first_record
+
+    names = first_record(path)
+    return names is None or kind_of(names) == OWN
+
+
+def _refuse_options(asked: Asked) -> None:
+    """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
+    given = {"--map": asked.columns, "--models": asked.models, "--role": asked.roles, "--dataset": asked.dataset}
+    wrong = [name for name, value in given.items() if value]
+    if wrong:
+        raise UsageError(
+            f"The log has cascade's own rows: it takes no {', '.join(wrong)}. See --where, --rename, --cost."
+        )
+
+
+def _files(path: Path) -> list[Path]:
+    if not path.is_dir():
+        return [path]
+    found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_ENDINGS))
+    if not found:
+        raise UsageError(f"The folder {path} has no log ({', '.join(_ENDINGS)}).")
+    return found
+
+
+def _define(duck: Duck) -> None:
+    prices = PriceTable.bundled()
+
+    def price(model: str | None, *counts: str | None) -> int | None:
+        listed = prices.price(model or "")
+        return None if listed is None else listed.cost_nano_usd(Usage(*(None if c is None else int(c) for c in counts)))
+
+    duck.define("mended", mended, 1)
+    duck.define("chat", chats.chat_columns, 10)
+    duck.define("chat_gold", _chat_gold, 3)
+    duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
+    duck.define("price", price, 5, "BIGINT")
+    duck.define("rounds", lambda roles: json.dumps(rounds(json.loads(roles))), 1)
+    duck.define("prepared_span", prepared_span, 2)
+    duck.define("prepared_observation", prepared_observation, 2)
+
+
+def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | None:
+    """Return the accepted answers of a chat request as JSON; null if they are unknown."""
+    found = chats.gold_in(gold, tools=bool(chats.loaded(tools)), kind=kind)
+    return json.dumps(found, ensure_ascii=False) if found else None
+
+
+def _recognised(duck: Duck, found: list[Source], asked: Asked) -> tuple[list[Source], str]:
+    """Return the files with their records in reach, and the kind of the log."""
+    found = [opened_up(duck, each, ("data",)) if _is_page(each) else each for each in found]
+    names = {name for each in found for name in each.names}
+    kind = asked.kind or next((kind for each in found if (kind := kind_of(each.names)) is not None), "table")
+    if kind == OWN:
+        return found, OWN
+    if preset(kind).prepare:
+        found = [each if each.is_json else as_json(each) for each in found]
+    for chain in preset(kind).each:
+        if chain[0] in names:
+            found = [opened_up(duck, each, chain) if chain[0] in each.names else each for each in found]
+    return found, kind
+
+
+def _is_page(source: Source) -> bool:
+    return source.is_json and "data" in source.names and {*source.names} <= {"data", "meta"}
+
+
+def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell: Tell | None) -> None:
+    mapped = mapping(asked.columns)
+    names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
+    flat = _flat(names, mapped, chosen)
+    if flat is not None:
+        _import_flat(tables, flat, mapped, options, tell)
+        return
+    if mapped.of_model:
+        raise UsageError(
+            f"{', '.join(mapped.of_model)}: a table with columns for each model has two models or more, each with an "
+            "answer: add --map NAME.answer=FIELD for the other"
+        )
+    if chosen.rows is not None:
+        read_raw(tables, {**chosen.columns, **{name: [path] for name, path in mapped.columns.items()}}, chosen)
+        tables.duck.run(
+            f"CREATE TABLE calls AS SELECT * FROM ({_template()}) WHERE false UNION ALL BY NAME ({chosen.rows})"
+        )
+        make_rows(tables, options, placed=True)
+        return
+    paths: dict[str, Sequence[str]] = {**chosen.columns}
+    if chosen.name == "table":
+        known = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
+        paths |= {name: [name] for name in names if name in known or name.startswith(SIGNALS)}
+    paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
+    if chosen.name == "table":
+        chosen = _of_table(tables, chosen, paths, names)
+        if tell is not None:
+            tell(_notes_of_table(paths, names))
+    _import_calls(tables, replace(chosen, sql=_unmapped(chosen.sql, mapped)), paths, options, mapped)
+    if tell is not None and chosen.steps == "models" and not options.roles:
+        models, order = models_in_order(tables, chosen, options)
+        tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
+
+
+def _unmapped(sql: Mapping[str, str], mapped: Mapped) -> dict[str, str]:
+    """Return the expressions of a preset without those for columns that the user maps."""
+    return {name: text for name, text in sql.items() if name not in mapped.columns}
+
+
+def _template() -> str:
+    from cascade.logs.calls import sql_type
+
+    columns = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS)
+    return f"SELECT 0::BIGINT AS n, 0 AS file, 0::BIGINT AS row, {columns}"
+
+
+def _import_calls(
+    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: Options, mapped: Mapped
+) -> None:
+    read_raw(tables, {**paths, **chosen.let}, chosen)
+    _check_mapping(tables, mapped.columns, chosen.prepare)
+    told = "SELECT * FROM raw WHERE status IS NULL"
+    if (chosen.files or len(tables.sources) > 1) and "model" not in tables.targets:
+        if len(tables.sources) < 2:
+            raise UsageError(
+                f"{tables.sources[0].path} has the answers of one model: give the file of each model, the cheapest "
+                "model's first, as in small/samples_arc.jsonl large/samples_arc.jsonl."
+            )
+        models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
+        told = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
+        tables.targets["model"] = "model"
+    if options.models and chosen.steps == "models":
+        there = [model for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({told}) WHERE model IS NOT NULL")]
+        _check_models(options.models, there)
+        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
+    shown = {name: next((p for p in path), name) for name, path in paths.items()}
+    make_calls(tables, told, chosen, shown)
+    drop_copies(tables)
+    make_episodes(tables, chosen, options)
+    make_rows(tables, options, placed=False)
+
+
+def _check_models(models: Sequence[str], there: Sequence[str]) -> None:
+    problems = [f"{name}{did_you_mean(name, there)}" for name in models if name not in there]
+    if problems:
+        raise UsageError(f"The log has no answer of {'; '.join(problems)} (it has {', '.join(there) or 'no model'})")
+    if len(set(models)) < len(models):
+        raise UsageError(f"--models names a model twice: {', '.join(models)}.")
+
+
+def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | None = None) -> None:
+    """Raise UsageError for mapped fields that no record has; it says which fields there are."""
+    names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
+    absent = [
+        path
+        for column, path in columns.items()
+        if path not in names and not tables.duck.value(f"SELECT count({name_literal(column)}) FROM raw")
+    ]
+    if absent:
+        problems = check_names([*names, *_paths_inside(tables, prepare)], absent, ())
+        raise UsageError(f"{tables.sources[0].path} cannot be read with this mapping: {'; '.join(problems)}.")
+
+
+def _paths_inside(tables: Tables, prepare: str | None = None) -> list[str]:
+    """Return the paths of values inside the first records' objects."""
+    found: dict[str, None] = {}
+    for source in tables.sources:
+        if source.is_json:
+            line = "line" if prepare is None else f"{prepare}(line, around)"
+            for (text,) in tables.duck.rows(f"SELECT {line} FROM ({source.relation} LIMIT {_LOOKED_AT})"):
+                for path in _leaves(chats.loaded(text)):
+                    found[path] = None
+    return list(found)
+
+
+def _leaves(value: Any, path: str = "") -> Iterator[str]:
+    if isinstance(value, Mapping) and len(path) < 200:
+        for name, inside in value.items():
+            yield from _leaves(inside, f"{path}.{name}" if path else str(name))
+    elif path:
+        yield path
+
+
+def file_models(paths: Sequence[Path]) -> list[str]:
+    """Return the model of each file: its folder's name where these differ, or else what differs in the files' names.
+
+    >>> file_models([Path("a/samples_arc.jsonl"), Path("b/samples_arc.jsonl")])
+    ['a', 'b']
+    >>> file_models([Path("arc_small.jsonl"), Path("arc_large.jsonl")])
+    ['small', 'large']
+    """
+    folders = [path.absolute().parent for path in paths]
+    if len({*folders}) > 1:
+        same = common_start([[*folder.parts, ""] for folder in folders])
+        return ["/".join(folder.parts[same:]) or folder.name for folder in folders]
+    words = [re.split(r"[_]", path.name.split(".jsonl")[0].removesuffix(path.suffix)) for path in paths]
+    same = common_start(words)
+    return ["_".join(each[same:]) for each in words]
+
+
+# --- tables ---
+
+
+def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], names: Sequence[str]) -> Preset:
+    """Return how a table with a row for each call is read; raise UsageError with a line to paste for what it lacks."""
+    fields = [*names, *(path for path in _paths_inside(tables) if "." in path)]
+    several = len(tables.sources) > 1
+    lacking = missing(fields, {name: path[0] for name, path in paths.items()} | ({"model": ""} if several else {}))
+    if lacking:
+        there = ", ".join(fields[:60])
+        raise UsageError(
+            f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks columns: "
+            f"add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
+            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {there}"
+        )
+    if "episode_id" in paths:
+        paths["trace"] = paths.pop("episode_id")
+    by_model = (several or "model" in paths) and not paths.keys() & {"trace", "step", "walk", "candidate"}
+    return replace(chosen, steps="models" if by_model else "time", runs="trace" not in paths, files=several)
+
+
+def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
+    used = {path.split(".")[0] for each in paths.values() for path in each} | {
+        p for each in paths.values() for p in each
+    }
+    ignored = [name for name in names if name not in used]
+    lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
+    return lines + ([f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else [])
+
+
+def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None:
+    """Return how a flat table is read; None for another kind of log."""
+    if chosen.models:
+        return _by_endings(names, chosen)
+    return layout(names, mapped) if chosen.name == "table" else None
+
+
+def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
+    """Return the layout of a format whose columns are a model's name and an ending, such as `NAME|total_cost`."""
+    mark = max(chosen.models.values(), key=len)
+    models = [name.removesuffix(mark) for name in names if name.endswith(mark)]
+    columns = {
+        model: {what: f"{model}{end}" for what, end in chosen.models.items() if f"{model}{end}" in names}
+        for model in models
+    }
+    question = {
+        what: next(path for path in paths if path in names)
+        for what, paths in chosen.columns.items()
+        if {*paths} & {*names}
+    }
+    return Layout(question, columns, {})
+
+
+def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options, tell: Tell | None) -> None:
+    path = tables.sources[0].path
+    if not found.question.keys() & {"question", "episode_id"}:
+        raise UsageError(
+            f"{path} is read as a table with columns for the models {', '.join(found.models)}, and no column has the "
+            f"question: add {' '.join(missing(list(found.ignored), {'answer': '', 'model': '', 'correct': '', 'cost_usd': ''}))}"
+        )
+    chosen = replace(preset("table"), steps="models", runs=True)
+    models = list(found.models)
+    fields = {f"{at} {what}": [field] for at, model in enumerate(models) for what, field in found.models[model].items()}
+    doubtful = {f"? {name}": [name] for name, line in found.ignored.items() if line}
+    read_raw(tables, {what: [name] for what, name in found.question.items()} | fields | doubtful, chosen)
+    _check_mapping(tables, {what: path for what, path in found.question.items() if what in mapped.columns})
+    _check_mapping(
+        tables,
+        {
+            f"{models.index(m)} {what}": p
+            for m, each in mapped.of_model.items()
+            if m in models
+            for what, p in each.items()
+        },
+    )
+    refuse_doubtful(found, _binary(tables, [name[2:] for name in doubtful]), path)
+    order = _order(tables, found, options)
+    by_step, reason = order
+    if tell is not None:
+        ordered = replace(found, models={model: found.models[model] for model in by_step})
+        tell(ordered.describe(None if options.roles else reason))
+    told = _calls_of_flat(tables, found, models, by_step, options)
+    make_calls(tables, told, chosen, {})
+    make_episodes(tables, chosen, replace(options, models=tuple(by_step)))
+    make_rows(tables, options, placed=False)
+
+
+def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
+    """Return the fields that hold only 0 and 1."""
+    if not names:
+        return []
+    tests = [
+        f"count({c}) > 0 AND bool_and(number({c}) IN (0, 1) OR {c} IS NULL)"
+        for c in (name_literal(f"? {n}") for n in names)
+    ]
+    flags = tables.duck.rows(f"SELECT {', '.join(tests)} FROM raw")[0]
+    return [name for name, flag in zip(names, flags, strict=True) if flag]
+
+
+def _order(tables: Tables, found: Layout, options: Options) -> tuple[list[str], str]:
+    """Return the models of a flat table by rising mean cost over the rows in which all have one, and the reason."""
+    models = list(found.models)
+    wrong = [f"{name}{did_you_mean(name, models)}" for name in (*options.models, *options.roles) if name not in models]
+    if wrong:
+        raise UsageError(f"The table has no model {'; and no model '.join(wrong)}.")
+    if options.models:
+        return list(options.models), "as --models says"
+    costs = {model: _cost_of(at, found.models[model]) for at, model in enumerate(models)}
+    if None in costs.values():
+        return models, "in the order of their columns, since not all have costs"
+    together = " AND ".join(f"{cost} IS NOT NULL" for cost in costs.values())
+    means = tables.duck.rows(
+        f"SELECT {', '.join(f'avg({cost})' for cost in costs.values())} FROM raw WHERE {together}"
+    )[0]
+    if None in means:
+        return models, "in the order of their columns, since no row has all their costs"
+    mean = dict(zip(models, map(float, means), strict=True))
+    ordered = sorted(models, key=lambda model: mean[model])
+    shown = ", ".join(f"{model} {mean[model] / 1e9:.3g}" for model in ordered)
+    return ordered, f"in the order of their mean costs (USD: {shown})"
+
+
+def _cost_of(at: int, columns: Mapping[str, str]) -> str | None:
+    if "cost_nano_usd" in columns:
+        return f"whole({name_literal(f'{at} cost_nano_usd')})"
+    return f"nano({name_literal(f'{at} cost_usd')})" if "cost_usd" in columns else None
+
+
+def _calls_of_flat(
+    tables: Tables, found: Layout, models: Sequence[str], by_step: Sequence[str], options: Options
+) -> str:
+    """Return a query with a row of texts for each call: a model without values, and none after it, was not asked."""
+    question = {("trace" if what == "episode_id" else what): what for what in found.question}
+    shared = ", ".join(f"{name_literal(what)} AS {name_literal(name)}" for name, what in question.items())
+    has = {
+        model: " OR ".join(
+            f"{name_literal(f'{models.index(model)} {what}')} IS NOT NULL"
+            for what in ("answer", "correct", "cost_usd", "cost_nano_usd")
+            if what in found.models[model]
+        )
+        for model in by_step
+    }
+    parts = []
+    for step, model in enumerate(by_step):
+        at = models.index(model)
+        later = " OR ".join(has[each] for each in (by_step[step:] if not options.roles else [model]))
+        own = "".join(f", {name_literal(f'{at} {what}')} AS {name_literal(what)}" for what in found.models[model])
+        parts.append(
+            f"SELECT n * {len(models)} + {step} AS n, file, row, {shared}, {text_literal(model)} AS model{own} FROM raw "
+            f"WHERE status IS NULL AND ({later})"
+        )
+        absent = f"{model} has no answer, truth or cost"
+        unknown = f"status IS NULL AND NOT ({has[model]}) AND ({later})"
+        for reason, test in (
+            (f"{absent}, so it was not asked", f"status IS NULL AND NOT ({later})"),
+            (f"{absent}, though a later model has: its answer is unknown", unknown),
+        ):
+            tables.count(
+                f"SELECT {text_literal(reason)} AS reason, count(*), min([file, row], 3) FROM raw WHERE {test} "
+                "GROUP BY ALL HAVING count(*) > 0",
+                note=True,
+            )
+    columns = {name for model in by_step for name in found.models[model]}
+    tables.targets = {name: name_literal(name) for name in (*question, "model", *sorted(columns))}
+    return " UNION ALL BY NAME ".join(parts)

@@ -1,0 +1,131 @@
+"""Formats of foreign logs as data: a YAML of column expressions each, in `presets/`.
+
+A preset says by which fields a file is recognised (`known_by`: all fields of one set), in which lists its records are
+(`each`), which paths hold a value (`columns` and, for expressions alone, `let`: the first path with a value counts),
+what is computed in SQL from these (`sql`), which records are no calls (`skip`) or are left out (`drop`), what is noted,
+and what a step is: each call by its time (`steps: time`) or each model (`models`). A preset with `rows` places its
+rows itself: a query on `raw`. Only these files hold SQL; a user's mapping holds names (`mapping`).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import yaml
+
+from cascade.checks import did_you_mean, hint_at
+from cascade.errors import UsageError
+from cascade.logs.schema import COLUMNS
+
+OWN = "cascade"
+"""The kind of cascade's own logs; all other kinds are names of presets."""
+ALSO = ("cost_usd", "latency_s")
+"""Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
+SIGNALS = "signals."
+OF_MODEL = (
+    "answer",
+    "correct",
+    "cost_usd",
+    "cost_nano_usd",
+    "latency_s",
+    "latency_ms",
+    "input_tokens",
+    "output_tokens",
+)
+"""What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
+_TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
+_SIGNAL = re.compile(r"signals\.\w+")
+_OWN_SETS = (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"}))
+
+
+@dataclass(frozen=True, slots=True)
+class Preset:
+    """A format. The module's text says what its fields are; `free` is when a cost of 0 is known to be one."""
+
+    name: str
+    about: str
+    known_by: tuple[frozenset[str], ...] = ()
+    each: tuple[tuple[str, ...], ...] = ()
+    prepare: str | None = None
+    columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    let: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    sql: Mapping[str, str] = field(default_factory=dict)
+    only: str | None = None
+    skip: Mapping[str, str] = field(default_factory=dict)
+    drop: Mapping[str, str] = field(default_factory=dict)
+    notes: Mapping[str, str] = field(default_factory=dict)
+    steps: str = "time"
+    whole: bool = False
+    chats: bool = False
+    files: bool = False
+    runs: bool = False
+    free: str | None = None
+    list_price: bool = False
+    cost_source: str = "the table"
+    models: Mapping[str, str] = field(default_factory=dict)
+    macros: str = ""
+    rows: str | None = None
+
+
+@cache
+def presets() -> Mapping[str, Preset]:
+    """Return the formats by name; that of tables, which no field identifies, is the last."""
+    folder = resources.files("cascade.logs").joinpath("presets")
+    read = [yaml.safe_load(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".yaml")]
+    found = {each["name"]: _preset(each) for each in read}
+    return {name: found[name] for name in sorted(found, key=lambda name: (not found[name].known_by, name))}
+
+
+def _preset(raw: Mapping[str, Any]) -> Preset:
+    sets = {"known_by": tuple(map(frozenset, raw.get("known_by", ()))), "each": tuple(map(tuple, raw.get("each", ())))}
+    return Preset(**{**raw, **sets})
+
+
+def kind_of(names: Iterable[str]) -> str | None:
+    """Return the kind of a log by the names of its fields: `OWN`, or a preset's name; None if they identify none."""
+    there = set(names)
+    if any(there >= own for own in _OWN_SETS):
+        return OWN
+    return next((name for name, each in presets().items() if any(there >= known for known in each.known_by)), None)
+
+
+def preset(kind: str) -> Preset:
+    """Return a format by its name; raise UsageError for another name."""
+    if kind not in presets():
+        raise UsageError(f"There is no importer {kind}{did_you_mean(kind, presets())}")
+    return presets()[kind]
+
+
+@dataclass(frozen=True, slots=True)
+class Mapped:
+    """A user's mapping: fields for columns of all calls, and by model for those of a flat table."""
+
+    columns: Mapping[str, str]
+    of_model: Mapping[str, Mapping[str, str]]
+
+
+def mapping(given: Mapping[str, str] | None) -> Mapped:
+    """Return a mapping of COLUMN or MODEL.COLUMN to a field; raise UsageError that names every unknown column."""
+    known = {*COLUMNS, *ALSO} - {"schema_version"}
+    columns, of_model = dict[str, str](), dict[str, dict[str, str]]()
+    wrong = []
+    for name, path in (given or {}).items():
+        of = _TARGET.fullmatch(name)
+        if name in known or _SIGNAL.fullmatch(name):
+            columns[name] = path
+        elif of is not None:
+            of_model.setdefault(of["model"], {})[of["what"]] = path
+        else:
+            wrong.append(f"{name}{hint_at(name, known)}")
+    if wrong:
+        names = ", ".join(name for name in (*COLUMNS, *ALSO) if name in known)
+        raise UsageError(
+            f"Nothing can be mapped to {'; nor to '.join(wrong)}. A field can be mapped to: {names}, signals.NAME, and "
+            f"in a table with columns for each model, to MODEL.answer, MODEL.correct and the like"
+        )
+    return Mapped(columns, of_model)

@@ -1,0 +1,559 @@
+"""The files of a foreign log as relations of texts: CSV, lines of JSON, JSON documents, Parquet, Inspect's `.eval`.
+
+duckdb reads them. Python decides the format by the content, and makes a copy only of what duckdb would refuse as a whole
+for one bad byte: packed or damaged files, documents, tables with broken quotes.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import json
+import zipfile
+import zlib
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import accumulate, islice
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+from cascade.errors import UsageError
+from cascade.logs.duck import Duck, name_literal, text_literal
+from cascade.logs.duck import opened as open_duck
+from cascade.logs.lines import MAX_LINE_BYTES, decoder, json_lines, numbered_lines, opened, text_of
+from cascade.logs.schema import Dropped
+
+_SAMPLE = 10_000
+"""Records in which the names of fields are looked for."""
+_CHUNK_BYTES = 1 << 20
+_PEEKED_LINES = 20
+_DOCUMENT_BYTES = 64_000_000
+"""A document with an object on its first line is read at once to see whether it is one; a larger file has lines."""
+_TABLES = {".csv": ",;", ".tsv": "\t"}
+"""The separators of cells, by the file's ending. In locales with a decimal comma, programs write semicolons."""
+WHOLE_RECORD = "$"
+"""The path of a JSON record itself."""
+_NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
+_REJECTED = {
+    "MISSING COLUMNS": "fewer cells than the first line",
+    "TOO MANY COLUMNS": "more cells than the first line",
+    "UNQUOTED VALUE": "a quotation mark that is not closed",
+}
+
+
+class Source(NamedTuple):
+    """A file as a relation.
+
+    Attributes:
+        path: the file.
+        number: its number among the files.
+        unit: what its rows are called in a place: ":" of lines, " row " or " item ".
+        names: its fields, in the order of their first appearance.
+        relation: SQL of a relation with `row` and, of JSON, `line` (null: unreadable), `around` and `torn`; of a table,
+            a column of texts for each name.
+        is_json: whether its records are JSON objects.
+        rejects: whether duckdb wrote the lines that it rejected into `reject_errors`.
+    """
+
+    path: Path
+    number: int
+    unit: str
+    names: tuple[str, ...]
+    relation: str
+    is_json: bool
+    rejects: bool = False
+
+    def place(self, row: int) -> str:
+        """Return the place of a record, as an error or a note names it."""
+        return f"{self.path.name}{self.unit}{row}"
+
+    def select(self, fields: Mapping[str, Sequence[str]], prepare: str | None = None) -> str:
+        """Return SQL that selects fields as texts: the first of each one's paths that has a value.
+
+        A path is a field's name, or names separated by dots: metadata.user. `prepare` is a function in SQL that makes
+        the JSON of a record, from itself and what surrounds it.
+        """
+        head = f"SELECT {self.number} AS file, row"
+        if not self.is_json:
+            columns = [f"{self._first(paths)} AS {name_literal(name)}" for name, paths in fields.items()]
+            return f"{', '.join([head, 'NULL AS bad', *columns])} FROM ({self.relation})"
+        line = "line" if prepare is None else f"{prepare}(line, around)"
+        pointers = list(dict.fromkeys(pointer for paths in fields.values() for p in paths for pointer in self._ways(p)))
+        at = {pointer: f"held[{number}]" for number, pointer in enumerate(pointers, 1)}
+        columns = [
+            f"{_coalesced(expression for path in paths for expression in self._inside(path, at))} AS {name_literal(name)}"
+            for name, paths in fields.items()
+        ]
+        bad = (
+            "CASE WHEN line IS NULL THEN CASE WHEN torn THEN 'a torn last line' ELSE 'not a JSON object' END END AS bad"
+        )
+        listed = ", ".join(map(text_literal, pointers)) or "'/'"
+        held = f"json_extract_string({line}, [{listed}]) AS held"
+        return f"{', '.join([head, bad, *columns])} FROM (SELECT row, line, torn, {held} FROM ({self.relation}))"
+
+    def _ways(self, path: str) -> list[str]:
+        """Return the JSON pointers under which a path may be, and the field that may hold JSON as a text."""
+        if path == WHOLE_RECORD:
+            return [path]
+        if path in self.names or "." not in path:
+            return [_pointer([path])]
+        head, rest = self._head(path)
+        split = [_pointer([head, rest]), _pointer([head, *rest.split(".")]), _pointer([head])]
+        return list(dict.fromkeys([_pointer([path]), *split]))
+
+    def _inside(self, path: str, at: Mapping[str, str]) -> list[str]:
+        *direct, outer = self._ways(path)
+        if not direct:
+            return [at[outer]]
+        rest = self._head(path)[1]
+        return [*(at[pointer] for pointer in direct), _in_text(at[outer], rest)]
+
+    def _head(self, path: str) -> tuple[str, str]:
+        """Return the longest start of a path that is a field, and the rest."""
+        words = path.split(".")
+        starts = [".".join(words[:size]) for size in range(len(words) - 1, 0, -1)]
+        head = next((start for start in starts if start in self.names), words[0])
+        return head, path[len(head) + 1 :]
+
+    def _first(self, paths: Sequence[str]) -> str:
+        found = []
+        for path in paths:
+            head, rest = (path, "") if path in self.names else self._head(path) if "." in path else ("", "")
+            if head in self.names:
+                found.append(_in_text(name_literal(head), rest) if rest else name_literal(head))
+        return _coalesced(found)
+
+
+def _coalesced(expressions: Iterable[str]) -> str:
+    listed = [f"unless_empty({expression})" for expression in expressions]
+    return f"coalesce({', '.join([*listed, 'NULL::VARCHAR'])})"
+
+
+def _in_text(expression: str, rest: str) -> str:
+    pointers = dict.fromkeys([_pointer([rest]), _pointer(rest.split("."))])
+    ways = [f"json_extract_string(as_object({expression}), {text_literal(pointer)})" for pointer in pointers]
+    return f"coalesce({', '.join(ways)}, NULL)"
+
+
+def _pointer(names: Iterable[str]) -> str:
+    return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
+
+
+def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]:
+    """Return the files as relations.
+
+    Raises:
+        UsageError: a file is missing, is no file, or cannot be read.
+    """
+    return [_source(duck, path, number, dropped) for number, path in enumerate(paths)]
+
+
+def _source(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
+    if is_parquet(path):
+        return _parquet(duck, path, number)
+    if zipfile.is_zipfile(path):
+        return _json(duck, path, number, " sample ", _spooled(duck, number, _inspect_samples(path, dropped)))
+    if table_suffix(path):
+        return _table(duck, path, number, dropped)
+    if has_lines(path):
+        return _json(duck, path, number, ":", readable(path, duck.folder / f"lines{number}", dropped))
+    return _json(duck, path, number, " item ", _spooled(duck, number, documents(path, dropped)))
+
+
+class Record(NamedTuple):
+    """One record and its place in the file."""
+
+    place: str
+    fields: Mapping[str, Any]
+
+
+def records(path: Path, dropped: Dropped) -> Iterator[Record]:
+    """Yield the records of a file of questions, with the values that JSON gives them; an empty cell is null."""
+    if table_suffix(path):
+        lines = table_lines(path, dropped)
+        names = _each_once([name.strip() for name in next(lines, Cells("", [])).cells], path)
+        for place, cells in lines:
+            if len(cells) == len(names):
+                yield Record(place, {name: cell or None for name, cell in zip(names, cells, strict=True)})
+            else:
+                dropped.drop(f"not as many cells as the {len(names)} of the first line", place)
+    elif is_parquet(path):
+        with open_duck([path.absolute()]) as connection:
+            (source,) = sources(connection, [path.absolute()], dropped)
+            for row, *values in connection.run(
+                f"SELECT row, {_listed(source.names)} FROM ({source.relation})"
+            ).fetchall():
+                yield Record(source.place(row), dict(zip(source.names, values, strict=True)))
+    elif has_lines(path):
+        yield from (Record(f"{path.name}:{number}", value) for number, value in json_lines(path, dropped))
+    else:
+        yield from (Record(f"{path.name} item {at}", value) for at, value in enumerate(documents(path, dropped), 1))
+
+
+def is_parquet(path: Path) -> bool:
+    """Whether a file is Parquet by its name or its first bytes."""
+    with opened(path) as file:
+        return path.suffix == ".parquet" or file.read(4) == b"PAR1"
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(map(name_literal, names))
+
+
+# --- bytes ---
+
+
+class Readable(NamedTuple):
+    """A file that duckdb can read, the length of its longest line, and whether its last line is not ended."""
+
+    path: Path
+    longest: int
+    torn: bool
+
+
+def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
+    """Return a file, or its copy: unpacked, in UTF-8 without a mark, and without lines that are too long or damaged."""
+    with opened(path) as file:
+        if file.read(3) not in {b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"} and path.suffix != ".gz":
+            file.seek(0)
+            longest, last = 0, b""
+            for last in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+                longest = max(longest, len(last))
+                if longest >= MAX_LINE_BYTES or not _is_utf8(last):
+                    break
+            else:
+                return Readable(path, longest, bool(last) and not last.endswith(b"\n"))
+    longest, at, last = 0, 0, b""
+    with copy.open("wb") as clean:
+        for number, raw in numbered_lines(path, dropped):
+            last = text_of(raw, dropped, f"{path.name}:{number}").encode()
+            clean.write(b"\n" * (number - at - 1) + last)
+            at, longest = number, max(longest, len(last))
+    return Readable(copy, longest, bool(last) and not last.endswith(b"\n"))
+
+
+def _is_utf8(line: bytes) -> bool:
+    try:
+        return line.isascii() or bool(line.decode())
+    except UnicodeDecodeError:
+        return False
+
+
+def _spooled(duck: Duck, number: int, records: Iterable[Mapping[str, Any]]) -> Readable:
+    """Write records as lines, and return the file."""
+    copy, longest = duck.folder / f"lines{number}", 0
+    with copy.open("wb") as lines:
+        for record in records:
+            line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+            lines.write(line)
+            longest = max(longest, len(line))
+    return Readable(copy, longest, torn=False)
+
+
+# --- JSON ---
+
+
+def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Source:
+    size = max(file.longest + 2, 1 << 21)
+    read = (
+        f"SELECT row_number() OVER () AS row, line FROM read_csv({text_literal(file.path)}, columns = {{'line': "
+        f"'VARCHAR'}}, delim = '', quote = '', escape = '', header = false, auto_detect = false, strict_mode = false, "
+        f"nullstr = '', max_line_size = {size}, buffer_size = {4 * size})"
+    )
+    last = f"(SELECT count(*) FROM ({read}))" if file.torn else "-1"
+    checked = "CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' THEN line ELSE mended(line) END"
+    relation = (
+        f"SELECT row, {checked} AS line, NULL::VARCHAR AS around, row = {last} AS torn FROM ({read}) "
+        "WHERE trim(line, E' \\t\\r\\n\\f\\v') <> ''"
+    )
+    names = _keys(duck, f"SELECT row, line FROM ({relation} LIMIT {_SAMPLE})")
+    return Source(path, number, unit, names, relation, is_json=True)
+
+
+def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
+    found = duck.rows(
+        "SELECT name FROM (SELECT row, unnest(json_keys(line)) AS name, generate_subscripts(json_keys(line), 1) AS number "
+        f"FROM ({lines})) GROUP BY name ORDER BY min(row * 10000 + number)"
+    )
+    return tuple(name for (name,) in found)
+
+
+def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
+    """Return a source whose records are the items of lists inside of its own: at `data`, or at spans within scopes."""
+    relation = source.relation
+    for name in chain:
+        items = f"json_extract(line, {text_literal(_pointer([name]))})"
+        relation = (
+            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around, torn FROM (SELECT "
+            f"row, torn, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
+            f"json_type({items}) = 'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item "
+            f"FROM ({relation}))"
+        )
+    return source._replace(relation=relation, names=_keys(duck, f"SELECT row, line FROM ({relation} LIMIT {_SAMPLE})"))
+
+
+def as_json(source: Source) -> Source:
+    """Return a table as a source of JSON records."""
+    fields = ", ".join(f"{text_literal(name)}, {name_literal(name)}" for name in source.names)
+    relation = f"SELECT row, json_object({fields})::VARCHAR AS line, NULL AS around, false AS torn FROM ({source.relation})"
+    return source._replace(relation=relation, is_json=True)
+
+
+def mended(line: str | None) -> str | None:
+    """Return a line that Python reads as an object though duckdb does not: half a pair of surrogates is replaced.
+
+    >>> mended('{"a": "\\\\ud83d"}'), mended('{"a": ')
+    ('{"a": "?"}', None)
+    """
+    try:
+        value = json.loads(line or "")
+    except (ValueError, RecursionError):
+        return None
+    return (
+        json.dumps(value, ensure_ascii=False).encode("utf-8", "replace").decode() if isinstance(value, dict) else None
+    )
+
+
+def has_lines(path: Path) -> bool:
+    """Whether one of the first lines is a complete object: then the file is read line by line."""
+    filled = (line for _, line in numbered_lines(path, Dropped()) if not line.isspace())
+    for at, line in enumerate(islice(filled, _PEEKED_LINES)):
+        if at == 0 and line.lstrip().startswith(b"["):
+            return False
+        if isinstance(_loaded(line), dict):
+            return at == 0 or not _is_document(path)
+    return False
+
+
+def _loaded(text: bytes) -> Any:
+    try:
+        return json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+
+
+def _is_document(path: Path) -> bool:
+    """Whether the file is one document although lines of it are objects: an export with a record on each line."""
+    with opened(path) as file:
+        text = file.read(_DOCUMENT_BYTES + 1)
+    return len(text) <= _DOCUMENT_BYTES and isinstance(_loaded(text), dict | list)
+
+
+def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+    """Yield the objects of a JSON document: of a list, one at a time, or the only one."""
+    for number, value in enumerate(_values(path, dropped), 1):
+        if isinstance(value, dict):
+            yield value
+        else:
+            dropped.drop("not a JSON object", f"{path.name} item {number}")
+
+
+def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
+    with opened(path) as file:
+        text = _Text(file, path, dropped)
+        if text.next("\ufeff \t\r\n") == "[":
+            text.at += 1
+            yield from _items(text)
+            return
+        while text.more():
+            pass
+    if text.held:
+        try:
+            yield decoder()(text.held.encode("utf-8", "replace"), dropped, path.name)
+        except (ValueError, RecursionError) as error:
+            dropped.drop(f"not JSON ({error})", path.name)
+
+
+class _Text:
+    """A file's text, processed up to `at`; the text before it is freed when more is read."""
+
+    def __init__(self, file: IO[bytes] | Any, path: Path, dropped: Dropped) -> None:
+        self.held, self.at = "", 0
+        self.path, self.dropped = path, dropped
+        self._file = file
+        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def more(self) -> bool:
+        """Read as much again as is in memory; return False at the end."""
+        self.held, self.at = self.held[self.at :], 0
+        try:
+            raw = self._file.read(max(_CHUNK_BYTES, len(self.held)))
+        except (EOFError, OSError, zlib.error):
+            self.dropped.drop("the file is cut short or damaged from here on", self.path.name)
+            return False
+        self.held += self._decode.decode(raw, final=not raw)
+        return bool(raw)
+
+    def next(self, blank: str) -> str:
+        """Return the next character that is not blank, without consuming it; an empty text at the end."""
+        while True:
+            while self.at < len(self.held):
+                if self.held[self.at] not in blank:
+                    return self.held[self.at]
+                self.at += 1
+            if not self.more():
+                return ""
+
+
+def _items(text: _Text) -> Iterator[Any]:
+    """Yield the items of a list whose opening bracket was read. Each new attempt at a long item has twice the text."""
+    number, parse = 0, json.JSONDecoder().raw_decode
+    while (found := text.next(" \t\r\n,")) != "]":
+        number += 1
+        place = f"{text.path.name} item {number}"
+        if not found:
+            text.dropped.drop("the list is cut short", place)
+            return
+        while True:
+            try:
+                value, end = parse(text.held, text.at)
+            except (ValueError, RecursionError):
+                if len(text.held) - text.at > MAX_LINE_BYTES or not text.more():
+                    text.dropped.drop("not JSON from here on", place)
+                    return
+                continue
+            if end < len(text.held) or isinstance(value, dict | list) or not text.more():
+                text.at = min(end, len(text.held))
+                break
+        yield value
+
+
+def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
+    """Yield the samples in one of Inspect's `.eval` files, each with the task's name and the model of its header."""
+    try:
+        with zipfile.ZipFile(path) as packed:
+            names = packed.namelist()
+            header = _loaded(packed.read("header.json")) if "header.json" in names else None
+            task = header.get("eval") if isinstance(header, dict) else None
+            about = {name: task.get(name) for name in ("task", "model")} if isinstance(task, dict) else {}
+            for name in names:
+                if name.startswith("samples/") and name.endswith(".json"):
+                    if packed.getinfo(name).file_size > MAX_LINE_BYTES:
+                        dropped.drop(f"a sample of more than {MAX_LINE_BYTES >> 20} MiB", f"{path.name}: {name}")
+                        continue
+                    sample = _loaded(packed.read(name))
+                    if isinstance(sample, dict):
+                        yield {**sample, "eval": about}
+                    else:
+                        dropped.drop("not a JSON object", f"{path.name}: {name}")
+    except (zipfile.BadZipFile, zlib.error, OSError, NotImplementedError, RuntimeError, EOFError):
+        dropped.drop("the file is cut short or damaged from here on", path.name)
+
+
+# --- tables ---
+
+
+def table_suffix(path: Path) -> str:
+    """Return ".csv" or ".tsv" for a table, compressed or not, and an empty text for any other file."""
+    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
+    return suffix.lower() if suffix.lower() in _TABLES else ""
+
+
+class Cells(NamedTuple):
+    """One line of a table, and its place in the file."""
+
+    place: str
+    cells: list[str]
+
+
+def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
+    """Yield the lines of a table unchanged, including the first; blank lines are skipped."""
+    # A limit of the whole process, which is only raised, never lowered: an answer may be longer than 128 KiB.
+    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
+    texts = (text_of(line, dropped, f"{path.name}:{number}") for number, line in numbered_lines(path, dropped))
+    rows = csv.reader(texts, delimiter=separator(path), strict=False)
+    while True:
+        place = f"{path.name}:{rows.line_num + 1}"
+        try:
+            cells = next(rows, None)
+        except csv.Error as error:
+            dropped.drop(f"no row of a table: {error}", place)
+            continue
+        if cells is None:
+            return
+        if cells:
+            yield Cells(place, cells)
+
+
+def separator(path: Path) -> str:
+    """Return the separator of a table's cells: the candidate that occurs most often in its first line."""
+    first = next((line for _, line in numbered_lines(path, Dropped()) if not line.isspace()), b"")
+    return max(_TABLES[table_suffix(path)], key=lambda sign: first.count(sign.encode()))
+
+
+def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
+    first = next(table_lines(path, Dropped()), None)
+    names = _each_once([name.strip() for name in (first.cells if first else [])], path)
+    if not names:
+        raise UsageError(f"{path} has no row.")
+    file = readable(path, duck.folder / f"table{number}", dropped)
+    relation = _cells(file, separator(path), names)
+    try:
+        duck.rows(f"SELECT count(*) FROM ({relation})")
+    except UsageError:  # a quote or a line end that duckdb cannot place: Python's reader goes on after it
+        copy = duck.folder / f"mended{number}"
+        with copy.open("w", newline="", encoding="utf-8") as clean:
+            writer = csv.writer(clean, lineterminator="\n")
+            for place, cells in table_lines(path, Dropped()):
+                if len(cells) == len(names):
+                    writer.writerow(cells)
+                else:
+                    dropped.drop("fewer or more cells than the first line", place)
+        relation = _cells(Readable(copy, max(file.longest, _CHUNK_BYTES), torn=False), ",", names)
+    return Source(path, number, " row ", tuple(names), relation, is_json=False, rejects=True)
+
+
+def _cells(file: Readable, delimiter: str, names: Sequence[str]) -> str:
+    size = max(file.longest + 2, 1 << 21)
+    columns = ", ".join(f"{text_literal(name)}: 'VARCHAR'" for name in names)
+    return (
+        f"SELECT row_number() OVER () AS row, * FROM read_csv({text_literal(file.path)}, columns = {{{columns}}}, "
+        f"delim = {text_literal(delimiter)}, quote = '\"', escape = '\"', header = true, auto_detect = false, "
+        f"ignore_errors = true, store_rejects = true, rejects_limit = 100000, max_line_size = {size}, "
+        f"buffer_size = {4 * size})"
+    )
+
+
+def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
+    """Count the lines of a table that duckdb rejected, by reason."""
+    for kind, line in duck.rows(
+        "SELECT any_value(error_type)::VARCHAR, line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) WHERE "
+        f"trim(csv_line, E' \\r\\n') <> '' AND contains({text_literal(source.relation)}, file_path) GROUP BY line ORDER BY line"
+    ):
+        dropped.drop(f"no row of the table: {_REJECTED.get(kind, kind.lower())}", f"{source.path.name}:{line}")
+
+
+def _each_once(names: list[str], path: Path) -> list[str]:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
+    return names
+
+
+def _parquet(duck: Duck, path: Path, number: int) -> Source:
+    read = f"read_parquet({text_literal(path)}, file_row_number = true)"
+    try:
+        described = [(row[0], row[1]) for row in duck.rows(f"DESCRIBE SELECT * FROM {read}")]
+    except UsageError as error:
+        raise UsageError(f"{path} is not a Parquet file, or it is damaged: {error}") from None
+    columns = {name: as_text(name, kind) for name, kind in described if name != "file_row_number"}
+    listed = ", ".join(f"{expression} AS {name_literal(name)}" for name, expression in columns.items())
+    relation = f"SELECT file_row_number + 1 AS row, {listed} FROM {read}"
+    return Source(path, number, " row ", tuple(columns), relation, is_json=False)
+
+
+def as_text(name: str, kind: str) -> str:
+    """Return a column of some type as a text: a nested value as JSON, bytes as UTF-8 if they are."""
+    column = name_literal(name)
+    if kind.endswith("]") or kind.startswith(_NESTED):
+        return f"to_json({column})::VARCHAR"
+    return f"TRY(decode({column}))" if kind == "BLOB" else f"{column}::VARCHAR"
+
+
+def common_start(names: Sequence[Sequence[str]]) -> int:
+    """Return how many words the names of several files begin with in common, at most all but their last.
+
+    >>> common_start([["arc", "small"], ["arc", "large"]])
+    1
+    """
+    equal = (len({*words}) == 1 for words in zip(*(name[:-1] for name in names), strict=False))
+    return sum(accumulate(equal, lambda so_far, same: so_far and same))

@@ -1,0 +1,124 @@
+"""OpenTelemetry's spans and Langfuse's observations as flat records, before a preset reads them.
+
+Attributes come as an object or as OTLP's list of keys and typed values; numbered ones (`gen_ai.prompt.0.content`,
+OpenInference's `llm.input_messages.0.message.role`) become lists; messages in events become `request` and `choices`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cascade.logs.chats import as_mapping, loaded
+
+_MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
+_NUMBERED = re.compile(r"(?P<start>.+?)\.(?P<at>\d{1,4})\.(?P<rest>.+)")
+_CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
+_EVALUATION = "gen_ai.evaluation"
+
+
+def attributes(given: Any) -> dict[str, Any]:
+    """Return attributes as plain values, from OTLP's list of keys and typed values or from an object.
+
+    >>> attributes([{"key": "a", "value": {"intValue": "52"}}, {"key": "b", "value": {"arrayValue": {"values": []}}}])
+    {'a': '52', 'b': []}
+    """
+    found = loaded(given)
+    if isinstance(found, Mapping):
+        return dict(found)
+    pairs = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    return {str(each.get("key")): _typed(each.get("value")) for each in pairs}
+
+
+def _typed(value: Any) -> Any:
+    if not isinstance(value, Mapping) or not value:
+        return None
+    kind, inside = next(iter(value.items()))
+    if kind == "arrayValue":
+        return [_typed(each) for each in as_mapping(inside).get("values") or ()]
+    return attributes(as_mapping(inside).get("values")) if kind == "kvlistValue" else inside
+
+
+def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
+    """Return attributes with numbered ones as lists of objects.
+
+    >>> nested({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "model": "m"})
+    {'gen_ai.prompt': [{'role': 'user', 'content': 'Hi'}], 'model': 'm'}
+    """
+    made: dict[str, Any] = {}
+    lists: dict[str, dict[int, dict[str, Any]]] = {}
+    for name, value in flat.items():
+        found = _NUMBERED.fullmatch(name)
+        if found is None:
+            made[name] = value
+        else:
+            lists.setdefault(found["start"], {}).setdefault(int(found["at"]), {})[found["rest"]] = value
+            made.setdefault(found["start"], None)
+    for name, items in lists.items():
+        made[name] = [_message(nested(items[at])) for at in sorted(items)]
+    return made
+
+
+def _message(item: dict[str, Any]) -> dict[str, Any]:
+    """Return an item with the names under `message.` as an object, as OpenInference means them."""
+    inside = {name.removeprefix("message."): value for name, value in item.items() if name.startswith("message.")}
+    kept = {name: value for name, value in item.items() if not name.startswith("message.")}
+    for each in (inside, kept):
+        call = {name.split(".", 1)[1]: each.pop(name) for name in list(each) if name.startswith("tool_call.")}
+        function = {
+            name.removeprefix("function."): call.pop(name) for name in list(call) if name.startswith("function.")
+        }
+        each |= {**call, "function": function} if function else call
+    return kept | {"message": inside} if inside else kept
+
+
+def prepared_span(line: str | None, around: str | None) -> str | None:
+    """Return a span as a flat JSON object: its attributes, those of its events, messages, choices, evaluations."""
+    span = as_mapping(line)
+    if not span:
+        return None
+    flat, request, choices, scores = nested(attributes(span.get("attributes"))), [], [], {}
+    for event in span.get("events") or ():
+        fields, name = attributes(as_mapping(event).get("attributes")), str(as_mapping(event).get("name"))
+        found = _MESSAGE.fullmatch(name)
+        if found is not None:
+            request.append({**fields, "role": found[1]})
+        elif name == "gen_ai.choice":
+            choices.append(fields if "message" in fields else {"message": fields})
+        elif name == f"{_EVALUATION}.result":
+            score = fields.get(f"{_EVALUATION}.score.label", fields.get(f"{_EVALUATION}.score.value"))
+            scores[str(fields.get(f"{_EVALUATION}.name"))] = score
+        else:
+            flat |= {key: value for key, value in nested(fields).items() if key not in flat}
+    own = {name: value for name, value in span.items() if name not in {"attributes", "events"}}
+    return json.dumps({**own, **flat, "request": request or None, "choices": choices or None, "scores": scores})
+
+
+def prepared_observation(line: str | None, around: str | None) -> str | None:
+    """Return one of Langfuse's observations with snake case names, its scores by name, and the trace around it."""
+    found, trace = _snake(as_mapping(line)), _snake(as_mapping(around))
+    if not found:
+        return None
+    scores = {**_scores(trace.get("scores"), found.get("id")), **_scores(found.get("scores"), found.get("id"))}
+    return json.dumps({**found, "scores": scores, "around": {**trace, "observations": None}})
+
+
+def _snake(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an object with its names in the spelling of the exports to a bucket.
+
+    >>> _snake({"parentObservationId": 1, "trace_id": 2})
+    {'parent_observation_id': 1, 'trace_id': 2}
+    """
+    return {_CAPITAL.sub(lambda found: f"_{found[1]}", name).lower(): value for name, value in given.items()}
+
+
+def _scores(given: Any, observation: Any) -> dict[str, Any]:
+    """Return the scores of a trace and of this observation, by name."""
+    found = loaded(given)
+    if isinstance(found, Mapping):
+        return dict(found)
+    scores = [_snake(each) for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    mine = [score for score in scores if score.get("name") and score.get("observation_id") in {None, observation}]
+    return {str(score["name"]): score.get("string_value") or score.get("value") for score in mine}

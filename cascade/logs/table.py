@@ -1,0 +1,174 @@
+"""The flat table: a row for each question, and columns for each of two models or more. It needs no mapping.
+
+Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and the others of `OF_MODEL`.
+No other name is guessed: what is missing, or could mean two things, is asked for with a line to paste.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from cascade.checks import did_you_mean
+from cascade.errors import UsageError
+from cascade.logs.presets import SIGNALS, Mapped
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+
+OF_QUESTION = {
+    name: name
+    for name in (
+        "question",
+        "gold",
+        "episode_id",
+        "group",
+        "segment",
+        "user",
+        "context",
+        "dataset",
+        "split",
+        "created_at",
+    )
+} | {"id": "episode_id"}
+"""The columns about the question, and what each is read as."""
+LOGPROB = "signals.reply_mean_logprob"
+OF_MODEL = {
+    **{name: name for name in ("answer", "correct", "cost_usd", "cost_nano_usd", "latency_ms", "latency_s")},
+    **{name: name for name in ("input_tokens", "output_tokens")},
+    "ms": "latency_ms",
+    "logprob": LOGPROB,
+    **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
+}
+"""The ends of the columns about a model, after its name and `_` or a dot, and what each is read as."""
+_COLUMN = re.compile(rf"(?P<model>.+)[_.](?P<what>{'|'.join(sorted(OF_MODEL, key=len, reverse=True))})")
+_IN_WORDS = {
+    "question": "the question",
+    "gold": "the accepted answer",
+    "episode_id": "the question's id",
+    "user": "who asked",
+    "answer": "its answer",
+    "correct": "whether it is right",
+    "cost_usd": "its cost in USD",
+    "cost_nano_usd": "its cost in nano-USD",
+    "latency_s": "its seconds",
+    "latency_ms": "its milliseconds",
+    "model": "the model",
+    LOGPROB: "the mean log-prob of its reply's tokens, a signal",
+}
+_USUAL = {
+    "question": ("prompt", "query", "input", "messages", "question_text", "user_prompt", "instruction", "problem"),
+    "model": ("llm", "model_name", "engine", "deployment", "model_id"),
+    "answer": ("final_answer", "response", "output", "completion", "reply", "prediction", "generation"),
+    "correct": ("is_correct", "right", "ok", "score", "label", "passed"),
+    "cost_usd": ("cost", "price", "usd", "spend", "total_cost"),
+    "gold": ("expected", "reference", "target", "answer_key", "ground_truth", "correct_answer", "label"),
+}
+"""Names that are suggested in a line to paste. None of them is read without it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """How a flat table is read: the field of each column of the question, and by model that of each of its columns."""
+
+    question: Mapping[str, str]
+    models: Mapping[str, Mapping[str, str]]
+    ignored: Mapping[str, str]
+
+    def describe(self, order: str | None = None) -> list[str]:
+        """Return a line for the question, for each model, and for the fields that are not read."""
+        lines = [f"of the question: {_listed(self.question)}"]
+        lines += [f"of the model {model}: {_listed(columns)}" for model, columns in self.models.items()]
+        if order is not None:
+            lines.append(f"the steps are {' > '.join(self.models)}, {order}; --models A,B or --role change that")
+        if self.ignored:
+            lines.append(f"not read: {', '.join(name + line for name, line in self.ignored.items())}")
+        unjudged = [model for model, columns in self.models.items() if "correct" not in columns]
+        if unjudged and "gold" in self.question:
+            lines.append("which answers are right is decided by the accepted answer when the log is used (--matcher)")
+        elif unjudged:
+            lines.append(
+                f"no column says which answers of {', '.join(unjudged)} are right, nor what the accepted answer is: "
+                f"add --map {unjudged[0]}.correct=FIELD or --map gold=FIELD, or fit a promise of agreement"
+            )
+        return lines
+
+
+def _listed(columns: Mapping[str, str]) -> str:
+    return ", ".join(f"{name} is {in_words(what)}" for what, name in columns.items())
+
+
+def in_words(what: str) -> str:
+    """Return what a column holds, in words."""
+    return _IN_WORDS.get(what) or (f"the signal {what.removeprefix(SIGNALS)}" if what.startswith(SIGNALS) else what)
+
+
+def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
+    """Return how a table with these fields is read as a flat one; None if it is not one: it has two models or more.
+
+    >>> layout(["question", "a_answer", "a_cost_usd", "b_answer"], Mapped({}, {})).models
+    {'a': {'answer': 'a_answer', 'cost_usd': 'a_cost_usd'}, 'b': {'answer': 'b_answer'}}
+    """
+    taken = {*mapped.columns.values(), *(path for columns in mapped.of_model.values() for path in columns.values())}
+    question = {what: name for name, what in OF_QUESTION.items() if name in names and name not in taken}
+    question |= mapped.columns
+    found: dict[str, dict[str, str]] = {}
+    for name in names:
+        column = None if name in taken or name in question.values() else _COLUMN.fullmatch(name)
+        if column is not None:
+            found.setdefault(column["model"], {}).setdefault(OF_MODEL[column["what"]], name)
+    for model, columns in mapped.of_model.items():
+        found[model] = {**found.get(model, {}), **columns}
+    models = {model: columns for model, columns in found.items() if columns.keys() & {"answer", "correct"}}
+    if len(models) < 2 or mapped.columns.keys() & {"model", "answer"}:
+        return None
+    used = {*question.values(), *(name for columns in models.values() for name in columns.values())}
+    heads = {path.split(".")[0] for path in used}
+    ignored = {name: _line_for(name, models) for name in names if name not in used and name not in heads}
+    return Layout(question, models, ignored)
+
+
+def _line_for(name: str, models: Iterable[str]) -> str:
+    """Return the line that reads an unread field as a model's signal."""
+    model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
+    return "" if model is None else f" (a signal? --map {model}.signals.{name[len(model) + 1 :]}={name})"
+
+
+def refuse_doubtful(found: Layout, binary: Iterable[str], path: object) -> None:
+    """Raise UsageError for unread fields of a model that hold only 0 and 1: grades that would pass as signals (L3).
+
+    `binary`: the fields with no other values.
+    """
+    asked = []
+    for name in binary:
+        model = next((model for model in found.models if name.startswith((f"{model}_", f"{model}."))), None)
+        if model is not None and "correct" not in found.models[model]:
+            signal = f"{model}.signals.{name[len(model) + 1 :]}={name}"
+            asked.append(
+                f"{name} holds only 0 and 1. If it says whether {model} is right, add --map {model}.correct={name}; if "
+                f"it is known before the answer is served, add --map {signal}"
+            )
+    if asked:
+        raise UsageError(f"{path} cannot be read yet: {'; '.join(asked)}.")
+
+
+def check_names(names: Sequence[str], paths: Iterable[str], exists: Iterable[str]) -> list[str]:
+    """Return a problem for each mapped field that the log does not have; `exists` are paths that hold a value."""
+    there = {*names, *exists}
+    return [f"the log has no field {path}{did_you_mean(path, names)}" for path in paths if path not in there]
+
+
+def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
+    """Return the lines that a table of calls lacks, each ready to paste with the field that it may mean."""
+    lacking = [] if columns.keys() & {"question", "episode_id"} else ["question"]
+    lacking += [] if columns.keys() & {"answer", "text", "correct"} else ["answer"]
+    lacking += [] if columns.keys() & {"model", "source", "step"} else ["model"]
+    if not lacking:
+        return []
+    useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
+    lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
+    return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]
+
+
+def _suggested(what: str, names: Sequence[str], taken: set[str]) -> str | None:
+    last = {name.rpartition(".")[2].casefold(): name for name in reversed(names) if name not in taken}
+    return next((last[usual] for usual in (what, *_USUAL.get(what, ())) if usual in last), None)
