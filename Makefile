@@ -30,7 +30,6 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/needed_questions.py
 	$(BIN)/python benchmarks/drift.py --quick
 	$(BIN)/python benchmarks/validity.py --calibrations 500
-	$(BIN)/python benchmarks/parquet.py
 	$(BIN)/python benchmarks/demo_figure.py --splits 3 --out $(VENV)/demo-ladder.svg
 	$(BIN)/python benchmarks/paper/tables.py --splits 2 --steps 300
 	$(BIN)/python benchmarks/paper/literal.py --seeds 1 --steps 200
@@ -50,12 +49,12 @@ $(VENV)/bin/pip:
 # The sizes are those on the disk, the times those of 2 cores and a fast network (measured in November 2026).
 $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo "Installing cascade with its local models and Parquet into $(VENV): 730 MB, 1 to 2 minutes. pip prints nothing meanwhile."
-	$(PIP) --editable ".[local,parquet]"
+	$(PIP) --editable ".[local,logs]"
 	@touch $@
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, some minutes. pip prints nothing meanwhile."
-	$(PIP) --no-compile --editable ".[local,parquet,sql,math,train,server,dev]"
+	$(PIP) --no-compile --editable ".[local,logs,sql,math,train,server,dev]"
 	@$(BIN)/python -m compileall -qq -j 0 $(VENV)/lib || true  # pip compiles on one core; some packages bring files that are no Python 3
 	@touch $@
 

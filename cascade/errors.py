@@ -140,12 +140,12 @@ class RefusedFieldError(UsageError):
 
 EXTRAS: Mapping[str, str] = {
     "litellm": "litellm",
+    "duckdb": "logs",
     "httptools": "server",
     "math-verify": "math",
     "opentelemetry": "otel",
     "orjson": "server",
     "psycopg": "sql",
-    "pyarrow": "parquet",
     "starlette": "server",
     "torch": "train",
     "uvicorn": "server",
@@ -174,8 +174,8 @@ def distribution() -> str:
 def install_command(extra: str) -> str:
     """Return the shell command that installs an extra, for an installation from a clone or from an index.
 
-    >>> install_command("parquet")
-    'pip install "certified-cascade[parquet]"'
+    >>> install_command("logs")
+    'pip install "certified-cascade[logs]"'
     """
     return f'pip install "{distribution()}[{extra}]"'
 

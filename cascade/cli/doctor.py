@@ -43,7 +43,7 @@ _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107
 _PACKAGES = {
     "litellm": "provider litellm",
     "xllamacpp": "local models",
-    "pyarrow": "Parquet, and so the demo log,",
+    "duckdb": "logs in Parquet, CSV or of other tools, and so the demo log,",
     "psycopg": "traces in PostgreSQL",
 }
 

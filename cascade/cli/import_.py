@@ -13,12 +13,12 @@ from rich.table import Table
 from cascade.api.output import plain
 from cascade.cli.main import console, notes, print_json
 from cascade.episodes.opening import stored
-from cascade.records.address import is_url
 from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY, opened
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
 from cascade.logs.importing import Asked, Imported, imported
 from cascade.logs.presets import presets
+from cascade.records.address import is_url
 from cascade.text import counted
 
 _DATASETS_SHOWN = 20
@@ -29,7 +29,7 @@ def import_log(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="The log: files or folders of JSON, lines of JSON, CSV, Parquet or .eval, compressed with gzip or not. "
+            help="The log: files or folders of JSON, lines of JSON, CSV, Parquet or .eval, packed with gzip or not. "
             "Several files are one log: each a model's, the cheapest first, or the parts of a batch.",
         ),
     ],

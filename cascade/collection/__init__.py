@@ -120,8 +120,8 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         ]
     if problems:
         raise UsageError("\n".join(problems))
-    if output.suffix == ".parquet" and find_spec("pyarrow") is None:
-        raise MissingExtraError("pyarrow", f"Writing {output}")
+    if output.suffix == ".parquet" and find_spec("duckdb") is None:
+        raise MissingExtraError("duckdb", f"Writing {output}")
 
 
 def recall(log: Path, journal: Journal) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, name_literal, text_literal
+from cascade.logs.parquet import sql_type
 from cascade.logs.presets import ALSO, SIGNALS, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
@@ -96,7 +97,7 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
 
 def is_target(name: str) -> bool:
     """Whether a name is one of a call's values; the others are only read by expressions."""
-    return name in _TARGETS or name.startswith(SIGNALS) or name[0].isdigit() or name.startswith("? ")
+    return name in _TARGETS or name.startswith((SIGNALS, "? ")) or name[0].isdigit()
 
 
 def macro_of(target: str) -> str:
@@ -129,7 +130,7 @@ def note_unread(tables: Tables, told: str, targets: Sequence[str], shown: Mappin
             tables.count(_counted(text_literal(reason), told, test), note=True)
 
 
-def typed(targets: Sequence[str], preset: Preset) -> str:
+def typed(targets: Sequence[str]) -> str:
     """Return the select list that makes a call's values from its texts."""
     has = set(targets)
 
@@ -151,7 +152,7 @@ def typed(targets: Sequence[str], preset: Preset) -> str:
     signals = [name for name in targets if name.startswith(SIGNALS)]
     if signals:
         pairs = ", ".join(f"{text_literal(name.removeprefix(SIGNALS))}, {_signal(name)}" for name in signals)
-        made["signals"] = f"json_object({pairs})::VARCHAR"
+        made["signals"] = f"nullif(json_merge_patch('{{}}', json_object({pairs}))::VARCHAR, '{{}}')"
     elif "signals" in has:
         made["signals"] = 'as_object("signals")'
     return ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in made.items())
@@ -171,9 +172,7 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
         if name.startswith(SIGNALS) and name.endswith("logprob"):
             reason = text_literal(f"{shown.get(name, name)} is above 0, which no log-prob is, read as null")
             tables.count(_counted(reason, "told", f"number({name_literal(name)}) > 0"), note=True)
-    duck.run(
-        f"CREATE VIEW values AS SELECT n, file, row{', free' if preset.free else ''}, {typed(targets, preset)} FROM told"
-    )
+    duck.run(f"CREATE VIEW values AS SELECT n, file, row{', free' if preset.free else ''}, {typed(targets)} FROM told")
     there = {row[0] for row in duck.rows("DESCRIBE values")}
     lacking = [name for name in (*COLUMNS, *_TEXTS) if name not in there]
     nulls = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in lacking)
@@ -187,11 +186,6 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
     if preset.list_price:
         reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
         tables.count(_counted(text_literal(reason), "values", "cost_nano_usd = 0 AND NOT free"), note=True)
-
-
-def sql_type(name: str) -> str:
-    """Return the SQL type of a column."""
-    return {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}.get(KINDS.get(name, TEXT), "VARCHAR")
 
 
 def _has_messages(tables: Tables, there: set[str]) -> bool:
@@ -212,7 +206,8 @@ def _with_chats(query: str, preset: Preset) -> str:
     request = f"coalesce(request, {asked})"
     reply = f"coalesce(reply, {said}, CASE WHEN {asked} IS NOT NULL THEN answer END)"
     counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
-    chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({always}, {request}, tools, system, {reply}, finish, {counts}) END"
+    arguments = f"{always}, {request}, tools, system, {reply}, finish, {counts}"
+    chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({arguments}) END"
     of = {name: f"json_extract_string(chat, '/{name}')" for name in ("question", "context", "answer", "text")}
     plain = {
         "question": f"coalesce(CASE WHEN {asked} IS NULL THEN question END, {of['question']}, question)",
@@ -230,7 +225,7 @@ def _with_chats(query: str, preset: Preset) -> str:
 
 
 def _with_costs(query: str, preset: Preset) -> str:
-    """Return a query in which each cost has its source. Where a log writes 0 for unknown, the list price counts (L4)."""
+    """Return a query in which each cost has its source. Where 0 may be unknown, the list price counts (L4)."""
     spent, source = "cost_nano_usd", text_literal(preset.cost_source)
     if not preset.list_price:
         chosen = f"coalesce(cost_source, CASE WHEN {spent} IS NULL THEN 'no price' ELSE {source} END)"
@@ -306,7 +301,8 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     places = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     asked = "left(sha256(question || chr(31) || coalesce(context, '')), 16)"
     trace = f"coalesce(trace, question_id, call_id, {asked if preset.runs else 'NULL'}, [{places}][file + 1] || row)"
-    narrow = 'n, file, row, model, names, walk, step, candidate, source, horizon, at_s, episode_id, dataset, segment, "group"'
+    placing = "n, file, row, model, names, walk, step, candidate, source, horizon, at_s"
+    narrow = f'{placing}, episode_id, dataset, segment, "group"'
     query = f"SELECT {narrow}, hash(context) AS context, {trace} AS episode FROM calls"
     parts = ["dataset", "segment"] + ([] if preset.runs else ["context"])
     for column in parts:
@@ -324,8 +320,8 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
         tables.count(_counted(again, "parted", "run > 1"), note=True)
     order = "CASE WHEN count(at_s) OVER w = count(*) OVER w THEN at_s END" if preset.steps == "time" else "n"
     duck.run(
-        f"CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn FROM "
-        f"(SELECT *, {order} AS moment FROM parted WINDOW w AS (PARTITION BY episode, walk))"
+        "CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn "
+        f"FROM (SELECT *, {order} AS moment FROM parted WINDOW w AS (PARTITION BY episode, walk))"
     )
     _place(tables, preset, options)
     table = {name: "keyed" if name == "group" else "calls" for name in OF_EPISODE}
@@ -336,11 +332,12 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     duck.run(
         f"CREATE TABLE episodes AS SELECT * REPLACE (coalesce(dataset, {text_literal(options.dataset)}) AS dataset, "
         'coalesce("group", CASE WHEN question IS NOT NULL THEN identity(question, context) END, asked, episode) AS '
-        f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) GROUP BY episode)'
+        f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
+        "GROUP BY episode)"
     )
     tables.count(
-        "SELECT 'question is null' AS reason, count(*), min([file, row], 3) FROM keyed JOIN episodes ON episodes.first = "
-        "keyed.n WHERE episodes.question IS NULL GROUP BY ALL HAVING count(*) > 0",
+        "SELECT 'question is null' AS reason, count(*), min([file, row], 3) FROM keyed JOIN episodes "
+        "ON episodes.first = keyed.n WHERE episodes.question IS NULL GROUP BY ALL HAVING count(*) > 0",
         note=True,
     )
 
@@ -355,8 +352,9 @@ def _split(query: str, column: str, is_chat: bool) -> str:
     return (
         f"SELECT * EXCLUDE (several, began, part) REPLACE (CASE WHEN several AND part > 1 THEN episode || '/' || part "
         f"ELSE episode END AS episode{group}) FROM (SELECT *, dense_rank() OVER (PARTITION BY episode ORDER BY began) "
-        f"AS part FROM (SELECT *, {chats} max({column}) OVER (PARTITION BY episode) IS DISTINCT FROM min({column}) OVER "
-        f"(PARTITION BY episode) AS several, min(n) OVER (PARTITION BY episode, {column}) AS began FROM ({query})))"
+        f"AS part FROM (SELECT *, {chats} max({column}) OVER (PARTITION BY episode) IS DISTINCT FROM min({column}) "
+        f"OVER (PARTITION BY episode) AS several, min(n) OVER (PARTITION BY episode, {column}) AS began "
+        f"FROM ({query})))"
     )
 
 
@@ -393,8 +391,9 @@ def _place(tables: Tables, preset: Preset, options: Options) -> None:
         _place_in_rounds(tables, options)
         return
     if preset.steps == "time":
+        candidate = "candidate" if "candidate" in tables.targets else "0"
         duck.run(
-            "CREATE TABLE keyed AS SELECT * REPLACE (coalesce(step, turn) AS step, coalesce(candidate, 0) AS candidate, "
+            f"CREATE TABLE keyed AS SELECT * REPLACE (coalesce(step, turn) AS step, {candidate} AS candidate, "
             "coalesce(source, model) AS source) FROM timed"
         )
         _note_order(tables)
@@ -404,8 +403,8 @@ def _place(tables: Tables, preset: Preset, options: Options) -> None:
     nameless = "a call that names no model, where the models are the steps"
     tables.count(_counted(text_literal(nameless), "timed", "model IS NULL"))
     duck.run(
-        f"CREATE TABLE keyed AS SELECT * REPLACE (list_position({listed}, model) AS step, 0 AS candidate, model AS source, "
-        f"{len(models)} AS horizon) FROM timed WHERE list_contains({listed}, model)"
+        f"CREATE TABLE keyed AS SELECT * REPLACE (list_position({listed}, model) AS step, 0 AS candidate, "
+        f"model AS source, {len(models)} AS horizon) FROM timed WHERE list_contains({listed}, model)"
     )
     if preset.whole:
         lacking = f"episode IN (SELECT episode FROM keyed GROUP BY episode HAVING count(DISTINCT step) < {len(models)})"
@@ -447,11 +446,12 @@ def _place_in_rounds(tables: Tables, options: Options) -> None:
     )
     tables.count(nameless, note=True)
     duck.run(
-        "CREATE TABLE keyed AS SELECT * EXCLUDE (role, steps) REPLACE (steps[turn] AS step, CASE role WHEN 'base' THEN 0 "
-        "WHEN 'guide' THEN 1 END AS candidate, coalesce(role, model) AS source) FROM (SELECT acting.*, steps FROM acting "
-        "JOIN (SELECT episode, walk, from_json(rounds(to_json(list(coalesce(role, '') ORDER BY turn))::VARCHAR), "
-        "'[\"BIGINT\"]') AS steps FROM acting GROUP BY episode, walk) AS of_walk ON of_walk.episode = acting.episode AND "
-        "of_walk.walk IS NOT DISTINCT FROM acting.walk)"
+        "CREATE TABLE keyed AS SELECT * EXCLUDE (role, steps) REPLACE (steps[turn] AS step, CASE role WHEN 'base' "
+        "THEN 0 WHEN 'guide' THEN 1 END AS candidate, coalesce(role, model) AS source) FROM (SELECT acting.*, steps "
+        "FROM acting JOIN (SELECT episode, walk, from_json(rounds(to_json(list(coalesce(role, '') ORDER BY turn))"
+        "::VARCHAR), '[\"BIGINT\"]') AS steps FROM acting GROUP BY episode, walk) AS of_walk "
+        "ON of_walk.episode = acting.episode "
+        "AND of_walk.walk IS NOT DISTINCT FROM acting.walk)"
     )
 
 
@@ -472,7 +472,7 @@ def rounds(roles: Sequence[str]) -> list[int]:
 
 
 def make_rows(tables: Tables, options: Options, placed: bool) -> None:
-    """Make the table `rows` with cascade's columns, in the order of the episodes; `placed`: `calls` has them already."""
+    """Make the table `rows` with cascade's columns, in the order of the episodes; `placed`: `calls` has them."""
     duck = tables.duck
     order = "first, turn"
     if placed:
@@ -500,10 +500,10 @@ def make_rows(tables: Tables, options: Options, placed: bool) -> None:
             "JOIN episodes ON episodes.episode = keyed.episode"
         )
         reason = "a message with a fault: counted as no answer, since cascade asks the next model instead of serving it"
-        if True:
+        if not options.roles:
             tables.count(
-                f"SELECT {text_literal(reason)} AS reason, count(*), min([keyed.file, keyed.row], {_PLACES}) FROM keyed JOIN "
-                f"calls ON calls.n = keyed.n WHERE {_FAULTY} GROUP BY ALL HAVING count(*) > 0",
+                f"SELECT {text_literal(reason)} AS reason, count(*), min([keyed.file, keyed.row], 3) FROM keyed "
+                f"JOIN calls ON calls.n = keyed.n WHERE {_FAULTY} GROUP BY ALL HAVING count(*) > 0",
                 note=True,
             )
     if duck.value("SELECT count(walk) FROM calls"):
@@ -525,13 +525,13 @@ _FAULTY = (
 def _given_by_hand(source: str, options: Options) -> dict[str, str]:
     """Return the columns that --cost and --rename change."""
     cost = _by_model(options.costs, "calls.model")
-    columns = {
+    return {
         "cost_nano_usd": f"coalesce(calls.cost_nano_usd, {cost})",
-        "cost_source": f"CASE WHEN calls.cost_nano_usd IS NULL AND {cost} IS NOT NULL THEN 'given by hand' ELSE calls.cost_source END",
+        "cost_source": f"CASE WHEN calls.cost_nano_usd IS NULL AND {cost} IS NOT NULL THEN 'given by hand' "
+        "ELSE calls.cost_source END",
         "model": f"coalesce({_by_model(options.rename, 'calls.model')}, calls.model)",
         "source": f"coalesce({_by_model(options.rename, f'{source}.source')}, {source}.source)",
     }
-    return columns
 
 
 def _by_model(values: Mapping[str, Any], column: str) -> str:

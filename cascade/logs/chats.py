@@ -195,7 +195,7 @@ def messages_in(given: Any, depth: int = 0) -> list[dict[str, Any]]:
         return [{"role": "user", "content": value}] if value.strip() else []
     if depth > _MAX_DEPTH:
         return []
-    if isinstance(value, Mapping) and not ("role" in value or "type" in value and "data" in value):
+    if isinstance(value, Mapping) and not ("role" in value or ("type" in value and "data" in value)):
         inside = next((value[name] for name in ("body", *_MESSAGES) if value.get(name)), None)
         return messages_in(inside, depth + 1)
     listed = value if isinstance(value, list) else [value]

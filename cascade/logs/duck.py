@@ -1,8 +1,8 @@
 """duckdb, opened for one task: what it may touch, how much memory it takes, and how texts become values.
 
-A connection opens only the files that it was given, loads no extension and keeps its settings. Its tables are in a file
-of a folder of its own, which is deleted at the end, so that a log larger than the memory is read, too. duckdb guesses no
-type: every field is read as text, and the macros here convert it. A text that has no such value becomes null.
+A connection opens only the files that it was given, loads no extension and keeps its settings. What does not fit into
+its memory goes to a folder of its own, which is deleted at the end. duckdb guesses no type: every field is read as
+text, and the macros here convert it. A text without such a value becomes null.
 """
 
 from __future__ import annotations
@@ -18,6 +18,8 @@ from cascade.errors import MissingExtraError, UsageError
 MEMORY = "1GB"
 """The memory of duckdb's tables and buffers; what is larger goes to the disk."""
 
+_FETCHED = 4_096
+_NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
 _TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
 _FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
 
@@ -52,7 +54,8 @@ CREATE MACRO seconds(t) AS until_9999(CASE
 CREATE MACRO iso(s) AS strftime(TRY(make_timestamp(round(s * 1e6)::BIGINT)), '%Y-%m-%dT%H:%M:%S.%g+00:00');
 CREATE MACRO moment(t) AS CASE WHEN contains(t, '-') AND seconds(t) IS NOT NULL THEN t ELSE iso(seconds(t)) END;
 CREATE MACRO texts(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY'
-  AND len(list_filter(json_type(t::VARCHAR, '$[*]'), lambda kind: kind <> 'VARCHAR')) = 0 THEN t ELSE to_json([t])::VARCHAR END;
+  AND len(list_filter(json_type(t::VARCHAR, '$[*]'), lambda kind: kind <> 'VARCHAR')) = 0 THEN t
+  ELSE to_json([t])::VARCHAR END;
 CREATE MACRO as_object(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'OBJECT' THEN t END;
 CREATE MACRO as_array(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY' THEN t END;
 CREATE MACRO items(t) AS CASE WHEN json_type(as_array(t)) IS NULL THEN json_extract(as_object(t), '$.*')
@@ -71,6 +74,16 @@ def text_literal(text: object) -> str:
 def name_literal(name: str) -> str:
     """Return a column's name as SQL writes it."""
     return '"' + name.replace('"', '""') + '"'
+
+
+def as_text(name: str, kind: str) -> str:
+    """Return a column of some type as a text: a nested value as JSON, bytes as UTF-8 if they are."""
+    column = name_literal(name)
+    if kind.endswith("]") or kind.startswith(_NESTED):
+        return f"to_json({column})::VARCHAR"
+    if kind.startswith("TIMESTAMP"):
+        return f"iso(epoch({column}))"
+    return f"TRY(decode({column}))" if kind == "BLOB" else f"{column}::VARCHAR"
 
 
 class Duck:
@@ -97,6 +110,17 @@ class Duck:
         """Return all rows of a small query."""
         found: list[tuple[Any, ...]] = self.run(sql).fetchall()
         return found
+
+    def pieces(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
+        """Yield the rows of a large query, some thousand at a time."""
+        import duckdb
+
+        found = self.run(sql)
+        try:
+            while rows := found.fetchmany(_FETCHED):
+                yield rows
+        except duckdb.Error as error:
+            raise UsageError(f"duckdb cannot do this: {str(error).splitlines()[0]}") from None
 
     def value(self, sql: str) -> Any:
         """Return the only value of a query."""
@@ -127,13 +151,14 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
     try:
         import duckdb
     except ModuleNotFoundError:
-        raise MissingExtraError("duckdb", "logs") from None
+        raise MissingExtraError("duckdb", "A log in Parquet, CSV or of another tool") from None
+    settings: dict[str, str | bool | int | float | list[str]]
     with tempfile.TemporaryDirectory(prefix="cascade-", ignore_cleanup_errors=True) as name:
         folder = Path(name)
         settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         settings |= {"temp_directory": name, "memory_limit": memory}
         try:
-            connection = duckdb.connect(folder / "work.duckdb", config=settings)
+            connection = duckdb.connect(":memory:", config=settings)
         except duckdb.Error as error:
             raise UsageError(f"duckdb does not start: {str(error).splitlines()[0]}") from None
         try:

@@ -11,7 +11,8 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from pathlib import Path
 from typing import IO, Any
 
@@ -21,8 +22,10 @@ from cascade.logs.rowcheck import checked_where, fitting, matches, no_log, stora
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.safety import open_regular
 
-__all__ = ["Dropped", "append_jsonl", "is_there", "replaced", "read_rows", "write_rows"]
+__all__ = ["Dropped", "append_jsonl", "is_there", "read_rows", "replaced", "write_rows"]
 
+OWN = "cascade"
+"""The kind of cascade's own logs; all other kinds are names of presets."""
 _PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -106,6 +109,35 @@ def read_rows(
         yield from read_parquet(path, dropped, wanted)
     else:
         yield from _line_rows(path, dropped, wanted)
+
+
+def read_log(
+    path: Path | str,
+    dropped: Dropped | None = None,
+    where: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
+) -> Iterator[dict[str, Any]]:
+    """Yield the rows of any log that `cascade import` reads without a mapping, for the commands.
+
+    `where` has the values that rows must have, compared as text; `models` is the order of a ladder's steps.
+
+    Raises:
+        UsageError: nothing in it can be read.
+        MissingExtraError: it does not have cascade's rows in lines of JSON, and duckdb is not installed.
+    """
+    names = first_record(Path(path))
+    if names is None or has_own_names(names):
+        yield from read_rows(path, dropped, where)
+        return
+    from cascade.logs.importing import import_rows  # of another tool's log alone
+
+    wanted = checked_where(where)
+    yield from (row for row in import_rows(path, dropped, models=models) if matches(row, wanted))
+
+
+def has_own_names(names: AbstractSet[str]) -> bool:
+    """Whether a record with these fields is one of cascade's own rows."""
+    return names >= {"step", "episode_id"} or names >= {"step", "question", "source"}
 
 
 def looks_parquet(path: Path) -> bool:

@@ -27,19 +27,19 @@ from cascade.logs.calls import (
     rounds,
 )
 from cascade.logs.duck import MEMORY, Duck, name_literal, opened, text_literal
-from cascade.logs.files import read_rows
-from cascade.logs.parquet import copy_rows, load_rows, rows_in
-from cascade.logs.presets import ALSO, OF_MODEL, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
-from cascade.logs.rowcheck import checked_where, matches
+from cascade.logs.files import OWN, read_rows
+from cascade.logs.parquet import copy_rows, load_rows, rows_in, sql_type
+from cascade.logs.presets import ALSO, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
 from cascade.logs.spans import prepared_observation, prepared_span
-from cascade.logs.table import OF_QUESTION, Layout, check_names, layout, missing, refuse_doubtful
+from cascade.logs.table import Layout, layout, missing, refuse_doubtful
 from cascade.money import PriceTable
 from cascade.types import Usage
 
 Tell = Callable[[Sequence[str]], None]
 _LOOKED_AT = 200
+_BUT_THE_QUESTION = ("answer", "model", "correct", "cost_usd")
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".eval", ".gz")
 
 
@@ -90,8 +90,8 @@ class Imported:
             "ORDER BY min(first)"
         )
         unjudged, unpriced = self.duck.rows(
-            "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), count(*) FILTER (cost_nano_usd IS NULL) "
-            "FROM placed_rows"
+            "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
+            "count(*) FILTER (cost_nano_usd IS NULL) FROM placed_rows"
         )[0]
         return {
             "episodes": sum(episodes for _, episodes, _ in by_set),
@@ -156,35 +156,6 @@ def import_rows(
     """Yield the rows of a log of another tool: `imported` with the attributes of `Asked` by name."""
     with imported([source], Asked(**asked), dropped, tell=tell) as log:
         yield from log.rows()
-
-
-def read_log(
-    path: Path | str,
-    dropped: Dropped | None = None,
-    where: Mapping[str, str] | None = None,
-    models: Sequence[str] = (),
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of any log that `cascade import` reads without a mapping, for the commands.
-
-    `where` has the values that rows must have, compared as text; `models` is the order of a ladder's steps.
-
-    Raises:
-        UsageError: nothing in it can be read.
-        MissingExtraError: it is not a file of cascade's rows in lines, and duckdb is not installed.
-    """
-    wanted = checked_where(where)
-    if is_own(Path(path)):
-        yield from read_rows(path, dropped, where)
-        return
-    yield from (row for row in import_rows(path, dropped, models=models) if matches(row, wanted))
-
-
-def is_own(path: Path) -> bool:
-    """Whether a file has cascade's own rows, by its first record, or is missing or empty."""
-    from cascade.logs.files import first_record
-
-    names = first_record(path)
-    return names is None or kind_of(names) == OWN
 
 
 def _refuse_options(asked: Asked) -> None:
@@ -288,8 +259,6 @@ def _unmapped(sql: Mapping[str, str], mapped: Mapped) -> dict[str, str]:
 
 
 def _template() -> str:
-    from cascade.logs.calls import sql_type
-
     columns = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS)
     return f"SELECT 0::BIGINT AS n, 0 AS file, 0::BIGINT AS row, {columns}"
 
@@ -337,7 +306,8 @@ def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | No
         if path not in names and not tables.duck.value(f"SELECT count({name_literal(column)}) FROM raw")
     ]
     if absent:
-        problems = check_names([*names, *_paths_inside(tables, prepare)], absent, ())
+        there = [*names, *_paths_inside(tables, prepare)]
+        problems = [f"the log has no field {path}{did_you_mean(path, there)}" for path in absent]
         raise UsageError(f"{tables.sources[0].path} cannot be read with this mapping: {'; '.join(problems)}.")
 
 
@@ -389,8 +359,8 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
     if lacking:
         there = ", ".join(fields[:60])
         raise UsageError(
-            f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks columns: "
-            f"add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
+            f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks "
+            f"columns: add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
             f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {there}"
         )
     if "episode_id" in paths:
@@ -436,7 +406,7 @@ def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options
     if not found.question.keys() & {"question", "episode_id"}:
         raise UsageError(
             f"{path} is read as a table with columns for the models {', '.join(found.models)}, and no column has the "
-            f"question: add {' '.join(missing(list(found.ignored), {'answer': '', 'model': '', 'correct': '', 'cost_usd': ''}))}"
+            f"question: add {' '.join(missing(list(found.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
         )
     chosen = replace(preset("table"), steps="models", runs=True)
     models = list(found.models)
@@ -526,8 +496,8 @@ def _calls_of_flat(
         later = " OR ".join(has[each] for each in (by_step[step:] if not options.roles else [model]))
         own = "".join(f", {name_literal(f'{at} {what}')} AS {name_literal(what)}" for what in found.models[model])
         parts.append(
-            f"SELECT n * {len(models)} + {step} AS n, file, row, {shared}, {text_literal(model)} AS model{own} FROM raw "
-            f"WHERE status IS NULL AND ({later})"
+            f"SELECT n * {len(models)} + {step} AS n, file, row, {shared}, {text_literal(model)} AS model{own} "
+            f"FROM raw WHERE status IS NULL AND ({later})"
         )
         absent = f"{model} has no answer, truth or cost"
         unknown = f"status IS NULL AND NOT ({has[model]}) AND ({later})"

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import UsageError
-from cascade.logs.duck import Duck, name_literal, opened, text_literal
+from cascade.logs.duck import Duck, as_text, name_literal, opened, text_literal
 from cascade.logs.lines import opened as opened_file
 from cascade.logs.rowcheck import (
     AS_JSON,
@@ -32,9 +32,9 @@ from cascade.logs.rowcheck import (
     texts_in,
 )
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
-from cascade.logs.source import as_text
 
-_FETCHED = 4_096
+ROWS_A_GROUP = 16_384
+"""Rows of a row group: what is lost at most where a byte of a file is damaged."""
 _TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 
 
@@ -95,7 +95,7 @@ def _packed(row: Mapping[str, Any], number: int) -> dict[str, Any]:
                 packed[name] = json.dumps(packed[name], ensure_ascii=False, allow_nan=False)
         except (OddValueError, TypeError, RecursionError):
             if isinstance(value, float):
-                raise ValueError from None  # not finite, perhaps
+                raise ValueError from None  # noqa: TRY004 - a number that is not finite, perhaps
             raise UsageError(f"Row {number} cannot be written: its {name} is no {KINDS[name]}.") from None
     return packed
 
@@ -103,7 +103,8 @@ def _packed(row: Mapping[str, Any], number: int) -> dict[str, Any]:
 def copy_rows(duck: Duck, path: Path) -> int:
     """Write what is in `rows` into a Parquet file, and return the number of rows."""
     written = duck.rows(
-        f"COPY (SELECT * FROM rows) TO {text_literal(path.absolute())} (FORMAT parquet, COMPRESSION zstd)"
+        f"COPY (SELECT * FROM rows) TO {text_literal(path.absolute())} "
+        f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROWS_A_GROUP})"
     )
     return int(written[0][0])
 
@@ -154,12 +155,14 @@ def _rows(duck: Duck, path: Path, dropped: Dropped, where: Mapping[str, str]) ->
     if missing:
         raise UsageError(f"{path} has no column {', '.join(missing)}.")
     if _is_clean(duck, read, kinds):
-        yield from _typed_rows(duck, read, kinds, path, dropped)
+        yield from _typed_rows(duck, read, path, dropped)
         return
     plain = {name: name_literal(name) if _is_plain(kind) else as_text(name, kind) for name, kind in kinds.items()}
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in plain.items())
-    for number, values in _fetched(duck, f"SELECT file_row_number + 1, {listed} FROM {read}", path, dropped, read):
+    for number, values in _fetched(duck, f"SELECT file_row_number + 1, {listed} FROM {read}", path, dropped):
         raw = {name: _decoded(name, value) for name, value in zip(plain, values, strict=True)}
+        if where and not matches({**dict.fromkeys(COLUMNS), **raw}, where):
+            continue
         row = fitting(
             {name: value for name, value in raw.items() if name in KINDS}, f"{path.name}: row {number}", dropped
         )
@@ -168,7 +171,9 @@ def _rows(duck: Duck, path: Path, dropped: Dropped, where: Mapping[str, str]) ->
 
 
 def _is_plain(kind: str) -> bool:
-    return kind in {"VARCHAR", "BOOLEAN", "DOUBLE", "FLOAT"} or kind.endswith("INT") or kind == "INTEGER"
+    return (
+        kind in {"VARCHAR", "BOOLEAN", "DOUBLE", "FLOAT"} or kind.endswith(("INT", "INTEGER")) or kind[:7] == "DECIMAL"
+    )
 
 
 def _decoded(name: str, value: Any) -> Any:
@@ -196,35 +201,36 @@ def _is_clean(duck: Duck, read: str, kinds: Mapping[str, str]) -> bool:
         return False
 
 
-def _typed_rows(
-    duck: Duck, read: str, kinds: Mapping[str, str], path: Path, dropped: Dropped
-) -> Iterator[dict[str, Any]]:
+def _typed_rows(duck: Duck, read: str, path: Path, dropped: Dropped) -> Iterator[dict[str, Any]]:
     listed = ", ".join(map(name_literal, COLUMNS))
-    for number, values in _fetched(duck, f"SELECT file_row_number + 1, {listed} FROM {read}", path, dropped, read):
+    for number, values in _fetched(duck, f"SELECT file_row_number + 1, {listed} FROM {read}", path, dropped):
         row = _unpacked(values)
         if row["signals"]:
             row["signals"] = fitting_signals(row["signals"], f"{path.name}: row {number}", dropped)
         yield row
 
 
-def _fetched(duck: Duck, query: str, path: Path, dropped: Dropped, read: str) -> Iterator[tuple[int, tuple[Any, ...]]]:
-    """Yield the numbers and values of rows; from where the file is damaged on they are counted as dropped."""
-    done = 0
-    try:
-        found = duck.run(query)
-        while rows := found.fetchmany(_FETCHED):
-            for number, *values in rows:
-                yield number, tuple(values)
-            done += len(rows)
-    except (UsageError, RuntimeError, OSError):
-        rest = duck.value(f"SELECT sum(num_rows) FROM parquet_file_metadata({text_literal(path.absolute())})") - done
-        dropped.drop("the file is damaged from here on", f"{path.name}: row {done + 1}", rest)
+def _fetched(duck: Duck, query: str, path: Path, dropped: Dropped) -> Iterator[tuple[int, tuple[Any, ...]]]:
+    """Yield the numbers and values of rows, by row group; the rest of a damaged group is counted as dropped."""
+    first = 0
+    for (size,) in duck.rows(
+        "SELECT any_value(row_group_num_rows) FROM parquet_metadata("
+        f"{text_literal(path.absolute())}) GROUP BY row_group_id ORDER BY row_group_id"
+    ):
+        done = first
+        try:
+            for rows in duck.pieces(f"{query} WHERE file_row_number >= {first} AND file_row_number < {first + size}"):
+                for number, *values in rows:
+                    yield number, tuple(values)
+                done += len(rows)
+        except UsageError:
+            dropped.drop("a damaged part of the file", f"{path.name}: row {done + 1}", first + size - done)
+        first += size
 
 
 def rows_in(duck: Duck, query: str) -> Iterator[dict[str, Any]]:
     """Yield the rows of a query that selects every column in its place."""
-    found = duck.run(query)
-    while rows := found.fetchmany(_FETCHED):
+    for rows in duck.pieces(query):
         yield from map(_unpacked, rows)
 
 

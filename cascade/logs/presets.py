@@ -20,10 +20,9 @@ import yaml
 
 from cascade.checks import did_you_mean, hint_at
 from cascade.errors import UsageError
+from cascade.logs.files import OWN, has_own_names
 from cascade.logs.schema import COLUMNS
 
-OWN = "cascade"
-"""The kind of cascade's own logs; all other kinds are names of presets."""
 ALSO = ("cost_usd", "latency_s")
 """Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 SIGNALS = "signals."
@@ -40,7 +39,6 @@ OF_MODEL = (
 """What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
-_OWN_SETS = (frozenset({"step", "episode_id"}), frozenset({"step", "question", "source"}))
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,7 +87,7 @@ def _preset(raw: Mapping[str, Any]) -> Preset:
 def kind_of(names: Iterable[str]) -> str | None:
     """Return the kind of a log by the names of its fields: `OWN`, or a preset's name; None if they identify none."""
     there = set(names)
-    if any(there >= own for own in _OWN_SETS):
+    if has_own_names(there):
         return OWN
     return next((name for name, each in presets().items() if any(there >= known for known in each.known_by)), None)
 

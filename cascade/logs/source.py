@@ -1,7 +1,7 @@
 """The files of a foreign log as relations of texts: CSV, lines of JSON, JSON documents, Parquet, Inspect's `.eval`.
 
-duckdb reads them. Python decides the format by the content, and makes a copy only of what duckdb would refuse as a whole
-for one bad byte: packed or damaged files, documents, tables with broken quotes.
+duckdb reads them. Python decides the format by the content, and makes a copy only of what duckdb would refuse as a
+whole for one bad byte: packed or damaged files, documents, tables with broken quotes.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any, NamedTuple
 
 from cascade.errors import UsageError
-from cascade.logs.duck import Duck, name_literal, text_literal
+from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
 from cascade.logs.lines import MAX_LINE_BYTES, decoder, json_lines, numbered_lines, opened, text_of
 from cascade.logs.schema import Dropped
@@ -32,7 +32,6 @@ _TABLES = {".csv": ",;", ".tsv": "\t"}
 """The separators of cells, by the file's ending. In locales with a decimal comma, programs write semicolons."""
 WHOLE_RECORD = "$"
 """The path of a JSON record itself."""
-_NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
 _REJECTED = {
     "MISSING COLUMNS": "fewer cells than the first line",
     "TOO MANY COLUMNS": "more cells than the first line",
@@ -80,7 +79,7 @@ class Source(NamedTuple):
         pointers = list(dict.fromkeys(pointer for paths in fields.values() for p in paths for pointer in self._ways(p)))
         at = {pointer: f"held[{number}]" for number, pointer in enumerate(pointers, 1)}
         columns = [
-            f"{_coalesced(expression for path in paths for expression in self._inside(path, at))} AS {name_literal(name)}"
+            f"{_coalesced(sql for path in paths for sql in self._inside(path, at))} AS {name_literal(name)}"
             for name, paths in fields.items()
         ]
         bad = (
@@ -271,8 +270,8 @@ def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Sou
 
 def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
     found = duck.rows(
-        "SELECT name FROM (SELECT row, unnest(json_keys(line)) AS name, generate_subscripts(json_keys(line), 1) AS number "
-        f"FROM ({lines})) GROUP BY name ORDER BY min(row * 10000 + number)"
+        "SELECT name FROM (SELECT row, unnest(json_keys(line)) AS name, generate_subscripts(json_keys(line), 1) "
+        f"AS number FROM ({lines})) GROUP BY name ORDER BY min(row * 10000 + number)"
     )
     return tuple(name for (name,) in found)
 
@@ -283,8 +282,8 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
     for name in chain:
         items = f"json_extract(line, {text_literal(_pointer([name]))})"
         relation = (
-            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around, torn FROM (SELECT "
-            f"row, torn, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
+            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around, torn FROM "
+            f"(SELECT row, torn, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
             f"json_type({items}) = 'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item "
             f"FROM ({relation}))"
         )
@@ -294,14 +293,15 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
 def as_json(source: Source) -> Source:
     """Return a table as a source of JSON records."""
     fields = ", ".join(f"{text_literal(name)}, {name_literal(name)}" for name in source.names)
-    relation = f"SELECT row, json_object({fields})::VARCHAR AS line, NULL AS around, false AS torn FROM ({source.relation})"
+    columns = f"row, json_object({fields})::VARCHAR AS line, NULL AS around, false AS torn"
+    relation = f"SELECT {columns} FROM ({source.relation})"
     return source._replace(relation=relation, is_json=True)
 
 
 def mended(line: str | None) -> str | None:
-    """Return a line that Python reads as an object though duckdb does not: half a pair of surrogates is replaced.
+    r"""Return a line that Python reads as an object though duckdb does not: half a pair of surrogates is replaced.
 
-    >>> mended('{"a": "\\\\ud83d"}'), mended('{"a": ')
+    >>> mended('{"a": "\\ud83d"}'), mended('{"a": ')
     ('{"a": "?"}', None)
     """
     try:
@@ -516,8 +516,9 @@ def _cells(file: Readable, delimiter: str, names: Sequence[str]) -> str:
 def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
     """Count the lines of a table that duckdb rejected, by reason."""
     for kind, line in duck.rows(
-        "SELECT any_value(error_type)::VARCHAR, line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) WHERE "
-        f"trim(csv_line, E' \\r\\n') <> '' AND contains({text_literal(source.relation)}, file_path) GROUP BY line ORDER BY line"
+        "SELECT any_value(error_type)::VARCHAR, line FROM reject_errors JOIN reject_scans USING (scan_id, file_id) "
+        f"WHERE trim(csv_line, E' \\r\\n') <> '' AND contains({text_literal(source.relation)}, file_path) "
+        "GROUP BY line ORDER BY line"
     ):
         dropped.drop(f"no row of the table: {_REJECTED.get(kind, kind.lower())}", f"{source.path.name}:{line}")
 
@@ -539,14 +540,6 @@ def _parquet(duck: Duck, path: Path, number: int) -> Source:
     listed = ", ".join(f"{expression} AS {name_literal(name)}" for name, expression in columns.items())
     relation = f"SELECT file_row_number + 1 AS row, {listed} FROM {read}"
     return Source(path, number, " row ", tuple(columns), relation, is_json=False)
-
-
-def as_text(name: str, kind: str) -> str:
-    """Return a column of some type as a text: a nested value as JSON, bytes as UTF-8 if they are."""
-    column = name_literal(name)
-    if kind.endswith("]") or kind.startswith(_NESTED):
-        return f"to_json({column})::VARCHAR"
-    return f"TRY(decode({column}))" if kind == "BLOB" else f"{column}::VARCHAR"
 
 
 def common_start(names: Sequence[Sequence[str]]) -> int:

@@ -65,16 +65,14 @@ def _message(item: dict[str, Any]) -> dict[str, Any]:
     """Return an item with the names under `message.` as an object, as OpenInference means them."""
     inside = {name.removeprefix("message."): value for name, value in item.items() if name.startswith("message.")}
     kept = {name: value for name, value in item.items() if not name.startswith("message.")}
-    for each in (inside, kept):
-        call = {name.split(".", 1)[1]: each.pop(name) for name in list(each) if name.startswith("tool_call.")}
-        function = {
-            name.removeprefix("function."): call.pop(name) for name in list(call) if name.startswith("function.")
-        }
-        each |= {**call, "function": function} if function else call
+    for fields in (inside, kept):
+        call = {name.split(".", 1)[1]: fields.pop(name) for name in list(fields) if name.startswith("tool_call.")}
+        function = {name.split(".", 1)[1]: call.pop(name) for name in list(call) if name.startswith("function.")}
+        fields.update({**call, "function": function} if function else call)
     return kept | {"message": inside} if inside else kept
 
 
-def prepared_span(line: str | None, around: str | None) -> str | None:
+def prepared_span(line: str | None, _around: str | None) -> str | None:
     """Return a span as a flat JSON object: its attributes, those of its events, messages, choices, evaluations."""
     span = as_mapping(line)
     if not span:

@@ -10,7 +10,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
-from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.presets import SIGNALS, Mapped
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
@@ -149,12 +148,6 @@ def refuse_doubtful(found: Layout, binary: Iterable[str], path: object) -> None:
             )
     if asked:
         raise UsageError(f"{path} cannot be read yet: {'; '.join(asked)}.")
-
-
-def check_names(names: Sequence[str], paths: Iterable[str], exists: Iterable[str]) -> list[str]:
-    """Return a problem for each mapped field that the log does not have; `exists` are paths that hold a value."""
-    there = {*names, *exists}
-    return [f"the log has no field {path}{did_you_mean(path, names)}" for path in paths if path not in there]
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:

@@ -16,8 +16,7 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.logs import lines
-from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
-from cascade.logs.importing import read_log
+from cascade.logs.files import Dropped, append_jsonl, read_log, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
@@ -32,7 +31,7 @@ def row(number: int, **columns: Any) -> dict[str, Any]:
 @pytest.fixture(params=FORMS)
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("duckdb")
     return tmp_path / str(request.param)
 
 
@@ -128,7 +127,7 @@ def test_f54_a_crash_in_an_append_costs_that_row_only(tmp_path: Path) -> None:
 def test_f54_a_packed_or_binary_file_cut_anywhere_is_no_crash(tmp_path: Path) -> None:
     for name in ("log.jsonl.gz", "log.parquet"):
         if name.endswith("parquet"):
-            pytest.importorskip("pyarrow")
+            pytest.importorskip("duckdb")
         path = tmp_path / name
         write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(500)))
         whole = path.read_bytes()
@@ -143,7 +142,7 @@ def test_f54_a_packed_or_binary_file_cut_anywhere_is_no_crash(tmp_path: Path) ->
 def test_f54_flipped_bytes_in_a_packed_or_binary_file_are_no_crash(tmp_path: Path) -> None:
     for name in ("log.jsonl.gz", "log.parquet"):
         if name.endswith("parquet"):
-            pytest.importorskip("pyarrow")
+            pytest.importorskip("duckdb")
         path = tmp_path / name
         write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(300)))
         whole = path.read_bytes()
@@ -164,7 +163,7 @@ def test_f54_a_file_of_nothing_but_noise_is_refused(tmp_path: Path) -> None:
 def test_f54_an_empty_file_is_an_empty_log_or_said(tmp_path: Path, name: str) -> None:
     (tmp_path / name).touch()
     if name.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("duckdb")
         with pytest.raises(UsageError, match="not a Parquet file"):
             ids(tmp_path / name)
     else:

@@ -11,8 +11,7 @@ import pytest
 from cascade.cli.main import main
 from cascade.config import load
 from cascade.errors import ConfigError, ModelFileError, UsageError
-from cascade.logs.files import read_rows
-from cascade.logs.importing import read_log
+from cascade.logs.files import read_log, read_rows
 from cascade.logs.questions import read_questions
 from cascade.plans import prompts
 from cascade.providers.vocabulary import read_vocabulary
@@ -25,7 +24,7 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     """0.5.0: a FIFO as `--config`, `--context` or a log hung for ever, and /dev/zero filled the memory."""
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("duckdb")
     pipe, device = tmp_path / f"pipe-{name}", tmp_path / f"device-{name}"
     os.mkfifo(pipe)
     device.symlink_to("/dev/zero")

@@ -209,7 +209,7 @@ def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench: Benc
 
 
 _WITHOUT_EXTRAS = """
-for name in ("litellm", "torch", "xllamacpp", "tiktoken", "pyarrow", "fastapi"):
+for name in ("litellm", "torch", "xllamacpp", "tiktoken", "duckdb", "fastapi"):
     sys.modules[name] = None
 import cascade
 from cascade import Orchestrator

@@ -71,4 +71,4 @@ def test_no_page_or_message_names_a_package_of_somebody_else() -> None:
 @pytest.mark.parametrize("page", FIRST)
 def test_the_first_install_line_brings_what_the_page_uses(page: str) -> None:
     (line, *_) = [line for name, line in SHOWN if name == page]
-    assert extras_of(line) >= {EXTRAS[name] for name in ("xllamacpp", "pyarrow")}
+    assert extras_of(line) >= {EXTRAS[name] for name in ("xllamacpp", "duckdb")}

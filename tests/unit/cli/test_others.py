@@ -358,9 +358,9 @@ def test_a_package_that_is_missing_comes_with_its_command(cli: Cli, monkeypatch:
 
     monkeypatch.setattr(doctor, "version", nothing)
     _, found = findings(cli)
-    assert found["pyarrow"] == (
+    assert found["duckdb"] == (
         "note",
-        'needed for Parquet, and so the demo log, only; not installed: pip install "certified-cascade[parquet]"',
+        'needed for logs in Parquet, CSV or of other tools, and so the demo log, only; not installed: pip install "certified-cascade[logs]"',
     )
 
 

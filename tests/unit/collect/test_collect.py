@@ -296,7 +296,7 @@ def test_side_by_side_is_the_same_as_one_after_the_other(tmp_path: Path) -> None
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
 def test_every_form_holds_the_same_and_is_gone_on_with(tmp_path: Path, name: str) -> None:
     if name.endswith(".parquet"):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("duckdb")
     log, models = tmp_path / name, Models()
     collected(log, asked(1, 2), models, walks=BASELINES)
     before = len(models.requests)
@@ -875,12 +875,12 @@ def test_a_folder_is_no_log(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_parquet_without_pyarrow_is_said_before_anything_is_paid(
+def test_parquet_without_duckdb_is_said_before_anything_is_paid(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    monkeypatch.setitem(sys.modules, "duckdb", None)
     models = Models()
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[parquet\]"):
+    with pytest.raises(MissingExtraError, match=r"pip install .*\[logs\]"):
         collected(tmp_path / "log.parquet", asked(1), models)
     assert models.requests == []
 

@@ -55,7 +55,7 @@ ROWS = [
 @pytest.fixture(params=FORMS)
 def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     if request.param.endswith("parquet"):
-        pytest.importorskip("pyarrow")
+        pytest.importorskip("duckdb")
     return tmp_path / str(request.param)
 
 
@@ -162,7 +162,7 @@ ANY_ROW = st.fixed_dictionaries(
 @given(st.lists(ANY_ROW, max_size=4))
 @settings(max_examples=25, deadline=None)
 def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("duckdb")
     whole = [row(**one) for one in rows]
     with tempfile.TemporaryDirectory() as folder:
         for name in FORMS:

@@ -167,15 +167,14 @@ def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:
         Replay.open(str(tmp_path / "nothing.jsonl"))
 
 
-def test_parquet_without_pyarrow_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "pyarrow", None)
-    monkeypatch.setitem(sys.modules, "pyarrow.parquet", None)
-    with pytest.raises(MissingExtraError, match="pyarrow"):
+def test_parquet_without_duckdb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "duckdb", None)
+    with pytest.raises(MissingExtraError, match="duckdb"):
         Replay.open("log.parquet")
 
 
 def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:
-    pytest.importorskip("pyarrow")
+    pytest.importorskip("duckdb")
     answer = logged(BASE, yes_no(0.9))
     for name in ("log.parquet", "log.jsonl.gz"):
         write_rows(tmp_path / name, rows(answer))

@@ -1,0 +1,572 @@
+"""The formats of other tools: an example file of each documented form, and what follows from it by hand."""
+
+from __future__ import annotations
+
+import json
+import zipfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.chat import ChatRequest
+from cascade.errors import UsageError
+from cascade.logs.schema import Dropped
+
+pytest.importorskip("duckdb")
+
+from cascade.logs.presets import presets
+from cascade.money import PriceTable
+from cascade.types import Usage
+from unit.logs.reading import lines, picked, rows_of
+
+MINI = "gpt-4o-mini"
+PRICED = PriceTable.bundled().price(MINI)
+TOOL = {
+    "type": "function",
+    "function": {"name": "get_weather", "parameters": {"type": "object", "properties": {"city": {"type": "string"}}}},
+}
+CALL = {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Vienna"}'}}
+TALK: list[dict[str, Any]] = [
+    {"role": "system", "content": "Be short."},
+    {"role": "user", "content": "Weather in Vienna?"},
+    {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    {"role": "tool", "content": "rain", "tool_call_id": "c1"},
+    {"role": "user", "content": "And in Graz?"},
+]
+SECOND = {"id": "c2", "type": "function", "function": {"name": "get_weather", "arguments": '{"city": "Graz"}'}}
+REPLY: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [SECOND]}
+
+
+def spend(number: int = 1, **fields: Any) -> dict[str, Any]:
+    """A row of LiteLLM_SpendLogs."""
+    body = {"model": "small", "messages": [{"role": "user", "content": "Which river?"}]}
+    choice = {"finish_reason": "stop", "index": 0, "message": {"role": "assistant", "content": "The Danube."}}
+    details = {"prompt_tokens_details": {"cached_tokens": 8}, "completion_tokens_details": {"reasoning_tokens": 2}}
+    return {
+        "request_id": f"chatcmpl-{number}",
+        "call_type": "acompletion",
+        "spend": 2.1e-05,
+        "prompt_tokens": 40,
+        "completion_tokens": 12,
+        "startTime": f"2026-11-21T10:00:0{number}.000Z",
+        "endTime": f"2026-11-21T10:00:0{number}.850Z",
+        "model": "gpt-4o-mini-2024-07-18",
+        "model_group": "small",
+        "metadata": {"status": "success", "usage_object": details},
+        "cache_hit": "False",
+        "messages": {},
+        "response": {"id": "x", "object": "chat.completion", "choices": [choice]},
+        "session_id": "session-1",
+        "status": "success",
+        "proxy_server_request": body,
+    } | fields
+
+
+def observed(number: int = 1, **fields: Any) -> dict[str, Any]:
+    """An observation of Langfuse, as its API gives it."""
+    return {
+        "id": f"obs-{number}",
+        "traceId": "trace-1",
+        "type": "GENERATION",
+        "startTime": f"2026-11-21T10:00:0{number}.000Z",
+        "endTime": f"2026-11-21T10:00:0{number}.500Z",
+        "model": "small",
+        "input": [{"role": "user", "content": "Which river?"}],
+        "output": {"role": "assistant", "content": "Danube"},
+        "level": "DEFAULT",
+        "parentObservationId": None,
+        "usageDetails": {
+            "input": 30,
+            "input_cached_tokens": 10,
+            "output": 12,
+            "output_reasoning_tokens": 2,
+            "total": 54,
+        },
+        "costDetails": {"input": 0.00002, "output": 0.00004, "total": 0.00006},
+    } | fields
+
+
+def typed(value: Any) -> dict[str, Any]:
+    """A value as OTLP's JSON writes it: 64-bit integers are texts."""
+    if isinstance(value, list):
+        return {"arrayValue": {"values": [typed(each) for each in value]}}
+    kind = {bool: "boolValue", int: "intValue", float: "doubleValue"}.get(type(value), "stringValue")
+    return {kind: str(value) if kind == "intValue" else value}
+
+
+def span(number: int = 1, has: dict[str, Any] | None = None, **fields: Any) -> dict[str, Any]:
+    """A span of a chat call."""
+    start = 1795255200 * 10**9 + number * 10**9
+    attributes = {
+        "gen_ai.operation.name": "chat",
+        "gen_ai.request.model": "small",
+        "gen_ai.usage.input_tokens": 52,
+        "gen_ai.usage.output_tokens": 47,
+        "gen_ai.input.messages": json.dumps([{"role": "user", "parts": [{"type": "text", "content": "Which river?"}]}]),
+        "gen_ai.output.messages": json.dumps([{"role": "assistant", "parts": [{"type": "text", "content": "Danube"}]}]),
+    } | (has or {})
+    return {
+        "traceId": "5b8efff798038103d269b633813fc60c",
+        "spanId": f"eee19b7ec3c1b17{number}",
+        "startTimeUnixNano": str(start),
+        "endTimeUnixNano": str(start + 250_000_000),
+        "attributes": [{"key": key, "value": typed(value)} for key, value in attributes.items() if value is not None],
+        "status": {},
+    } | fields
+
+
+def export(*spans: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceSpans": [{"resource": {"attributes": []}, "scopeSpans": [{"scope": {}, "spans": list(spans)}]}]}
+
+
+TRACED: list[tuple[str, Any, dict[str, Any]]] = [
+    (
+        "litellm",
+        [spend(2, model_group="large", spend=0.0004), spend(1)],
+        {"tokens": (40, 12, 8, 2), "costs": [21_000, 400_000], "latency_ms": 850.0, "answer": "The Danube."},
+    ),
+    (
+        "langfuse",
+        [observed(2, model="large", costDetails={"total": 0.0004}), observed(1)],
+        {"tokens": (40, 14, 10, 2), "costs": [60_000, 400_000], "latency_ms": 500.0, "answer": "Danube"},
+    ),
+    (
+        "otel",
+        [
+            export(
+                span(2, {"gen_ai.request.model": "large", "gen_ai.usage.cost": 0.0004}),
+                span(1, {"gen_ai.usage.cost": 0.00006}),
+            )
+        ],
+        {"tokens": (52, 47, None, None), "costs": [60_000, 400_000], "latency_ms": 250.0, "answer": "Danube"},
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "records", "expected"), TRACED, ids=[kind for kind, *_ in TRACED])
+def test_a_trace_is_an_episode_in_the_order_of_time(
+    tmp_path: Path, kind: str, records: list[Any], expected: dict[str, Any]
+) -> None:
+    rows = rows_of(lines(tmp_path / "log.jsonl", *records), roles={"small": "base", "large": "guide"})
+    assert picked(rows, "step", "candidate", "source") == [(1, 0, "base"), (1, 1, "guide")]
+    assert [row["cost_nano_usd"] for row in rows] == expected["costs"]
+    counts = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+    assert picked(rows, *counts)[0] == expected["tokens"]
+    first = rows[0]
+    assert (first["question"], first["answer"], first["latency_ms"]) == (
+        "Which river?",
+        expected["answer"],
+        expected["latency_ms"],
+    )
+    assert first["created_at"] == "2026-11-21T10:00:01.000+00:00"
+    as_ladder = rows_of(tmp_path / "log.jsonl")
+    assert [row["step"] for row in as_ladder] == [1, 2]
+    assert len({row["episode_id"] for row in as_ladder}) == 1
+
+
+@pytest.mark.parametrize(
+    ("record", "cost"),
+    [
+        (spend(spend=0), "listed"),  # a spend of 0 also means that no price was known (L4)
+        (spend(spend=0, model="my-own"), None),
+        (spend(spend=0, prompt_tokens=0, completion_tokens=0), None),
+        (spend(spend=0, cache_hit="True"), 0),
+        (observed(model="my-own", costDetails={"total": 0}), None),
+        (observed(model="my-own", costDetails={"input": 0.5, "output": 0.25}), 750_000_000),
+        (observed(model="my-own", costDetails={"input": 0.5, "output": "?"}), None),
+        (observed(model="my-own", costDetails={}, totalCost=0.5), 500_000_000),
+        (export(span(1, {"gen_ai.usage.cost": 0.0, "gen_ai.request.model": "my-own"})), None),
+    ],
+)
+def test_a_cost_of_nothing_is_unknown_unless_something_says_it_was_free(tmp_path: Path, record: Any, cost: Any) -> None:
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", record))
+    assert PRICED is not None
+    if cost == "listed":
+        cost = PRICED.cost_nano_usd(Usage(40, 12, 8, 2))
+    assert row["cost_nano_usd"] == cost
+
+
+def with_parts(message: dict[str, Any]) -> dict[str, Any]:
+    """A message in the form of OpenTelemetry's conventions of 2026."""
+    if message["role"] == "tool":
+        part = {"type": "tool_call_response", "id": message["tool_call_id"], "response": message["content"]}
+        return {"role": "tool", "parts": [part]}
+    said = [{"type": "text", "content": message["content"]}] if message["content"] else []
+    calls = [
+        {
+            "type": "tool_call",
+            "id": c["id"],
+            "name": c["function"]["name"],
+            "arguments": json.loads(c["function"]["arguments"]),
+        }
+        for c in message.get("tool_calls", ())
+    ]
+    return {"role": message["role"], "parts": [*said, *calls]}
+
+
+def numbered(prefix: str, inside: str, messages: list[dict[str, Any]], call: str) -> dict[str, Any]:
+    """Messages as an attribute for each field, as OpenLLMetry and OpenInference write them."""
+    has: dict[str, Any] = {}
+    for at, message in enumerate(messages):
+        start = f"{prefix}.{at}.{inside}"
+        has |= {start + name: message[name] for name in ("role", "content", "tool_call_id") if message.get(name)}
+        for number, each in enumerate(message.get("tool_calls", ())):
+            function = "function." if call else ""
+            has[f"{start}tool_calls.{number}.{call}id"] = each["id"]
+            has |= {
+                f"{start}tool_calls.{number}.{call}{function}{name}": text for name, text in each["function"].items()
+            }
+    return has
+
+
+NO_TEXTS = {"gen_ai.input.messages": None, "gen_ai.output.messages": None}
+INFERENCE = {
+    "gen_ai.operation.name": None,
+    "gen_ai.request.model": None,
+    "openinference.span.kind": "LLM",
+    "llm.model_name": "small",
+    "llm.token_count.prompt": 52,
+    "llm.tools.0.tool.json_schema": json.dumps(TOOL),
+}
+WHOLE: dict[str, Any] = {
+    "litellm": spend(
+        proxy_server_request={"model": "small", "messages": TALK, "tools": [TOOL]},
+        response={"choices": [{"finish_reason": "tool_calls", "index": 0, "message": REPLY}]},
+    ),
+    "langfuse": observed(input={"messages": TALK, "tools": [TOOL]}, output=REPLY),
+    "langchain": observed(
+        input=[*TALK, {"role": "tool", "content": TOOL}],
+        output={**REPLY, "tool_calls": [{"name": "get_weather", "args": {"city": "Graz"}, "id": "c2"}]},
+    ),
+    "otel": export(
+        span(
+            has={
+                "gen_ai.system_instructions": json.dumps([{"type": "text", "content": "Be short."}]),
+                "gen_ai.input.messages": json.dumps([with_parts(message) for message in TALK[1:]]),
+                "gen_ai.tool.definitions": json.dumps([TOOL]),
+                "gen_ai.output.messages": json.dumps([with_parts(REPLY) | {"finish_reason": "tool_calls"}]),
+            }
+        )
+    ),
+    "openllmetry": export(
+        span(
+            has={
+                **NO_TEXTS,
+                **numbered("gen_ai.prompt", "", TALK, ""),
+                **numbered("gen_ai.completion", "", [REPLY], ""),
+                "llm.request.functions.0.name": "get_weather",
+                "llm.request.functions.0.parameters": json.dumps(TOOL["function"]["parameters"]),  # type: ignore[index]
+            }
+        )
+    ),
+    "openinference": export(
+        span(
+            has={
+                **NO_TEXTS,
+                **INFERENCE,
+                **numbered("llm.input_messages", "message.", TALK, "tool_call."),
+                **numbered("llm.output_messages", "message.", [REPLY], "tool_call."),
+            }
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("spelling", WHOLE)
+def test_a_conversation_with_tools_comes_back_whole(tmp_path: Path, spelling: str) -> None:
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", WHOLE[spelling]))
+    assert json.loads(row["context"]) == json.loads(ChatRequest(TALK, {"tools": [TOOL]}).canonical)
+    assert row["question"] == "And in Graz?"
+    assert json.loads(row["answer"]) == [{"name": "get_weather", "arguments": {"city": "Graz"}}]
+    assert row["signals"]["tool_calls"] == 1
+
+
+def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path: Path) -> None:
+    failed = {"status": {"code": 2}}
+    cases: list[tuple[list[Any], int, int]] = [
+        ([spend(1), spend(1), spend(2, call_type="aembedding"), spend(3, status="failure")], 3, 0),
+        ([observed(1), observed(2, type="SPAN"), observed(3, level="ERROR"), observed(1)], 2, 1),
+        ([export(span(1), span(2, {"gen_ai.operation.name": "execute_tool"}), span(3, **failed))], 1, 1),
+    ]
+    for at, (records, dropped_rows, noted) in enumerate(cases):
+        dropped = Dropped()
+        assert len(rows_of(lines(tmp_path / f"{at}.jsonl", *records), dropped=dropped)) == 1
+        assert (dropped.count, dropped.notes.total()) == (dropped_rows, noted)
+
+
+def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path: Path) -> None:
+    """L6: a framework and its client both log the same generation; between them may lie a span that is no call."""
+    dropped = Dropped()
+    between = observed(2, id="between", type="SPAN", parentObservationId="obs-1")
+    records = [
+        observed(1),
+        between,
+        observed(3, parentObservationId="between"),
+        observed(4, model="other", parentObservationId="obs-1"),
+    ]
+    rows = rows_of(lines(tmp_path / "log.jsonl", *records), dropped=dropped)
+    assert [row["model"] for row in rows] == ["small", "other"]
+    assert dropped.count == 1
+    nested = export(span(1), span(2, parentSpanId="eee19b7ec3c1b171"), span(3, {"gen_ai.request.model": "large"}))
+    assert [row["model"] for row in rows_of(lines(tmp_path / "spans.jsonl", nested))] == ["small", "large"]
+
+
+def test_scores_say_which_answers_are_right(tmp_path: Path) -> None:
+    trace = {
+        "id": "t1",
+        "name": "x",
+        "scores": [{"name": "fit", "value": 1}],
+        "observations": [observed(1, traceId="t1")],
+    }
+    beside = observed(2, scores=[{"name": "fit", "value": 0.7}])
+    rows = rows_of(lines(tmp_path / "log.jsonl", trace), columns={"correct": "fit"})
+    assert [row["correct"] for row in rows] == [True]
+    assert [
+        row["correct"] for row in rows_of(lines(tmp_path / "b.jsonl", beside), columns={"correct": "scores.fit"})
+    ] == [None]
+
+
+def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path: Path) -> None:
+    other = [*TALK, {"role": "assistant", "content": "Sun."}, {"role": "user", "content": "And in Linz?"}]
+    records = [observed(1, input={"messages": TALK, "tools": [TOOL]}, output=REPLY)]
+    records.append(observed(2, input={"messages": other, "tools": [TOOL]}, output=REPLY))
+    rows = rows_of(lines(tmp_path / "log.jsonl", *records))
+    assert picked(rows, "episode_id", "step", "group") == [("trace-1", 1, "trace-1"), ("trace-1/2", 1, "trace-1")]
+
+
+def request(custom_id: str, **fields: Any) -> dict[str, Any]:
+    body = {"model": MINI, "messages": TALK, "tools": [TOOL]}
+    return {"custom_id": custom_id, "method": "POST", "url": "/v1/chat/completions", "body": body, **fields}
+
+
+def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
+    call = SECOND | {"function": {"name": "get_weather", "arguments": json.dumps({"city": city})}}
+    choice = {"index": 0, "finish_reason": "tool_calls", "message": REPLY | {"tool_calls": [call]}}
+    usage = {"prompt_tokens": 100, "completion_tokens": 10, "total_tokens": 110}
+    body = {
+        "id": "x",
+        "object": "chat.completion",
+        "created": 1795255200,
+        "model": model,
+        "choices": [choice],
+        "usage": usage,
+    }
+    return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
+
+
+def test_the_files_of_a_batch_are_joined(tmp_path: Path) -> None:
+    asked = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
+    failed = {"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}
+    files = [
+        lines(tmp_path / "large.jsonl", result("b", "gpt-4o"), result("a", "gpt-4o"), failed, result("c", "gpt-4o")),
+        lines(tmp_path / "requests.jsonl", *asked),
+        lines(tmp_path / "small.jsonl", result("a", MINI), result("b", MINI, city="Wien")),
+    ]
+    dropped = Dropped()
+    rows = rows_of(*files, dropped=dropped)
+    prices = PriceTable.bundled()
+    costs = [prices.price(model).cost_nano_usd(Usage(100, 10)) for model in (MINI, "gpt-4o")]  # type: ignore[union-attr]
+    assert sorted(picked(rows, "episode_id", "step", "model", "cost_nano_usd")) == [
+        (name, step, model, costs[step - 1]) for name in ("a", "b") for step, model in ((1, MINI), (2, "gpt-4o"))
+    ]
+    assert {row["gold"] is not None for row in rows if row["episode_id"] == "a"} == {True}
+    assert {row["segment"] for row in rows if row["episode_id"] == "b"} == {"s"}
+    assert dropped.count == 2
+
+
+def sample(doc_id: int, scores: list[float], right: float) -> dict[str, Any]:
+    """A line of lm-eval for a question with options."""
+    options = [" the Danube", " the Inn"]
+    return {
+        "doc_id": doc_id,
+        "doc": {"question": f"Which river is number {doc_id}?"},
+        "target": "0",
+        "arguments": {f"gen_args_{at}": {"arg_0": "Q:", "arg_1": option} for at, option in enumerate(options)},
+        "filtered_resps": [[str(score), "False"] for score in scores],
+        "filter": "none",
+        "metrics": ["acc", "acc_norm"],
+        "acc": right,
+        "acc_norm": 1 - right,
+    }
+
+
+def test_samples_of_lm_eval(tmp_path: Path) -> None:
+    name = "samples_rivers_2026-11-23T10-11-12.345678.jsonl"
+    scores = {"small": [[-1.0, -2.0], [-2.0, -1.0]], "large": [[-0.1, -9.0], [-0.1, -9.0]]}
+    right = {"small": [1.0, 0.0], "large": [1.0, 1.0]}
+    files = [
+        lines(
+            tmp_path / model / name,
+            *(sample(at, scores[model][at], right[model][at]) for at in range(2)),
+            sample(0, [0, 0], 0),
+        )
+        for model in scores
+    ]
+    dropped = Dropped()
+    rows = rows_of(*files, dropped=dropped)
+    assert sorted(picked(rows, "episode_id", "step", "model", "answer", "correct")) == [
+        ("rivers/0", 1, "small", "the Danube", True),
+        ("rivers/0", 2, "large", "the Danube", True),
+        ("rivers/1", 1, "small", "the Inn", False),
+        ("rivers/1", 2, "large", "the Danube", True),
+    ]
+    assert {row["segment"] for row in rows} == {"rivers"}
+    entropy = {row["episode_id"]: row["signals"]["choice_entropy"] for row in rows if row["model"] == "small"}
+    assert entropy["rivers/0"] == pytest.approx(0.5822, abs=1e-4)
+    assert dropped.count == 2  # the second answers to question 0
+    assert [row["correct"] for row in rows_of(*files, columns={"correct": "acc_norm"})].count(True) == 1
+    with pytest.raises(UsageError):
+        rows_of(files[0])
+
+
+def test_routerbench(tmp_path: Path) -> None:
+    record = {
+        "sample_id": "mmlu.1",
+        "prompt": "Which river?",
+        "eval_name": "mmlu",
+        "small": 0.0,
+        "large": 1.0,
+        "half": 0.5,
+        "oracle_model_to_route_to": "large",
+    }
+    for model, cost in (("small", 0.0001), ("large", 0.002), ("half", 0.001)):
+        record |= {f"{model}|model_response": f"by {model}", f"{model}|total_cost": cost}
+    rows = rows_of(lines(tmp_path / "rb.jsonl", record))
+    assert picked(rows, "step", "model", "answer", "correct", "cost_nano_usd", "segment") == [
+        (1, "small", "by small", False, 100_000, "mmlu"),
+        (2, "half", "by half", None, 1_000_000, "mmlu"),
+        (3, "large", "by large", True, 2_000_000, "mmlu"),
+    ]
+
+
+def test_inspect_logs_of_two_models(tmp_path: Path) -> None:
+    files = []
+    for model, scores in ((MINI, "IC"), ("gpt-4o", "CC")):
+        path = tmp_path / f"{model}.eval"
+        with zipfile.ZipFile(path, "w") as packed:
+            packed.writestr("header.json", json.dumps({"eval": {"task": "rivers", "model": model}}))
+            for at, score in enumerate(scores):
+                output = {
+                    "model": model,
+                    "choices": [
+                        {"message": {"role": "assistant", "content": f"{model} says {at}"}, "stop_reason": "stop"}
+                    ],
+                    "usage": {"input_tokens": 100, "output_tokens": 10},
+                    "time": 1.5,
+                }
+                record = {"id": at, "epoch": 1, "input": f"Which river {at}?", "target": "Danube", "output": output}
+                packed.writestr(
+                    f"samples/{at}_epoch_1.json", json.dumps(record | {"scores": {"match": {"value": score}}})
+                )
+        files.append(path)
+    rows = rows_of(*files)
+    assert sorted(picked(rows, "episode_id", "step", "answer", "correct", "gold", "latency_ms")) == [
+        (str(at), step, f"{model} says {at}", correct[at], ["Danube"], 1500.0)
+        for at in range(2)
+        for step, model, correct in ((1, MINI, [False, True]), (2, "gpt-4o", [True, True]))
+    ]
+    assert PRICED is not None
+    assert {row["cost_nano_usd"] for row in rows if row["model"] == MINI} == {PRICED.cost_nano_usd(Usage(100, 10))}
+
+
+def pair(question: str, turn: int = 1, turns: int = 1, **fields: Any) -> dict[str, Any]:
+    return {
+        "dataset": "d",
+        "pair": "b>g",
+        "question_id": question,
+        "question": f"{question}?",
+        "round": turn,
+        "T": turns,
+        "base_model": "b",
+        "base_answer": "x",
+        "base_correct": 0,
+        "base_cost_usd": 0.001,
+        "base_uncertainty": 0.25,
+        "base_uncertainty_kind": "neg_mean_token_logprob",
+        "base_uncertainty_cost_usd": 0.0005,
+        "guide_model": "g",
+        "guide_answer": "y",
+        "guide_correct": 1,
+        "guide_cost_usd": 0.01,
+        "guide_verdict": "no",
+    } | fields
+
+
+@pytest.mark.parametrize(
+    ("records", "expected"),
+    [
+        (
+            [pair("q")],
+            [
+                (None, 1, 0, "b", 1_500_000, False),
+                (None, 2, 0, "g", 10_000_000, True),
+                ("guide only", 1, 0, "g", 10_000_000, True),
+            ],
+        ),
+        (
+            [pair("q", 1, 2), pair("q", 2, 2, base_cost_usd=0, base_uncertainty_cost_usd=None, base_input_tokens=0)],
+            [
+                (None, 1, 0, "base", 1_500_000, False),
+                (None, 1, 1, "guide", 10_000_000, True),
+                ("guide only", 1, 0, "g", 10_000_000, True),
+                (None, 2, 0, "base", 0, False),
+                (None, 2, 1, "guide", 10_000_000, True),
+            ],
+        ),
+    ],
+)
+def test_pairs_of_models(tmp_path: Path, records: list[Any], expected: list[Any]) -> None:
+    rows = rows_of(lines(tmp_path / "pairs.jsonl", *records))
+    assert picked(rows, "walk", "step", "candidate", "source", "cost_nano_usd", "correct") == expected
+    assert rows[0]["signals"]["base_reply_mean_logprob" if len(records) > 1 else "reply_mean_logprob"] == -0.25
+    assert [row["kept"] for row in rows if row["walk"]] == [True]
+
+
+def test_runs_of_a_base_and_a_guide_are_two_steps(tmp_path: Path) -> None:
+    shared = {"dataset": "d", "question_id": "q", "question": "q?", "method": "alone", "cost_usd": 0.001}
+    records = [
+        shared | {"model": "b", "role": "base", "round": 1, "answer": "x", "correct": None},
+        shared | {"model": "b", "role": "base", "round": 2, "answer": "y", "correct": 1},
+        shared | {"model": "g", "role": "guide", "round": 1, "answer": "z", "correct": 0},
+    ]
+    rows = rows_of(lines(tmp_path / "runs.jsonl", *records))
+    assert picked(rows, "walk", "step", "candidate", "answer", "correct") == [
+        (None, 1, None, None, None),
+        (None, 1, 0, "y", True),
+        (None, 2, 0, "z", False),
+        ("guide only", 1, 0, "z", False),
+    ]
+    assert rows[0]["signals"] == {"replay": {"told": True}}
+
+
+def test_chat_requests_of_several_models_are_a_ladder(tmp_path: Path) -> None:
+    def row(model: str, run: int, cost: float, city: str, request_id: str = "r1") -> dict[str, Any]:
+        calls = [{"name": "get_weather", "arguments": {"city": city}}]
+        texts = {
+            "messages_json": json.dumps(TALK[:2]),
+            "tools_json": json.dumps([TOOL]),
+            "tool_calls_json": json.dumps(calls),
+        }
+        return {"request_id": request_id, "model": model, "run": run, "output_text": None, "cost_usd": cost, **texts}
+
+    records = [
+        row("l", 1, 0.01, "Vienna"),
+        row("s", 1, 0.001, "Graz"),
+        row("s", 2, 0.001, "Linz"),
+        row("m", 1, 0.005, "X", "r2"),
+    ]
+    dropped = Dropped()
+    rows = rows_of(lines(tmp_path / "r.jsonl", *records), dropped=dropped, models=["s", "l"])
+    assert picked(rows, "episode_id", "step", "model", "cost_nano_usd") == [
+        ("r1", 1, "s", 1_000_000),
+        ("r1", 2, "l", 10_000_000),
+    ]
+    assert dropped.count == 1
+    with pytest.raises(UsageError):
+        rows_of(tmp_path / "r.jsonl", models=["s", "x"])
+
+
+def test_the_page_lists_the_formats() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
+    assert [name for name in presets() if f"`{name}`" not in page] == []
