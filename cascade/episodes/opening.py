@@ -16,7 +16,7 @@ from cascade.checks import did_you_mean
 from cascade.episodes.episode import Row
 from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
 from cascade.errors import UsageError
-from cascade.logs.files import read_log
+from cascade.logs.reading import read_log
 from cascade.logs.rowcheck import checked_where, shown
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.records.address import is_url

@@ -104,7 +104,7 @@ def copy_rows(duck: Duck, path: Path) -> int:
     """Write what is in `rows` into a Parquet file, and return the number of rows."""
     written = duck.rows(
         f"COPY (SELECT * FROM rows) TO {text_literal(path.absolute())} "
-        f"(FORMAT parquet, COMPRESSION zstd, ROW_GROUP_SIZE {ROWS_A_GROUP})"
+        f"(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, ROW_GROUP_SIZE {ROWS_A_GROUP})"
     )
     return int(written[0][0])
 

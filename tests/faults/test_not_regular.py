@@ -11,8 +11,8 @@ import pytest
 from cascade.cli.main import main
 from cascade.config import load
 from cascade.errors import ConfigError, ModelFileError, UsageError
-from cascade.logs.files import read_log, read_rows
 from cascade.logs.questions import read_questions
+from cascade.logs.reading import read_log, read_rows
 from cascade.plans import prompts
 from cascade.providers.vocabulary import read_vocabulary
 
