@@ -144,11 +144,11 @@ def typed(targets: Sequence[str]) -> str:
     made["at_s"] = value("at", f"seconds({value('created_at')})" if "created_at" in has else "NULL::DOUBLE")
     if "at" in has:
         made["created_at"] = 'iso(seconds("at"))'
-    taken = f"{value('ended_at', 'NULL::DOUBLE')} - {made['at_s']}"
-    made["latency_ms"] = (
-        f"coalesce({value('latency_ms', 'NULL::DOUBLE')}, round({value('latency_s', 'NULL::DOUBLE')} * 1000, 3), "
-        f"CASE WHEN {taken} >= 0 THEN round(({taken}) * 1000, 3) END)"
-    )
+    waits = [value("latency_ms", "NULL::DOUBLE"), f"round({value('latency_s', 'NULL::DOUBLE')} * 1000, 3)"]
+    if "ended_at" in has:
+        taken = f"round(({value('ended_at')} - {made['at_s']}) * 1000, 3)"
+        waits.append(f"list_filter([{taken}], lambda ms: ms >= 0)[1]")
+    made["latency_ms"] = f"coalesce({', '.join(waits)})"
     signals = [name for name in targets if name.startswith(SIGNALS)]
     if signals:
         pairs = ", ".join(f"{text_literal(name.removeprefix(SIGNALS))}, {_signal(name)}" for name in signals)
@@ -185,7 +185,10 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
     if preset.list_price:
         reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
-        tables.count(_counted(text_literal(reason), "values", "cost_nano_usd = 0 AND NOT free"), note=True)
+        tables.count(
+            _counted(text_literal(reason), "values", f"cost_nano_usd = 0{' AND NOT free' if preset.free else ''}"),
+            note=True,
+        )
 
 
 def _has_messages(tables: Tables, there: set[str]) -> bool:
@@ -474,7 +477,7 @@ def rounds(roles: Sequence[str]) -> list[int]:
 def make_rows(tables: Tables, options: Options, placed: bool) -> None:
     """Make the table `rows` with cascade's columns, in the order of the episodes; `placed`: `calls` has them."""
     duck = tables.duck
-    order = "first, turn"
+    order = "first, turn" if placed else "first, step, turn"
     if placed:
         listed = ", ".join(
             _given_by_hand("calls", options).get(name, f"calls.{name_literal(name)}") + f" AS {name_literal(name)}"

@@ -276,7 +276,7 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
     if isinstance(tool.get("function"), Mapping):
         return {"type": "function", "function": dict(tool["function"])}
-    inside = as_mapping(as_mapping(tool.get("tool")).get("json_schema"))  # OpenInference's
+    inside = as_mapping(tool.get("tool.json_schema"))  # OpenInference's
     if inside:
         return _openai_tool(inside)
     schema = loaded(tool.get("parameters") or tool.get("input_schema"))

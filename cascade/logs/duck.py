@@ -23,6 +23,7 @@ _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
 _TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
 _FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
 
+# A lambda binds a value that is used twice: a macro's argument is copied, and such copies multiply.
 # `amount`: a number's text without separators of thousands, where they cannot be a decimal comma. `whole`: a count; its
 # thousands may be separated by commas. `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601
 # (UTC if it does not say), as [seconds, nanoseconds], or as a number whose size tells its unit.
@@ -31,7 +32,7 @@ CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|
 CREATE MACRO amount(t) AS plain_number(CASE WHEN NOT contains(t, ',') THEN trim(t)
   WHEN regexp_full_match(trim(t), '[1-9]\d{{0,2}}(,\d{{3}})+\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}}')
   THEN replace(trim(t), ',', '') END);
-CREATE MACRO finite(d) AS CASE WHEN isfinite(d) THEN d END;
+CREATE MACRO finite(d) AS list_filter([d], lambda x: isfinite(x))[1];
 CREATE MACRO number(t) AS finite(TRY_CAST(amount(t) AS DOUBLE));
 CREATE MACRO counted(t) AS CASE WHEN regexp_full_match(trim(t), '\d{{1,19}}') THEN TRY_CAST(trim(t) AS BIGINT)
   ELSE TRY_CAST(CASE WHEN number(t) = floor(number(t)) THEN number(t) END AS BIGINT) END;
@@ -43,9 +44,9 @@ CREATE MACRO nano(t) AS CASE WHEN usd(t) >= 0 THEN
   TRY_CAST(replace(round_even(usd(t), 9)::VARCHAR, '.', '') AS BIGINT) END;
 CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
 CREATE MACRO truth(t) AS CASE WHEN spelled(t) IN ({_TRUE}) THEN true WHEN spelled(t) IN ({_FALSE}) THEN false END;
-CREATE MACRO since(d) AS CASE WHEN d < 1e11 THEN d WHEN d < 1e14 THEN d / 1e3 WHEN d < 1e17 THEN d / 1e6
-  ELSE d / 1e9 END;
-CREATE MACRO until_9999(s) AS CASE WHEN s < 253402300800 THEN s END;
+CREATE MACRO since(d) AS list_transform([d], lambda x: CASE WHEN x < 1e11 THEN x WHEN x < 1e14 THEN x / 1e3
+  WHEN x < 1e17 THEN x / 1e6 ELSE x / 1e9 END)[1];
+CREATE MACRO until_9999(s) AS list_filter([s], lambda x: x < 253402300800)[1];
 CREATE MACRO seconds(t) AS until_9999(CASE
   WHEN regexp_full_match(t, '\d+(\.\d+)?') THEN since(number(t))
   WHEN regexp_full_match(t, '\[\d+,\s*\d+\]') THEN number(regexp_extract(t, '\d+')) +

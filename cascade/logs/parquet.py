@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -94,8 +95,8 @@ def _packed(row: Mapping[str, Any], number: int) -> dict[str, Any]:
             if KINDS[name] in AS_JSON:
                 packed[name] = json.dumps(packed[name], ensure_ascii=False, allow_nan=False)
         except (OddValueError, TypeError, RecursionError):
-            if isinstance(value, float):
-                raise ValueError from None  # noqa: TRY004 - a number that is not finite, perhaps
+            if isinstance(value, float) and not math.isfinite(value):
+                raise ValueError from None  # a caller writes null instead
             raise UsageError(f"Row {number} cannot be written: its {name} is no {KINDS[name]}.") from None
     return packed
 

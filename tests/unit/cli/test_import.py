@@ -88,7 +88,7 @@ def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("nothing.jsonl", "-o", "x.jsonl"), "There is no file nothing.jsonl"),
+        (("nothing.jsonl", "-o", "x.jsonl"), "nothing.jsonl"),
         (("odd.jsonl", "-o", "x.jsonl"), "--map question=FIELD"),
         (("odd.jsonl", "-o", "x.jsonl", "--from", "tabel"), "did you mean table?"),
         (
