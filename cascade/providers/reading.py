@@ -305,7 +305,7 @@ def is_storable(text: str) -> bool:
 
 
 def as_storable(text: str) -> str:
-    """Return a text with a replacement character for each NUL and lone surrogate; two halves are one character.
+    r"""Return a text with a replacement character for each NUL and lone surrogate; two halves are one character.
 
     >>> as_storable("\ud83d\ude00") == "\U0001f600", as_storable("a\ud83d") == "a\ufffd"
     (True, True)
