@@ -121,17 +121,19 @@ def _first_of(finish: str) -> str:
     return str(value[0]) if isinstance(value, list) and value else str(value)
 
 
-def _usage(counts: Sequence[Any]) -> Usage:
-    return Usage(*(None if count is None else int(count) for count in counts))
+def usage_of(counts: Sequence[Any]) -> Usage:
+    """Return input, output, cached and reasoning tokens, given as texts, as a usage."""
+    sent, said, cached, reasoning = (None if count is None else int(count) for count in counts)
+    return Usage(sent, said, cached, reasoning)
 
 
 def _completion(reply: Reply, text: str, counts: Sequence[Any]) -> Completion:
-    return Completion(text, reply.finish_reason or "stop", _usage(counts), reply.tokens)
+    return Completion(text, reply.finish_reason or "stop", usage_of(counts), reply.tokens)
 
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any]) -> dict[str, Any]:
     """Return the columns of a message that answers a request, with the signals that it would have live."""
-    message, said, usage = reply.message, output_text(reply.message), _usage(counts)
+    message, said, usage = reply.message, output_text(reply.message), usage_of(counts)
     finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     faults = message_faults(request, message, finish)
     whole = Completion(said, finish, usage, reply.tokens, message=message, faults=faults)
@@ -355,5 +357,6 @@ def _spelled(token: Mapping[str, Any]) -> str:
 
 def _logprob(token: Mapping[str, Any]) -> float | None:
     value = token.get("logprob")
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return float(value) if is_number and value <= 0 else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return float(value) if value <= 0 else None

@@ -35,7 +35,6 @@ from cascade.logs.source import Source, as_json, common_start, mended, opened_up
 from cascade.logs.spans import prepared_observation, prepared_span
 from cascade.logs.table import Layout, layout, missing, refuse_doubtful
 from cascade.money import PriceTable
-from cascade.types import Usage
 
 Tell = Callable[[Sequence[str]], None]
 _LOOKED_AT = 200
@@ -182,7 +181,7 @@ def _define(duck: Duck) -> None:
 
     def price(model: str | None, *counts: str | None) -> int | None:
         listed = prices.price(model or "")
-        return None if listed is None else listed.cost_nano_usd(Usage(*(None if c is None else int(c) for c in counts)))
+        return None if listed is None else listed.cost_nano_usd(chats.usage_of(counts))
 
     duck.define("mended", mended, 1)
     duck.define("chat", chats.chat_columns, 10)

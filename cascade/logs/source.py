@@ -12,7 +12,7 @@ import json
 import zipfile
 import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate, islice
+from itertools import islice, takewhile
 from pathlib import Path
 from typing import IO, Any, NamedTuple
 
@@ -548,5 +548,5 @@ def common_start(names: Sequence[Sequence[str]]) -> int:
     >>> common_start([["arc", "small"], ["arc", "large"]])
     1
     """
-    equal = (len({*words}) == 1 for words in zip(*(name[:-1] for name in names), strict=False))
-    return sum(accumulate(equal, lambda so_far, same: so_far and same))
+    words = zip(*(name[:-1] for name in names), strict=False)
+    return sum(1 for _ in takewhile(lambda spelled: len({*spelled}) == 1, words))
