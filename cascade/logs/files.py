@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import IO, Any
 
 from cascade.errors import UsageError
-from cascade.logs.lines import json_lines, opened, short_name, write_all, writing
+from cascade.logs.lines import first_bytes, json_lines, short_name, write_all, writing
 from cascade.logs.rowcheck import checked_where, fitting, matches, no_log, storable
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 from cascade.safety import open_regular
@@ -136,10 +136,9 @@ def first_record(path: Path) -> set[str] | None:
     from cascade.logs.source import has_lines, table_suffix
 
     if table_suffix(path):
-        return set()
+        return set() if first_bytes(path, 1) else None
     if not has_lines(path):
-        with opened(path) as file:
-            return set() if file.read(4)[:1] in {b"[", b"{", b"P"} else None
+        return set() if first_bytes(path, 4)[:1] in {b"[", b"{", b"P"} else None
     return next((set(value) for _, value in json_lines(path, Dropped())), None)
 
 

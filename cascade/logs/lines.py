@@ -49,6 +49,15 @@ def opened(path: Path) -> Iterator[IO[bytes] | gzip.GzipFile]:
             yield unpacked
 
 
+def first_bytes(path: Path, count: int) -> bytes:
+    """Return how a file begins, unpacked; nothing if it is empty or damaged there."""
+    with opened(path) as file:
+        try:
+            return file.read(count)
+        except (EOFError, zlib.error, OSError):
+            return b""
+
+
 def _why_not(path: Path, error: OSError) -> str:
     if isinstance(error, FileNotFoundError):
         return f"There is no file {path}."

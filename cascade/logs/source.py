@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import codecs
 import csv
+import gzip
 import json
 import zipfile
 import zlib
@@ -19,7 +20,7 @@ from typing import IO, Any, NamedTuple
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
-from cascade.logs.lines import MAX_LINE_BYTES, decoder, json_lines, numbered_lines, opened, text_of
+from cascade.logs.lines import MAX_LINE_BYTES, decoder, first_bytes, json_lines, numbered_lines, opened, text_of
 from cascade.logs.schema import Dropped
 
 _SAMPLE = 10_000
@@ -190,8 +191,7 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
 
 def is_parquet(path: Path) -> bool:
     """Whether a file is Parquet by its name or its first bytes."""
-    with opened(path) as file:
-        return path.suffix == ".parquet" or file.read(4) == b"PAR1"
+    return first_bytes(path, 4) == b"PAR1" or path.suffix == ".parquet"
 
 
 def _listed(names: Iterable[str]) -> str:
@@ -212,8 +212,8 @@ class Readable(NamedTuple):
 def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
     """Return a file, or its copy: unpacked, in UTF-8 without a mark, and without lines that are too long or damaged."""
     with opened(path) as file:
-        if file.read(3) not in {b"\xef\xbb\xbf", b"\xff\xfe", b"\xfe\xff"} and path.suffix != ".gz":
-            file.seek(0)
+        is_plain = not isinstance(file, gzip.GzipFile)
+        if is_plain and first_bytes(path, 3)[:2] not in {b"\xef\xbb", b"\xff\xfe", b"\xfe\xff"}:
             longest, last = 0, b""
             for last in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
                 longest = max(longest, len(last))

@@ -16,7 +16,8 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.logs import lines
-from cascade.logs.files import Dropped, append_jsonl, read_log, read_rows, write_rows
+from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
+from cascade.logs.reading import read_log
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
