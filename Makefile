@@ -48,7 +48,7 @@ $(VENV)/bin/pip:
 
 # The sizes are those on the disk, the times those of 2 cores and a fast network (measured in November 2026).
 $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	@echo "Installing cascade with its local models and Parquet into $(VENV): 730 MB, 1 to 2 minutes. pip prints nothing meanwhile."
+	@echo "Installing cascade with its local models and the reader of logs into $(VENV): 730 MB, 1 to 2 minutes. pip prints nothing meanwhile."
 	$(PIP) --editable ".[local,logs]"
 	@touch $@
 

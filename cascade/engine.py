@@ -482,7 +482,7 @@ def sure_of(step: Step, index: int) -> float | None:
 def abstains(sure: float | None, abstain_below: float | None) -> bool:
     """Whether an answer is withheld: its confidence is below the limit, or unknown.
 
-    `conformal.served.serves` is the same on a log.
+    `conformal.path.along` decides the same on a log.
 
     >>> abstains(0.5, 0.6), abstains(None, 0.6), abstains(0.6, 0.6), abstains(None, None)
     (True, True, False, False)

@@ -410,13 +410,18 @@ def from_status(
         kind = QuotaError
     said = quote(text, secrets)
     return kind(
-        f"{model or 'the provider'} answered {status}: {said}. {_NEXT_ACTION[kind]}",
+        f"{model or 'the provider'} answered {status}: {said}. {_next_action(kind)}",
         model=model,
         status=status,
         billed="maybe" if status in LOST_BY_A_GATEWAY else "no" if kind is RefusedError else kind.billed,
         retry_after_s=retry_after_s,
         request_id=request_id,
     )
+
+
+def _next_action(kind: type[ProviderError]) -> str:
+    """Return what to do next after an error, by its class or the nearest one above it."""
+    return next((_NEXT_ACTION[each] for each in kind.__mro__ if each in _NEXT_ACTION), "Ask the provider.")
 
 
 _NEXT_ACTION: Mapping[type[ProviderError], str] = {

@@ -1,6 +1,6 @@
 """Find what a configuration names: a built-in, a plug-in of an installed package, or a class of one's own.
 
-There is a `Registry` for each sort of plug-in: strategies, policies, providers, matchers, guarantees, agents. It maps
+There is a `Registry` for each sort of plug-in: strategies, policies, providers, matchers, promises, agents. It maps
 names to objects and imports an object when it is first used. A `default` is a computed member of a plug-in's base class
 that a plug-in may replace by a field.
 """

@@ -57,8 +57,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
             served decides alike; only on a path of every threshold: between two others lie decisions that were not
             tested.
 
-    Guarantee: see the module. No point is proven if the path serves nothing at it but in name: a point at which no
-    request is answered keeps any promise, and is returned only if none that answers passes.
+    Guarantee: see the module. A point at which nothing is served keeps any promise, in name alone: `silent` says so.
     """
     level = promise.delta if level is None else level
     units = most_units(path.n, promise, level)

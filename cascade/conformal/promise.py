@@ -3,10 +3,10 @@
 A promise says how often what is served may be lost (`Promise.risk`), on average over calibrations or with a confidence.
 Its kind says what a loss is. A new kind is a class with a name, two sentences and `loss`:
 
->>> class Slow(Kind):
-...     name, kept, lost = "slow", "the answer is no longer than it must be", "the answer is too long"
+>>> class Answered(Kind):
+...     name, kept, lost = "answered", "an answer is served", "no answer is served"
 ...     def loss(self, log):
-...         return np.where(log.answer >= 0, 1.0 - log.right, 1.0)
+...         return np.where(log.answer >= 0, 0.0, 1.0)
 """
 
 from __future__ import annotations

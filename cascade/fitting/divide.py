@@ -128,18 +128,6 @@ def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
     return log.take(np.array([group not in groups for group in log.groups], dtype=np.bool_))
 
 
-def folds(log: Log, count: int, seed: int) -> Ints:
-    """Return the fold of each row, int64 (n,), 0..count − 1: groups whole, folds of about equal size."""
-    sizes: dict[str, int] = {}
-    for group in log.groups:
-        sizes[group] = sizes.get(group, 0) + 1
-    filled, fold = [0] * min(count, len(sizes)), dict[str, int]()
-    for group in sorted(sizes, key=lambda name: (-sizes[name], _hash(f"fold|{seed}|{name}"))):
-        fold[group] = filled.index(min(filled))
-        filled[fold[group]] += sizes[group]
-    return np.array([fold[group] for group in log.groups], dtype=np.int64)
-
-
 def in_random_order(names: Iterable[str], seed: int) -> list[str]:
     """Return the distinct names in the random order of a seed, whatever order they come in."""
     return sorted(set(names), key=lambda name: _hash(f"{seed}|{name}"))

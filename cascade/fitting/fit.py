@@ -32,7 +32,7 @@ from cascade.conformal.certificate import problems_of
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
 from cascade.conformal.path import Path as TestedPath
-from cascade.conformal.promise import Promise
+from cascade.conformal.promise import Kind, Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count
 from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
@@ -142,6 +142,8 @@ def _levels(text: str, problems: list[str]) -> dict[str, float]:
     risks = dict[str, float]()
     for entry in text.split(","):
         name, _, risk = (word.strip() for word in entry.partition("="))
+        if not name or name in risks:
+            problems.append(f"each level has a name of its own, as in low=0.1,high=0.02, not {entry!r}")
         try:
             risks[name] = float(risk)
         except ValueError:
@@ -421,9 +423,18 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
 
 
 def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
-    """Return the points to test, in order, as the walks of requests say that certify nothing."""
+    """Return the points to test, in order, as the walks of requests say that certify nothing.
+
+    Raises:
+        UsageError: the promise says what is lost as the threshold falls, and not where a walk ends.
+    """
     from cascade.conformal.order import order
 
+    if type(promise.rules).jumps is not Kind.jumps:
+        raise UsageError(
+            f"{promise.kind} has its own `jumps`, which is for promises about a set: say in `at_stop` "
+            "what a walk loses that ends after each node, or set `of_set`."
+        )
     return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=abstain)
 
 

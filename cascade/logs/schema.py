@@ -97,11 +97,6 @@ def is_told(row: Mapping[str, Any]) -> bool:
     return row["cost_source"] == CARRIED_OVER or bool(replay_of(row).get(TOLD))
 
 
-def has_failed(row: Mapping[str, Any]) -> bool:
-    """Whether a call of the row's episode failed, so that a step lacks the model's reply."""
-    return bool(replay_of(row).get(FAILED))
-
-
 def refused_steps(row: Mapping[str, Any]) -> frozenset[int]:
     """Return the steps of the row's episode whose call the model refused; empty if another call failed in another way.
 

@@ -394,7 +394,7 @@ class Look(NamedTuple):
         era: the cascade's when it began.
         tries: how many processes have begun it; all but the last were interrupted.
         verdict: "open" while it runs. One that broke off has spent its share, and is taken up again.
-        page: the result, as plain JSON values (`modes.look.Found`).
+        page: the result, as plain JSON values.
     """
 
     cascade: str

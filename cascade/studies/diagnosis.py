@@ -79,7 +79,7 @@ def _price(log: Log) -> float | None:
 
 def _equal(log: Log, promise: Promise) -> Floats:
     """Return whether the first answer is the reference's, float64 (n,); NaN: unknown."""
-    if promise.kind == "agreement":  # then right means equal
+    if promise.rules.compares:  # then right means equal
         return log.right[:, 0]
     steps = np.flatnonzero(log.steps == log.steps[0])
     last = log.width - 1 if log.reference is not None and log.reference.is_last else int(steps[-1])

@@ -138,6 +138,7 @@ def test_the_environment_is_read_only_where_it_may_be() -> None:
 
 
 GUARANTEES = {"coverage", "regret", "error"}
+KINDS = GUARANTEES | {"agreement", "preference"}
 ELSEWHERE = {"regret"}
 """Names that mean a kind of guarantee wherever they are compared; the others also name figures and fields."""
 
@@ -146,7 +147,7 @@ def _branches(node: ast.AST) -> bool:
     """Whether a comparison, or a list of cases, tells one kind of guarantee from another."""
     if isinstance(node, ast.Compare):
         texts = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-        return bool(texts & ELSEWHERE or (texts & GUARANTEES and ".kind" in ast.unparse(node)))
+        return bool(texts & ELSEWHERE or (texts & KINDS and ".kind" in ast.unparse(node)))
     cases = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
     return len(GUARANTEES & {one.value for one in cases if isinstance(one, ast.Constant)}) > 1
 

@@ -12,12 +12,12 @@ from scipy.stats import spearmanr
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import certify, most_units, spent
-from cascade.conformal.path import UNITS, Scores, strict_to_lenient, walks
-from cascade.conformal.promise import Promise, Regret
+from cascade.conformal.path import UNITS, Jumps, Scores, Walks, strict_to_lenient, walks
+from cascade.conformal.promise import Error, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
-from cascade.fitting.divide import divided, drawn, folds, merged, once, usable
+from cascade.fitting.divide import divided, drawn, merged, once, usable
 from cascade.fitting.drift import drift
 from cascade.fitting.fit import FitSettings, fit, path_of
 from cascade.fitting.menu import simple_members
@@ -212,10 +212,6 @@ def test_groups_are_never_divided_and_requests_count_once() -> None:
     assert parts.learns.n + parts.certifies.n == log.n
     single = drawn(log, 0)
     assert len(set(single.groups)) == single.n == len(set(log.groups))
-    fold = folds(log, 5, 0)
-    assert all(
-        len({int(fold[row]) for row in range(300) if log.groups[row] == group}) == 1 for group in set(log.groups)
-    )
 
 
 def test_groups_that_share_a_request_are_one_group() -> None:
@@ -431,3 +427,23 @@ def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
         done, log.nodes, date(2026, 1, 1), made_for=lambda part: {"of": sorted(set(part.segments))}
     )
     assert {name: each.made_for["of"] for name, each in directory.certificates.items()} == {"a": ["a"], "b": ["b"]}
+
+
+@pytest.mark.parametrize("levels", ["low=0.2,low=0.1", "=0.1,high=0.05"])
+def test_each_level_has_a_name_of_its_own(levels: str) -> None:
+    with pytest.raises(UsageError):
+        FitSettings(levels=levels)
+
+
+class DoomedError(Error):
+    """What it says of thresholds is no loss of the answer served."""
+
+    name = "doom"
+
+    def jumps(self, walks: Walks) -> Jumps:
+        return Jumps(np.full(walks.log.n, UNITS), walks.reach[:, :0], np.zeros((walks.log.n, 0), dtype=np.int64))
+
+
+def test_a_promise_with_jumps_of_its_own_is_not_certified_by_the_answer_served() -> None:
+    with pytest.raises(UsageError):
+        fit(drawn_log(400), Promise(f"{__name__}:DoomedError", 0.5, 0.9))
