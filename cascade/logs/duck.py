@@ -95,8 +95,8 @@ class Duck:
     [(2, 1234, False, None)]
     """
 
-    def __init__(self, connection: Any, folder: Path) -> None:
-        self._connection, self.folder = connection, folder
+    def __init__(self, connection: Any, folder: Path, files: Sequence[Path] = ()) -> None:
+        self._connection, self.folder, self._files = connection, folder, files
 
     def run(self, sql: str) -> Any:
         """Run statements; a refusal of duckdb becomes a UsageError with its first line."""
@@ -105,7 +105,7 @@ class Duck:
         try:
             return self._connection.execute(sql)
         except duckdb.Error as error:
-            raise UsageError(f"duckdb cannot do this: {str(error).splitlines()[0]}") from None
+            raise self._refused(error) from None
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return all rows of a small query."""
@@ -121,7 +121,12 @@ class Duck:
             while rows := found.fetchmany(_FETCHED):
                 yield rows
         except duckdb.Error as error:
-            raise UsageError(f"duckdb cannot do this: {str(error).splitlines()[0]}") from None
+            raise self._refused(error) from None
+
+    def _refused(self, error: Exception) -> UsageError:
+        """Return the first line of duckdb's error, with the files that it was opened for."""
+        names = ", ".join(str(path) for path in self._files) or "the log"
+        return UsageError(f"{names} cannot be read or written: {str(error).splitlines()[0]}")
 
     def value(self, sql: str) -> Any:
         """Return the only value of a query."""
@@ -169,6 +174,6 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
             connection.execute("SET TimeZone = 'UTC'")
             connection.execute(_MACROS)
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
-            yield Duck(connection, folder)
+            yield Duck(connection, folder, files)
         finally:
             connection.close()

@@ -54,7 +54,11 @@ class JsonForm(NamedTuple):
         if isinstance(value, dict):
             properties = rules.get("properties")
             inside = properties if isinstance(properties, dict) else {}
-            defaults = {name: rule["default"] for name, rule in inside.items() if "default" in rule}
+            defaults = {
+                name: rule["default"]
+                for name, rule in inside.items()
+                if isinstance(rule, Mapping) and "default" in rule
+            }
             filled = defaults | value
             return {name: self.of(filled[name], inside.get(name)) for name in sorted(filled.keys() - self.ignored)}
         if isinstance(value, list):
