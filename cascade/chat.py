@@ -10,6 +10,7 @@ import json
 import marshal
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.errors import UsageError
@@ -60,7 +61,7 @@ class ChatRequest:
     def __post_init__(self) -> None:
         """Check and copy the request, so that later changes of the caller's objects have no effect."""
         given = _dumped(self.messages)
-        problems = list(_problems(given, self.options))
+        problems = list(islice(_problems(given, self.options), _MOST_PROBLEMS))
         if not problems:
             try:
                 messages, options = _copied([list(given), dict(self.options)])
@@ -177,6 +178,8 @@ class ChatRequest:
         return text_of((users or list(self.messages))[-1].get("content"))
 
 
+_MOST_PROBLEMS = 20
+"""More usually have one cause; a request may have a million of them."""
 _HALVED = (
     "it holds half of a character (a lone surrogate, as \\ud83d), which cannot be sent: cut texts between characters"
 )

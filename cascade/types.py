@@ -263,7 +263,8 @@ class Step(NamedTuple):
         if decision.proceed:
             onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
             return f"{_compared(decision)}: {onward}" + (f", keeping {kept}" if kept else "")
-        ending = "the last step" if decision.next_score >= decision.kappa else _compared(decision)
+        goes_on = not decision.next_score < decision.kappa  # an unknown doubt, too
+        ending = "the last step" if goes_on else _compared(decision)
         return f"{ending}: " + (f"served {kept}" if kept else "nothing to serve")
 
 
@@ -274,6 +275,8 @@ def _compared(decision: Decision) -> str:
     '79.0 % sure, below 90.0 %'
     """
     wants_on = decision.next_score >= decision.kappa
+    if decision.next_score != decision.next_score:
+        return "doubt unknown"
     if decision.sure is None:
         return f"doubt {decision.next_score:.3g}, {'at least' if wants_on else 'below'} {decision.kappa:.3g}"
     is_sure, needed = (f"{100 * share:.1f} %" for share in decision.sure)

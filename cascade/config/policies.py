@@ -153,11 +153,12 @@ class OwnConfig(PolicyConfig):
         """Return the policy that the class reads from the settings. Raises ValueError."""
         from cascade.conformal.certificate import problems_of
         from cascade.conformal.path import Point
+        from cascade.policies.policy import on_grid
 
         found = POLICIES.find(self.kind)
         assert found is not None  # noqa: S101 - `_Written` chose this class by it
         try:
-            return found.read(self.settings, {}), Point(self.threshold)
+            return found.read(self.settings, {}), Point(on_grid(self.threshold))
         except ValidationError as error:
             raise ValueError("\n".join(problems_of(error))) from None
 

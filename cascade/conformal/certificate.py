@@ -235,6 +235,9 @@ def _value_problems(certificate: Certificate) -> Iterator[str]:
         yield f"name: it is {certificate.name!r}, for a certificate that covers {certificate.covers}"
     if (certificate.promise.confidence is None) != (certificate.level is None):
         yield "level: a promise with a confidence has one, and no other"
+    delta = certificate.promise.delta
+    if delta is not None and certificate.level is not None and certificate.level > delta:
+        yield f"level: {certificate.level:g} is more than 1 − confidence, {delta:g}"
     if certificate.expires is not None and certificate.expires < certificate.created:
         yield f"expires: {certificate.expires} is before {certificate.created}, the day it was made"
 

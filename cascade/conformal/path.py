@@ -329,7 +329,9 @@ def along(walks: Walks, at_stop: Floats, points: tuple[Point, ...]) -> Path:
         stop, cost = walks.stop(kappa), int(spent.total(np.array([kappa]))[0])
         for at, point in enumerate(points):
             if point.kappa == kappa:
-                served = sure[rows, stop] >= point.bar
-                totals[:, at] = int(units[rows, stop][served].sum()), cost, int(np.count_nonzero(~served))
+                empty = stop < 0  # the first call is not on record: what would be served is unknown
+                served = empty | (sure[rows, stop] >= point.bar)
+                lost = np.where(empty, UNITS, units[rows, stop])
+                totals[:, at] = int(lost[served].sum()), cost, int(np.count_nonzero(~served))
     loss, cost_nano_usd, silent = totals
     return Path(walks.log.n, points, loss, cost_nano_usd, silent)

@@ -24,7 +24,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.errors import ConfigError
+from cascade.errors import ConfigError, UsageError
 
 FIRST, LATER = 0.99, 0.5
 """The part of δ that the first attempt may spend, and the part that a later one may of what those before it left."""
@@ -46,6 +46,7 @@ class Attempts(NamedTuple):
 def place_of(log: str | Path) -> Path:
     """Return the file beside a log that has its attempts."""
     path = Path(log)
+    path = path.resolve()
     return path.with_name(path.name + _SUFFIX)
 
 
@@ -92,8 +93,16 @@ def upcoming(file: Path, requests: Iterable[str]) -> Attempts:
 
 
 def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> Attempts:
-    spent = [attempt["spent"] for attempt in earlier if np.isin(here, attempt["requests"]).any()]
-    return Attempts(1 + len(spent), share=LATER * (1 - sum(spent)) if spent else FIRST)
+    """Return the number of a further attempt, and its share: of what is left of the request that was used most."""
+    spent, number = np.zeros(here.size), 1
+    for attempt in earlier:
+        shared = np.isin(here, attempt["requests"])
+        spent += shared * attempt["spent"]
+        number += bool(shared.any())
+    left = 1 - float(spent.max(initial=0.0))
+    if number > 1 and left <= 0:
+        raise UsageError("All of δ is spent on a request of this log by earlier fits: fit on requests that are new.")
+    return Attempts(number, share=FIRST if number == 1 else LATER * left)
 
 
 def _hashes(requests: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:

@@ -22,6 +22,7 @@ from cascade.policies.simple import Alone
 from cascade.table import Log, Node
 
 ASSUMPTIONS = (
+    "A request that is repeated counts once: the promise is about distinct requests.",
     "Requests in service are like those that prove it; those of a group are one draw.",
     "The models, prompts, prices and settings are those that it was made for.",
 )

@@ -283,7 +283,7 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
         members = _members(certifies, learns, promise, settings, level)
         return max(levels(certifies.n, members, at, level)[1] for at in risks.values())
 
-    attempt, level = _level(certifies, ready.log, promise, settings, attempts, spends)
+    attempt, level = _level(ready.log, promise, settings, attempts, spends)
     assert level is not None  # noqa: S101 - these promises have a confidence
     members = [
         member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, settings, level)
@@ -339,7 +339,7 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     def spends(level: float) -> float:
         return max(spent(rows.size, at, level) for rows in segments.values() for at in risks.values())
 
-    attempt, level = _level(certifies, ready.log, promise, settings, attempts, spends)
+    attempt, level = _level(ready.log, promise, settings, attempts, spends)
     ordering = policy.walks(division.learns) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
@@ -457,18 +457,18 @@ def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
 
 
 def _level(
-    log: Log, whole: Log, promise: Promise, settings: FitSettings, file: Path | None, spends: Callable[[float], float]
+    log: Log, promise: Promise, settings: FitSettings, file: Path | None, spends: Callable[[float], float]
 ) -> tuple[Attempts, float | None]:
     """Count this attempt on the requests that certify, and return the level that it may spend.
 
-    Only the same fit of the same `whole` log is the same attempt. `spends` says what its tests use of a level.
+    Only the same fit of the same log is the same attempt. `spends` says what its tests use of a level.
     """
     delta = promise.delta
     attempt = count(
         file,
-        log.ids,
-        _fingerprint(whole, promise, settings),
-        lambda share: 0.0 if delta is None else spends(share * delta) / delta,
+        log.ids,  # other seeds draw others of the same groups, which are the same evidence
+        _fingerprint(log, promise, settings),
+        lambda share: share if delta is None else spends(share * delta) / delta,
     )
     return attempt, None if delta is None else attempt.share * delta
 

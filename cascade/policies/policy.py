@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -63,15 +64,21 @@ class Policy(ABC):
     def walks(self, log: Log) -> Walks:
         """Return its walks over a log of the whole plan. A record ends before the first node that it lacks."""
         bought = log.only(range(log.width) if self.nodes is None else self.nodes)
-        return walks(bought, self.scores(bought))
+        unjudged = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
+        return walks(bought, self.scores(unjudged))
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
         """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
         return None
 
     def settings(self) -> dict[str, Any]:
-        """Return what `policy.json` says of it, without its kind and nodes: plain JSON values."""
-        return {}
+        """Return what `policy.json` says of it, without its kind and nodes: plain JSON values.
+
+        By default the fields of a dataclass that are not among its numbers (`tensors`).
+        """
+        own = fields(self) if is_dataclass(self) else ()
+        others = {"nodes", *self.tensors()}
+        return {each.name: getattr(self, each.name) for each in own if each.name not in others}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
         """Return its numbers, for `model.safetensors`; empty where it has none."""

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade.chat import refusal_of
+from cascade.chat import ENDINGS, refusal_of
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
 from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, raise_error_inside
@@ -54,8 +54,8 @@ class Assembler:
 
     def _add_choice(self, choice: Mapping[str, Any]) -> str:
         finish = choice.get("finish_reason")
-        if isinstance(finish, str):
-            self._finish = finish
+        if isinstance(finish, str) and (self._finish is None or self._finish.lower() in ENDINGS):
+            self._finish = finish  # an end that is not known to be good stays
         logprobs = choice.get("logprobs")
         if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
             self._logprobs.extend(logprobs["content"])

@@ -232,15 +232,28 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     reasoning, or both of a cache, beside them: their total says so.
     """
     details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
-    cached = _first_count(
-        details.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")
-    )
-    written = _first_count(
-        details.get("cache_write_tokens"), details.get("cache_creation_tokens"), raw.get("cache_creation_input_tokens")
-    )
-    reasoning = _first_count(more.get("reasoning_tokens"), raw.get("reasoning_tokens"))
+    counted = {
+        "cached": (
+            details.get("cached_tokens"),
+            raw.get("cache_read_input_tokens"),
+            raw.get("prompt_cache_hit_tokens"),
+        ),
+        "written": (
+            details.get("cache_write_tokens"),
+            details.get("cache_creation_tokens"),
+            raw.get("cache_creation_input_tokens"),
+        ),
+        "reasoning": (more.get("reasoning_tokens"), raw.get("reasoning_tokens")),
+        "total": (raw.get("total_tokens"),),
+        "prompt": (prompt, raw.get("input_tokens")),
+        "completion": (completion, raw.get("output_tokens")),
+    }
+    parts = {name: [value for value in values if value is not None] for name, values in counted.items()}
+    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in parts.values()):
+        return None
+    cached, written, reasoning, total, *_ = (next(iter(values), None) for values in parts.values())
     in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
-    total = _first_count(raw.get("total_tokens")) or prompt + completion
+    total = total or prompt + completion
     for whole_prompt, whole_completion in (
         (prompt, completion),
         (prompt, completion + thought),
@@ -251,11 +264,6 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
         if parts_fit and total == whole_prompt + whole_completion:
             return Usage(whole_prompt, whole_completion, cached, reasoning, written_input_tokens=written)
     return None
-
-
-def _first_count(*counts: object) -> int | None:
-    """Return the first that is a count."""
-    return next((count for count in counts if isinstance(count, int) and is_count(count)), None)
 
 
 def _fields(value: object) -> Mapping[str, Any]:

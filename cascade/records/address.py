@@ -133,6 +133,19 @@ def _refuse_links(address: Address, path: Path) -> None:
             raise UsageError(f"The store {address.shown}: {file} is a symbolic link. Name the file itself.")
     if path.exists() and not path.is_file():
         raise UsageError(f"The store {address.shown}: {path} is not a file. Choose another name.")
+    if path.exists() and path.stat().st_size and not _is_sqlite(path):  # before its mode is changed
+        raise UsageError(f"The store {address.shown}: {path} is not an SQLite database. Choose another name.")
+
+
+def _is_sqlite(path: Path) -> bool:
+    try:
+        with path.open("rb") as file:
+            return file.read(len(_HEADER)) == _HEADER
+    except PermissionError:
+        return True  # opening it says why
+
+
+_HEADER = b"SQLite format 3\x00"
 
 
 def _folder_warnings(folder: Path) -> list[str]:

@@ -59,7 +59,8 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
     )
     yield Check("seen", not shared, text)
     if first.unit == "conversation":
-        yield Check("threshold", True, "it was tested on whole conversations, which no log has; audits watch it")
+        text = "it was tested on whole conversations, which no log has, so it cannot be computed again; audits watch it"
+        yield Check("threshold", False, text)
         return
     mine = logged.take(among(logged, requests.certified))
     if mine.n == len(requests.certified):
@@ -99,12 +100,15 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
     whom, proving, policy = _whom(certificate), covered(mine, certificate.covers, certificate.name), read.policy
     if sha256_of(proving) != certificate.data_sha256:
         return Check("threshold", False, f"{whom}the log has the requests that certify, but their data have changed")
+    if certificate.n != proving.n:
+        text = f"{whom}it says that {certificate.n:,} requests prove it, and there are {proving.n:,}"
+        return Check("threshold", False, text)
     if certificate.promise.rules.reference_keeps_it and certificate.kappa == -np.inf and not certificate.losses:
         return Check("threshold", True, f"{whom}it holds by definition: the reference answers")
     chose = logged.take(among(logged, read.requests.chose))
     if read.requests.chose and chose.n < len(read.requests.chose):
-        text = "the requests that put the thresholds in order are not in this log, so the order is not computed again"
-        return Check("threshold", True, f"{whom}{text}")
+        text = "the requests that put the thresholds in order are not in this log: the order cannot be computed again"
+        return Check("threshold", False, f"{whom}{text}")
     certified: Certified | None = None
     for abstain in (False, True):
         points = points_of(policy.walks(chose), certificate.promise, abstain) if chose.n else None

@@ -258,8 +258,7 @@ def test_what_the_reply_says_beside_its_choices_is_kept() -> None:
         (4, 1, (4, 1)),
         (0, 0, (0, 0)),
         (10, 2, (10, 2)),
-        (-1, "1", (None, None)),
-        (None, True, (None, None)),
+        (None, None, (None, None)),
     ],
 )
 def test_a_part_of_a_count_is_kept_if_it_is_one(cached: Any, reasoning: Any, kept: tuple[Any, Any]) -> None:
@@ -300,6 +299,10 @@ PARTS = {
     "more cached than prompt": ({}, {"cached_tokens": 1_001}, {}, None),
     "more written than prompt": ({"cache_creation_input_tokens": 1_001}, {}, {}, None),
     "cached and written are more than prompt": ({"cache_creation_input_tokens": 600}, {"cached_tokens": 600}, {}, None),
+    "a total that is no count": ({"total_tokens": "99999"}, {}, {}, None),
+    "a part that is no count": ({}, {}, {"reasoning_tokens": "500"}, None),
+    "two names of a cache that differ": ({"prompt_cache_hit_tokens": 0}, {"cached_tokens": 600}, {}, None),
+    "two names of the prompt that differ": ({"input_tokens": 10_000}, {}, {}, None),
     "a total of something else": ({"total_tokens": 1_600}, {}, {}, None),
 }
 
