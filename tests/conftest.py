@@ -62,6 +62,16 @@ def _clean_environment() -> Iterator[None]:
 
 
 @pytest.fixture(scope="session", autouse=True)
+def _a_busy_machine_cuts_no_transaction_off() -> Iterator[None]:
+    """Give transactions a minute: on a busy machine one that is well takes more than the 2 s of a service."""
+    from cascade.records import database
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(database, "LIMIT_S", 60.0)
+        yield
+
+
+@pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
     """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
     with pytest.MonkeyPatch.context() as patch:
