@@ -427,14 +427,6 @@ def _served(
     return tuple(map(_surest, groups)), stopped
 
 
-def rank(steps: Sequence[Step], chat: ChatRequest | None = None, *, at_any_cost: bool = False) -> tuple[str, ...]:
-    """Return the distinct kept answers, best first: by the highest confidence, then votes, then the later step.
-
-    `at_any_cost` takes every candidate if the walk was broken off before anything was kept.
-    """
-    return tuple(map(_surest, _by_answer(steps, chat, at_any_cost=at_any_cost)))
-
-
 class _Kept(NamedTuple):
     """A kept candidate: its step, its position there from 0, and the confidence in it, −1 if unknown."""
 
@@ -444,7 +436,10 @@ class _Kept(NamedTuple):
 
 
 def _by_answer(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: bool) -> list[list[_Kept]]:
-    """Return the kept candidates of each distinct answer, the best answer first."""
+    """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the later step.
+
+    `at_any_cost` takes every candidate if the walk was broken off before anything was kept.
+    """
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]

@@ -15,7 +15,7 @@ from typing import Any
 from cascade.chat import ENDINGS, refusal_of
 from cascade.errors import StreamInterruptedError
 from cascade.providers.base import Payload
-from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, raise_error_inside
+from cascade.providers.reading import MAX_TEXT_CHARS, as_storable, content_text, fields_of, raise_error_inside
 from cascade.types import Request
 
 
@@ -93,7 +93,7 @@ class Assembler:
         An id says which call it is. A name without one opens a call, unless the call at its index has that name and is
         not whole. A piece without id and name continues the call at its index, or else the last one.
         """
-        index, name = piece.get("index"), _fields(piece.get("function")).get("name")
+        index, name = piece.get("index"), fields_of(piece.get("function")).get("name")
         at_index = [call for place, call in self._calls if place == index and index is not None]
         if told := piece.get("id"):
             known = [call for _, call in self._calls if call.get("id") == told]
@@ -145,7 +145,7 @@ class Assembler:
 
 def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     """Whether a piece with a name belongs to a call: of the same name, and more of its arguments may come."""
-    so_far, more = _fields(call.get("function")), _fields(piece.get("function"))
+    so_far, more = fields_of(call.get("function")), fields_of(piece.get("function"))
     if so_far.get("name") not in {None, "", more.get("name")}:
         return False
     try:
@@ -153,10 +153,6 @@ def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     except (ValueError, TypeError):
         return True
     return not more.get("arguments")
-
-
-def _fields(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
 
 
 _WHOLE = frozenset({"id", "type", "name", "index", "role"})

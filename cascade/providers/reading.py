@@ -53,10 +53,8 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         raise BadResponseError(f"{request.model} sent no list of choices.", model=request.model)
     choice = first_choice(payload["choices"], notes)
     if choice is None:
-        usage = read_usage(payload.get("usage"), request, "", notes)
-        raise EmptyCompletionError(
-            f"{request.model} sent a completion without a choice.", model=request.model, usage=usage
-        )
+        usage, says = read_usage(payload.get("usage"), request, "", notes), "sent a completion without a choice."
+        raise EmptyCompletionError(f"{request.model} {says}", model=request.model, usage=usage)
     raise_error_inside(choice, request, secrets)
     message = choice["message"]
     whole = None if request.chat is None else whole_message(message, request)
@@ -231,27 +229,10 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
     reasoning, or both of a cache, beside them: their total says so.
     """
-    details, more = _fields(raw.get("prompt_tokens_details")), _fields(raw.get("completion_tokens_details"))
-    counted = {
-        "cached": (
-            details.get("cached_tokens"),
-            raw.get("cache_read_input_tokens"),
-            raw.get("prompt_cache_hit_tokens"),
-        ),
-        "written": (
-            details.get("cache_write_tokens"),
-            details.get("cache_creation_tokens"),
-            raw.get("cache_creation_input_tokens"),
-        ),
-        "reasoning": (more.get("reasoning_tokens"), raw.get("reasoning_tokens")),
-        "total": (raw.get("total_tokens"),),
-        "prompt": (prompt, raw.get("input_tokens")),
-        "completion": (completion, raw.get("output_tokens")),
-    }
-    parts = {name: [value for value in values if value is not None] for name, values in counted.items()}
-    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in parts.values()):
+    parts = [[value for value in values if value is not None] for values in _told(raw, prompt, completion)]
+    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in parts):
         return None
-    cached, written, reasoning, total, *_ = (next(iter(values), None) for values in parts.values())
+    total, cached, written, reasoning, *_ = (next(iter(values), None) for values in parts)
     in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
     total = total or prompt + completion
     for whole_prompt, whole_completion in (
@@ -266,8 +247,25 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     return None
 
 
-def _fields(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, dict) else {}
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
+
+
+def _told(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
+    """Return total, cached, written, reasoning, prompt and completion tokens, by every name that servers use."""
+    details, more = fields_of(raw.get("prompt_tokens_details")), fields_of(raw.get("completion_tokens_details"))
+    return (
+        (raw.get("total_tokens"),),
+        (details.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
+        (*map(details.get, _WRITTEN), raw.get("cache_creation_input_tokens")),
+        (more.get("reasoning_tokens"), raw.get("reasoning_tokens")),
+        (prompt, raw.get("input_tokens")),
+        (completion, raw.get("output_tokens")),
+    )
+
+
+def fields_of(value: object) -> Mapping[str, Any]:
+    """Return the fields of an object; none of anything else."""
+    return value if isinstance(value, Mapping) else {}
 
 
 def is_count(value: object) -> TypeGuard[int]:

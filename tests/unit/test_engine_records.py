@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import pytest
 
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
-from cascade.engine import _served, decide, rank, sure_of
+from cascade.engine import _by_answer, _served, _surest, decide, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.policies.base import Observation, Policy, StepScores
 from cascade.types import Decision, Step, Usage
 from unit.made import CHEAP, RIVER, candidate, completion, request, step
 
 # --- the record of one call ---
+
+
+def rank(steps: Any, *, at_any_cost: bool = False) -> tuple[str, ...]:
+    return tuple(map(_surest, _by_answer(steps, None, at_any_cost=at_any_cost)))
 
 
 def test_an_answered_call_costs_what_its_usage_says() -> None:
