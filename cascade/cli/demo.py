@@ -73,7 +73,9 @@ def demo(
     for warning in dict.fromkeys(warning for outcome in outcomes for warning in outcome.answer.warnings):
         out.print(plain(warning), style="yellow")
     out.print(f"[dim]Prices are {shop.MADE_UP}. So few messages may cost much more or less than the log says.[/]")
-    out.print("Next: cascade prove demo-requests   what it saves on average, over many random splits of the log")
+    out.print(
+        "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits of the log"
+    )
 
 
 def fit_requests(config: CascadeConfig) -> FitResult:
