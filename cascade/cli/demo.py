@@ -74,7 +74,7 @@ def demo(
         out.print(plain(warning), style="yellow")
     out.print(f"[dim]Prices are {shop.MADE_UP}. So few messages may cost much more or less than the log says.[/]")
     out.print(
-        "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits of the log"
+        "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits"
     )
 
 
