@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,9 +76,8 @@ class Policy(ABC):
 
         By default the fields of a dataclass that are not among its numbers (`tensors`).
         """
-        own = fields(self) if is_dataclass(self) else ()
-        others = {"nodes", *self.tensors()}
-        return {each.name: getattr(self, each.name) for each in own if each.name not in others}
+        names = getattr(self, "__dataclass_fields__", {})
+        return {name: getattr(self, name) for name in names if name not in {"nodes", *self.tensors()}}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
         """Return its numbers, for `model.safetensors`; empty where it has none."""
