@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -76,7 +76,8 @@ class Policy(ABC):
 
         By default the fields of a dataclass that are not among its numbers (`tensors`).
         """
-        names = getattr(self, "__dataclass_fields__", {})
+        own: Any = self
+        names = [each.name for each in fields(own)] if is_dataclass(own) else []
         return {name: getattr(self, name) for name in names if name not in {"nodes", *self.tensors()}}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
