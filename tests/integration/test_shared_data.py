@@ -179,7 +179,9 @@ def test_mmlu_pro_says_what_its_source_says_and_its_costs_are_not_known(tmp_path
     ladder = seen(cut("episodes_mmlu_pro", tmp_path / "ladder.parquet", pair=LADDER, rows=1_000))
     for document in (*found.documents.values(), *ladder.documents.values()):
         sane(document)
-        assert all(way["cost_share"] is None for way in document["ways"])
+        alone, *others = document["ways"]
+        assert alone["cost_share"]["mean"] == 1  # of itself
+        assert all(way["cost_share"] is None for way in others)
 
 
 @data
