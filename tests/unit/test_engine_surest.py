@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from cascade.engine import rank
 from cascade.types import Candidate, Decision, Step
+from unit.test_engine_records import rank
 
 
 def step(number: int, text: str, sure: float | None) -> Step:
