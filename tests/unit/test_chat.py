@@ -324,3 +324,10 @@ def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_bo
             orchestrator.chat([USER], extra_body=[1])
         orchestrator.chat([USER], temperature=0.1, extra_body={"top_p": 0.5, "temperature": 0.2})
     assert sent(fake.requests[0]) == {"messages": [USER], "top_p": 0.5, "temperature": 0.2}
+
+
+def test_of_very_many_problems_twenty_are_listed() -> None:
+    """A request of a megabyte may have half a million, of which each would be looked through for keys."""
+    with pytest.raises(UsageError) as caught:
+        ChatRequest([{}] * 1_000)
+    assert str(caught.value).count("\n") == 20

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from cascade.logs.files import write_rows
+from cascade.policies.directory import PolicyDirectory
 from unit.cli.certified import POLICY, Row, hard_rows
 
 Cli = Callable[..., Any]
@@ -56,6 +58,21 @@ def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path
     assert "changed after it was made" in " ".join(ran.out.split())
     assert ran.err.count("error:") == 1
     assert json.loads(cli("verify", "policy", log, "--json").out)["ok"] is False
+
+
+@pytest.mark.parametrize("forged", ["n", "unit", "order"])
+def test_what_was_forged_with_its_hashes_is_not_borne_out(cli: Cli, log: str, tmp_path: Path, forged: str) -> None:
+    """The hashes are no signature: what the log does not prove is not called proven."""
+    read = PolicyDirectory.read(tmp_path / "policy")
+    if forged == "order":
+        read = replace(read, requests=replace(read.requests, chose=("0123456789abcdef",)))
+    else:
+        changes: Mapping[str, Any] = {"n": {"n": 9_999}, "unit": {"unit": "conversation"}}[forged]
+        read = read.certified(*[replace(each, **changes) for each in read.certificates.values()])
+    read.write(tmp_path / "forged")
+    ran = cli("verify", "forged", log, "--json")
+    assert ran.code == 3
+    assert [name for name, check in checks(ran).items() if not check["ok"]] == ["threshold"]
 
 
 @pytest.mark.parametrize("grouped", [False, True])

@@ -134,3 +134,11 @@ def test_each_promise_is_two_sentences(kind: str, confidence: float | None) -> N
     assert all(words in said for words in ("97.5 %", "2.5 %", kept, lost, "600"))
     assert ("90 %" in said) == (confidence is not None)
     assert "law" in replace(certificate, covers="segment", name="law").statement()
+
+
+def test_a_level_above_delta_is_refused() -> None:
+    """Whoever edits a file can compute its hash again."""
+    generous = replace(CERTIFICATE, level=0.5)
+    with pytest.raises(ConfigError) as caught:
+        Certificate.read(json.loads(json.dumps(generous.document)))
+    assert [problem.partition(":")[0] for problem in caught.value.problems] == ["level"]

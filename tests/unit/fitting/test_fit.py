@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
+from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ from scipy.stats import spearmanr
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import certify, most_units, spent
-from cascade.conformal.path import UNITS, Jumps, Scores, Walks, strict_to_lenient, walks
+from cascade.conformal.path import UNITS, Jumps, Point, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting.attempts import FIRST, count, place_of
@@ -21,7 +22,7 @@ from cascade.fitting.divide import divided, drawn, merged, once, usable
 from cascade.fitting.drift import drift
 from cascade.fitting.fit import FitSettings, fit, path_of
 from cascade.fitting.menu import simple_members
-from cascade.policies.policy import ranked
+from cascade.policies.policy import Policy, ranked
 from cascade.policies.simple import COST, Alone, Depth, Threshold
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
@@ -149,6 +150,77 @@ def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_sam
     assert sum(spends) <= 0.1
     fresh = fit(drawn_log(300, 5), REGRET, attempts=file)
     assert (fresh.attempt.number, fresh.level) == (1, FIRST * 0.1)
+
+
+def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_path: Path) -> None:
+    """Two disjoint parts each spend nearly all of δ: their sum is no bound for a fit of both."""
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(600)
+    parts = [fit(log.take(np.arange(at, at + 300)), REGRET, attempts=file) for at in (0, 300)]
+    assert [part.attempt.number for part in parts] == [1, 1]
+    whole = fit(log, REGRET, attempts=file)
+    assert (whole.attempt.number, 0 < whole.attempt.share < 1) == (3, True)
+
+
+def test_no_fit_is_possible_where_a_request_has_nothing_left(tmp_path: Path) -> None:
+    count(tmp_path / "file", ["a", "b"], "x", lambda _share: 1.0)
+    with pytest.raises(UsageError):
+        count(tmp_path / "file", ["b", "c"], "y", float)
+
+
+def test_another_draw_of_the_same_groups_is_another_attempt(tmp_path: Path) -> None:
+    log = replace(drawn_log(600), groups=tuple([f"g{row // 10}" for row in range(600)]))
+    fits = [fit(log, REGRET, FitSettings(seed=seed), attempts=place_of(tmp_path / "log.jsonl")) for seed in range(4)]
+    assert len({done.log.ids for done in fits}) == 4
+    assert [done.attempt.number for done in fits] == [1, 2, 3, 4]
+
+
+def test_a_fit_on_average_spends_its_share(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
+    fit(log, Promise("coverage", 0.1), attempts=file)
+    assert fit(log, Promise("coverage", 0.1, 0.9), attempts=file).attempt.share < 0.5
+
+
+@dataclass(frozen=True)
+class Scaled(Policy):
+    """A policy of a user's, with a setting."""
+
+    kind: ClassVar[str] = "scaled"
+    scale: float = 1.0
+    nodes: tuple[int, ...] | None = None
+
+    def scores(self, log: Log) -> Scores:
+        return Scores(ranked(self.scale * (1 - log.signals["self_check"])))
+
+
+def test_a_policy_of_another_setting_is_another_attempt_and_its_settings_are_written(tmp_path: Path) -> None:
+    file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
+    fits = [fit(log, REGRET, FitSettings(policy=Scaled(scale)), attempts=file) for scale in (1.0, 3.0, 1.0)]
+    assert [done.attempt.number for done in fits] == [1, 2, 1]
+    assert Scaled(3.0).settings() == {"scale": 3.0}
+    assert Scaled.read(Scaled(3.0).settings(), {}) == Scaled(3.0)
+
+
+class Peeking(Scaled):
+    """A policy that would go on where the first answer is wrong."""
+
+    def scores(self, log: Log) -> Scores:
+        assert log.reference is None
+        return Scores(ranked(1 - log.right))
+
+
+def test_a_policy_never_sees_what_is_right() -> None:
+    """Live nobody knows it. What is unknown goes on: nothing is saved by peeking."""
+    walked = Peeking().walks(drawn_log(50))
+    assert (walked.stop(0.5) == 1).all()
+
+
+def test_on_an_ordered_path_a_request_without_its_first_call_is_lost_not_withheld() -> None:
+    log = drawn_log(8)
+    bought = log.bought.copy()
+    bought[:2] = False
+    walked = Depth().walks(replace(log, bought=bought, complete=bought[:, 0]))
+    path = along(walked, np.zeros((8, 2)), (Point(0.0, 0.5),))
+    assert (path.losses, path.silent.tolist()) == ([2], [6])
 
 
 def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:

@@ -233,3 +233,8 @@ def test_two_halves_of_a_character_in_arguments_are_one() -> None:
     completion = read_completion(made.payload(), request(chat=chat), 0.1)
     assert completion.message is not None
     assert completion.message["tool_calls"][0]["function"]["arguments"] == '{"n": "\U0001f600"}'
+
+
+def test_an_end_that_is_not_known_to_be_good_stays() -> None:
+    _, made = assembled(chunk("Dan", finish="error"), chunk(finish="stop"))
+    assert made.payload()["choices"][0]["finish_reason"] == "error"

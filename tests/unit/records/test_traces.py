@@ -576,6 +576,15 @@ def test_a_server_that_does_not_answer_ends_a_transaction_in_time_and_the_next_w
             assert connection.scalar(sa.text("SELECT 1")) == 1
 
 
+def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("somebody's own")
+    other.chmod(0o644)
+    with pytest.raises(UsageError):
+        Store.open(f"sqlite:///{other}")
+    assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("somebody's own", 0o644)
+
+
 # --- ids ---
 
 
