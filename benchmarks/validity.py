@@ -129,7 +129,7 @@ def hardest(risk: float) -> Log:
 
 
 def in_segments(log: Log) -> Log:
-    """Return a log in two segments, of which one has the requests that the first model doubts."""
+    """Return a log in two segments; the first model doubts the requests of one."""
     doubtful = log.signals["reply_mean_logprob"][:, 0] < np.median(log.signals["reply_mean_logprob"][:, 0])
     return replace(log, segments=tuple(np.where(doubtful, HARD, "easy").tolist()))
 

@@ -167,7 +167,7 @@ class _QuestionWalk:
     # --- calls ---
 
     def _next(self, number: int | None = None) -> Generator[Request, Completion | None, Step | None]:
-        """Make the calls of the plan's next step, or of the one that the policy chose; None: there is none."""
+        """Make the calls of the next step, or of the step that the policy chose; return None after the last."""
         result: Completion | ProviderError | int | None = number
         while True:
             try:

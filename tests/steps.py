@@ -81,7 +81,7 @@ class Walker:
             return lambda at: then(end) if (end := alone(at)) >= 0 else -1
         if kind in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
             return self._repeat(kind, *value, flags, then)
-        raise NotImplementedError(kind)
+        raise AssertionError(kind)  # a construct that no pattern of the project has
 
     def _fits(self, node: Any, flags: int) -> Callable[[int], bool]:
         one, known = _compiler.compile(_parser.SubPattern(self._state, [node]), flags), dict[str, bool]()

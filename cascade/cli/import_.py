@@ -172,7 +172,7 @@ def _print(document: Mapping[str, Any], dropped: Dropped) -> None:
         if len(datasets) > _DATASETS_SHOWN:
             out.print(f"and {len(datasets) - _DATASETS_SHOWN} more data sets")
     if document["unjudged_answers"]:
-        out.print(f"{counted(document['unjudged_answers'], 'answer')} of which it is not known whether they are right")
+        out.print(f"{counted(document['unjudged_answers'], 'answer')} that nothing says is right or wrong")
     if document["rows_without_cost"]:
         out.print(f"{counted(document['rows_without_cost'], 'row')} whose cost is not known")
     out.print(plain(dropped.describe()) or "nothing was left out", soft_wrap=True)

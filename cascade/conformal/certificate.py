@@ -70,8 +70,8 @@ class Certificate:
         losses: how many of them are lost at the threshold; graded losses add up to a fraction.
         level: the probability, over calibrations, at which it was tested; None: on average over calibrations.
         attempts: which attempt it was on these requests, from 1 (`fitting.attempts`); None: unknown.
-        unit: what is drawn at random: a "request", a "group" of which one request counts, or a "conversation" of which
-            every request does.
+        unit: what is drawn at random: a "request"; a "group", and one request of it counts; or a "conversation", and
+            every request of it counts.
         covers, name: "all" requests (name ""), those of the "segment" of that name, or those asked at that "level".
         reference: the model with which served answers are compared; None if labels decide what is right.
         comparator: what compares the two answers.

@@ -2,9 +2,9 @@
 
 With a confidence 1 − δ, a point passes if so few of n requests are lost that a rate of `risk` or more would give so few
 with probability δ at most (the exact binomial). The points were put in order without these requests, so all that pass
-before the first failure hold at once: Pr[any breaks] ≤ δ. Of graded losses, a coin for each with its probability gives
-binomial counts, of which at least half are no larger than a sum that is whole (Jogdeo & Samuels, 1968): so a sum passes
-with at most twice the binomial's probability, and the test uses half of the level.
+before the first failure hold at once: Pr[any breaks] ≤ δ. Graded losses are tested at half of the level: toss a coin
+for each loss, with the loss as its probability. The coins' sum is binomial, and its median is at most a whole number
+that the losses do not exceed (Jogdeo & Samuels, 1968). So the losses pass at most twice as often as the coins.
 
 On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
 is split conformal prediction). The losses must not fall as the threshold rises.

@@ -1,14 +1,15 @@
 """How often the requests of a log have been used to certify: fitting again until one fit is cheap must cost something.
 
 Beside a log lies a small file with the requests, as hashes, of every attempt that read their outcomes, failed ones
-too. The first may spend .99 δ, each that shares a request with earlier ones half of what these left. Losses are whole,
-so an exact test spends less than its level, by an amount that the numbers of requests alone decide: what it spends is
-recorded before an outcome is read, and the rest stays. What attempts on the same requests spend sums to less than δ, so
-that any of them breaks its promise with probability δ at most. Only the same fit of the same log is free. Where no file
+too; all requests of a group are one piece of evidence. The first may spend .99 δ, each later one half of what the
+attempts with its most used request left. Losses are whole, so an exact test spends less than its level, by an amount
+that the numbers of requests alone decide: what it spends is recorded before an outcome is read, and the rest stays. A
+fit on average spends its share, since it shows outcomes. What the attempts with one request spend sums to less than δ,
+so any of them breaks its promise with probability δ at most. Only the same fit of the same log is free. Where no file
 can be, or it cannot be written, the number is unknown.
 
-What this cannot see: a file that was deleted, a log that was copied elsewhere without it, and a choice among fits of
-different requests, each of which is a first attempt.
+What this cannot see: a file that was deleted, a log that was copied without it, and a choice among fits that share no
+request: each is a first attempt.
 """
 
 from __future__ import annotations

@@ -120,7 +120,7 @@ def among(log: Log, hashes: tuple[str, ...]) -> Bools:
 
 
 def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
-    """Return the requests of groups of which none is among hashed ones."""
+    """Return the requests of the groups that share no request with the hashed ones."""
     hit = np.zeros(log.n, dtype=np.bool_)
     for listed in hashes:
         hit |= among(log, listed)
