@@ -74,14 +74,19 @@ def scopes_for(path: str, *, asks: bool) -> tuple[str, ...]:
     return ("ask",) if asks else _NEEDED.get(path, ())
 
 
+def allows(settings: ServerConfig, key: str | None, *scopes: str) -> bool:
+    """Whether a key has one of these scopes. A server without keys allows everything to everybody."""
+    has = {scope for each in settings.keys if each.name == key for scope in each.scopes}
+    return not settings.keys or bool(has & set(scopes))
+
+
 def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:
-    """Refuse a key that has none of these scopes. A server without keys allows everything to everybody.
+    """Refuse a key that has none of these scopes, as `allows` says.
 
     Raises:
         Refused: (403) the key lacks the scope.
     """
-    held = {scope for one in settings.keys if one.name == key for scope in one.scopes}
-    if settings.keys and not held & set(scopes):
+    if not allows(settings, key, *scopes):
         said = f"The key {key} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
         raise Refused(403, said, code="missing_scope")
 

@@ -20,6 +20,7 @@ from cascade.config.schema import ServerConfig
 from cascade.orchestrator import Orchestrator
 from cascade.records.database import LIMIT_S
 from cascade.records.traces import Store
+from cascade.server.access import allows
 from cascade.server.bodies import Receive, read_object
 from cascade.server.dialects.base import encoded
 from cascade.server.edge import HttpExchange, Scope, Send
@@ -122,6 +123,8 @@ class FeedbackEndpoint:
             raise Refused(503, late, code="trace_pending", retry_after_s=_AGAIN_S) from None
         if self._modes is None:
             counted, reason = self._counted(said)
+        elif not allows(self._settings, exchange.key, "view", "admin"):
+            counted, reason = False, "only a key that may judge, with the scope view or admin, settles a drawn request"
         else:
             why = await self._modes.told(said.trace_id, said.right, said.better, served_by)
             counted, reason = why is None, why or ""
