@@ -48,14 +48,15 @@ def usd_or_none(nano_usd: int | None) -> Decimal | None:
     return None if nano_usd is None else usd(nano_usd)
 
 
-def dollars(nano: int | None) -> str:
-    """Return an amount in words, without trailing zeros.
+def dollars(amount_usd: Decimal | None) -> str:
+    """Return an amount in USD with three significant digits, or "unknown".
 
-    >>> dollars(1_500_000), dollars(None)
-    ('0.0015 USD', 'nothing')
+    >>> dollars(Decimal("0.000123456")), dollars(None), dollars(Decimal(0))
+    ('$0.000123', 'unknown', '$0')
     """
-    amount = usd_or_none(nano)
-    return "nothing" if amount is None else f"{amount.normalize():f} USD"
+    if amount_usd is None:
+        return "unknown"
+    return f"${Decimal(f'{amount_usd:.3g}'):f}" if amount_usd else "$0"
 
 
 def nano_usd(amount_usd: Decimal | float | str) -> int:

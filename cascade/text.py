@@ -63,6 +63,27 @@ def capital(text: str) -> str:
     return f"{text[:1].upper()}{text[1:]}"
 
 
+_CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069]")
+
+
+def shown(text: str) -> str:
+    r"""Return text without characters that control a terminal: control and escape codes, and direction marks (F69).
+
+    >>> shown("a\x1b[31mb\x9d0;title\x07")
+    'a[31mb0;title'
+    """
+    return text if text.isascii() and text.isprintable() else _CONTROL.sub("", text)
+
+
+def spelled(text: str) -> str:
+    r"""Return text with the characters that control a terminal written as escapes, so that a reader sees them.
+
+    >>> spelled("a\x1b[31mb")
+    'a\\u001b[31mb'
+    """
+    return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+
+
 _DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
 
 

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 
-from cascade.api.output import Result, Tell, dollars, warn
 from cascade.checks import nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
@@ -21,12 +20,12 @@ from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.matching import get_matcher
-from cascade.money import usd
-from cascade.reports.report import Report, Table
+from cascade.money import dollars, usd
+from cascade.reports.report import Report, Result, Table, Tell, warn
 from cascade.text import counted
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class CollectionResult(Result):
     """A log that was collected.
 
@@ -37,6 +36,7 @@ class CollectionResult(Result):
 
     collected: Collected
     output: Path
+    detailed = True
 
     @property
     def error(self) -> CascadeError | None:
@@ -57,15 +57,11 @@ class CollectionResult(Result):
             lines.append("The log does not say which answers are right, for any question.")
         return (Report(tuple(lines), tables, self._document()),)
 
-    def text(self, *, details: bool = True) -> str:
-        """Return what the command line prints, tables included."""
-        return Result.text(self, details=details)
-
     def _lines(self) -> Iterator[str]:
         done, progress = self.collected, self.collected.progress
         yield (
             f"{done.questions} questions logged: {progress.made_calls} calls made, "
-            f"{progress.reused_calls} reused from earlier runs, {money_said(progress)}"
+            f"{progress.reused_calls} reused from earlier runs, {spending(progress)}"
         )
         if done.rows:
             yield f"{done.rows} rows in {self.output}"
@@ -175,7 +171,7 @@ def _walks(walks: Sequence[str] | None) -> list[str]:
     return [] if list(walks) == ["none"] else list(BASELINES) if list(walks) == ["all"] else list(walks)
 
 
-def money_said(progress: Progress) -> str:
+def spending(progress: Progress) -> str:
     """Return the money spent so far, the number of failures, and the time left."""
     eta = "" if progress.eta_s is None or progress.done == progress.total else f", {_duration(progress.eta_s)} to go"
     failed = f", {progress.failed} failed" if progress.failed else ""

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from cascade.api.logs import Log, LogOptions, read_judged, read_log, reads_for
-from cascade.api.output import Result, Tell, warn
 from cascade.api.policies import PolicyGiven, read_directory, settings_of
 from cascade.checks import share_problems
 from cascade.config.policies import DirectoryConfig
@@ -18,15 +16,17 @@ from cascade.errors import CascadeError, NotCertifiedError, UsageError
 from cascade.logs.schema import Dropped
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
-from cascade.reports.report import Report
+from cascade.reports.report import Report, Result, Tell, warn
 from cascade.studies.study import default_promise
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class EvaluationResult(Result):
     """A report for each data set of a log; of audits one."""
 
     reports: tuple[Report, ...]
+    detailed = True
+    listed_as = "reports"
 
     @property
     def error(self) -> CascadeError | None:
@@ -37,14 +37,6 @@ class EvaluationResult(Result):
             "A certificate no longer holds by these audits. Serve the reference alone, and fit on newer requests: "
             "cascade fit LOG --promise … -o NEW"
         )
-
-    def text(self, *, details: bool = True) -> str:
-        """Return what the command line prints, tables included."""
-        return Result.text(self, details=details)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document of `--json`: a report for each data set, figures as [mean, low, high]."""
-        return {"reports": [dict(report.document) for report in self.reports]}
 
 
 def evaluate(

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
-from cascade.api.output import Result, Tell, warn
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
@@ -26,13 +25,14 @@ from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
 from cascade.reports.notices import about_data_sets, about_requests, outside, reference_of
+from cascade.reports.report import Result, warn
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.reports.report import Report
+    from cascade.reports.report import Report, Tell
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class FitResult(Result):
     """A policy, what is certified about it, and what it saves.
 

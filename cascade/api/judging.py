@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cascade.api.logs import LogOptions, Models, Where, read_log
-from cascade.api.output import Tell
 from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, traces_url
 from cascade.conformal.promise import Promise
@@ -14,6 +13,7 @@ from cascade.errors import UsageError
 from cascade.fitting.attempts import place_of, upcoming
 from cascade.fitting.divide import unseen
 from cascade.records.address import is_url
+from cascade.reports.report import Tell
 from cascade.review.labels import Along, certifying, to_judge
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, reviews_at

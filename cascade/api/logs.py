@@ -14,7 +14,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
-from cascade.api.output import Tell, warn
 from cascade.conformal.promise import Kind, kind_of
 from cascade.episodes import opening
 from cascade.episodes.reading import GUIDE, Reading, reviewed
@@ -22,6 +21,7 @@ from cascade.episodes.rows import Read
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.logs.schema import UNJUDGED, Dropped
 from cascade.reports.notices import about_truth
+from cascade.reports.report import Tell, warn
 from cascade.text import counted
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None

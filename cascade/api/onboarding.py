@@ -12,7 +12,6 @@ from typing import Any, TypeAlias
 from cascade.api.collecting import collect
 from cascade.api.fitting import FitResult, fit
 from cascade.api.logs import Log, LogOptions, read_log
-from cascade.api.output import Result, Tell, warn
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
 from cascade.conformal.promise import Promise
@@ -22,13 +21,13 @@ from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import config as strategies
-from cascade.reports.report import Report, promise_options
+from cascade.reports.report import Report, Result, Tell, promise_options, warn
 from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class OnboardingResult(Result):
     """A new model on its probes.
 

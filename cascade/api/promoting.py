@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 from cascade.api.judging import reviews_of
-from cascade.api.output import Result
 from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import ConfigError, UsageError
@@ -21,7 +20,7 @@ from cascade.modes.plan import Plan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.records.traces import Store
-from cascade.reports.report import Report
+from cascade.reports.report import Report, Result
 from cascade.review.reviews import Reviews
 
 LEASE_S = 300.0
@@ -29,7 +28,7 @@ LEASE_S = 300.0
 _MOST_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Promotion(Result):
     """The outcome of an attempt to promote (a look).
 
@@ -50,7 +49,7 @@ class Promotion(Result):
         return (Report(tuple(_sentences(self)), document=document),)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PromotionPlan(Result):
     """What the next look takes.
 

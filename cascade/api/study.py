@@ -3,46 +3,33 @@
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
 
 from cascade.api.logs import Log, LogOptions, read_judged, reads_for
-from cascade.api.output import Result, Tell, warn
 from cascade.conformal.promise import Promise
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.notices import about_requests
-from cascade.reports.report import Report, promise_options
+from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
 from cascade.reports.study import answers_of, of_study
 from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import ways
 
-Show: TypeAlias = Callable[[str, int, int], None]
-"""A callback for progress: the name of the task, the number of parts done, and the number of parts."""
 
-
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class StudyResult(Result):
     """What a cascade would save on a log, and what every other way costs.
 
     Attributes:
         studies: one for each data set of the log.
         reports: a report for each.
-        compares: whether the ways are shown without being asked for.
+        detailed: whether the tables are shown unasked.
     """
 
     studies: tuple[Study, ...]
     reports: tuple[Report, ...]
-    compares: bool = False
-
-    def text(self, *, details: bool = False) -> str:
-        """Return it for a terminal: five lines for each data set, with `details` the tables too."""
-        return Result.text(self, details=details or self.compares)
-
-    def to_dict(self) -> dict[str, Any]:
-        """Return the document of `--json`: a study for each data set."""
-        return {"studies": [dict(report.document) for report in self.reports]}
+    detailed: bool = False
+    listed_as = "studies"
 
 
 def prove(
@@ -104,7 +91,7 @@ def compare(
     >>> result.studies[0].rows[0].name
     'reference alone'
     """
-    return replace(_studied(log, promise, networks, splits, seed, show, tell), compares=True)
+    return replace(_studied(log, promise, networks, splits, seed, show, tell), detailed=True)
 
 
 def _studied(

@@ -7,7 +7,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from cascade.api.logs import Log, LogOptions, read_log, reads_for
-from cascade.api.output import Result, Tell, warn
 from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, load
 from cascade.conformal.fingerprint import of_log
@@ -15,12 +14,12 @@ from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import joined
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
 from cascade.reports.notices import about_data_sets
-from cascade.reports.report import Report
+from cascade.reports.report import Report, Result, Tell, warn
 from cascade.serving.made_for import made_for
 from cascade.studies.proof import Check, checks, same_cascade
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class VerificationResult(Result):
     """The checks of a policy's certificates."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 import time
 from contextlib import closing
 from dataclasses import asdict
@@ -9,11 +10,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from cascade.api.output import cut, dollars, plain
 from cascade.cli import options as opt
-from cascade.cli.main import console, notes, print_json
-from cascade.cli.models import fetch
+from cascade.cli.begin import fetch
+from cascade.cli.main import console, notes, print_json, say
 from cascade.demo import requests as shop
+from cascade.money import dollars
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.memo import Memo
@@ -23,11 +24,14 @@ if TYPE_CHECKING:
     from cascade.api.fitting import FitResult
     from cascade.config import CascadeConfig
 
-_HEAD = """[bold]cascade demo[/]: each message of a shop's customers goes to one of six teams. Two models can say which:
+_HEAD = """cascade demo: each message of a shop's customers goes to one of six teams. Two models can say which:
   the base   {base}, small and cheap, is asked first
   the guide  {guide}, at ten times the price, is asked where the base is not sure enough
-[dim]Both run on this machine. No key is needed, and the network only to fetch their weights once.[/]"""
-_TINY = "[yellow]--tiny: one model in both places; the log that ships is of others, so no policy is fitted for it.[/]"
+Both run on this machine. No key is needed, and the network only to fetch their weights once.
+
+1. Fit a policy on a log of other messages, which ships with the package"""
+_TINY = "--tiny: one model in both places; the log that ships is of others, so no policy is fitted for it."
+_NEXT = "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits"
 
 
 def demo(
@@ -35,7 +39,7 @@ def demo(
     tiny: Annotated[
         bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
     ] = False,
-    seed: Annotated[int, typer.Option("--seed", help="Seed of the draw of messages.")] = 0,
+    seed: opt.Seed = 0,
     as_json: opt.AsJson = False,
 ) -> None:
     """Sort a shop's mail: a small model answers if it is sure, otherwise a large one.
@@ -47,35 +51,30 @@ def demo(
     load_xllamacpp()
     base, guide = shop.TINY if tiny else shop.PAIR
     config, messages, out = shop.demo_config(base, guide), shop.drawn(requests, seed), notes() if as_json else console()
-    out.print(_HEAD.format(base=base, guide=guide), soft_wrap=True)
-    out.print("\n[bold]1. Fit a policy[/] on a log of other messages, which ships with the package")
+    out.print(_HEAD.format(base=base, guide=guide))
     fitted = None if tiny else fit_requests(config)
-    lines = [_TINY] if fitted is None else map(plain, fitted.reports[0].lines[:-1])  # the last says how to write it
-    out.print("\n".join(lines), soft_wrap=True)
-    out.print(f"\n[bold]2. Serve[/] {requests} new messages; the guide alone is asked too, to compare")
+    lines = [_TINY] if fitted is None else fitted.reports[0].lines[:-1]  # the last says how to write it
+    out.print("\n".join([*lines, "", f"2. Serve {requests} new messages; the guide alone is asked too, to compare"]))
     fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
     outcomes, started = list[shop.Outcome](), time.monotonic()
     with closing(Memo(Local())) as provider:
         for outcome in shop.run_requests(config, None if fitted is None else fitted.directory, provider, messages):
             outcomes.append(outcome)
-            out.print(_line(len(outcomes), outcome), soft_wrap=True)
-    elapsed_s = time.monotonic() - started
+            out.print(_line(len(outcomes), outcome))
+    elapsed_s, shares = time.monotonic() - started, shop.figures(outcomes)
     if as_json:
         head = {"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, "prices": shop.MADE_UP}
         print_json({**head, "elapsed_s": round(elapsed_s, 1), **_document(outcomes, fitted)})
         return
-    shares = shop.figures(outcomes)
     cost = "an unknown share" if shares.cost_of_guide is None else f"{shares.cost_of_guide:.0%}"
     promised = "" if tiny else f"; promised: at most {percent(shop.ALPHA)} different"
-    out.print(f"\n[bold]{cost} of the guide's cost, {shares.same_as_guide:.0%} the same answer{promised}.[/]")
+    out.print(f"\n{cost} of the guide's cost, {shares.same_as_guide:.0%} the same answer{promised}.", style="bold")
     out.print(f"The base alone decided {shares.base_alone:.0%}, in {elapsed_s:.0f} s all together.")
     out.print(f"By our own labels the cascade is right on {shares.right:.0%}, the guide on {shares.guide_right:.0%}.")
     for warning in dict.fromkeys(warning for outcome in outcomes for warning in outcome.answer.warnings):
-        out.print(plain(warning), style="yellow")
-    out.print(f"[dim]Prices are {shop.MADE_UP}. So few messages may cost much more or less than the log says.[/]")
-    out.print(
-        "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits"
-    )
+        say(warning)
+    out.print(f"Prices are {shop.MADE_UP}. So few messages may cost much more or less than the log says.", style="dim")
+    out.print(_NEXT)
 
 
 def fit_requests(config: CascadeConfig) -> FitResult:
@@ -92,11 +91,11 @@ def fit_requests(config: CascadeConfig) -> FitResult:
 
 def _line(number: int, outcome: shop.Outcome) -> str:
     """Return what the cascade did with a message and why, and the answer of the guide alone."""
-    team, guide = (plain(shop.team_of(answer) or "none") for answer in (outcome.answer, outcome.guide))
+    team, guide = (shop.team_of(answer) or "none" for answer in (outcome.answer, outcome.guide))
+    message = textwrap.shorten(outcome.request.message, 36, placeholder="…")
     reason = outcome.answer.steps[0].reason if outcome.answer.steps else "no reply"
-    compared = "[green]same[/]    " if outcome.same else f"[red]{guide:8}[/]"
-    message, cost = cut(outcome.request.message, 36), dollars(outcome.answer.cost)
-    return f"{number:2d} {message} {team:8} guide {compared} {cost:9} {plain(reason)}"
+    compared = "same" if outcome.same else guide
+    return f"{number:2d} {message:36} {team:8} guide {compared:8} {dollars(outcome.answer.cost):9} {reason}"
 
 
 def _document(outcomes: list[shop.Outcome], fitted: FitResult | None) -> dict[str, Any]:

@@ -1,13 +1,14 @@
-"""The command line: how a command prints, and the program itself.
+"""The command line: the program itself, and how a command prints.
 
 Text for people, or one JSON document, goes to stdout; everything else to stderr, the progress of a long computation
-among it: a bar on a terminal, otherwise a line now and then (`Shown`).
+among it: a bar on a terminal, otherwise a line now and then (`Meter`).
 """
 
 from __future__ import annotations
 
 import json
 import logging
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -22,15 +23,18 @@ from rich.segment import Segment
 from typer.core import TyperGroup
 
 from cascade._names import __version__
-from cascade.api.output import plain, shown, spelled
 from cascade.errors import CascadeError
+from cascade.text import shown, spelled
 
 if TYPE_CHECKING:
-    from cascade.api.output import Result
+    from cascade.reports.report import Report, Result
 
 
 class SafeConsole(Console):
-    """A console that strips control codes from texts; its own colours and cursor movements are other segments."""
+    """A console without markup that strips control codes from texts; its own colours are other segments."""
+
+    def __init__(self, *, stderr: bool = False) -> None:
+        super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the output of a renderable, its texts passed through `shown`."""
@@ -48,30 +52,34 @@ class LogFormatter(logging.Formatter):
 
 def console() -> Console:
     """Return the console for results."""
-    return SafeConsole(highlight=False, soft_wrap=False)
+    return SafeConsole()
 
 
 def notes() -> Console:
     """Return the console for everything but the result: progress, warnings, errors."""
-    return SafeConsole(stderr=True, highlight=False)
+    return SafeConsole(stderr=True)
 
 
 def say(text: str) -> None:
     """Print a sentence that the reader of a result must know, on stderr."""
-    notes().print(plain(text), style="yellow", soft_wrap=True)
+    notes().print(text, style="yellow")
 
 
-def print_result(result: Result, *, as_json: bool, details: bool = False) -> None:
-    """Print a result, as text or as one JSON document; raise its error, if it has one.
-
-    No line is broken: a command with a line break could not be run.
-    """
-    if as_json:
-        print_json(result.to_dict())
-    else:
-        sys.stdout.write(f"{result.text(details=True) if details else result}\n")
+def print_result(result: Result, *, as_json: bool, details: bool | None = None) -> None:
+    """Print a result, as text or as one JSON document; raise its error, if it has one."""
+    print_json(result.to_dict()) if as_json else console().print(result.text(details=details, width=_width()))
     if result.error is not None:
         raise result.error
+
+
+def print_report(report: Report, *, as_json: bool) -> None:
+    """Print a report with its tables, or its document as JSON."""
+    print_json(report.document) if as_json else console().print(report.text(details=True, width=_width()))
+
+
+def _width() -> int | None:
+    """Return the columns of the screen; None where there is none, as in a pipe."""
+    return shutil.get_terminal_size((0, 0)).columns or None
 
 
 def print_json(document: Any) -> None:
@@ -90,82 +98,52 @@ _QUIET_S = 10.0
 """Least seconds between two lines if there is no terminal."""
 
 
-class Shown:
-    """Progress by name: how many parts of each task are done, and how many there are."""
+class Meter:
+    """Shows how many parts of a task are done, and how many there are."""
 
-    def __init__(self, working: str = "") -> None:
-        self._out = notes()
-        self._bar: Progress | None = None
-        self._said = time.monotonic()
-        if self._out.is_terminal:
-            parts = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
-            self._bar = Progress(*parts, TextColumn("{task.fields[said]}"), console=self._out, transient=True)
-            self._task = self._bar.add_task(working, total=None, said="")
+    def __init__(self) -> None:
+        self._out, self._printed = notes(), time.monotonic()
+        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
+        figure = TextColumn("{task.fields[figure]}", markup=False)
+        self._bar = Progress(*columns, TimeElapsedColumn(), figure, console=self._out, transient=True)
+        self._task = self._bar.add_task("", total=None, figure="")
 
     def __enter__(self) -> Self:
-        if self._bar is not None:
+        if self._out.is_terminal:
             self._bar.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._bar is not None:
+        if self._out.is_terminal:
             self._bar.stop()
 
-    def tell(self, name: str, done: int, total: int, said: str = "", *, always: bool = False) -> None:
-        """Show the progress of a task.
-
-        Args:
-            name: the task.
-            done: how many of its parts are done.
-            total: how many parts there are.
-            said: a figure beside it.
-            always: print a line even if one was printed just before.
-        """
-        if self._bar is not None:
-            (task,) = self._bar.tasks
-            if (task.description, task.total) != (plain(name), total) or done < task.completed:
-                self._bar.remove_task(self._task)  # resetting it would keep its total
-                self._task = self._bar.add_task(plain(name), total=total, said="")
-            self._bar.update(self._task, completed=done, said=said)
-        elif always or time.monotonic() - self._said >= _QUIET_S:
-            self._said = time.monotonic()
-            beside = f", {said}" if said else ""
-            self._out.print(plain(f"{name}: {done:,} of {total:,}{beside}"), soft_wrap=True)
+    def tell(self, name: str, done: int, total: int, figure: str = "", *, always: bool = False) -> None:
+        """Show the progress of a task, a figure beside it; without a terminal `always` prints it now."""
+        if self._out.is_terminal:
+            self._bar.update(self._task, description=name, total=total, completed=done, figure=figure)
+        elif always or time.monotonic() - self._printed >= _QUIET_S:
+            self._printed = time.monotonic()
+            self._out.print(f"{name}: {done:,} of {total:,}{figure and f', {figure}'}")
 
 
 # --- the program: its commands, each loaded by its name when it is called ---
 
 PANELS = {
     "Begin": {
-        "init": "init:init",
+        "init": "begin:init",
         "demo": "demo:demo",
         "doctor": "doctor:doctor",
-        "models": "models:app",
-        "prices": "models:prices",
+        "models": "begin:app",
+        "prices": "begin:prices",
     },
-    "Answer": {"ask": "ask:ask", "serve": "serve:serve"},
-    "Log requests": {
-        "collect": "collect:collect_log",
-        "import": "import_:import_log",
-        "traces": "traces:app",
-    },
-    "See what it saves": {
-        "prove": "study:prove",
-        "compare": "study:compare",
-        "evaluate": "verbs:evaluate_log",
-    },
-    "Learn and certify": {
-        "fit": "fit:fit_log",
-        "review": "review:review_log",
-        "verify": "verbs:verify_policy",
-    },
-    "In service": {
-        "promote": "verbs:promote_policy",
-        "onboard": "verbs:onboard_model",
-    },
+    "Answer": {"ask": "answer:ask", "serve": "answer:serve"},
+    "Log requests": {"collect": "logs:collect", "import": "logs:import_log", "traces": "logs:app"},
+    "See what it saves": {"prove": "verbs:prove", "compare": "verbs:compare", "evaluate": "verbs:evaluate"},
+    "Learn and certify": {"fit": "verbs:fit", "review": "review:review", "verify": "verbs:verify"},
+    "In service": {"promote": "verbs:promote", "onboard": "verbs:onboard"},
 }
 """The module and the function of each command, by the panel of the help, in the order of the help."""
-COMMANDS = {name: place for panel in PANELS.values() for name, place in panel.items()}
+COMMANDS = {name: target for panel in PANELS.values() for name, target in panel.items()}
 """The module and the function of each command. A run imports only the module of its command."""
 
 
@@ -177,7 +155,7 @@ def loaded(name: str) -> Any:
 
 STOPPED = 130
 """The exit code after Ctrl-C, as in shells (128 + SIGINT)."""
-ready: Callable[[], object] = lambda: None  # noqa: E731 - `cli.start` sets another
+ready: Callable[[], object] = lambda: None  # noqa: E731 - the entry point sets another
 """Called when the modules of the command are loaded."""
 
 
@@ -190,14 +168,14 @@ class _Commands(TyperGroup):
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
         if cmd_name not in COMMANDS:
             return None
-        found = loaded(cmd_name)
-        alone = found if isinstance(found, typer.Typer) else typer.Typer(add_completion=False)
-        if alone is not found:
-            alone.command(cmd_name)(found)
-        made: Any = typer.main.get_command(alone)
-        made.name = cmd_name
-        made.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
-        return made
+        target = loaded(cmd_name)
+        alone = target if isinstance(target, typer.Typer) else typer.Typer(add_completion=False)
+        if alone is not target:
+            alone.command(cmd_name)(target)
+        command: Any = typer.main.get_command(alone)
+        command.name = cmd_name
+        command.rich_help_panel = next(panel for panel, names in PANELS.items() if cmd_name in names)
+        return command
 
 
 app = typer.Typer(
@@ -225,11 +203,10 @@ def _options(
 ) -> None:
     """Set up what all commands share."""
     ready()
-    level = logging.INFO if verbose else logging.WARNING
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
-    logging.getLogger("cascade").setLevel(level)
+    logging.getLogger("cascade").setLevel(logging.INFO if verbose else logging.WARNING)
 
 
 def main() -> None:
@@ -237,7 +214,8 @@ def main() -> None:
     try:
         app()
     except CascadeError as error:
-        notes().print(f"[bold red]error:[/] {plain(str(error))}", soft_wrap=True)
+        notes().print("error: ", style="bold red", end="")
+        notes().print(str(error))
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _stop()

@@ -25,4 +25,9 @@ Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models;
 Reviews = Annotated[list[Path] | None, typer.Option(help="A file of reviews decides what is right. Repeatable.")]
 LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
 Config = Annotated[Path, typer.Option("--config", "-c", help="The configuration.")]
+Serving = Annotated[Path | None, typer.Option("--config", "-c", help="The configuration that will serve.")]
 Concurrency = Annotated[int, typer.Option(min=1, max=1_000, help="How many requests run at once.")]
+Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]
+
+CONFIG = Path("cascade.yaml")
+"""The configuration that commands read by default."""

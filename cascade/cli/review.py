@@ -17,15 +17,15 @@ from rich.console import Console
 from rich.text import Text
 
 from cascade.api.judging import Judging, beside
-from cascade.api.output import spelled
-from cascade.cli.main import console, print_json, say
+from cascade.cli import options as opt
+from cascade.cli.main import console, print_report, say
 from cascade.errors import UsageError
 from cascade.reports.report import Report, Table
 from cascade.review.pairs import Output, output_lines, request_lines
 from cascade.review.report import agreements, tallies
 from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
 from cascade.review.session import MOVES, Room, Session
-from cascade.text import counted
+from cascade.text import counted, spelled
 
 ENDED = "\x04"
 """What `Keys.read` returns at the end of the input."""
@@ -33,41 +33,32 @@ _ESCAPE = b"\x1b"
 _BAR = "│ "
 
 
-def review_log(
-    episodes: Annotated[str, typer.Argument(help="A log (.jsonl, .parquet, or a store's URL).")],
+def review(
+    episodes: opt.LogName,
     ask: Annotated[
-        str, typer.Option("--ask", help="preference: which output is better; regret: also whether each is right.")
+        str, typer.Option(help="preference: which output is better; regret: also whether each is right.")
     ] = "preference",
     output: Annotated[
         Path | None, typer.Option("--output", "-o", help="The file of reviews. By default beside the log.")
     ] = None,
-    reviewer: Annotated[
-        str | None, typer.Option("--reviewer", help="The reviewer's name. By default the user's name.")
-    ] = None,
+    reviewer: Annotated[str | None, typer.Option(help="The reviewer's name. By default the user's name.")] = None,
     policy: Annotated[
         Path | None,
-        typer.Option(
-            "--policy",
-            help="A policy directory: show only the outputs that decide its certificate, until it is decided.",
-        ),
+        typer.Option(help="A policy directory: show only what decides its certificate, until it is decided."),
     ] = None,
-    risk: Annotated[float, typer.Option("--risk", help="The share of requests that may be lost.")] = 0.05,
-    confidence: Annotated[float, typer.Option("--confidence", help="The probability that it is no larger.")] = 0.9,
+    risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
+    confidence: Annotated[float, typer.Option(help="The probability that it is no larger.")] = 0.9,
     label_rate: Annotated[
-        float | None,
-        typer.Option("--label-rate", help="The share of questions drawn for review. By default 1: all."),
+        float | None, typer.Option(help="The share of questions drawn for review. By default 1: all.")
     ] = None,
-    seed: Annotated[int | None, typer.Option("--seed", min=0, help="Seed of the draw. By default random.")] = None,
+    seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draw. By default random.")] = None,
     skipped: Annotated[bool, typer.Option("--skipped", help="Show the skipped outputs again.")] = False,
     report: Annotated[
         bool, typer.Option("--report", help="Print the judgements, and how far reviewers agree.")
     ] = False,
-    where: Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")] = None,
-    matcher: Annotated[str | None, typer.Option("--matcher", help="The comparator of two outputs.")] = None,
-    models: Annotated[
-        str | None,
-        typer.Option("--models", help="CHEAP,DEAR: only these models; the last is the reference."),
-    ] = None,
+    where: opt.Columns = None,
+    matcher: Annotated[str | None, typer.Option(help="The comparator of two outputs.")] = None,
+    models: opt.Models = None,
     as_json: Annotated[bool, typer.Option("--json", help="With --report: print one JSON document.")] = False,
 ) -> None:
     """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
@@ -78,12 +69,7 @@ def review_log(
     """
     judging = Judging(episodes, output, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
     if report:
-        summary = _report(read_reviews(output or beside(episodes)))
-        if as_json:
-            print_json(summary.document)
-            return
-        for line in summary.text(details=True).split("\n"):
-            console().print(Text(spelled(line)), soft_wrap=True)
+        print_report(_report(read_reviews(output or beside(episodes))), as_json=as_json)
         return
     if as_json:
         raise UsageError("A review prints no JSON; --json goes with --report.")

@@ -1,23 +1,111 @@
-"""`cascade evaluate`, `verify`, `promote` and `onboard`."""
+"""The verbs that read a log: `prove`, `compare`, `evaluate`, `fit`, `verify`, `promote` and `onboard`.
+
+Each calls the function of its name in the package and prints what it returns.
+"""
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
-from cascade.api.evaluating import evaluate
-from cascade.api.logs import LogOptions
-from cascade.api.onboarding import onboard
-from cascade.api.promoting import promote
-from cascade.api.verifying import verify
+import cascade
+from cascade.api.logs import LogOptions, read_judged
 from cascade.cli import options as opt
-from cascade.cli.main import print_result, say
-from cascade.conformal.promise import Promise
+from cascade.cli.main import Meter, notes, print_result, say
+from cascade.conformal.promise import KINDS, Promise, kind_of
+from cascade.errors import UsageError
+from cascade.fitting.fit import CHOICES, FitSettings
+
+_PROMISES = f"What is promised: {', '.join(KINDS.built_in)}."
+Kind = Annotated[str | None, typer.Option("--promise", help=_PROMISES)]
 
 
-def evaluate_log(
+def prove(
+    log: opt.LogName,
+    promise: Kind = None,
+    risk: opt.Risk = None,
+    confidence: opt.Confidence = None,
+    splits: opt.Splits = 20,
+    seed: opt.Seed = 0,
+    details: opt.Details = False,
+    as_json: opt.AsJson = False,
+    report: opt.Page = None,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    label_rate: opt.LabelRate = None,
+) -> None:
+    """Estimate what a cascade would save on a log, at which promise, how sure that is, and what to do next.
+
+    cascade fit is repeated on random splits, and played on the requests left out. No model is asked.
+
+    Example: cascade prove episodes.parquet --promise regret --risk 0.05 --confidence 0.9
+    """
+    options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
+    settings = {"splits": splits, "seed": seed}
+    _study(cascade.prove, options, (promise, risk, confidence), settings, report, as_json=as_json, details=details)
+
+
+def compare(
+    log: opt.LogName,
+    promise: Kind = None,
+    risk: opt.Risk = None,
+    confidence: opt.Confidence = None,
+    splits: opt.Splits = 20,
+    seed: opt.Seed = 0,
+    networks: Annotated[bool, typer.Option("--networks", help="Also train CPO and CCPO; slow. Extra: train.")] = False,
+    steps: Annotated[int | None, typer.Option(min=1, help="Updates of each network; fewer are quicker.")] = None,
+    as_json: opt.AsJson = False,
+    report: opt.Page = None,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    label_rate: opt.LabelRate = None,
+) -> None:
+    """Compare every way to answer on the same random splits of a log. No model is asked.
+
+    Example: cascade compare episodes.parquet --promise coverage --risk 0.1
+    """
+    if steps is not None and not networks:
+        raise UsageError("--steps says how long networks are trained; give --networks too.")
+    options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
+    settings: dict[str, Any] = {"splits": splits, "seed": seed}
+    if networks:
+        from cascade.policies.networks import NetworkSettings
+
+        settings["networks"] = NetworkSettings() if steps is None else NetworkSettings(steps=steps)
+    _study(cascade.compare, options, (promise, risk, confidence), settings, report, as_json=as_json, details=None)
+
+
+def _study(
+    verb: Any, options: LogOptions, wanted: tuple[str | None, float | None, float | None],
+    settings: dict[str, Any], page: Path | None, *, as_json: bool, details: bool | None,
+) -> None:  # fmt: skip
+    """Run a study, and print it; refuse an unknown promise and a page that cannot be written before the log is read."""
+    from cascade.studies.study import default_promise
+
+    if page is not None and (page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK)):
+        raise UsageError(f"--report {page} cannot be written: name a file in a folder where files can be written.")
+    if wanted[0] is not None and kind_of(wanted[0]) is None:
+        Promise(wanted[0])  # raises the error that lists what there is
+    log = read_judged(options, wanted[0], say)
+    goal = default_promise(log.reads[0], *wanted) if any(value is not None for value in wanted) else None
+    with Meter() as meter:
+        result = verb(log, goal, **settings, show=meter.tell, tell=say)
+    print_result(result, as_json=as_json, details=details)
+    if page is not None:
+        page.write_text(result.markdown(), "utf-8")
+        notes().print(f"written: {page}")
+
+
+def evaluate(
     log: opt.LogName,
     policy: Annotated[
         str, typer.Option(help="A policy directory, a policy's settings as in cascade.yaml, or a configuration.")
@@ -39,13 +127,72 @@ def evaluate_log(
     Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
     """
     options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
-    print_result(evaluate(options, policy, audits=audits, level=level, seed=seed, tell=say), as_json=as_json)
+    result = cascade.evaluate(options, policy, audits=audits, level=level, seed=seed, tell=say)
+    print_result(result, as_json=as_json)
 
 
-def verify_policy(
+def fit(
+    log: opt.LogName,
+    promise: Annotated[str, typer.Option(help=_PROMISES)],
+    risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
+    confidence: Annotated[
+        float | None, typer.Option(help="The probability that no more are lost. For coverage, by default on average.")
+    ] = None,
+    policy: Annotated[
+        str,
+        typer.Option(
+            help=f"A kind: {', '.join(CHOICES)}; one with settings, as in '{{kind: ccpo, steps: 300}}'; or a policy "
+            "directory, which is certified again."
+        ),
+    ] = "auto",
+    learns: Annotated[float, typer.Option(help="The share of the groups that learns, where that is needed.")] = 0.3,
+    newest: Annotated[float | None, typer.Option(help="Certify on this share of the log, the newest.")] = None,
+    by_segment: Annotated[bool, typer.Option("--by-segment", help="Certify each segment by itself.")] = False,
+    abstain: Annotated[bool, typer.Option("--abstain", help="Let answers be withheld that are not sure.")] = False,
+    levels: Annotated[
+        str | None, typer.Option(metavar="NAME=RISK,…", help="Certify at several risks; a request names one.")
+    ] = None,
+    expires_days: Annotated[int | None, typer.Option(help="The days after which the certificates expire.")] = None,
+    seed: opt.Seed = 0,
+    where: opt.Columns = None,
+    matcher: opt.Matcher = None,
+    reference: opt.Reference = None,
+    models: opt.Models = None,
+    reviews: opt.Reviews = None,
+    label_rate: Annotated[float, typer.Option(help="Only the reviews drawn at this rate.")] = 1.0,
+    config: opt.Serving = None,
+    output: Annotated[str | None, typer.Option("--output", "-o", help="The policy directory to write.")] = None,
+    force: opt.Force = False,
+    details: opt.Details = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Choose a policy on a log, and certify what it promises.
+
+    Example: cascade fit episodes.parquet --promise agreement --risk 0.05 --confidence 0.9 -o policy
+    """
+    if output is not None and not output.strip():
+        raise UsageError("--output is empty; name the policy directory to write, as in -o policy.")
+    settings: Any = policy
+    if policy.lstrip().startswith("{"):
+        from cascade.config.yamlfile import parse_yaml
+
+        settings = parse_yaml(policy, "--policy")
+    result = cascade.fit(
+        LogOptions(log, where, matcher, reference, models, reviews),
+        Promise(promise, risk, confidence, label_rate),
+        FitSettings(settings, learns, newest, by_segment, abstain, levels, expires_days, seed),
+        config=config,
+        output=output,
+        force=force,
+        tell=say,
+    )
+    print_result(result, as_json=as_json, details=details)
+
+
+def verify(
     directory: Annotated[Path, typer.Argument(help="A policy directory with its certificates.")],
     log: opt.LogName,
-    config: Annotated[Path | None, typer.Option("--config", "-c", help="The configuration that will serve.")] = None,
+    config: opt.Serving = None,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     models: opt.Models = None,
@@ -60,13 +207,11 @@ def verify_policy(
     Example: cascade verify policy episodes.parquet
     """
     options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
-    print_result(verify(directory, options, config=config, tell=say), as_json=as_json)
+    print_result(cascade.verify(directory, options, config=config, tell=say), as_json=as_json)
 
 
-def promote_policy(
-    config: Annotated[Path, typer.Argument(help="The configuration that is served, with a section modes.")] = Path(
-        "cascade.yaml"
-    ),
+def promote(
+    config: Annotated[Path, typer.Argument(help="The served configuration, with a section modes.")] = opt.CONFIG,
     cascade: Annotated[str | None, typer.Option(help="The cascade's name; by default server.name.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what the next look takes; take no look.")] = False,
     if_ready: Annotated[
@@ -82,18 +227,21 @@ def promote_policy(
 
     Example: cascade promote cascade.yaml --if-ready
     """
-    print_result(promote(config, cascade=cascade, plan=plan, if_ready=if_ready, by=by), as_json=as_json)
+    from cascade.api import promoting
+
+    result = promoting.promote(config, cascade=cascade, plan=plan, if_ready=if_ready, by=by)
+    print_result(result, as_json=as_json)
 
 
-def onboard_model(
+def onboard(
     model: Annotated[str, typer.Argument(help="The new model: its key or its name under models.")],
     log: opt.LogName,
     output: Annotated[
         Path, typer.Option("--output", "-o", help="The log of the probes. Requests recorded there are not asked again.")
     ],
     probes: Annotated[int, typer.Option(min=2, help="How many of the log's requests are asked.")] = 100,
-    config: opt.Config = Path("cascade.yaml"),
-    promise: Annotated[str, typer.Option(help="The kind of promise that the policy has to keep.")] = "regret",
+    config: opt.Config = opt.CONFIG,
+    promise: Annotated[str, typer.Option(help=_PROMISES)] = "regret",
     risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
     confidence: Annotated[float, typer.Option(help="The probability that no more are lost.")] = 0.9,
     where: opt.Columns = None,
@@ -108,7 +256,7 @@ def onboard_model(
 
     Example: cascade onboard new-model episodes.parquet -o probes.jsonl --probes 200
     """
-    result = onboard(
+    result = cascade.onboard(
         model,
         LogOptions(log, where, matcher),
         output,

@@ -20,11 +20,12 @@ from cascade.config import CascadeConfig, load
 from cascade.config.policies import DirectoryConfig, FixedConfig, ThresholdConfig
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
+from cascade.logs.questions import AskedQuestion
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.plans.presets import LadderConfig
 from cascade.providers.base import Provider
-from cascade.types import Answer
+from cascade.types import Answer, Question
 
 if TYPE_CHECKING:
     from cascade.policies.directory import PolicyDirectory
@@ -144,6 +145,12 @@ class DemoRequest:
     def chat(self) -> ChatRequest:
         """The chat request that the shop's application sends."""
         return ChatRequest([*_head(), {"role": "user", "content": self.message}], OPTIONS)
+
+    @property
+    def question(self) -> AskedQuestion:
+        """The request as `collect` logs it."""
+        chat = Question.of_chat(self.chat)
+        return AskedQuestion(self.request_id, chat, (self.gold,), self.request_id, self.split, self.team, "json")
 
 
 def _head() -> Iterator[dict[str, str]]:

@@ -1,18 +1,36 @@
 """What a verb reports: a few lines first, tables for those who want them, and the same as JSON.
 
-A report holds every figure once, and each renderer prints it: the terminal (`text`), a page (`markdown`), a program
-(`document`).
+A report holds every figure once, and each renderer prints it: the terminal (`text`), a page (`markdown`), a notebook,
+a program (`document`). A `Result` of the package's functions is made of reports.
 """
 
 from __future__ import annotations
 
+import html
+import logging
 import math
-from collections.abc import Iterator, Mapping
+import textwrap
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from cascade.conformal.promise import Promise
-from cascade.text import percent
+from cascade.errors import CascadeError
+from cascade.text import percent, shown
+
+_LEAST = 24
+"""Characters below which the last column of a table is not wrapped."""
+
+Tell: TypeAlias = Callable[[str], None]
+"""A callback that takes a notice of one sentence. The command line prints it on stderr."""
+Show: TypeAlias = Callable[[str, int, int], None]
+"""A callback for progress: the name of the task, the number of parts done, and the number of parts."""
+
+
+def warn(text: str) -> None:
+    """Log a notice as a warning of the logger `cascade`; the default `tell` of the package's functions."""
+    logging.getLogger("cascade").warning("%s", text)
 
 
 class Table(NamedTuple):
@@ -22,19 +40,47 @@ class Table(NamedTuple):
     columns: tuple[str, ...]
     rows: tuple[tuple[str, ...], ...]
 
-    def plain(self) -> Iterator[str]:
-        """Yield it in columns: the first to the left, the others to the right."""
-        every = [self.columns, *self.rows]
-        widths = [max(len(row[at]) for row in every) for at in range(len(self.columns))]
-        yield self.title
-        for row in every:
-            first, *figures = zip(row, widths, strict=True)
-            yield "  ".join([first[0].ljust(first[1]), *(cell.rjust(width) for cell, width in figures)]).rstrip()
+    def text(self, width: int | None = None) -> Iterator[str]:
+        """Yield it in columns, figures to the right.
+
+        Where it is wider than `width`, the last column is wrapped, or the others go on below, beside the first again.
+        """
+        columns = [(name, *cells) for name, *cells in zip(self.columns, *self.rows, strict=True)]
+        widths = [max(map(len, cells)) for cells in columns]
+        if self.title:
+            yield self.title
+        rest = range(1, len(columns))
+        while True:
+            block, used = [0], widths[0]
+            for at in rest:
+                least = min(widths[at], _LEAST) if at == len(columns) - 1 else widths[at]
+                if width is not None and len(block) > 1 and used + 2 + least > width:
+                    break
+                block.append(at)
+                used += 2 + widths[at]
+            over = 0 if width is None else max(0, min(used - width, widths[block[-1]] - _LEAST))
+            yield from _aligned([(columns[at], widths[at] - over * (at == block[-1])) for at in block])
+            rest = rest[len(block) - 1 :]
+            if not rest:
+                return
+            yield ""
+
+
+def _aligned(columns: list[tuple[tuple[str, ...], int]]) -> Iterator[str]:
+    """Yield the rows of columns with these widths; the cells of the last column go on in further lines."""
+    figures = [all(cell[:1] in "0123456789$+-−–" for cell in cells[1:]) for cells, _ in columns]
+    for row in zip(*(cells for cells, _ in columns), strict=True):
+        first, *more = textwrap.wrap(row[-1], columns[-1][1], break_long_words=False, break_on_hyphens=False) or [""]
+        cells = zip((*row[:-1], first), figures, columns, strict=True)
+        line = "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, right, (_, width) in cells)
+        yield line.rstrip()
+        indent = " " * sum(width + 2 for _, width in columns[:-1])
+        yield from (indent + piece for piece in more)
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """What a verb found.
+    """What a verb reports.
 
     Attributes:
         lines: what a reader with ten seconds needs, a sentence each.
@@ -45,18 +91,70 @@ class Report:
 
     lines: tuple[str, ...]
     tables: tuple[Table, ...] = ()
-    document: Mapping[str, Any] = field(default_factory=dict)
+    document: Any = field(default_factory=dict)
     title: str = ""
 
-    def text(self, *, details: bool = False) -> str:
-        """Return it for a terminal: the lines; with `details` the tables too."""
-        return "\n".join([*self.lines, *(line for table in self.tables if details for line in ("", *table.plain()))])
+    def text(self, *, details: bool = False, width: int | None = None) -> str:
+        """Return it for a terminal: the lines, unbroken so that a command can be copied; with `details` the tables."""
+        tables = [line for table in self.tables if details for line in ("", *table.text(width))]
+        return "\n".join([*self.lines, *tables[not self.lines :]])
 
     def markdown(self) -> str:
         """Return it as a page, tables included."""
         head = [f"# {self.title}\n"] if self.title else []
         tables = [line for table in self.tables for line in _page(table)]
         return "\n".join([*head, "\n\n".join(self.lines), *tables]) + "\n"
+
+
+class Result(ABC):
+    """The result of a function of the package. `print(result)` and a notebook show what the command line prints.
+
+    `to_dict` returns the document that the command prints with `--json`; `docs/schemas` has its JSON Schema.
+    """
+
+    listed_as: ClassVar[str | None] = None
+    """The name of the list in `to_dict`, of a result with a report for each data set."""
+
+    @property
+    @abstractmethod
+    def reports(self) -> tuple[Report, ...]:
+        """Its reports: one, or one for each data set."""
+
+    @property
+    def detailed(self) -> bool:
+        """Whether the tables are shown unasked."""
+        return False
+
+    @property
+    def error(self) -> CascadeError | None:
+        """The error with which the command ends although there is a result; None if all is well."""
+        return None
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the figures as plain values. Costs are in USD; unknown is None."""
+        documents = [dict(report.document) for report in self.reports]
+        return documents[0] if self.listed_as is None else {self.listed_as: documents}
+
+    def text(self, *, details: bool | None = None, width: int | None = None) -> str:
+        """Return what the command line prints: a few lines, and with `details` the tables too."""
+        details, several = self.detailed if details is None else details, len(self.reports) > 1
+        titles = [f"{report.title}\n" * (several and bool(report.title)) for report in self.reports]
+        texts = [report.text(details=details, width=width) for report in self.reports]
+        return shown("\n\n".join(map("".join, zip(titles, texts, strict=True))))
+
+    def markdown(self) -> str:
+        """Return it as a page, tables included."""
+        return shown("\n".join(report.markdown() for report in self.reports))
+
+    def __str__(self) -> str:
+        return self.text()
+
+    def __repr__(self) -> str:
+        return self.text()
+
+    def _repr_html_(self) -> str:
+        """Return the text for a notebook, every character of it escaped."""
+        return f'<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{html.escape(str(self))}</pre>'
 
 
 def _page(table: Table) -> Iterator[str]:

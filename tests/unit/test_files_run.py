@@ -48,7 +48,7 @@ def test_a_command_runs_few_files(command: tuple[str, ...], tmp_path: Path) -> N
     ours = [name for name in loaded if name.startswith("cascade")]
     assert len(ours) <= MOST[command], ours
     assert not {"torch", "matplotlib", "litellm"} & set(loaded)
-    others = {"cascade.cli.serve", "cascade.api.study", "cascade.cli.demo", "cascade.orchestrator"}
+    others = {"cascade.api.study", "cascade.cli.demo", "cascade.orchestrator"}
     assert not (others - ({"cascade.orchestrator"} if command == ASK else set())) & set(loaded)
 
 

@@ -13,8 +13,8 @@ from typing import Any, NamedTuple
 
 from starlette.responses import Response
 
-from cascade.api.output import spelled
 from cascade.server.pages import words
+from cascade.text import spelled
 
 POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; connect-src 'self'; form-action 'self'; "

@@ -6,8 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, date, datetime
 from typing import Any
 
-from cascade.api.output import dollars
-from cascade.money import usd
+from cascade.money import dollars, usd
 
 MINUS = "\N{MINUS SIGN}"
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from cascade.cli import collect as module
+from cascade.cli import logs as module
 from cascade.collection.collector import BASELINES
 from cascade.errors import AuthenticationError
 from cascade.logs.files import read_rows
@@ -279,7 +279,7 @@ def test_an_interrupt_keeps_the_record_of_paid_calls(cli: Cli, scripted: Any, mo
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(module, "_show", interrupted)
+        patch.setattr(module, "spending", interrupted)
         ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "1")
     assert ran.code in {1, 130}
     assert "Traceback" not in ran.err

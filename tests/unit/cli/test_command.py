@@ -12,15 +12,13 @@ import pytest
 from cascade.api.collecting import collect
 from cascade.api.evaluating import evaluate
 from cascade.api.onboarding import onboard
-from cascade.api.output import Result
 from cascade.api.promoting import promote
 from cascade.api.verifying import verify
-from cascade.cli.collect import collect_log
+from cascade.cli import logs, verbs
 from cascade.cli.main import COMMANDS, loaded, print_result
-from cascade.cli.verbs import evaluate_log, onboard_model, promote_policy, verify_policy
 from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError, NotCertifiedError
-from cascade.reports.report import Report
+from cascade.reports.report import Report, Result
 
 RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
 
@@ -28,11 +26,11 @@ RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
 @pytest.mark.parametrize(
     ("act", "command"),
     [
-        (collect, collect_log),
-        (evaluate, evaluate_log),
-        (onboard, onboard_model),
-        (promote, promote_policy),
-        (verify, verify_policy),
+        (collect, logs.collect),
+        (evaluate, verbs.evaluate),
+        (onboard, verbs.onboard),
+        (promote, verbs.promote),
+        (verify, verbs.verify),
     ],
 )
 def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any], command: Callable[..., Any]) -> None:

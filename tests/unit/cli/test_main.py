@@ -123,7 +123,9 @@ main()
 """
 
 
-@pytest.mark.parametrize("module", ["typer", "pydantic", "cascade.cli.ask", "cascade.orchestrator", "cascade.engine"])
+@pytest.mark.parametrize(
+    "module", ["typer", "pydantic", "cascade.cli.answer", "cascade.orchestrator", "cascade.engine"]
+)
 def test_ctrl_c_while_modules_are_loaded_is_one_line_and_130(tmp_path: Path, module: str) -> None:
     """0.6: a traceback of an import, of 13 to 54 lines, within the first half second of any command."""
     code = INTERRUPTED.format(module=module)

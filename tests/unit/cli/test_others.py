@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from stores import postgres_url
 
-from cascade.cli import doctor, models
+from cascade.cli import begin, doctor
 from cascade.config import load
 from cascade.config.policies import ThresholdConfig
 from cascade.conformal.certificate import Certificate
@@ -126,7 +126,7 @@ def test_a_part_of_a_name_lists_all_that_hold_it(cli: Cli) -> None:
     found = json.loads(cli("prices", "GPT-4O-MINI", "--json").out)["models"]
     assert len(found) > 3
     assert all("gpt-4o-mini" in name.lower() for name in found)
-    assert "more; give a longer part" in cli("prices", "gpt").out
+    assert "more: give a longer part" in cli("prices", "gpt").out
 
 
 @pytest.mark.usefixtures("today")
@@ -205,7 +205,7 @@ def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
         pulled.append(entry.name)
         entry.path.write_bytes(b"12345")
 
-    monkeypatch.setattr(models.weights, "pull", pull)
+    monkeypatch.setattr(begin.weights, "pull", pull)
     ran = cli("models", "pull")
     assert (ran.code, ran.out, pulled) == (0, "", ["tiny"])
     assert "tiny: 0.0 MB, SHA-256 as pinned" in ran.err

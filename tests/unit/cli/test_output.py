@@ -16,12 +16,13 @@ from rich.panel import Panel
 from rich.table import Table
 from rich.text import Text
 
-from cascade.api.output import dollars, plain
 from cascade.cli.main import LogFormatter, console, notes, print_json
+from cascade.money import dollars
+from cascade.text import shown
 
 
 @pytest.mark.parametrize(
-    ("amount", "shown"),
+    ("amount", "text"),
     [
         (None, "unknown"),
         (Decimal(0), "$0"),
@@ -31,18 +32,13 @@ from cascade.cli.main import LogFormatter, console, notes, print_json
         (Decimal("2.50"), "$2.50"),
     ],
 )
-def test_dollars_have_three_digits(amount: Decimal | None, shown: str) -> None:
-    assert dollars(amount) == shown
+def test_dollars_have_three_digits(amount: Decimal | None, text: str) -> None:
+    assert dollars(amount) == text
 
 
 @pytest.mark.parametrize("char", ["\x1b", "\x00", "\r", "\x7f", "\x9b", "\u202e", "\u2066"])
 def test_control_characters_are_taken_out(char: str) -> None:
-    assert plain(f"a{char}b") == "ab"
-
-
-def test_markup_is_text() -> None:
-    assert plain("[bold]x[/]") == r"\[bold]x\[/]"
-    assert plain("a\tb\nc") == "a\tb\nc"
+    assert shown(f"a{char}b") == "ab"
 
 
 def test_json_is_one_document_with_decimals_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
@@ -90,8 +86,8 @@ def test_a_console_keeps_its_own_colours(capsys: pytest.CaptureFixture[str]) -> 
     coloured = console()
     coloured._force_terminal = True
     coloured._color_system = ColorSystem.STANDARD
-    coloured.print("[red]x[/]" + plain(HOSTILE))
-    assert "\x1b[31mx\x1b[0m" in capsys.readouterr().out
+    coloured.print("x" + HOSTILE, style="red")
+    assert "\x1b[31mxa[31mb" in capsys.readouterr().out
 
 
 def test_json_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:

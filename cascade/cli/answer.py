@@ -1,0 +1,162 @@
+"""`cascade ask`: one question from the shell. `cascade serve`: OpenAI's and Anthropic's APIs for applications."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from cascade.checks import MAX_QUESTION_CHARS
+from cascade.cli import options as opt
+from cascade.cli.main import console, notes, print_json
+from cascade.money import dollars
+from cascade.safety import read_bounded
+from cascade.text import counted
+from cascade.types import Answer, Question, Step, TextDelta
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
+    from cascade.orchestrator import Orchestrator
+
+_ABSTAINED = 1
+_MOST_BYTES = 4 * MAX_QUESTION_CHARS
+
+
+def ask(
+    question: Annotated[str, typer.Argument(help='The question; "-" reads it from standard input.')],
+    config: opt.Config = opt.CONFIG,
+    context: Annotated[Path | None, typer.Option(help="A file with the text to answer from.")] = None,
+    group: Annotated[str | None, typer.Option(help="The question's group: its document, its user.")] = None,
+    segment: Annotated[
+        str | None, typer.Option(help="The question's segment (a tenant, a task); its certificate is used.")
+    ] = None,
+    level: Annotated[str | None, typer.Option(help="The name of a level, of a policy that has several.")] = None,
+    as_json: opt.AsJson = False,
+    explain: Annotated[bool, typer.Option("--explain", help="Explain each step.")] = False,
+    stream: Annotated[bool, typer.Option("--stream", help="Show the models' answers as they are written.")] = False,
+    raw: Annotated[bool, typer.Option("--raw", help="With --stream: also show reasoning and verdicts.")] = False,
+) -> None:
+    """Answer one question.
+
+    Example: cascade ask "Which river runs through Vienna?" --explain
+    """
+    from cascade.orchestrator import Orchestrator  # loaded when a question is asked, not for the help
+
+    text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
+    request = Question(text, _read(context), group, segment)
+    with Orchestrator.from_config(config) as orchestrator:
+        answer = _streamed(orchestrator, request, level, raw=raw) if stream else orchestrator.ask(request, level=level)
+    print_json(answer.to_dict()) if as_json else _show(answer, explain=explain)
+    if answer.text is None:
+        raise typer.Exit(_ABSTAINED)
+
+
+def _read(path: Path | None) -> str | None:
+    if path is None:
+        return None
+    try:
+        data = read_bounded(path, _MOST_BYTES, or_open_pipe=True)
+        if data is not None:
+            return data.decode("utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        raise typer.BadParameter(f"{path} cannot be read: {why}", param_hint="--context") from None
+    raise typer.BadParameter(f"{path} has more than {_MOST_BYTES:,} bytes", param_hint="--context")
+
+
+def _streamed(orchestrator: Orchestrator, question: Question, level: str | None, *, raw: bool) -> Answer:
+    """Show text on stderr as it comes, under the name of its model; return the answer."""
+    out, heading = notes(), ""
+    for event in orchestrator.stream(question, level=level, raw=raw):
+        if isinstance(event, TextDelta):
+            if heading != (heading := f"{event.role}, step {event.step}"):
+                out.print(f"\n{heading}", style="dim")
+            out.print(event.text, end="")
+        elif isinstance(event, Step):
+            out.print()
+            out.print(event.reason, style="dim")
+        else:
+            return event
+    raise AssertionError("a stream ends with its answer")  # pragma: no cover
+
+
+def _show(answer: Answer, *, explain: bool) -> None:
+    out, certificate = console(), answer.certificate
+    if answer.text is None:
+        abstained = answer.stopped == "abstained"
+        why = "the best one is not sure enough to be served" if abstained else "no reply could be kept"
+        notes().print(f"no answer: {why}")
+    else:
+        out.print(answer.text)
+    others = [text for text in answer.answers if text != answer.text]
+    lines = [f"also kept: {'; '.join(others)}"] if others else []
+    if explain:
+        lines += answer.explain().splitlines()
+        lines += [] if certificate is None else [f"certificate {certificate.id}: {certificate.statement()}"]
+    for warning in answer.warnings:
+        if warning.startswith("no certificate") and not explain:
+            notes().print(warning, style="dim")
+    detail = ", ".join(f"{model} {dollars(cost)}" for model, cost in answer.cost_by_model.items())
+    bound = "" if answer.cost is not None or answer.cost_bound is None else f", at most {dollars(answer.cost_bound)}"
+    steps = counted(len(answer.steps), "step") + (", run to the end for an audit" if answer.audited else "")
+    lines.append(f"cost {dollars(answer.cost)}{bound} ({detail}), {steps}, {answer.latency_s:.1f} s")
+    out.print("\n".join(lines), style="dim")
+
+
+# --- serve ---
+
+
+def serve(
+    config: opt.Config = opt.CONFIG,
+    host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
+    port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
+    new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Make a key, print it once, and exit.")] = None,
+) -> None:
+    """Serve the cascade to clients of the OpenAI and Anthropic APIs.
+
+    Example: cascade serve --port 8400
+    """
+    from cascade.config import load
+    from cascade.server import running
+
+    if new_key is not None:
+        _print_key(new_key)
+        return
+    settings = load(config)
+    overrides = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
+    server = settings.server.model_copy(update=overrides)
+    settings = settings.model_copy(update={"server": server})
+    shown = f"[{server.host}]" if ":" in server.host else server.host
+
+    def listening(at: int) -> None:
+        notes().print(f"serving {server.name} at http://{shown}:{at}/v1, pages at /ui (Ctrl-C ends)")
+        notes().print(_recorded(settings))
+
+    status = running.serve(settings, listening)
+    if status is not None and status.answered:
+        notes().print(status.describe())
+
+
+def _recorded(settings: CascadeConfig) -> str:
+    """Return where requests are recorded, and what of them."""
+    from cascade.config import traces_url
+    from cascade.records.address import parse
+
+    traces, url = settings.traces, traces_url(settings.traces)
+    if traces is None or url is None:
+        return "records nothing of requests and answers (traces: off)"
+    texts = {"full": "questions and answers as text", "hash": "hashes of texts", "none": "no texts"}[traces.content]
+    return f"records in {parse(url).shown}: {texts}, costs, signals"
+
+
+def _print_key(name: str) -> None:
+    """Print a new key, and the line of a configuration that admits it."""
+    from cascade.server.access import new_key
+
+    fresh = new_key()
+    notes().print("the key; it is shown once and stored nowhere:")
+    console().print(fresh.key)
+    notes().print("for the configuration:")
+    notes().print(f"server: {{keys: [{{name: {name}, sha256: {fresh.sha256}}}]}}")

@@ -1,0 +1,183 @@
+"""`cascade init`, `models` and `prices`: a configuration, the weights of the local models, what models cost."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from functools import partial
+from importlib import resources
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from cascade.checks import did_you_mean
+from cascade.cli import options as opt
+from cascade.cli.main import Meter, console, notes, print_report, say
+from cascade.errors import ModelFileError, UsageError
+from cascade.money import STALE_AFTER_DAYS, PriceTable
+from cascade.providers import weights
+from cascade.reports.report import Report, Table
+
+_LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"
+"""The models that the local configuration names."""
+_NEXT = """wrote {path}
+next:
+  {fetch}
+  cascade doctor --config {path}
+  cascade ask "What is the capital of Spain?" --config {path}
+then estimate what it saves, from {log}"""
+
+
+def init(
+    path: Annotated[Path, typer.Argument(help="The file to write.")] = opt.CONFIG,
+    local: Annotated[bool, typer.Option("--local", help="Use the local models: no key, no network.")] = False,
+    force: opt.Force = False,
+) -> None:
+    """Write a commented configuration for a ladder of two models, and print the next steps.
+
+    Example: cascade init --local
+    """
+    if path.exists() and not force:
+        raise UsageError(f"{path} exists already. Choose another name, or --force to overwrite it.")
+    text = resources.files("cascade").joinpath("data", f"cascade{'_local' * local}.yaml").read_text("utf-8")
+    try:
+        path.write_text(text, "utf-8")
+    except OSError as error:
+        raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
+    fetch = f"cascade models pull {_LOCAL}" if local else "export OPENAI_API_KEY=…   (or the key that your models need)"
+    log = "the log that ships with the package:\n  cascade prove demo-ladder"
+    if not local:
+        log = "a log of your own questions (cascade collect):\n  cascade prove episodes.parquet"
+    console().print(_NEXT.format(path=path, fetch=fetch, log=log))
+
+
+# --- models ---
+
+app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True, add_completion=False)
+Name = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
+
+
+@app.command()
+def pull(names: Annotated[list[str] | None, typer.Argument(help="The models; by default all.")] = None) -> None:
+    """Download weights and check them against pinned hashes. An interrupted download resumes.
+
+    Example: cascade models pull smollm2-135m
+    """
+    fetch([weights.known(name) for name in dict.fromkeys(names or weights.registry())])
+
+
+def fetch(wanted: list[weights.Weights]) -> None:
+    """Print the size of the download, then pull the models that are not here."""
+    missing = [entry for entry in wanted if not entry.here]
+    if missing:
+        total, names = sum(entry.bytes for entry in missing), ", ".join(entry.name for entry in missing)
+        notes().print(f"fetching {shown_size(total)} of model weights ({names}) into {weights.models_folder()}")
+    for entry in missing:
+        with Meter() as meter:
+            weights.pull(entry, partial(_tell, meter, entry.name))
+        notes().print(f"{entry.name}: {shown_size(entry.bytes)}, SHA-256 as pinned")
+
+
+def _tell(meter: Meter, name: str, stage: str, done: int, total: int) -> None:
+    meter.tell(f"{name}: {stage}", done, total)
+
+
+def shown_size(size_bytes: int) -> str:
+    """Return a size in words.
+
+    >>> shown_size(1_608_720_832), shown_size(98_362_432), shown_size(466_247)
+    ('1.6 GB', '98 MB', '0.5 MB')
+    """
+    if size_bytes >= 1e9:
+        return f"{size_bytes / 1e9:.1f} GB"
+    return f"{size_bytes / 1e6:.0f} MB" if size_bytes >= 1e7 else f"{size_bytes / 1e6:.1f} MB"
+
+
+@app.command("list")
+def list_models(as_json: opt.AsJson = False) -> None:
+    """List the models and whether they are on this machine.
+
+    Example: cascade models list
+    """
+    entries, names = weights.registry().values(), ("name", "title", "bytes", "licence", "sha256", "here")
+    rows = [(model.name, shown_size(model.bytes), "yes" if model.here else "no", model.licence) for model in entries]
+    titled = tuple([(*row, model.title) for row, model in zip(rows, entries, strict=True)])
+    table = Table("", ("model", "size", "here", "licence", "what it is"), titled)
+    document = [{name: getattr(model, name) for name in names} for model in entries]
+    print_report(Report((), (table,), document), as_json=as_json)
+
+
+@app.command()
+def path(
+    name: Name,
+    check: Annotated[bool, typer.Option("--check", help="Read the file and compare its SHA-256.")] = False,
+) -> None:
+    """Print the path of a model's file.
+
+    Example: cascade models path qwen2.5-coder-0.5b
+    """
+    file = weights.find(name)
+    if check and not name.endswith(".gguf") and not weights.verified(weights.known(name)):
+        raise ModelFileError(f"{file} is not the pinned file. Remove it and pull again.")
+    console().print(str(file))
+
+
+@app.command()
+def serve(
+    name: Name,
+    port: Annotated[int, typer.Option("--port", help="The loopback port; 0 takes a free one.")] = 8080,
+) -> None:
+    """Serve one model, OpenAI-compatible, on loopback until interrupted.
+
+    Example: cascade models serve qwen2.5-coder-1.5b --port 8081
+    """
+    from cascade.providers.local import start_server
+
+    server = start_server(name, port=port)
+    console().print(f"{name} at {server.listening_address}/v1 (Ctrl-C ends it)")
+    try:
+        while True:
+            time.sleep(3600)
+    except KeyboardInterrupt:
+        del server
+
+
+# --- prices ---
+
+_SHOW_AT_MOST = 40
+_RATES = ("input", "cached_input", "cache_write", "output", "reasoning")
+
+
+def prices(
+    pattern: Annotated[str, typer.Argument(help="A model's name, or a part of it.")] = "",
+    litellm: Annotated[
+        bool, typer.Option("--litellm", help="Read the price map of the installed litellm instead.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Look up prices, in USD per million tokens.
+
+    Example: cascade prices gpt-4o-mini
+    """
+    table = PriceTable.from_litellm() if litellm else PriceTable.bundled()
+    if table is None:
+        raise UsageError("litellm is not installed, so its price map cannot be read. Leave --litellm out.")
+    names = [pattern] if table.price(pattern) else [name for name in table.prices if pattern.lower() in name.lower()]
+    if not names:
+        raise UsageError(f"No price is known for {pattern!r}{did_you_mean(pattern, table.prices)}")
+    age = table.age_days(datetime.now(UTC).date())
+    if age > STALE_AFTER_DAYS:
+        say(f"these prices are {age} days old; check those you rely on, or set your own")
+    rows = {name: price.usd_per_million() for name in names if (price := table.price(name))}
+    document = {"as_of": table.as_of.isoformat(), "source": table.source, "sha256": table.digest}
+    cells = [
+        (name, *("" if (rate := rates[field]) is None else f"{rate:f}" for field in _RATES))
+        for name, rates in list(rows.items())[:_SHOW_AT_MOST]
+    ]
+    head = f"USD per million tokens, {table.source}, {table.as_of}"
+    if len(rows) > _SHOW_AT_MOST:
+        head += f"; {len(rows) - _SHOW_AT_MOST} more: give a longer part of the name"
+    listed = Table(head, ("model", *(field.replace("_", " ") for field in _RATES)), tuple(cells))
+    document |= {"unit": "USD per 10^6 tokens"}
+    print_report(Report((), (listed,), {**document, "models": rows}), as_json=as_json)

@@ -1,0 +1,394 @@
+"""`cascade collect`, `import` and `traces`: logs of requests, asked for, brought from other tools, or recorded live."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import re
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+import cascade
+from cascade.api.collecting import spending
+from cascade.api.logs import parse_where
+from cascade.cli import options as opt
+from cascade.cli.main import Meter, notes, print_json, print_report, print_result, say
+from cascade.collection.collector import BASELINES
+from cascade.config import CascadeConfig, default_traces_url, load, traces_url
+from cascade.episodes.opening import stored
+from cascade.errors import StoreError, UsageError
+from cascade.logs.duck import MEMORY, opened
+from cascade.logs.files import Dropped, is_there, replaced, write_rows
+from cascade.logs.importing import Asked, Imported, imported
+from cascade.logs.presets import presets
+from cascade.logs.questions import AskedQuestion
+from cascade.money import dollars, usd_or_none
+from cascade.records.address import is_url
+from cascade.records.traces import Store
+from cascade.reports.report import Report, Table
+from cascade.text import counted
+
+DEMO_REQUESTS = "demo-requests"
+
+
+def collect(
+    questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo-requests.")],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
+    config: opt.Config = opt.CONFIG,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run; nothing is paid twice.")] = False,
+    concurrency: opt.Concurrency = 8,
+    max_cost: Annotated[float | None, typer.Option(help="Stop before the log costs more than this, in USD.")] = None,
+    walk: Annotated[
+        list[str] | None,
+        typer.Option(help=f"Also log this baseline: {'; '.join(BASELINES)}; all; none. By default: guide only."),
+    ] = None,
+    matcher: Annotated[str | None, typer.Option(help="How answers are judged; by default by their form.")] = None,
+    dataset: Annotated[str | None, typer.Option(help="The name of the questions in the log.")] = None,
+    limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions.")] = None,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
+
+    Every answer is on the disk before it is used.
+
+    Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
+    """
+    source, settings = _demo() if questions == DEMO_REQUESTS else (questions, config)
+    with Meter() as meter:
+        result = cascade.collect(
+            source,
+            output,
+            config=settings,
+            resume=resume,
+            concurrency=concurrency,
+            max_cost_usd=max_cost,
+            walks=walk,
+            matcher=matcher,
+            dataset=dataset or Path(questions).stem,
+            limit=limit,
+            show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
+            tell=say,
+        )
+    print_result(result, as_json=as_json)
+
+
+def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
+    """Return the demo's own messages and configuration."""
+    from cascade.cli.begin import fetch
+    from cascade.demo import requests as shop
+    from cascade.providers import weights
+
+    fetch([weights.known(name) for name in shop.PAIR])
+    return [message.question for message in shop.demo_requests("log")], shop.ladder_config(shop.demo_config(*shop.PAIR))
+
+
+# --- import ---
+
+
+def import_log(
+    sources: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="SOURCE...",
+            help="The log: files or folders of JSON, lines of JSON, CSV, Parquet or .eval, packed with gzip or not. "
+            "Several files are one log: each a model's, the cheapest first, or the parts of a batch.",
+        ),
+    ],
+    output: Annotated[Path, typer.Option("--output", "-o", help="The file to write: .jsonl, .jsonl.gz or .parquet.")],
+    kind: Annotated[
+        str | None, typer.Option("--from", help=f"{', '.join(presets())}; by default, the log's fields decide.")
+    ] = None,
+    mapped: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="COLUMN=FIELD or MODEL.COLUMN=FIELD: our column (question, answer, model, gold, cost_usd, …) and the "
+            "log's field for it, or a path to it: usage.total.",
+        ),
+    ] = None,
+    models: Annotated[
+        str | None, typer.Option(help="CHEAP,DEAR: the models of the cascade, where the log has more models.")
+    ] = None,
+    role: Annotated[
+        list[str] | None,
+        typer.Option(help="MODEL=base, guide or judge. Without it, each model or call is a step of a ladder."),
+    ] = None,
+    cost: Annotated[
+        list[str] | None, typer.Option(help="MODEL=USD: what a call of this model costs where the log does not say.")
+    ] = None,
+    rename: Annotated[
+        list[str] | None, typer.Option(help="MODEL=NAME: the name that cascade.yaml gives to a model of the log.")
+    ] = None,
+    dataset: Annotated[str | None, typer.Option(help="The name of the questions in the log.")] = None,
+    memory: Annotated[str, typer.Option(help="The most memory for tables; the rest goes to disk.")] = MEMORY,
+    force: opt.Force = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Turn another tool's log into a log of episodes, and list what was left out and why.
+
+    Example: cascade import answers.csv -o episodes.parquet
+    Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
+    Example: cascade import small/samples_arc.jsonl large/samples_arc.jsonl -o episodes.jsonl --cost small=0.0001
+    """
+    if output.resolve() in {Path(source).resolve() for source in sources}:
+        raise UsageError("--output is the file that is read; choose another one.")
+    _refuse_overwriting(output, force=force)
+    wanted = Asked(
+        kind=kind,
+        columns=parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
+        models=[name.strip() for name in (models or "").split(",") if name.strip()],
+        roles=parse_pairs("--role", "MODEL=base", role),
+        dataset=dataset,
+        costs=_costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost)),
+        rename=parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename),
+        memory=memory,
+    )
+    dropped = Dropped()
+    with _written(sources, wanted, dropped, output) as log:
+        counts = log.counts()
+    document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
+    left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}
+    print_report(Report(*_imported(document, dropped), {**document, "dropped": left_out}), as_json=as_json)
+
+
+def _refuse_overwriting(output: Path, *, force: bool) -> None:
+    if is_there(output) and not force:
+        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
+
+
+@contextlib.contextmanager
+def _written(sources: Sequence[str], wanted: Asked, dropped: Dropped, output: Path) -> Iterator[Imported]:
+    """Read the sources, write the output, and yield the log for its counts."""
+
+    def tell(lines: Sequence[str]) -> None:
+        notes().print("\n".join(lines))
+
+    rows = stored(sources[0]) if is_url(sources[0]) else None
+    if output.suffix != ".parquet":
+        with imported(sources, wanted, dropped, tell=tell, rows=rows) as log:
+            write_rows(output, log.rows())
+            yield log
+        return
+    with replaced(output) as new, imported(sources, wanted, dropped, tell=tell, output=new, rows=rows) as log:
+        log.write_parquet(new)
+        yield log
+
+
+def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
+    """Return the cost of a call by its model, in nano-USD.
+
+    >>> _costs({"small": "0.0001"})
+    {'small': 100000}
+    """
+    if not amounts:
+        return {}
+    with opened() as duck:
+        values = {model: duck.nano_usd(amount) for model, amount in amounts.items()}
+    bad = [f"{model}={amounts[model]}" for model, amount in values.items() if amount is None]
+    if bad:
+        raise UsageError(f"--cost takes MODEL=USD, an amount of 0 or more; not {', '.join(bad)}.")
+    return {model: amount for model, amount in values.items() if amount is not None}
+
+
+def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """Return NAME=VALUE pairs as a mapping.
+
+    >>> parse_pairs("--role", "MODEL=base", ["gpt-4o=guide"])
+    {'gpt-4o': 'guide'}
+    """
+    pairs = [pair.partition("=") for pair in texts or ()]
+    bad = [f"{name}{equals}{value}" for name, equals, value in pairs if not name or not value]
+    if bad:
+        raise UsageError(f"{option} takes {example}; not {', '.join(bad)}.")
+    return {name: value for name, _, value in pairs}
+
+
+def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str, ...], tuple[Table, ...]]:
+    """Return the lines and the table of an import."""
+    rows, datasets = f"{document['rows']:,} rows from {document['source']}", document["datasets"]
+    lines = [f"{document['episodes']:,} episodes, {rows} ({document['from']}) in {document['output']}"]
+    if document["unjudged_answers"]:
+        lines.append(f"{counted(document['unjudged_answers'], 'answer')} that nothing says is right or wrong")
+    if document["rows_without_cost"]:
+        lines.append(f"{counted(document['rows_without_cost'], 'row')} whose cost is not known")
+    lines.append(dropped.describe() or "nothing was left out")
+    figures = [(name, f"{counts['episodes']:,}", f"{counts['rows']:,}") for name, counts in datasets.items()]
+    table = Table("", ("data set", "episodes", "rows"), tuple(figures))
+    return tuple(lines), (table,) if len(figures) > 1 else ()
+
+
+# --- traces ---
+
+app = typer.Typer(
+    help="Show, export or remove the traces of earlier requests.",
+    no_args_is_help=True,
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+StoreName = Annotated[str | None, typer.Option("--store", help="sqlite:///FILE or postgresql://…")]
+StoreConfig = Annotated[
+    Path, typer.Option("--config", "-c", help="The configuration that names the store, if --store is not given.")
+]
+_AGE = re.compile(r"(\d{1,5})\s*([hdw])")
+_HOURS = {"h": 1, "d": 24, "w": 168}
+
+
+@app.command()
+def export(
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="A .jsonl, .jsonl.gz or .parquet file. By default standard output."),
+    ] = None,
+    where: opt.Columns = None,
+    store: StoreName = None,
+    config: StoreConfig = opt.CONFIG,
+    force: opt.Force = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Write rows to a file that evaluate and compare can read, or as JSON lines to standard output.
+
+    Example: cascade traces export -o log.parquet --where model=openai/gpt-4o
+    """
+    chosen = parse_where(where or ())
+    if output is None and as_json:
+        raise UsageError("--json prints a document about the file that is written: name a file with -o.")
+    if output is not None:
+        _refuse_overwriting(output, force=force)
+    with Store.open(_url(store, config), read_only=True) as traces:
+        rows = traces.read(chosen)
+        count = _print_lines(rows) if output is None else write_rows(output, rows)
+    if as_json:
+        print_json({"rows": count, "path": str(output)})
+    elif output is not None:
+        notes().print(f"{count} rows in {output}")
+
+
+def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
+    count = 0
+    try:
+        for row in rows:
+            sys.stdout.write(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n")
+            count += 1
+        sys.stdout.flush()
+    except BrokenPipeError:  # the reader has closed the pipe; Python's last flush must not fail on it
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return count
+
+
+@app.command()
+def purge(
+    older_than: Annotated[
+        str | None, typer.Option(help="Remove rows at least this old: 12h, 30d, 8w; 0d is everything.")
+    ] = None,
+    user: Annotated[
+        str | None, typer.Option(help="Remove only this user's rows: the request's user, or the server key's name.")
+    ] = None,
+    content_only: Annotated[
+        bool, typer.Option("--content-only", help="Keep the numbers; remove questions, contexts and answers.")
+    ] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
+    store: StoreName = None,
+    config: StoreConfig = opt.CONFIG,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Remove rows that are old or of one user, or only their texts. SQLite overwrites removed rows with zeros.
+
+    Example: cascade traces purge --older-than 30d --content-only
+    """
+    if older_than is None and user is None:
+        raise UsageError(
+            "Choose what to remove: --older-than AGE, --user NAME, or both. --older-than 0d is everything."
+        )
+    age = None if older_than is None else _age(older_than)
+    before = datetime.now(UTC) - age if age else None  # everything, also rows without a time
+    url, removed = _url(store, config), 0
+    with Store.open(url, read_only=True) as traces:
+        count, address = traces.count(before=before, user=user), traces.address.shown
+    what = "the texts of" if content_only else "all of"
+    since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
+    of_user = "" if user is None else f" of {user}"
+    if count and not yes:
+        _confirm(f"Remove {what} {count} rows{of_user}{since} in {address}?")
+    if count:
+        with Store.open(url) as traces:
+            removed = traces.purge(before, user=user, content_only=content_only)
+    until = None if before is None else before.isoformat(timespec="seconds")
+    document = {"removed": removed, "content_only": content_only, "before": until, "user": user}
+    print_report(Report((f"{removed} rows {'emptied' if content_only else 'removed'}",), (), document), as_json=as_json)
+
+
+def _age(text: str) -> timedelta:
+    match = _AGE.fullmatch(text.strip().lower())
+    if match is None:
+        raise UsageError(f"--older-than {text!r} is not an age. Write a number with h, d or w: 12h, 30d, 8w.")
+    return timedelta(hours=int(match[1]) * _HOURS[match[2]])
+
+
+def _confirm(question: str) -> None:
+    if not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask at; give --yes.")
+    if not typer.confirm(question, err=True):
+        raise typer.Exit(1)
+
+
+@app.command()
+def stats(
+    store: StoreName = None,
+    config: StoreConfig = opt.CONFIG,
+    check: Annotated[
+        bool, typer.Option("--check", help="Let SQLite check the whole file. This takes a while.")
+    ] = False,
+    as_json: opt.AsJson = False,
+) -> None:
+    """Show how many traces there are, since when, and the cost of each model.
+
+    Example: cascade traces stats --check
+    """
+    with Store.open(_url(store, config), read_only=True) as traces:
+        summary = traces.summary()
+        problems = traces.integrity() if check else None
+    if check:
+        summary["integrity"] = problems or ["ok"]
+    for model in summary["models"]:
+        model["cost_usd"] = usd_or_none(model.pop("cost_nano_usd"))
+    print_report(_summary(summary), as_json=as_json)
+    if problems:
+        raise StoreError(
+            f"The trace store {summary['store']} is damaged: {'; '.join(problems)[:200]}. Move it away; sqlite3 FILE "
+            ".recover saves as much as possible."
+        )
+
+
+def _summary(figures: Mapping[str, Any]) -> Report:
+    """Return the report of a store's figures."""
+    size = "" if figures["bytes"] is None else f", {figures['bytes'] / 1e6:.1f} MB, journal {figures['journal_mode']}"
+    lines = [f"{figures['store']}{size}"]
+    if not figures["rows"]:
+        return Report((*lines, "no traces yet"), (), figures)
+    lines.append(f"{figures['rows']} rows of {figures['episodes']} episodes, {figures['first']} to {figures['last']}")
+    if figures["not_finite"]:
+        lines.append(f"{figures['not_finite']} rows had numbers that were not finite; they are null there")
+    if "integrity" in figures:
+        lines.append(f"integrity: {'; '.join(figures['integrity'])}")
+    rows = [
+        (model["model"] or "unknown", str(model["rows"]), dollars(model["cost_usd"]), str(model["cost_unknown"]))
+        for model in figures["models"]
+    ]
+    table = Table("", ("model", "calls", "cost", "calls of unknown cost"), tuple(rows))
+    return Report(tuple(lines), (table,), figures)
+
+
+def _url(store: str | None, config: Path) -> str:
+    """Return the store to use: the named one, the configuration's, or the project's own file."""
+    if store is not None:
+        return store
+    url = traces_url(load(config).traces) if config != opt.CONFIG or config.exists() else default_traces_url()
+    if url is None:
+        raise UsageError("The configuration has traces: off, so it names no store. Name one: --store sqlite:///FILE")
+    return url
