@@ -14,7 +14,7 @@ import random
 import time
 
 from cascade.chat import ChatRequest
-from cascade.matching import default_for, get_comparator
+from cascade.matching import default_for, get_matcher
 
 TURNS = 5
 
@@ -53,7 +53,7 @@ def main() -> None:
     pairs = made(parser.parse_args().pairs, random.Random(0))
     tools = ChatRequest([{"role": "user", "content": "?"}], {"tools": [tool(number) for number in range(10)]})
     for name, request in ((default_for(tools).name, tools), ("json", None), ("text", None)):
-        comparator, spent = get_comparator(name), []
+        comparator, spent = get_matcher(name), []
         for _ in range(TURNS):
             started = time.process_time()
             same = sum(comparator.same(one, other, request) is True for one, other in pairs)

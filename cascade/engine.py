@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 from cascade.budget.charges import QuestionBudget, failed_call, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
-from cascade.matching.requests import answer_key
+from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import Conclusion, ModelUse, Standins, Strategy, Walk
 from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions

@@ -35,7 +35,7 @@ import httpx
 from cascade.chat import ChatRequest
 from cascade.episodes.opening import open_log
 from cascade.logs.schema import chat_of
-from cascade.matching import default_for, get_comparator
+from cascade.matching import default_for, get_matcher
 from cascade.providers.local import Local
 from cascade.types import Question, Request
 
@@ -69,7 +69,7 @@ class Pair:
         self.live, self.until_s, self.worse = live, math.inf, False
         self.calls, self._local = Counter[str](), Local(CONTEXT_TOKENS)
         kind = chat_of(rows[0])
-        self.comparator, self.chat = get_comparator(default_for(kind).name), kind
+        self.comparator, self.chat = get_matcher(default_for(kind).name), kind
 
     @staticmethod
     def _mean(rows: list[Body]) -> float:

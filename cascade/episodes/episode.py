@@ -12,7 +12,7 @@ from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
 from cascade.logs.schema import chat_of, replay_of
-from cascade.matching.requests import answer_key
+from cascade.matching import answer_key
 from cascade.policies.features import asked_numbers
 from cascade.types import ACT
 

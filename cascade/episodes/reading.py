@@ -18,8 +18,7 @@ from cascade.episodes.episode import Row
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
-from cascade.matching import Comparator, default_of, get_comparator, get_matcher
-from cascade.matching.requests import agreement
+from cascade.matching import Matcher, agreement, default_of, get_matcher
 from cascade.money import Price
 from cascade.table import AGREEMENT
 from cascade.types import Usage
@@ -365,7 +364,7 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
 
     An answer counts as different if the comparator cannot decide. The reference's own answer equals itself. If the
     reference failed, or was not asked, every other answer counts as different. Of a log with audits, and with questions
-    on which not every step was run, only the audits stay. `comparator` is a name for `matching.get_comparator`; by
+    on which not every step was run, only the audits stay. `comparator` is a name for `matching.get_matcher`; by
     default the one that all requests choose, or each one's own.
 
     Raises:
@@ -381,7 +380,7 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
 
     default, cautions = default_of(requests())
     chosen = comparator or default
-    comparing = get_comparator(chosen)
+    comparing = get_matcher(chosen)
     truths = {
         dataset: Truth(reference.name(dataset), chosen, cautions=cautions) for dataset, reference in references.items()
     }
@@ -400,7 +399,7 @@ def labelled_by_reference(rows: Rows, comparator: str | None = None) -> Relabell
     return Relabelled(truths, judged)
 
 
-def _judged(row: Row, reference: _ReferenceOutputs, comparing: Comparator) -> dict[str, Any]:
+def _judged(row: Row, reference: _ReferenceOutputs, comparing: Matcher) -> dict[str, Any]:
     output = reference.output(row["episode_id"])
     judged = {**row, "gold": None if output is None else [output]}
     if output is None:
@@ -412,7 +411,7 @@ def _judged(row: Row, reference: _ReferenceOutputs, comparing: Comparator) -> di
     return {**judged, "correct": same(comparing, row["answer"], output, chat_of(row))}
 
 
-def same(comparing: Comparator, answer: str | None, output: str, request: ChatRequest | None) -> bool:
+def same(comparing: Matcher, answer: str | None, output: str, request: ChatRequest | None) -> bool:
     """Whether an answer equals the reference's output; if the comparator cannot decide, it counts as different."""
     return answer is not None and (answer == output or comparing.same(answer, output, request) is True)
 

@@ -22,14 +22,14 @@ from pydantic import validate_call
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.matching.base import TimeLimit, accepted
+from cascade.matching.registry import Matcher, TimeLimit, accepted
 
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
-_ENVIRONMENT = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
+_PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
 """The environment variables that the tests get; keys are in other variables."""
 
 
-class CodeMatcher:
+class CodeMatcher(Matcher):
     """Code is right if it passes tests; two outputs are the same if both pass, or both fail, the same tests.
 
     The code is the last fenced block of an answer, or the whole answer. Accepted answers are tests in Python, appended
@@ -69,7 +69,7 @@ class CodeMatcher:
         with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as folder:
             file = Path(folder, "answer.py")
             file.write_text(code, "utf-8", errors="replace")
-            inherited = {name: os.environ[name] for name in _ENVIRONMENT if name in os.environ}
+            inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
             try:
                 process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
                     [word.replace("{file}", str(file)) for word in self._command],

@@ -9,8 +9,8 @@ from functools import lru_cache
 from pydantic import validate_call
 
 from cascade.chat import ChatRequest
-from cascade.matching.base import accepted
-from cascade.matching.requests import normalize_answer
+from cascade.matching.registry import Matcher, accepted
+from cascade.matching.text import normalize_answer
 from cascade.text import data_block
 from cascade.types import Message
 
@@ -37,7 +37,7 @@ field "first" serves it better, Second if the field "second" does. Length, polit
 _READ_CHARS = 2_000
 
 
-class JudgeMatcher:
+class JudgeMatcher(Matcher):
     """The verdict of a judge model: "Yes" is right, "No" is wrong, and anything else is unknown, never right.
 
     An answer that equals a reference after normalisation is right, and an empty one wrong, without a call. The last

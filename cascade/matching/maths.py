@@ -1,43 +1,41 @@
-"""Compare formulas mathematically, by math-verify, in isolated processes."""
+"""Compare formulas mathematically, by math-verify, in a process of its own."""
 
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import weakref
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from queue import Empty, LifoQueue
-from typing import Annotated, Any, Self
+from typing import Any, Self
 
-from pydantic import Field, validate_call
+from pydantic import validate_call
 
 from cascade.errors import MissingExtraError, UsageError, quote
 from cascade.forks import after_fork, keep
-from cascade.matching.base import TimeLimit, accepted
+from cascade.matching.registry import Matcher, TimeLimit, accepted
 from cascade.matching.text import clean, only_number, same_text, stated
 
 PACKAGE = "math-verify"
 
 
-class MathMatcher:
+class MathMatcher(Matcher):
     """Equality of formulas, sets, intervals, equations and matrices, in LaTeX or plain notation.
 
-    The comparison runs in worker processes that end after `timeout_s`, so it may be called from any thread; the result
+    The comparison runs in a worker process that ends after `timeout_s`, so it may be called from any thread; the result
     is the same from each. If the time or the memory is not enough, the truth is unknown. Floats are equal if they agree
     to 6 decimals, as in math-verify.
 
     Args:
         timeout_s: wall-clock seconds that one comparison may take. Ordinary formulas take 1 to 300 ms; the margin keeps
             a loaded machine from changing a result.
-        workers: the most processes; by default one per core, at most 4.
 
     Raises:
         MissingExtraError: math-verify is not installed.
@@ -47,14 +45,14 @@ class MathMatcher:
     """
 
     @validate_call
-    def __init__(self, timeout_s: TimeLimit = 10.0, workers: Annotated[int, Field(ge=1, le=64)] | None = None) -> None:
+    def __init__(self, timeout_s: TimeLimit = 10.0) -> None:
         if find_spec("math_verify") is None:
             raise MissingExtraError(PACKAGE, "The matcher 'math'")
         if not hasattr(signal, "setitimer"):
             raise UsageError("The matcher 'math' needs alarms to limit its time, which this system lacks.")
-        self._pool = Pool(workers or min(4, os.cpu_count() or 1), timeout_s)
-        self._compare = lru_cache(maxsize=4_096)(self._pool.ask)  # the steps of a walk repeat a few answers
-        weakref.finalize(self, self._pool.close)
+        self._worker = Worker(timeout_s)
+        self._compare = lru_cache(maxsize=4_096)(self._worker.ask)  # the steps of a walk repeat a few answers
+        weakref.finalize(self, self._worker.close)
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer's formula equals an accepted one's."""
@@ -65,8 +63,8 @@ class MathMatcher:
         return self._compare(as_latex(answer) or "", formulas) if formulas else None
 
     def close(self) -> None:
-        """End the worker processes. The matcher may still be used; it starts new ones."""
-        self._pool.close()
+        """End the worker process. The matcher may still be used; it starts a new one."""
+        self._worker.close()
 
     def __enter__(self) -> Self:
         return self
@@ -130,7 +128,7 @@ def _as_text(word: re.Match[str]) -> str:
     return f"\\text{{{word[0]}}}"
 
 
-# --- workers: one request at a time each, ended by the kernel when it takes too long ---
+# --- the worker: one comparison at a time, ended by the kernel when it takes too long ---
 #
 # sympy has no reliable time limit: math-verify's uses SIGALRM with a handler, so it works only in the main thread, and
 # gives other results under threads. An alarm without a handler ends a process of its own even inside C code.
@@ -142,101 +140,90 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """All that the worker inherits: it reads foreign text and has no use for keys. Sets are ordered alike in each."""
 
 
-class WorkerLostError(Exception):
-    """The worker ended before it replied: its time, its memory or its stack was not enough."""
-
-
 class Worker:
-    """One process. Not for several threads at once."""
+    """A process that compares formulas: started when it is needed, and again after it was lost. Safe for threads.
+
+    A forked child starts its own: the parent's must be neither used nor ended by it.
+    """
 
     def __init__(self, timeout_s: float) -> None:
-        settings = {"path": [entry or str(Path.cwd()) for entry in sys.path], "memory_bytes": MEMORY_BYTES}
+        self.timeout_s = timeout_s
+        self._renew()
+        after_fork(self._in_child)
+
+    def _renew(self) -> None:
+        self.process: subprocess.Popen[str] | None = None
+        self._lock = threading.Lock()
+
+    def _in_child(self) -> None:
+        keep(self.process)
+        self._renew()
+
+    def ask(self, answer: str, gold: tuple[str, ...]) -> bool | None:
+        """Return whether two formulas are equal; None if the time, the memory or the stack was not enough.
+
+        Raises:
+            UsageError: no process can be started.
+            MissingExtraError: math-verify cannot be imported there.
+        """
+        with self._lock:
+            if self.process is None or self.process.poll() is not None:
+                self._end()
+                self._start()
+            reply = self._reply(json.dumps({"gold": gold, "answer": answer}) + "\n")
+        return None if reply is None else reply["correct"]
+
+    def close(self) -> None:
+        """End the process, after the comparison that it may be at."""
+        with self._lock:
+            self._end()
+
+    def _start(self) -> None:
+        path = [entry or str(Path.cwd()) for entry in sys.path]
+        settings = {"path": path, "memory_bytes": MEMORY_BYTES, "timeout_s": self.timeout_s}
         if not sys.executable:
             raise UsageError("The matcher 'math' starts a Python process, but this program does not know its Python.")
         try:
             self.process = subprocess.Popen(  # noqa: S603 - a fixed command
-                [sys.executable, "-s", "-P", str(_SCRIPT), json.dumps({**settings, "timeout_s": timeout_s})],
+                [sys.executable, "-s", "-P", str(_SCRIPT), json.dumps(settings)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 stderr=subprocess.DEVNULL,
                 env=_ENVIRONMENT,
                 encoding="ascii",
-                start_new_session=True,  # Ctrl-C is for the program, which then ends its workers
+                start_new_session=True,  # Ctrl-C is for the program, which then ends its worker
             )
         except OSError as error:
             raise UsageError(f"The worker of the matcher 'math' cannot be started: {error.strerror}.") from error
-        try:
-            hello = self.ask("")
-        except WorkerLostError:
-            raise UsageError("The worker of the matcher 'math' ended before it was ready.") from None
+        hello = self._reply("")
+        if hello is None:
+            raise UsageError("The worker of the matcher 'math' ended before it was ready.")
         if "missing" in hello:
-            self.kill()
+            self._end()
             raise MissingExtraError(PACKAGE, f"The matcher 'math' ({quote(str(hello['missing']))})")
 
-    def ask(self, line: str) -> dict[str, Any]:
-        """Return the reply to a line. Whatever prevents it ends the process, whose next reply would be an old one.
+    def _reply(self, line: str) -> Any:
+        """Return the reply to a line; None if the process ended, or replied by half.
 
-        Raises:
-            WorkerLostError: the process ended.
+        Whatever prevents the reply ends the process, whose next reply would be an old one.
         """
+        assert self.process is not None  # noqa: S101 - for the type checker
+        assert self.process.stdin is not None  # noqa: S101 - a pipe
+        assert self.process.stdout is not None  # noqa: S101 - a pipe
+        reply = None
         try:
             with suppress(BrokenPipeError):  # a process that has ended may have replied before
-                self.process.stdin.write(line)  # type: ignore[union-attr]  # a pipe
-                self.process.stdin.flush()  # type: ignore[union-attr]
-            reply: dict[str, Any] = json.loads(self.process.stdout.readline())  # type: ignore[union-attr]
-        except ValueError:  # half a reply, or none
-            self.kill()
-            raise WorkerLostError from None
-        except BaseException:
-            self.kill()
-            raise
+                self.process.stdin.write(line)
+                self.process.stdin.flush()
+            with suppress(ValueError):
+                reply = json.loads(self.process.stdout.readline())
+        finally:
+            if reply is None:
+                self._end()
         return reply
 
-    def kill(self) -> None:
-        """End the process and release its resources."""
-        self.process.kill()
-        self.process.communicate()
-
-
-class Pool:
-    """At most `size` workers, started when they are needed. Safe for threads; a forked child starts its own."""
-
-    def __init__(self, size: int, timeout_s: float) -> None:
-        self._size, self._timeout_s = size, timeout_s
-        self._begin()
-        after_fork(self._in_child)
-
-    def _in_child(self) -> None:
-        keep(self.idle)  # the parent's workers must be neither used nor ended
-        self._begin()
-
-    def _begin(self) -> None:
-        self.idle: LifoQueue[Worker | None] = LifoQueue()
-        for _ in range(self._size):
-            self.idle.put(None)
-
-    def ask(self, answer: str, gold: tuple[str, ...]) -> bool | None:
-        """Return whether two formulas are equal, waiting for a free worker; None if it cannot be computed."""
-        worker = self.idle.get()
-        try:
-            if worker is not None and worker.process.poll() is not None:
-                worker.kill()
-                worker = None
-            worker = worker or Worker(self._timeout_s)
-            verdict: bool | None = worker.ask(json.dumps({"gold": gold, "answer": answer}) + "\n")["correct"]
-        except WorkerLostError:
-            return None
-        finally:
-            self.idle.put(worker)
-        return verdict
-
-    def close(self) -> None:
-        """End the idle workers; a worker in use ends with the program."""
-        workers = []
-        with suppress(Empty):
-            while True:
-                workers.append(self.idle.get_nowait())
-        for worker in workers:
-            if worker is not None:
-                worker.kill()
-            self.idle.put(None)
+    def _end(self) -> None:
+        if self.process is not None:
+            self.process.kill()
+            self.process.communicate()
+            self.process = None

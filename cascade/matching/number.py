@@ -6,11 +6,12 @@ import re
 from collections.abc import Sequence
 from fractions import Fraction
 from functools import lru_cache
+from math import prod
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BeforeValidator, ConfigDict, validate_call
 
-from cascade.matching.base import accepted
+from cascade.matching.registry import Matcher, accepted
 from cascade.matching.text import clean, same_text, stated
 
 
@@ -32,7 +33,7 @@ def _tolerance(value: Any) -> Fraction:
 Tolerance = Annotated[Fraction, BeforeValidator(_tolerance)]
 
 
-class NumberMatcher:
+class NumberMatcher(Matcher):
     """Compares the one number of an answer with that of an accepted answer.
 
     An answer a agrees with an accepted one g if |a - g| ≤ max(abs, rel · |g|). Units are ignored: 5 km is 5 m. An
@@ -81,12 +82,63 @@ def _only(numbers: Sequence[Number | None]) -> Number | None:
     return numbers[0] if len(set(numbers)) == 1 else None
 
 
-# --- which part of a text counts ---
+# --- reading: which part of a text counts, and the numbers in it ---
 
+MAX_DIGITS = 1_000
+"""A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
+_MAX_EXPONENT_CHARS = 20
+MAX_NUMBERS = 20
+"""A text with more numbers is not an answer to a question for one."""
+
+_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
+_TEENS = [
+    "ten",
+    "eleven",
+    "twelve",
+    *(f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")),
+]
+_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+_VALUES = {word: value for value, word in enumerate(_UNITS + _TEENS)} | {"a": 1, "an": 1}
+_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, 2)}
+_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_TEN, _SCALE, _WORD = "|".join(_TENS), "|".join(_SCALES), "|".join([*_TENS, *_TEENS, *_UNITS])
+_PART = "fourth|fifth|sixth|seventh|eighth|ninth|tenth"
+# Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
+_RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|\.\d+)"
+_TIMES_TEN = r"(?:[eE]|[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?)"
+_NUMBER = re.compile(
+    rf"""
+    (?<!\w)(?<![A-Za-z]-)                                             # not of a name: B12, COVID-19
+    (?P<minus>(?<!\))[-+]|(?i:minus|negative)\ )?(?:(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?(?P<inner>[-+])?
+    (?:
+      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)                          # a date, a time
+      |(?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
+      |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
+      |(?P<ten>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
+      |(?P<run>{_RUN})(?:{_TIMES_TEN}(?P<exponent>[-+]?\d+)[)}}]?)?
+      |(?i:(?P<words>(?:{_TEN})[ -](?:{"|".join(_UNITS[1:])})|{_WORD}|an?(?=\ (?:{_SCALE})))\b)
+    )
+    (?:(?:st|nd|rd|th)\b)?(?P<scales>(?i:\ (?:{_SCALE})s?\b)*)(?P<percent>\ ?%|[ -](?i:per\ ?cent)\b)?
+    (?P<more>(?i:[ -](?:and\ )?(?:an?\ )?(?:{_WORD}|half|halves|(?:quarter|third|{_PART})s?)\b))?  # two thirds
+    """,
+    re.VERBOSE,
+)
+_FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
+_SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
+# A variable or a bracket beside an operator, a relation, a word that counts nothing: p - 2, (a+b)/2, "at least 5".
+_ODD_BEFORE = re.compile(
+    r"(?:(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?|[<>≤≥]=? ?|"
+    r"\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) )$",
+    re.IGNORECASE,
+)
+_ODD_BEHIND = re.compile(
+    r"\^|\*\*\d| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]", re.IGNORECASE
+)
+_SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
+_DIGIT = re.compile(r"\d")
+_CHARS_BEFORE = len("greater than ")
 _EQUALS = re.compile(r"=>|->|→|(?<![<>!])=|[≈≅]")
 _CLAUSE = re.compile(r"[;\n]|,\s|\b(?:and|or|so)\b")
-# As accountants write -5: the whole text is a number in parentheses.
-_PARENTHESISED = re.compile(r"([A-Z]{0,3}[$€£¥]? ?)\(([A-Z$€£¥ ]{0,5}\d[^()]{0,200})\)([^()\d]{0,40})")
 
 
 def read_numbers(text: str) -> list[Number | None]:
@@ -102,84 +154,11 @@ def read_numbers(text: str) -> list[Number | None]:
 @lru_cache(maxsize=1_024)
 def _stated_numbers(plain: str) -> tuple[Number | None, ...]:
     part = stated(plain).strip("* ").rstrip(".")
-    if part[:1] == part[-1:] == "$":
-        part = part[1:-1]
-    parenthesised = _PARENTHESISED.fullmatch(part)
-    if parenthesised is not None:
-        part = f"-{''.join(parenthesised.groups())}"
     clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(part)]
     last = max((index for index, sides in enumerate(clauses) if len(sides) > 1), default=-1)
-    sides = [sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last]
-    numbers = [number for side in sides for number in _numbers(side)] if last >= 0 else []
+    right = [sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last]
+    numbers = [number for side in right for number in _numbers(side)] if last >= 0 else []
     return tuple(numbers or _numbers(part))
-
-
-# --- one number, in all usual forms ---
-
-MAX_DIGITS = 1_000
-"""A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
-_MAX_EXPONENT_CHARS = 20
-MAX_NUMBERS = 20
-"""A text with more numbers is not an answer to a question for one."""
-
-_BELOW_20 = [
-    "zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve",
-    "thirteen", "fourteen", "fifteen", "sixteen", "seventeen", "eighteen", "nineteen",
-]  # fmt: skip
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_SMALL = {word: value for value, word in enumerate(_BELOW_20)} | {
-    word: 10 * value for value, word in enumerate(_TENS, 2)
-}
-_SCALES = {"dozen": 12, "hundred": 100} | {
-    word: 1_000**power for power, word in enumerate(("thousand", "million", "billion", "trillion"), 1)
-}
-_SHORT_SCALES = {"k": 3, "m": 6, "b": 9, "t": 12}
-_PARTS = {
-    "half": 2, "halve": 2, "third": 3, "quarter": 4, "fourth": 4, "fifth": 5, "sixth": 6, "seventh": 7, "eighth": 8,
-    "ninth": 9, "tenth": 10,
-}  # fmt: skip
-
-_SCALE = "|".join(_SCALES)
-_TWO_DIGITS = rf"(?:(?:{'|'.join(_TENS)})(?:[ -](?:{'|'.join(_BELOW_20[1:10])}))?|(?:{'|'.join(_BELOW_20)}))\b"
-_THREE_DIGITS = rf"(?:{_TWO_DIGITS}|an?(?=\ (?:{_SCALE})))(?:\ (?:hundred|dozen)\b(?:(?:\ and)?\ {_TWO_DIGITS})?)?"
-_WORDS = rf"{_THREE_DIGITS}(?:\ (?:{_SCALE})\b(?:(?:\ and)?\ {_THREE_DIGITS})?)*"
-# Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
-_RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|\.\d+)"
-_TIMES_TEN = r"(?:[eE]|[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?)"
-_NUMBER = re.compile(
-    rf"""
-    (?<!\w)(?<![A-Za-z]-)                                             # not of a name: B12, COVID-19
-    (?P<minus>(?<!\))[-+]|(?i:minus|negative)\ )?
-    (?P<money>(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?
-    (?P<inner>[-+])?
-    (?:
-      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)                          # a date, a time
-      |(?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
-      |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
-      |(?P<ten>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
-      |(?P<run>{_RUN})(?:{_TIMES_TEN}(?P<exponent>[-+]?\d+)[)}}]?)?
-      |(?i:(?P<words>{_WORDS})(?:[ -]?(?P<part>{"|".join(_PARTS)})(?P<parts>s?)\b)?|(?P<half>half)\b)
-    )
-    (?P<and_half>\ and\ a\ half\b)?(?:(?:st|nd|rd|th)\b)?
-    (?P<scales>(?i:\ ?(?:{_SCALE})s?\b)*)(?P<short>\ ?(?:k|[bmt]n|[kmbtKMBT])\b)?
-    (?P<percent>\ ?%|[ -](?i:per\ ?cent)\b)?
-    """,
-    re.VERBOSE,
-)
-_FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
-_SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
-# A variable or a bracket beside an operator, a relation, a word that counts nothing: p - 2, (a+b)/2, "at least 5".
-_ODD_BEFORE = re.compile(
-    r"(?:(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?|[<>≤≥]=? ?|"
-    r"\b(?:(?:less|fewer|more|greater) than|at (?:least|most)) )$",
-    re.IGNORECASE,
-)
-_ODD_BEHIND = re.compile(
-    r"\^|\*\*\d| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]", re.IGNORECASE
-)
-_SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
-_DIGIT = re.compile(r"\d")
-_CHARS_BEFORE = len("greater than ")
 
 
 def _numbers(text: str) -> list[Number | None]:
@@ -191,35 +170,23 @@ def _numbers(text: str) -> list[Number | None]:
         before = text[max(0, match.start() - _CHARS_BEFORE) : match.start()]
         if match[0].lower() == "one" and (numbers or _DIGIT.search(text) or _SOMEBODY.search(before)):
             continue
-        odd = _ODD_BEFORE.search(before) or _ODD_BEHIND.match(text, match.end())
-        numbers.append(None if odd else _number(match))
+        odd = match["odd"] or match["more"] or _ODD_BEFORE.search(before) or _ODD_BEHIND.match(text, match.end())
+        value = None if odd else _value(match)
+        if value is not None:
+            negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
+            value *= prod(_SCALES[scale] for scale in re.findall(_SCALE, match["scales"].lower())) * (
+                -1 if negative else 1
+            )
+        numbers.append(None if value is None else Number(value, match["percent"] is not None))
         if len(numbers) > MAX_NUMBERS:
             return [None]
     return numbers
 
 
-def _number(match: re.Match[str]) -> Number | None:
-    """Return a number; None if its form is unknown or it is too large."""
-    value, short = _value(match), match["short"] or ""
-    if not match["money"] and short.strip() in set("mbtKMBT"):  # a unit: 5 m
-        short = "" if short[0] == " " else None
-    if value is None or short is None:
-        return None
-    value += Fraction(1, 2) if match["and_half"] else 0
-    for scale in re.findall(_SCALE, match["scales"].lower()):
-        value *= _SCALES[scale]
-    value *= 10 ** _SHORT_SCALES.get(short.strip()[:1].lower(), 0)
-    negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
-    return Number(-value if negative else value, match["percent"] is not None)
-
-
 def _value(match: re.Match[str]) -> Fraction | None:
+    """Return a number without its sign; None if its form is unknown or it is too large."""
     if match["words"]:
-        return _words_value(match)
-    if match["half"]:
-        return Fraction(1, 2)
-    if match["odd"]:
-        return None
+        return Fraction(sum(_VALUES[word] for word in re.findall("[a-z]+", match["words"].lower())))
     if match["run"] or match["ten"]:
         value, exponent = read_run(match["run"] or "1"), match["exponent"] or match["power"] or "0"
         if value is None or len(exponent) > _MAX_EXPONENT_CHARS or abs(int(exponent)) > MAX_DIGITS:
@@ -230,20 +197,8 @@ def _value(match: re.Match[str]) -> Fraction | None:
     return whole + top / bottom if whole is not None and top is not None and bottom else None
 
 
-def _words_value(match: re.Match[str]) -> Fraction | None:
-    """Return "two hundred and five" or "three quarters"; "twenty-third" is no number: its part should be plural."""
-    total = group = 0
-    for word in re.findall("[a-z]+", match["words"].lower()):
-        if word in {"dozen", "hundred"}:
-            group *= _SCALES[word]
-        elif word in _SCALES:
-            total, group = (total + group * _SCALES[word] if group else total * _SCALES[word]), 0
-        else:
-            group += _SMALL.get(word, word in {"a", "an"})
-    value = Fraction(total + group)
-    if match["part"] is None:
-        return value
-    return None if bool(match["parts"]) == (value == 1) else value / _PARTS[match["part"].lower()]
+_COMMAS = re.compile(r"(?!0,)(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})")
+_POINTS = re.compile(r"(?!0\.)\d{1,3}(?:\.\d{3})+")
 
 
 def read_run(run: str) -> Fraction | None:
@@ -266,7 +221,3 @@ def read_run(run: str) -> Fraction | None:
     if not grouped and re.search("[,.]", whole):
         return None
     return Fraction(f"{re.sub('[,.]', '', whole) or 0}.{decimals}")
-
-
-_COMMAS = re.compile(r"(?!0,)(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})")
-_POINTS = re.compile(r"(?!0\.)\d{1,3}(?:\.\d{3})+")

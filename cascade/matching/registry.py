@@ -1,18 +1,117 @@
-"""Matchers by name, built in or an installed package's entry point, and the truth of logged rows."""
+"""Matchers, and how a name becomes one: whether an answer is right, and whether two outputs are the same.
+
+Both are None where they are unknown: no accepted answer is known or readable, a judge's reply is unreadable, an
+expression took too long. An answer that cannot be read is wrong: False.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import Annotated, Any, NamedTuple, NoReturn
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
+from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
-from cascade.matching.base import ByMatching, Comparator, Matcher, QuestionMatcher
-from cascade.registry import Registry, callable_alone
+from cascade.registry import Registry, callable_alone, imported
 
-MATCHERS: Registry[Callable[..., Matcher]] = Registry(
+TimeLimit = Annotated[float, Field(gt=0, le=3_600)]
+"""Seconds that one comparison may take: at most an hour."""
+
+
+class Matcher(ABC):
+    """Decides whether an answer is one of the accepted ones, and whether two outputs of a request are the same."""
+
+    @abstractmethod
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
+        """Return whether `answer` agrees with any of `gold`."""
+
+    def matches_question(self, question: str, answer: str, gold: Sequence[str]) -> bool | None:  # noqa: ARG002 - most need no question
+        """Return whether `answer` to `question` agrees with any of `gold`."""
+        return self.matches(answer, gold)
+
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:
+        """Return whether two outputs, in the form of `chat.output_text`, are the same answer to the request.
+
+        By default they are if their texts are equal, or if one is right where the other is the accepted answer.
+        """
+        if output.strip() == other.strip():
+            return True
+        return self.matches_question("" if request is None else request.asked_text, output, (other,))
+
+
+class KeyedMatcher(Matcher):
+    """A matcher by which outputs are the same exactly if their keys are equal, so that sameness is transitive."""
+
+    @abstractmethod
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return a key that is equal exactly for outputs that are the same."""
+
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool:
+        """Return whether two outputs are the same answer to the request."""
+        return self.key(output, request) == self.key(other, request)
+
+
+class FunctionMatcher(Matcher):
+    """A user's own rule: a function `(answer, gold)`, with `gold` a tuple of texts, returns a bool, or None if unknown.
+
+    Args:
+        function: the function, or its name as "module.attribute"; the module is imported, which runs it.
+
+    Raises:
+        UsageError: there is no such function.
+
+    >>> FunctionMatcher(lambda answer, gold: answer in gold).matches("a", ["a", "b"])
+    True
+    """
+
+    def __init__(self, function: Callable[[str, tuple[str, ...]], Any] | str) -> None:
+        rule: Any = function
+        if not callable(function):
+            module, _, attribute = str(function).replace(":", ".").rpartition(".")
+            try:
+                rule = imported(f"{module}:{attribute}")
+            except ValueError as error:
+                raise UsageError(f"function={function!r} {error}") from error
+            if not callable(rule):
+                raise UsageError(f"function={function!r} must be a function")
+        self._rule, self._name = rule, getattr(rule, "__qualname__", type(rule).__name__)
+
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
+        """Return the function's verdict.
+
+        Raises:
+            UsageError: the function raised, or did not return a truth value; it names the function.
+        """
+        try:
+            verdict = self._rule(answer, accepted(gold))
+        except CascadeError:
+            raise
+        except Exception as error:
+            shown = f"{type(error).__name__}: {quote(str(error))}"
+            raise UsageError(f"The matching function {self._name} failed: {shown}. Fix it and run again.") from error
+        plain = verdict.item() if getattr(verdict, "shape", None) == () else verdict  # numpy's scalars are no bools
+        if plain is None or isinstance(plain, bool):
+            return plain
+        raise UsageError(
+            f"The matching function {self._name} returned {quote(repr(verdict))}. It must return True, False, or None "
+            "if the truth is unknown."
+        )
+
+
+def accepted(gold: Sequence[str]) -> tuple[str, ...]:
+    """Return the accepted answers. A single text is one accepted answer.
+
+    >>> accepted("Vienna"), accepted(["Vienna", "Wien"])
+    (('Vienna',), ('Vienna', 'Wien'))
+    """
+    return (gold,) if isinstance(gold, str) else tuple(gold)
+
+
+MATCHERS: Registry[Callable[..., Any]] = Registry(
     "matcher",
     "cascade.matchers",
     {
@@ -25,17 +124,12 @@ MATCHERS: Registry[Callable[..., Matcher]] = Registry(
         "json": "cascade.matching.structured:JsonMatcher",
         "tool_calls": "cascade.matching.structured:ToolCallsMatcher",
         "code": "cascade.matching.code:CodeMatcher",
-        "function": "cascade.matching.base:FunctionMatcher",
         "judge": "cascade.matching.judge:JudgeMatcher",
-        "request": "cascade.matching.requests:RequestMatcher",
+        "function": f"{__name__}:FunctionMatcher",
+        "request": f"{__name__}:RequestMatcher",
     },
     callable_alone,
 )
-
-
-def names() -> tuple[str, ...]:
-    """Return every matcher that can be named, built in or installed."""
-    return MATCHERS.names
 
 
 def get_matcher(spec: str, **options: Any) -> Matcher:
@@ -55,49 +149,142 @@ def get_matcher(spec: str, **options: Any) -> Matcher:
     name, _, written = (text.strip() for text in spec.partition(":"))
     factory = MATCHERS.find(name)
     if factory is None:
-        raise UsageError(f"There is no matcher {name!r}{did_you_mean(name, names())}")
-    items = [item.strip() for item in written.split(",") if item.strip()]
-    unnamed = [item for item in items if "=" not in item]
-    pairs = [(key.strip(), value.strip()) for key, mark, value in (item.partition("=") for item in items) if mark]
+        raise UsageError(f"There is no matcher {name!r}{did_you_mean(name, MATCHERS.names)}")
+    settings = [[text.strip() for text in setting.split("=", 1)] for setting in written.split(",") if setting.strip()]
+    pairs = [(setting[0], setting[1]) for setting in settings if len(setting) == 2]
     keys = [*(key for key, _ in pairs), *options]
-    twice = [f"\n  - {key} is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]
+    problems = [f"{key} is given twice" for key in dict.fromkeys(keys) if keys.count(key) > 1]
     try:
-        matcher = factory(*unnamed, **dict(pairs), **{key: options[key] for key in options if key not in dict(pairs)})
+        matcher = factory(*(setting[0] for setting in settings if len(setting) == 1), **{**options, **dict(pairs)})
     except CascadeError:
         raise
     except ValidationError as error:
-        raise UsageError(f"The matcher {spec!r} cannot be made:{''.join([*twice, *_problems(error)])}") from None
+        problems += [
+            f"{'.'.join(map(str, at['loc']))}: {at['msg'].removeprefix('Value error, ')}" for at in error.errors()
+        ]
     except Exception as error:
         shown = f"{type(error).__name__}: {quote(str(error))}"
-        raise UsageError(
-            f"The matcher {name!r} cannot be made: {shown}. Check its options, or repair its package."
-        ) from error
-    if twice:
-        raise UsageError(f"The matcher {spec!r} cannot be made:{''.join(twice)}")
+        raise UsageError(f"The matcher {name!r} cannot be made: {shown}. Check its options or its package.") from error
+    if problems:
+        raise UsageError("\n  - ".join([f"The matcher {spec!r} cannot be made:", *problems]))
+    if isinstance(matcher, Matcher):
+        return matcher
     if not callable(getattr(matcher, "matches", None)):
         raise UsageError(
             f"{name!r} is not a matcher: its factory must return an object "
             f"with a method matches(answer, gold), but returned {type(matcher).__name__}."
         )
-    return matcher
+    return FunctionMatcher(matcher.matches)
 
 
-def _problems(error: ValidationError) -> list[str]:
-    """Return a line for each option that a built-in matcher refuses."""
-    return [
-        f"\n  - {'.'.join(map(str, problem['loc']))}: {problem['msg'].removeprefix('Value error, ')}"
-        for problem in error.errors()
-    ]
+# --- the matcher of a request ---
 
 
-def get_comparator(spec: str, **options: Any) -> Comparator:
-    """Return the comparator that a spec names, as `get_matcher` reads it; any matcher can compare two outputs.
+class RequestMatcher(KeyedMatcher):
+    """Compares each output by its own request's matcher (`default_for`), for logs with several kinds of requests.
 
-    >>> get_comparator("label:spam|ham").same("Spam.", "it is spam")
+    >>> RequestMatcher().same("The Danube.", "danube")
     True
     """
-    matcher = get_matcher(spec, **options)
-    return matcher if isinstance(matcher, Comparator) else ByMatching(matcher)
+
+    def matches(self, answer: str, gold: Sequence[str]) -> NoReturn:  # noqa: ARG002 - the base class's
+        """Raise UsageError: without the request there is no rule to compare an answer with an accepted one."""
+        raise UsageError(
+            f"{REQUEST} compares two outputs of one request; for accepted answers choose the matcher by their form: "
+            "tool_calls, json, label or another."
+        )
+
+    def key(self, output: str, request: ChatRequest | None = None) -> str:
+        """Return a key that is equal for outputs that are the same."""
+        return default_for(request).matcher.key(output, request)
+
+
+REQUEST = "request"
+"""The name of the matcher that each request chooses."""
+_FREE_TEXT = (
+    "Outputs are compared word by word. Long free text hardly ever has the same words: choose the comparator "
+    "judge or function."
+)
+_WORDS = (
+    "Answers without a tool call count as the same, however they are worded. Where the words matter, choose "
+    "tool_calls:words=compared."
+)
+
+
+class DefaultMatcher(NamedTuple):
+    """The matcher of a request: its name, the object, and a warning or None."""
+
+    name: str
+    matcher: KeyedMatcher
+    warning: str | None = None
+
+
+def default_for(request: ChatRequest | None) -> DefaultMatcher:
+    """Return the matcher of a request: with tools `tool_calls`, an enum `label`, a schema `json`, else `text`.
+
+    >>> default_for(ChatRequest([{"role": "user", "content": "Hi"}], {"response_format": {"type": "json_object"}})).name
+    'json'
+    """
+    if request is None:
+        return _default("text")
+    if request.tools:
+        return _default("tool_calls", None if request.wants_json else _WORDS)
+    if request.labels:
+        return _default("label")
+    return _default("json") if request.wants_json else _default("text", _FREE_TEXT)
+
+
+@cache
+def _default(name: str, warning: str | None = None) -> DefaultMatcher:
+    matcher: Any = get_matcher(name)
+    return DefaultMatcher(name, matcher, warning)
+
+
+def default_of(requests: Iterable[ChatRequest | None]) -> tuple[str, tuple[str, ...]]:
+    """Return the name of the matcher for requests, and warnings: the one that all choose, else `REQUEST`.
+
+    >>> tools = {"tools": [{"type": "function", "function": {"name": "f"}}]}
+    >>> default_of([None, ChatRequest([{"role": "user", "content": "Hi"}], tools)])[0]
+    'request'
+    """
+    forms = {(form.name, form.warning) for form in map(default_for, requests)} or {(default_for(None).name, None)}
+    names = {name for name, _ in forms}
+    return names.pop() if len(names) == 1 else REQUEST, tuple(sorted(text for _, text in forms if text is not None))
+
+
+_REMEMBERED_CHARS = 20_000
+"""Keys of longer answers are not cached, to limit the memory."""
+
+
+def answer_key(answer: str, request: ChatRequest | None) -> str:
+    """Return a key that is equal for answers that are the same, for live use, logs, votes and audits alike.
+
+    Args:
+        answer: the answer; for a chat request its message in the form of `chat.output_text`.
+        request: the chat request that it answers; None for a question in cascade's own prompt.
+
+    >>> answer_key("The Danube.", None)
+    'danube'
+    """
+    return _remembered_key(answer, request) if len(answer) <= _REMEMBERED_CHARS else _key(answer, request)
+
+
+def _key(answer: str, request: ChatRequest | None) -> str:
+    return default_for(request).matcher.key(answer, request)
+
+
+_remembered_key = lru_cache(maxsize=1_024)(_key)
+
+
+def agreement(answer: str, earlier: Sequence[str], request: ChatRequest | None = None) -> float | None:
+    """Return the share of earlier answers that are the same answer; None if there are none."""
+    if not earlier:
+        return None
+    key = answer_key(answer, request)
+    return sum(answer_key(other, request) == key for other in earlier) / len(earlier)
+
+
+# --- the truth of rows ---
 
 
 def judge_rows(
@@ -121,29 +308,20 @@ def judge_rows(
     [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]
     """
     for number, row in enumerate(rows, 1):
-        gold, answer, question = _gold(row, number), row.get("answer"), row.get("question")
-        if answer is None or not gold or not (overwrite or row.get("correct") is None):
-            yield dict(row)
-            continue
-        if not isinstance(answer, str):
-            raise UsageError(f"{_row_name(row, number)}: the answer is not a text but {type(answer).__name__}.")
-        if isinstance(question, str) and isinstance(matcher, QuestionMatcher):
-            yield {**row, "correct": matcher.matches_question(question, answer, gold)}
+        answer, gold, question = row.get("answer"), row.get("gold"), row.get("question")
+        listed = [] if gold is None else gold if isinstance(gold, list | tuple) else [gold]
+        wrong = None
+        if not all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in listed):
+            wrong = 'gold must be a list of texts. Write it as ["…"].'
+        judged = answer is not None and len(listed) > 0 and (overwrite or row.get("correct") is None)
+        if judged and not isinstance(answer, str):
+            wrong = f"the answer is not a text but {type(answer).__name__}."
+        if wrong is not None:
+            name = "" if row.get("episode_id") is None else f" ({quote(str(row['episode_id']))})"
+            raise UsageError(f"row {number}{name}: {wrong}")
+        if judged:
+            golds = tuple([str(text) for text in listed])  # data sets have 42 as well as "42"
+            asked_text = question if isinstance(question, str) else ""
+            yield {**row, "correct": matcher.matches_question(asked_text, str(answer), golds)}
         else:
-            yield {**row, "correct": matcher.matches(answer, gold)}
-
-
-def _gold(row: Mapping[str, Any], number: int) -> tuple[str, ...]:
-    """Return a row's accepted answers. A number is taken as written: data sets have 42 as well as "42"."""
-    gold = row.get("gold")
-    if gold is None:
-        return ()
-    listed = gold if isinstance(gold, list | tuple) else [gold]
-    if all(isinstance(text, str | int | float) and not isinstance(text, bool) for text in listed):
-        return tuple([str(text) for text in listed])
-    raise UsageError(f'{_row_name(row, number)}: gold must be a list of texts. Write it as ["…"].')
-
-
-def _row_name(row: Mapping[str, Any], number: int) -> str:
-    name = row.get("episode_id")
-    return f"row {number}" if name is None else f"row {number} ({quote(str(name))})"
+            yield dict(row)

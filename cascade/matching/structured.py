@@ -2,72 +2,50 @@
 
 from __future__ import annotations
 
-import json
 import re
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 from pydantic import validate_call
 
 from cascade.chat import ChatRequest, function_of
-from cascade.matching.base import KeyedComparator, accepted
-from cascade.matching.requests import normalize_answer
-
-NOT_JSON = object()
-"""The result of `read_json` for a text that is not JSON."""
-_decode = json.JSONDecoder().decode
-
-
-def read_json(text: str) -> Any:
-    """Return the value of a JSON text, in a code fence or not; `NOT_JSON` for any other."""
-    bare = text.strip()
-    if bare.startswith("```") and bare.endswith("```") and "\n" in bare:
-        bare = bare[bare.index("\n") :].removesuffix("```").strip()
-    try:
-        return _decode(bare)
-    except (ValueError, RecursionError):
-        return NOT_JSON
-
+from cascade.matching.registry import KeyedMatcher, accepted
+from cascade.matching.text import NOT_JSON, normalize_answer, read_json
 
 spelled = repr
 """Spells a value in one form: 1 is neither "1" nor true, and the names of an object are sorted. Quicker than JSON."""
 
 
-class JsonForm(NamedTuple):
-    """How JSON values are converted to one form.
+def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = frozenset(), ordered: bool = True) -> Any:
+    """Return a JSON value in one form: whole numbers as such, defaults of the schema filled in, sets sorted.
 
-    `ignored` are names of fields that do not count; `ordered`: the order of lists matters, unless a schema says that it
-    does not.
+    Args:
+        value: the value.
+        schema: its JSON schema, if it has one; parts under `anyOf`, `oneOf` or a `$ref` are not used.
+        ignored: names of fields that do not count, at any depth.
+        ordered: whether the order of lists matters, unless the schema says that it does not.
+
+    >>> canonical({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
+    {'a': 1, 'unit': 'C'}
     """
-
-    ignored: frozenset[str] = frozenset()
-    ordered: bool = True
-
-    def of(self, value: Any, schema: Any = None) -> Any:
-        """Return a value in this form: whole numbers as such, defaults of the schema filled in, sets sorted.
-
-        >>> JsonForm().of({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
-        {'a': 1, 'unit': 'C'}
-        """
-        rules = schema if isinstance(schema, dict) else {}
-        if isinstance(value, dict):
-            properties = rules.get("properties")
-            inside = properties if isinstance(properties, dict) else {}
-            defaults = {
-                name: rule["default"]
-                for name, rule in inside.items()
-                if isinstance(rule, Mapping) and "default" in rule
-            }
-            filled = defaults | value
-            return {name: self.of(filled[name], inside.get(name)) for name in sorted(filled.keys() - self.ignored)}
-        if isinstance(value, list):
-            items = [self.of(item, rules.get("items")) for item in value]
-            return items if self.ordered and rules.get("uniqueItems") is not True else sorted(items, key=spelled)
-        return int(value) if isinstance(value, float) and value.is_integer() else value
+    rules = schema if isinstance(schema, dict) else {}
+    if isinstance(value, dict):
+        properties = rules.get("properties")
+        inside = properties if isinstance(properties, dict) else {}
+        defaults = {
+            name: rule["default"] for name, rule in inside.items() if isinstance(rule, dict) and "default" in rule
+        }
+        fields = defaults | value
+        names = sorted(fields.keys() - ignored)
+        return {name: canonical(fields[name], inside.get(name), ignored=ignored, ordered=ordered) for name in names}
+    if isinstance(value, list):
+        entries = [canonical(entry, rules.get("items"), ignored=ignored, ordered=ordered) for entry in value]
+        return entries if ordered and rules.get("uniqueItems") is not True else sorted(entries, key=spelled)
+    return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
-class JsonMatcher(KeyedComparator):
+class JsonMatcher(KeyedMatcher):
     """An answer is right if it is the same JSON value: 5.0 is 5; blanks and the order of keys do not matter.
 
     Text is compared unchanged. If the request has a JSON schema, a missing property has its default, and the order of a
@@ -85,7 +63,7 @@ class JsonMatcher(KeyedComparator):
 
     @validate_call
     def __init__(self, ignore: str = "", lists: Literal["ordered", "unordered"] = "ordered") -> None:
-        self._form = JsonForm(frozenset(ignore.split("+")) - {""}, lists == "ordered")
+        self._ignored, self._ordered = frozenset(ignore.split("+")) - {""}, lists == "ordered"
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
@@ -94,32 +72,26 @@ class JsonMatcher(KeyedComparator):
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""
-        return self._spelled(output, request) or f"text {normalize_answer(output)}"
+        schema = None if request is None else request.json_schema
+        return self._spelled(output, schema) or f"text {normalize_answer(output)}"
 
-    def _spelled(self, text: str, request: ChatRequest | None) -> str | None:
+    def _spelled(self, text: str, schema: Any) -> str | None:
         value = read_json(text)
         try:
-            schema = None if request is None else request.json_schema
-            return None if value is NOT_JSON else spelled(self._form.of(value, schema))
+            form = canonical(value, schema, ignored=self._ignored, ordered=self._ordered)
+            return None if value is NOT_JSON else spelled(form)
         except RecursionError:
             return None
 
 
 # --- tool calls ---
 
-
-class ToolCall(NamedTuple):
-    """A tool call: the tool's name, a dot in it as "_", and its arguments."""
-
-    name: str
-    arguments: Mapping[str, Any]
-
-
-_FORM, _JSON = JsonForm(), JsonMatcher()
+Call = tuple[str, Mapping[str, Any]]
+"""A tool call: the tool's name, a dot in it as "_", and its arguments."""
 _MAX_CALLS = 64
 
 
-class ToolCallsMatcher(KeyedComparator):
+class ToolCallsMatcher(KeyedMatcher):
     """An answer is right if it calls the same tools with the same arguments, compared as JSON.
 
     An accepted answer is a JSON list of calls, `[{"name": …, "arguments": {…}}]` (an empty list: no tool should be
@@ -162,27 +134,30 @@ class ToolCallsMatcher(KeyedComparator):
         if spelling:
             return f"[{','.join(spelling)}]"
         if request is not None and request.wants_json:
-            return _JSON.key(output, request)
+            return JsonMatcher().key(output, request)
         return "[]" if spelling is not None and not self._words else f"text {normalize_answer(output)}"
 
-    def _agrees(self, calls: list[ToolCall] | None, gold: Any) -> bool | None:
+    def _agrees(self, calls: list[Call] | None, gold: Any) -> bool | None:
         if isinstance(gold, dict):
-            values = [(_name(name), choices) for name, choices in gold.items() if isinstance(choices, dict)]
-            return calls is not None and len(calls) == len(values) <= _MAX_CALLS and self._assigned(calls, values)
-        wanted = _calls(gold) if isinstance(gold, list) else None
-        return None if wanted is None else self._spelled(calls or [], {}) == self._spelled(wanted, {})
+            wanted = [(_name(name), choices) for name, choices in gold.items() if isinstance(choices, dict)]
+            return calls is not None and len(calls) == len(wanted) <= _MAX_CALLS and self._assigned(calls, wanted)
+        listed = _calls(gold) if isinstance(gold, list) else None
+        return None if listed is None else self._spelled(calls or [], {}) == self._spelled(listed, {})
 
-    def _spelled(self, calls: Sequence[ToolCall], schemas: Mapping[str, Any]) -> list[str]:
-        spellings = [spelled((name, _FORM.of(arguments, schemas.get(name)))) for name, arguments in calls]
+    def _spelled(self, calls: Sequence[Call], schemas: Mapping[str, Any]) -> list[str]:
+        spellings = [spelled((name, canonical(arguments, schemas.get(name)))) for name, arguments in calls]
         return sorted(spellings) if self._any_order else spellings
 
-    def _assigned(self, calls: Sequence[ToolCall], values: Sequence[tuple[str, Mapping[str, Any]]]) -> bool:
+    def _assigned(self, calls: Sequence[Call], wanted: Sequence[Call]) -> bool:
         """Whether calls and accepted calls can be matched one to one; a message has few calls."""
-        return not calls or any(
-            calls[0].name in {name, _NUMBERED.sub("", name)}
-            and _fit(calls[0].arguments, choices)
-            and self._assigned(calls[1:], [*values[:index], *values[index + 1 :]])
-            for index, (name, choices) in enumerate(values if self._any_order else values[:1])
+        if not calls:
+            return True
+        (name, arguments), *others = calls
+        return any(
+            name in {choice, _NUMBERED.sub("", choice)}
+            and _fit(arguments, values)
+            and self._assigned(others, [*wanted[:index], *wanted[index + 1 :]])
+            for index, (choice, values) in enumerate(wanted if self._any_order else wanted[:1])
         )
 
 
@@ -193,19 +168,19 @@ def _schemas(request: ChatRequest) -> Mapping[str, Any]:
     return {_name(str(function.get("name"))): function.get("parameters") for function in functions}
 
 
-def read_calls(text: str) -> list[ToolCall] | None:
+def read_calls(text: str) -> list[Call] | None:
     """Return the calls of an answer, empty for an answer in words; None if a call cannot be read."""
     value = read_json(text)
     return _calls(value if isinstance(value, list) else [value]) if isinstance(value, list | dict) else []
 
 
-def _calls(values: list[Any]) -> list[ToolCall] | None:
-    calls = []
+def _calls(values: list[Any]) -> list[Call] | None:
+    calls: list[Call] = []
     for value in values:
         name, arguments = (value.get("name"), value.get("arguments", {})) if isinstance(value, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(arguments, dict):
             return None
-        calls.append(ToolCall(_name(name), arguments))
+        calls.append((_name(name), arguments))
     return calls
 
 
@@ -215,6 +190,7 @@ def _name(name: str) -> str:
 
 _NUMBERED = re.compile(r"[ _]\d+$")
 """The leaderboard's suffix of the name of a tool that should be called several times."""
+_NO_LETTERS = str.maketrans(dict.fromkeys(" ,./-_*^", ""))
 
 
 def _fit(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
@@ -226,9 +202,6 @@ def _fit(arguments: Mapping[str, Any], values: Mapping[str, Any]) -> bool:
     )
 
 
-_NO_LETTERS = str.maketrans(dict.fromkeys(" ,./-_*^", ""))
-
-
 def _alike(value: Any, choice: Any) -> bool:
     """Whether two values are the same: texts by their letters and digits only, as in the leaderboard."""
     if isinstance(value, str) and isinstance(choice, str):
@@ -236,4 +209,4 @@ def _alike(value: Any, choice: Any) -> bool:
     if isinstance(value, list) and isinstance(choice, list):
         return len(value) == len(choice) and all(map(_alike, value, choice))
     nested = isinstance(value, dict) and isinstance(choice, dict) and _fit(value, choice)
-    return nested or spelled(_FORM.of(value)) == spelled(_FORM.of(choice))
+    return nested or spelled(canonical(value)) == spelled(canonical(choice))

@@ -13,7 +13,8 @@ from dataclasses import dataclass, field, replace
 from typing import Literal, TypeAlias
 
 from cascade.errors import ProviderError, UsageError
-from cascade.matching.requests import agreement, normalize_answer
+from cascade.matching import agreement
+from cascade.matching.text import normalize_answer
 from cascade.plans import form
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
 from cascade.plans.judge import PLAINLY, VerdictSettings, decided_fields, read_action, read_exit

@@ -12,7 +12,7 @@ import re
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from cascade.matching.requests import normalize_answer
+from cascade.matching.text import normalize_answer
 from cascade.types import Completion, Token
 
 MIN_MASS = 0.5

@@ -19,7 +19,7 @@ import numpy as np
 from cascade.conformal.path import Point
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
-from cascade.matching.requests import answer_key
+from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
 from cascade.policies.policy import REQUEST, Policy
 from cascade.policies.simple import Alone, Prompted, Uala

@@ -18,7 +18,7 @@ from cascade.episodes.reading import Relabelled, Rows, labelled_by_reference, sa
 from cascade.errors import UsageError
 from cascade.identity import identity
 from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
-from cascade.matching import Comparator, get_comparator
+from cascade.matching import Matcher, get_matcher
 
 Place: TypeAlias = tuple[str, str]
 """A data set and an episode of it."""
@@ -140,7 +140,7 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
     if not labelled.truths:
         raise UsageError("The log has no rows with texts: there is nothing to show.")
     chosen = next(iter(labelled.truths.values())).comparator
-    comparing, episodes = get_comparator(chosen), dict[Place, _Outputs]()
+    comparing, episodes = get_matcher(chosen), dict[Place, _Outputs]()
     for row in labelled.rows(Dropped() if dropped is None else dropped):
         if row["answer"] is not None and row["correct"] is not None:
             _check_text(row)
@@ -157,7 +157,7 @@ class _Outputs:
     reference: Output | None = None
     groups: list[list[Output]] = field(default_factory=list)
 
-    def add(self, row: Row, comparing: Comparator) -> None:
+    def add(self, row: Row, comparing: Matcher) -> None:
         """Add the output of a row."""
         output = Output(row["answer"], row["text"] if replay_of(row).get(CHAT) else None)
         reference = row["gold"][0] if row["gold"] else None

@@ -28,7 +28,7 @@ from cascade.conformal.draws import is_drawn
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, StoreError
 from cascade.identity import identity
-from cascade.matching import default_for, get_comparator
+from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, harmless, signs_of
 from cascade.modes.store import ModeStore, now_iso
@@ -348,7 +348,7 @@ class Modes:
             return None if output is None else True, None
         name = default_for(asked.chat).name if certificate is None else certificate.comparator
         pair = PairId(identity(asked.text, asked.context), digest_of(served.text), digest_of(output))
-        return not same(get_comparator(name), served.text, output, asked.chat), pair.name
+        return not same(get_matcher(name), served.text, output, asked.chat), pair.name
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""

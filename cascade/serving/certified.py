@@ -183,13 +183,13 @@ class CertifiedPolicy:
     def _compare(self, answer: Answer, certificate: Certificate) -> None:
         """Count an audit by the reference's output."""
         from cascade.episodes.reading import same
-        from cascade.matching import default_for, get_comparator
+        from cascade.matching import default_for, get_matcher
 
         last = self._last(answer)
         if last is None or (failed := failures(last)):
             self._monitors.missing("the reference was not asked" if last is None else failed[0])
             return
-        comparator = get_comparator(certificate.comparator or default_for(None).name)
+        comparator = get_matcher(certificate.comparator or default_for(None).name)
         outputs, chat = [candidate.text for candidate in last.candidates], answer.question.chat
         self._recorded(answer, lambda text: same(comparator, text, outputs[0], chat) if outputs else None, None)
 

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 from pydantic import Field
 
-from cascade.matching.requests import agreement
+from cascade.matching import agreement
 from cascade.plans.base import ModelUse, Strategy, Walk
 from cascade.plans.config import StrategyConfig
 from cascade.plans.form import ask, read

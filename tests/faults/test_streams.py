@@ -9,7 +9,7 @@ import pytest
 from steps import superlinear
 
 from cascade.errors import BadResponseError, StreamInterruptedError
-from cascade.matching.requests import normalize_answer
+from cascade.matching.text import normalize_answer
 from cascade.types import Answer, TextDelta
 
 from .bench import PROVIDERS, SMALL_COST, Bench, needs_litellm

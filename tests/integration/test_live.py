@@ -24,7 +24,7 @@ from cascade.errors import ConfigError, NotCertifiedError
 from cascade.fitting.certificates import policy_directory as written
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
-from cascade.matching.requests import answer_key
+from cascade.matching import answer_key
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation

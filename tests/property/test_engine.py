@@ -22,7 +22,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
 )
-from cascade.matching.requests import normalize_answer
+from cascade.matching.text import normalize_answer
 from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.guard import Guard

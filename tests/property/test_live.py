@@ -12,7 +12,7 @@ import pytest
 from cascade.conformal.path import Point, Scores, Walks, reaches, surest
 from cascade.engine import drive, run
 from cascade.errors import UsageError
-from cascade.matching.requests import answer_key
+from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Strategy, Walk, following
 from cascade.policies.base import Observation, Selection

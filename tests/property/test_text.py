@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from steps import superlinear
 
-from cascade.matching.requests import normalize_answer
+from cascade.matching.text import normalize_answer
 from cascade.plans.reply import is_answer, split_reply
 from cascade.plans.verdict import read_text
 from cascade.text import data_block, defuse

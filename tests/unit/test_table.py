@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.matching.requests import agreement
+from cascade.matching import agreement
 from cascade.policies.base import Observation
 from cascade.policies.live import row_of
 from cascade.policies.simple import Threshold

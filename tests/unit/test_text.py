@@ -7,7 +7,7 @@ import json
 import pytest
 from cases import each
 
-from cascade.matching.requests import normalize_answer
+from cascade.matching.text import normalize_answer
 from cascade.text import data_block, defuse
 
 

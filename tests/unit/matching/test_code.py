@@ -11,7 +11,7 @@ import pytest
 from patience import lives, until
 
 from cascade.errors import UsageError
-from cascade.matching import get_comparator, get_matcher
+from cascade.matching import get_matcher
 
 DOUBLE = "def double(x):\n    return 2 * x"
 
@@ -63,7 +63,7 @@ def test_the_tests_see_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
-    comparator = get_comparator("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
+    comparator = get_matcher("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
     shifted, wrong = "def double(n): return n << 1", "def double(n): return n ** 2"
     assert comparator.same(DOUBLE, shifted) is True
     assert comparator.same(DOUBLE, wrong) is False
@@ -72,7 +72,7 @@ def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> No
 
 def test_without_tests_or_with_a_command_that_is_none_it_says_so() -> None:
     with pytest.raises(UsageError, match="your tests"):
-        get_comparator("code").same("x = 1", "x = 2")
+        get_matcher("code").same("x = 1", "x = 2")
     with pytest.raises(UsageError, match="cannot be run"):
-        get_comparator("code", command="/nowhere/at/all {file}").same("x = 1", "x = 2")
+        get_matcher("code", command="/nowhere/at/all {file}").same("x = 1", "x = 2")
     assert get_matcher("code").matches("x = 1", []) is None

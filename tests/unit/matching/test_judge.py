@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 from cases import each
 
-from cascade.matching import QuestionMatcher, get_matcher, judge_rows
+from cascade.chat import ChatRequest
+from cascade.matching import get_matcher, judge_rows
 from cascade.matching.judge import JudgeMatcher, messages_for, read_verdict
 from cascade.types import Message
 
@@ -27,17 +28,23 @@ class Judge:
 
 
 @each(
-    "said, verdict",
+    "reply, verdict",
     [
-        *((said, True) for said in ("Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes")),
-        *((said, False) for said in ("No", "no.", "*No*", "No, it is another river.", "Verdict: No")),
-        *((said, None) for said in ("", " ", "maybe", "Yes and no", "No... yes", "I think yes", "The answer is right")),
-        *((said, None) for said in ("yesterday", "Nobody knows", "{}", "\x00", "correct", "1", "YesYesYes")),
+        *(
+            (reply, True)
+            for reply in ("Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes")
+        ),
+        *((reply, False) for reply in ("No", "no.", "*No*", "No, it is another river.", "Verdict: No")),
+        *(
+            (reply, None)
+            for reply in ("", " ", "maybe", "Yes and no", "No... yes", "I think yes", "The answer is right")
+        ),
+        *((reply, None) for reply in ("yesterday", "Nobody knows", "{}", "\x00", "correct", "1", "YesYesYes")),
         ("?" * 100_000, None),
     ],
 )
-def test_what_is_no_clear_yes_or_no_is_unknown_and_never_right(said: str, verdict: bool | None) -> None:
-    assert read_verdict(said) is verdict
+def test_what_is_no_clear_yes_or_no_is_unknown_and_never_right(reply: str, verdict: bool | None) -> None:
+    assert read_verdict(reply) is verdict
 
 
 def test_a_judge_is_asked_with_question_references_and_answer() -> None:
@@ -112,7 +119,7 @@ def test_a_long_answer_that_starts_like_a_reference_is_judged() -> None:
 
 
 def test_a_huge_answer_is_sent_whole() -> None:
-    """0.5.0 left out the middle of a text above 24,000 characters, and said nothing."""
+    """0.5.0 left out the middle of a text above 24,000 characters, and reply nothing."""
     judge = Judge("No")
     JudgeMatcher(judge).matches("y" * 1_000_000, ["Danube"])
     assert "y" * 1_000_000 in judge.asked[0][1].content
@@ -129,7 +136,44 @@ def test_a_failing_judge_is_no_verdict() -> None:
 def test_rows_are_judged_with_their_question() -> None:
     judge = Judge()
     matcher = get_matcher("judge", ask=judge)
-    assert isinstance(matcher, QuestionMatcher)
     rows = [{"question": "Which river?", "answer": "Donau", "gold": ["Danube"], "correct": None}]
     assert [row["correct"] for row in judge_rows(rows, matcher)] == [True]
     assert '"question": "Which river?"' in judge.asked[0][1].content
+
+
+# --- two outputs: a verdict in both orders ---
+
+REQUEST = ChatRequest([{"role": "user", "content": "Say hello."}])
+
+
+@pytest.mark.parametrize(
+    ("replies", "same"),
+    [
+        (("Equal", "Equal."), True),
+        (("First", "Second"), False),
+        (("Second.", "**First**, it is politer"), False),
+        (("First", "First"), None),
+        (("Equal", "First"), None),
+        (("First", "Equal"), None),
+        (("neither", "Equal"), None),
+        (("Equal or first", "Equal"), None),
+        (("", ""), None),
+    ],
+)
+def test_both_orders_have_to_say_the_same(replies: tuple[str, str], same: bool | None) -> None:
+    asked: list[str] = []
+
+    def ask(messages: Sequence[Message]) -> str:
+        asked.append(messages[-1].content)
+        return replies[len(asked) - 1]
+
+    matcher = get_matcher("judge", ask=ask)
+    assert matcher.same("Hello", "Good day", REQUEST) is same
+    assert len(asked) == 2
+    assert asked[0].index("Hello") < asked[0].index("Good day")
+    assert asked[1].index("Good day") < asked[1].index("Hello")
+
+
+def test_equal_texts_are_not_paid_for() -> None:
+    matcher = get_matcher("judge", ask=lambda _: pytest.fail("asked"))
+    assert matcher.same("Hello ", "Hello", REQUEST) is True

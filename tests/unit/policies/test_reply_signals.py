@@ -6,7 +6,7 @@ import math
 
 import pytest
 
-from cascade.matching.requests import agreement
+from cascade.matching import agreement
 from cascade.policies.signals import (
     answer_tokens,
     logprob_signals,
