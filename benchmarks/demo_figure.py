@@ -23,7 +23,7 @@ from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
 from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
-from cascade.policies.simple import Alone, Uala
+from cascade.policies.policy import Alone, Uala
 from cascade.studies.study import SERVED, study
 from cascade.studies.ways import STRICTEST, Fitted, Fixed, Played, Recorded
 from cascade.table import Log

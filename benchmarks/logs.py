@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
-from cascade.policies.simple import TIE, named
+from cascade.policies.policy import TIE, named
 from cascade.studies.study import clairvoyant
 from cascade.table import Log, Reference
 

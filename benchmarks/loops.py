@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.config.schema import ModesConfig
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.modes.certify import Turns
 from cascade.modes.draws import look_level
 from cascade.modes.look import LookSettings, Observed, look_at, stops_of

@@ -36,7 +36,7 @@ from cascade.config import load
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
 from cascade.policies.directory import PolicyDirectory
-from cascade.policies.simple import Uala
+from cascade.policies.policy import Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.table import Node

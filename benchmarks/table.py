@@ -47,8 +47,7 @@ from cascade.fitting import menu
 from cascade.fitting.attempts import Attempts
 from cascade.fitting.divide import drawn, usable
 from cascade.fitting.fit import RUNGS, FitSettings
-from cascade.policies.policy import Policy
-from cascade.policies.simple import named_policy
+from cascade.policies.policy import Policy, named_policy
 from cascade.studies.study import study
 from cascade.studies.ways import Fitted, OneTest, Played, Way, play
 from cascade.table import Log

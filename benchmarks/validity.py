@@ -26,14 +26,13 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.certify import certify
+from cascade.conformal.certify import certify, path_of, points_of
 from cascade.conformal.path import UNITS, Point, Scores
 from cascade.conformal.promise import Promise
 from cascade.fitting.divide import drawn
-from cascade.fitting.fit import FitSettings, fit, path_of, points_of
+from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import run_tests, simple_members
-from cascade.policies.policy import Policy, ranked
-from cascade.policies.simple import Depth, named_policy
+from cascade.policies.policy import Depth, Policy, named_policy, ranked
 from cascade.table import Ints, Log, Node, Reference
 
 CALIBRATIONS, SIZE, DELTA = 20_000, 10_000, 0.1
@@ -175,7 +174,7 @@ def ordered(log: Log, promise: Promise, rng: np.random.Generator, *, abstain: bo
     del rng
     policy, many = Confident(), round(log.n / (1 + LEARNS))
     rows = np.arange(log.n)
-    points = points_of(policy.walks(log.take(rows[many:])), promise, abstain)
+    points = points_of(policy.walks(log.take(rows[many:])), promise, abstain=abstain)
     proven = certify(path_of(policy.walks(log.take(rows[:many])), promise, points), promise)
     return None if proven is None or proven.silent == proven.n else (policy, proven.point)
 

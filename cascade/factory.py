@@ -27,7 +27,7 @@ from cascade.providers.guard import Guard
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 
 if TYPE_CHECKING:
-    from cascade.plans.config import StrategyConfig
+    from cascade.plans.base import StrategyConfig
     from cascade.policies.directory import PolicyDirectory
     from cascade.policies.live import Live
     from cascade.table import Node
@@ -111,7 +111,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
         ConfigError: the configured strategy cannot serve it.
     """
     from cascade.policies.live import STRICTEST, Live
-    from cascade.policies.simple import Alone
+    from cascade.policies.policy import Alone
 
     live, promise = Live.of(directory, level), directory.promise
     kept = promise is not None and promise.rules.reference_keeps_it and config.strategy.has_reference

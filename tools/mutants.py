@@ -43,7 +43,7 @@ SEED, EACH, MOST_OF_FUNCTION = 7, 50, 5
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "certifier": [
-        *(f"cascade/conformal/{name}.py" for name in ("path", "certify", "order", "binomial", "monitor", "audits")),
+        *(f"cascade/conformal/{name}.py" for name in ("path", "certify", "binomial", "monitor", "audits")),
         *(f"cascade/fitting/{name}.py" for name in ("menu", "attempts", "divide")),
     ],
     "guard": ["cascade/providers/guard.py", "cascade/resilience/retry.py"],
@@ -60,8 +60,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
 _CONFORMAL, _FITTING = "tests/unit/conformal/test_", "tests/unit/fitting/test_"
 TESTS: Mapping[str, Sequence[str]] = {
     "path": [_FITTING + "order_of_purchase.py", "tests/record"],
-    "certify": [_FITTING + "fit.py"],
-    "order": ["tests/record"],
+    "certify": [_FITTING + "fit.py", "tests/record"],
     "menu": [_FITTING + "menu.py", _FITTING + "fit.py"],
     "attempts": [_FITTING + "fit.py"],
     "divide": [_FITTING + "fit.py"],

@@ -23,7 +23,7 @@ from typing import Any
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
 from cascade.config import load, modes_url
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.demo import requests as demonstration
 from cascade.demo.requests import (
     ALPHA,

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.fingerprint import MadeFor, certified_for, of_log
 from cascade.conformal.promise import Promise
-from cascade.episodes.opening import file_of
+from cascade.conformal.scope import MadeFor, certified_for, of_log
 from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
@@ -119,8 +118,7 @@ def fit(
     reads = reads_for(reading, promise.kind)
     for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
         tell(notice)
-    file = None if isinstance(options.log, Reading) else file_of(options.log)
-    result = _fitted(joined(reads), promise, settings, earlier, configured, file, tell)
+    result = _fitted(joined(reads), promise, settings, earlier, configured, reading.file, tell)
     return result if output is None else result.save(output)
 
 

@@ -174,7 +174,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         )
     for read in reading.reads if reading.unlabelled else ():
         tell(about_truth(read, unjudged=reading.unjudged))
-    return reading._replace(command=options.command)
+    return reading._replace(command=options.command, file=opening.file_of(fspath(options.log)))
 
 
 def _reviewed(options: LogOptions, kind: str | None, tell: Tell) -> Reading:

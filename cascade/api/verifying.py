@@ -9,14 +9,15 @@ from pathlib import Path
 from cascade.api.logs import Log, LogOptions, read_log, reads_for
 from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, load
-from cascade.conformal.fingerprint import of_log
+from cascade.conformal.scope import of_log
 from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import joined
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
-from cascade.reports.notices import about_data_sets
+from cascade.fitting.attempts import counted, place_of
+from cascade.reports.notices import about_data_sets, reference_of
 from cascade.reports.report import Report, Result, Tell, warn
 from cascade.serving.made_for import made_for
-from cascade.studies.proof import Check, checks, same_cascade
+from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -88,6 +89,10 @@ def verify(
     if first is not None:
         configured = None if settings is None else made_for(settings)
         results.insert(2, same_cascade(first.made_for, of_log(logged.log, logged.facts), configured))
+    if first is not None and first.unit != "conversation":  # the server's store counts the looks at these
+        results.append(same_reference(policy, None if logged.log.reference is None else reference_of(logged)))
+        ledger = None if reading.file is None else place_of(reading.file)
+        results.append(counted_as(policy, counted(ledger, policy.requests.certified)))
     return VerificationResult((*results, *([] if settings is None else [_prices(reading, settings)])))
 
 

@@ -26,7 +26,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import call_row, request_digest, rows
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
-from cascade.plans import config as strategies
+from cascade.plans import base as strategies
 from cascade.plans.base import Strategy
 from cascade.plans.presets import BaseGuideConfig
 from cascade.policies.live import Live

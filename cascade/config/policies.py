@@ -19,7 +19,7 @@ from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:
     from cascade.conformal.path import Point
-    from cascade.plans.config import StrategyConfig
+    from cascade.plans.base import StrategyConfig
     from cascade.policies.policy import Policy
     from cascade.table import Node
 
@@ -51,7 +51,7 @@ class FixedConfig(PolicyConfig):
         """Return a policy that reads nothing."""
         from cascade.conformal.path import Point
         from cascade.policies.live import layout_of
-        from cascade.policies.simple import Depth
+        from cascade.policies.policy import Depth
 
         bought = sum(len(step.nodes) for step in layout_of(tuple(plan))[: self.depth])
         return Depth(serves=self.serves), Point(0.5 - bought)
@@ -72,7 +72,7 @@ class RandomConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return a policy that draws."""
         from cascade.conformal.path import Point
-        from cascade.policies.simple import Random
+        from cascade.policies.policy import Random
 
         return Random(self.seed), Point(1.0 - self.probability)
 
@@ -94,8 +94,7 @@ class ThresholdConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return UALA, or a threshold on one signal."""
         from cascade.conformal.path import Point
-        from cascade.policies.policy import on_grid
-        from cascade.policies.simple import Threshold, Uala
+        from cascade.policies.policy import Threshold, Uala, on_grid
 
         if self.when in ("uncertain", "p_yes"):
             return Uala(accepts_no=self.when == "uncertain"), Point(on_grid(self.threshold))
@@ -120,7 +119,7 @@ class PromptedConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that does what a model says."""
         from cascade.conformal.path import Point
-        from cascade.policies.simple import Prompted
+        from cascade.policies.policy import Prompted
 
         return Prompted(), Point(0.0)
 

@@ -13,9 +13,8 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from cascade.checks import checked_base, did_you_mean, share_problems, shown_name
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
-from cascade.plans import config as strategies
-from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS
-from cascade.plans.config import StrategyConfig
+from cascade.plans import base as strategies
+from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS, StrategyConfig
 from cascade.providers.fields import is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section

@@ -1,8 +1,9 @@
-"""Collect evidence from audited misses that a promise no longer holds; it may be read after each audit.
+"""Audits: which requests are drawn, and the evidence of their misses that a promise no longer holds.
 
-The evidence is an e-process: a number whose expectation is at most 1 while the miss rate is at most a bound, at any
-stopping time. The probability that it ever exceeds 1/level is at most level (Ville's inequality). It bets that the rate
-of misses rises above the bound: it is a mean over a few raised rates and over the number of audits before the rise.
+The evidence is an e-process, which may be read after each audit: a number whose expectation is at most 1 while the miss
+rate is at most a bound, at any stopping time. The probability that it ever exceeds 1/level is at most level (Ville's
+inequality). It bets that the rate of misses rises above the bound: it is a mean over a few raised rates and over the
+number of audits before the rise.
 
 The bound is the promised risk, if the promise has a confidence. A promise on average over calibrations says nothing of
 one calibration, whose miss rate follows a Beta(k, n + 1 − k) law, or is lower if critical values are tied: the bound is
@@ -14,6 +15,7 @@ E-detectors (2023).
 
 from __future__ import annotations
 
+import hmac
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -167,3 +169,32 @@ def _log_mean(logs: tuple[float, ...], log_rest: float) -> float:
     """Return the logarithm of the mean over the raised rates, plus the rest."""
     top = max(*logs, log_rest)
     return top + math.log(sum(math.exp(value - top) for value in logs) / len(logs) + math.exp(log_rest - top))
+
+
+# --- draws by a keyed hash of names: of requests to audit, to observe and to judge ---
+# A draw depends on the key and on names, never on a content or an outcome. So what is drawn is like the rest; nobody
+# without the key can predict it, and processes that share the key agree. Let a loss L be 0 or 1, and let a request be
+# drawn with probability q: the drawn losses of independent requests are then independent with the rate q·E[L]. So "the
+# risk is above r" is "the rate of drawn losses is above q·r" (`Promise.tested_risk`).
+
+_BETWEEN = b"\x1f"
+
+
+def uniform(key: bytes | str, *names: str) -> float:
+    """Return a pseudorandom number in [0, 1) that only the key and the names decide.
+
+    Numbers of different keys, or of different names, are independent.
+    """
+    secret, *message = (name if isinstance(name, bytes) else name.encode("utf-8", "replace") for name in (key, *names))
+    return int.from_bytes(hmac.digest(secret, _BETWEEN.join(message), "sha256")[:8]) / 2**64
+
+
+def is_drawn(key: bytes | str, rate: float, *names: str) -> bool:
+    """Return whether names are drawn, with a probability of `rate` (0..1) over keys.
+
+    What is drawn at one rate is also drawn at every higher rate.
+
+    >>> is_drawn(b"key", 1.0, "request 1"), is_drawn(b"key", 0.0, "request 1"), is_drawn("key", 1e-12, "request 1")
+    (True, False, False)
+    """
+    return uniform(key, *names) < rate

@@ -8,7 +8,7 @@ from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, TypeAlias
 
-from cascade.conformal.scope import PLAIN, UNSAID, Kind, kind_of
+from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
 from cascade.logs.schema import chat_of, replay_of
@@ -64,7 +64,7 @@ class Episode:
     request: str | None = None
     spelled: str | None = None
     features: Mapping[str, float] = field(default_factory=dict)
-    kind: Kind | None = None
+    kind: RequestKind | None = None
     told: bool = False
     failed: bool = False
     refused: frozenset[int] = frozenset()
@@ -163,7 +163,7 @@ _ABOUT = frozenset({ACT, "judge", "verify"})
 """The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
 
 
-def kind_asked(row: Row) -> Kind | None:
+def kind_asked(row: Row) -> RequestKind | None:
     """Return the kind of the request that a row answers; None if the log has no texts, or the row answers none.
 
     A row that cascade did not log, as an importer makes one of a bare question, does not say what the model saw.

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
 from cascade.chat import ChatRequest
@@ -42,6 +43,7 @@ class Reading(NamedTuple):
         unlabelled: the log does not say which answers are right, so the reference's output does, unasked.
         unjudged: such a log has accepted answers, but no matcher was named to judge by them.
         command: its name and the options that choose and judge its rows, as a command line has them.
+        file: the file that it was read from; None: a store, or a shipped log.
     """
 
     reads: tuple[Read, ...]
@@ -50,6 +52,7 @@ class Reading(NamedTuple):
     unlabelled: bool = False
     unjudged: bool = False
     command: str = "LOG"
+    file: Path | None = None
 
     def compared(self, comparator: str | None = None) -> Reading:
         """Return the same log with the reference's output as the truth, by default under the log's own comparator.
@@ -61,7 +64,7 @@ class Reading(NamedTuple):
         truths = [read.facts.truth for read in self.reads]
         if all(truth is not None and chosen in {None, truth.comparator} for truth in truths):
             return self
-        return _compared(self.rows, chosen, Dropped())._replace(command=self.command)
+        return _compared(self.rows, chosen, Dropped())._replace(command=self.command, file=self.file)
 
 
 def read(

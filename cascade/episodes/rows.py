@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeVar
 import numpy as np
 
 from cascade import table
-from cascade.conformal.scope import LENGTHS, Kind
+from cascade.conformal.scope import LENGTHS, RequestKind
 from cascade.episodes.episode import (
     DOUBLED,
     Caller,
@@ -78,7 +78,7 @@ class Facts:
     callers: tuple[Caller | None, ...]
     parents: Parents | None
     echoes: Names
-    kinds: Mapping[str, Kind | None]
+    kinds: Mapping[str, RequestKind | None]
     spelled: Names
     reference: str | None = None
     truth: Truth | None = None

@@ -18,7 +18,7 @@ from cascade.conformal.certify import Certified
 from cascade.conformal.path import Point
 from cascade.fitting.fit import Fit, promises
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
-from cascade.policies.simple import Alone
+from cascade.policies.policy import Alone
 from cascade.table import Log, Node
 
 ASSUMPTIONS = (
@@ -26,6 +26,11 @@ ASSUMPTIONS = (
     "Requests in service are like those that prove it; those of a group are one draw.",
     "The models, prompts, prices and settings are those that it was made for.",
 )
+_COUNTED = (
+    "It is fit {} of these requests, as counted in the folder of their log; fits elsewhere, or before the count was "
+    "deleted, are not counted."
+)
+_UNCOUNTED = "It is the first fit of these requests: earlier ones were not counted."
 
 
 def policy_directory(
@@ -54,7 +59,9 @@ def policy_directory(
     days = done.settings.expires_days
     expires = None if days is None else (today + timedelta(days)).isoformat()
     grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
-    shared = {"attempts": done.attempt.number, "expires": expires, "assumptions": ASSUMPTIONS, **about}
+    number = done.attempt.number
+    counted = _UNCOUNTED if number is None else _COUNTED.format(number)
+    shared = {"attempts": number, "expires": expires, "assumptions": (*ASSUMPTIONS, counted), **about}
     shared["unit"] = "group" if grouped else "request"
     levels = promises(done.promise, done.settings)
     certificates = []

@@ -2,7 +2,7 @@
 
 Where a walk to the end keeps the promise, a menu of tests shares the level, and all requests certify what learns
 nothing (`menu`). Otherwise one policy, named beforehand or learned, is certified: for a set of answers from the
-strictest threshold on; for a single answer along points that other requests have put in order (`conformal.order`).
+strictest threshold on; for a single answer along points that other requests have put in order (`conformal.certify`).
 
 What learns does so on whole groups that certify nothing. How often these requests certified before is counted
 (`attempts`). If nothing cheaper than the reference is proven, the reference alone is asked.
@@ -14,11 +14,9 @@ nothing is proven there, for the strictest level at which something is.
 
 from __future__ import annotations
 
-import hashlib
-import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, replace
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -28,19 +26,29 @@ from pydantic import ValidationError
 
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.certificate import problems_of
-from cascade.conformal.certify import Certified, certify, spent
-from cascade.conformal.path import UNITS, Point, Walks, along, strict_to_lenient
-from cascade.conformal.path import Path as TestedPath
-from cascade.conformal.promise import Kind, Promise
+from cascade.conformal.certificate import plain, problems_of
+from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
+from cascade.conformal.path import UNITS, Point, Walks
+from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
-from cascade.fitting.attempts import Attempts, count
+from cascade.fitting.attempts import Attempts, count, fingerprint
 from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
-from cascade.fitting.drift import Drift, drift
 from cascade.fitting.menu import Member, Tested, cheapest, cost_share, levels, menu, run_tests, simple_members
 from cascade.policies.directory import ROOMS
-from cascade.policies.policy import LEARNED, NETWORKS, Policy
-from cascade.policies.simple import COST, KNOWN, POLICIES, Alone, Depth, Threshold, named, named_policy, tie_of
+from cascade.policies.policy import (
+    COST,
+    KNOWN,
+    LEARNED,
+    NETWORKS,
+    POLICIES,
+    Alone,
+    Depth,
+    Policy,
+    Threshold,
+    named,
+    named_policy,
+    tie_of,
+)
 from cascade.table import Floats, Ints, Log
 
 AUTO, RUNGS = "auto", "rungs"
@@ -343,7 +351,7 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     ordering = policy.walks(division.learns) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
-        points = None if ordering is None else points_of(ordering, at, settings.abstain)
+        points = None if ordering is None else points_of(ordering, at, abstain=settings.abstain)
         for segment, rows in segments.items():
             certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
             if certified is not None and certified.silent < certified.n:
@@ -422,29 +430,6 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         raise UsageError(f"The policy {kind} cannot be made of {options}: {error}.") from None
 
 
-def points_of(walks: Walks, promise: Promise, abstain: bool) -> tuple[Point, ...]:
-    """Return the points to test, in order, as the walks of requests say that certify nothing.
-
-    Raises:
-        UsageError: the promise says what is lost as the threshold falls, and not where a walk ends.
-    """
-    from cascade.conformal.order import order
-
-    if type(promise.rules).jumps is not Kind.jumps:
-        raise UsageError(
-            f"{promise.kind} has its own `jumps`, which is for promises about a set: say in `at_stop` "
-            "what a walk loses that ends after each node, or set `of_set`."
-        )
-    return order(walks, promise.rules.at_stop(walks), promise.risk, abstain=abstain)
-
-
-def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> TestedPath:
-    """Return the path to test: along points, or from the strictest threshold to the most lenient."""
-    if points is None:
-        return strict_to_lenient(walks, promise.rules.jumps(walks))
-    return along(walks, promise.rules.at_stop(walks), points)
-
-
 def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
     """Return the rows that each certificate is made from, by its name."""
     if not settings.by_segment:
@@ -464,43 +449,16 @@ def _level(
     Only the same fit of the same log is the same attempt. `spends` says what its tests use of a level.
     """
     delta = promise.delta
+    named_kind = None if isinstance(settings.policy, Policy) else ROOMS.find(settings.kind)
+    kind = type(settings.policy) if isinstance(settings.policy, Policy) else named_kind
+    asked_for = {name: value for name, value in plain(settings).items() if name not in {"policy", "expires_days"}}
     attempt = count(
         file,
         log.ids,  # other seeds draw others of the same groups, which are the same evidence
-        _fingerprint(log, promise, settings),
+        fingerprint(log, promise, settings.policy, (kind, type(promise.rules)), **asked_for),
         lambda share: share if delta is None else spends(share * delta) / delta,
     )
     return attempt, None if delta is None else attempt.share * delta
-
-
-def _fingerprint(log: Log, promise: Promise, settings: FitSettings) -> str:
-    """Return a hash of everything that decides a fit: the promise, the settings and the log."""
-    policy: Any = settings.policy if isinstance(settings.policy, str | Mapping) else None
-    if isinstance(settings.policy, Policy):
-        numbers = [array.tobytes().hex() for _, array in sorted(settings.policy.tensors().items())]
-        policy = [settings.policy.kind, settings.policy.settings(), settings.policy.nodes, numbers]
-    head = [promise.kind, promise.risk, promise.confidence, promise.rate, policy]
-    head += [
-        settings.learns,
-        settings.newest,
-        settings.by_segment,
-        settings.abstain,
-        dict(settings.risks),
-        settings.seed,
-        list(log.nodes),
-        log.ids,
-    ]
-    head += [log.groups, log.segments]
-    digest = hashlib.sha256(json.dumps(head, default=str).encode())
-    columns: dict[str, Any] = {**log.signals, **{f"feature {name}": column for name, column in log.features.items()}}
-    for attribute in fields(log):
-        value = getattr(log, attribute.name)
-        columns |= {attribute.name: value} if isinstance(value, np.ndarray) else {}
-    if log.reference is not None:
-        columns |= {"reference right": log.reference.right, "reference cost": log.reference.cost_nano_usd}
-    for name, column in sorted(columns.items()):
-        digest.update(name.encode() + np.ascontiguousarray(column).tobytes())
-    return digest.hexdigest()
 
 
 def _finished(
@@ -559,3 +517,40 @@ def _trends(walked: Walks, promise: Promise) -> tuple[Drift | None, Drift | None
     first = promise.rules.at_stop(walked)[:, 0]
     doubt = np.where(np.isfinite(walked.reach[:, 1]), walked.reach[:, 1], np.nan)
     return drift(first), drift(doubt)
+
+
+NOTICE = 0.01
+"""Below this p-value a fit says that the log changes over its time."""
+_FEWEST = 20
+
+
+class Drift(NamedTuple):
+    """A trend over the rows of a log: the rank correlation with the order, −1..1, and its two-sided p-value."""
+
+    correlation: float
+    p_value: float
+
+    @property
+    def notable(self) -> bool:
+        """Whether chance alone would show such a trend less than once in a hundred logs."""
+        return self.p_value < NOTICE
+
+
+def drift(values: Floats) -> Drift | None:
+    """Return the trend of a number over rows in the order of time; None if too few are known, or none differ.
+
+    Under exchangeable rows the rank correlation (Spearman, 1904) is normal with standard deviation 1/√(n − 1), closely
+    for n ≥ 20 (Kendall & Gibbons, Rank correlation methods, 1990, 4.14).
+
+    >>> drift(np.arange(30.0)).notable, drift(np.tile([0.0, 1.0], 15)).notable, drift(np.zeros(30)) is None
+    (True, False, True)
+    """
+    recorded = values[~np.isnan(values)]
+    if recorded.size < _FEWEST or recorded.min() == recorded.max():
+        return None
+    position, counts = np.unique(recorded, return_inverse=True, return_counts=True)[1:]
+    ranks = (np.cumsum(counts) - (counts - 1) / 2)[position]
+    time = np.arange(1.0, recorded.size + 1)
+    correlation = float(np.corrcoef(ranks, time)[0, 1])
+    z = abs(correlation) * math.sqrt(recorded.size - 1)
+    return Drift(correlation, math.erfc(z / math.sqrt(2)))

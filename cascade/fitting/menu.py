@@ -22,8 +22,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.policies.policy import LEARNED, Policy
-from cascade.policies.simple import TIE, Known, Threshold, named, tie_of
+from cascade.policies.policy import LEARNED, TIE, Known, Policy, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8

@@ -1,7 +1,7 @@
 """What is drawn of conversations and turns, the roles of conversations, and the part of delta that a look may spend.
 
 While a cascade observes, whole conversations are drawn; while a policy serves, single turns. The key of the draws is a
-secret of the server (`conformal.draws`).
+secret of the server (`conformal.monitor`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
-from cascade.conformal.draws import uniform
+from cascade.conformal.monitor import uniform
 
 Role = Literal["fit", "certify", "audit"]
 

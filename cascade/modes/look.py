@@ -20,8 +20,8 @@ import numpy as np
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
+from cascade.conformal.scope import certified_for
 from cascade.episodes.reading import labelled_by_reference, reviewed
 from cascade.episodes.rows import Facts, joined, reads_of
 from cascade.errors import UsageError

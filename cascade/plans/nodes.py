@@ -15,11 +15,10 @@ from typing import Literal, TypeAlias
 from cascade.errors import ProviderError, UsageError
 from cascade.matching import agreement
 from cascade.matching.text import normalize_answer
-from cascade.plans import form
+from cascade.plans import reply
 from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
-from cascade.plans.judge import PLAINLY, VerdictSettings, decided_fields, read_action, read_exit
 from cascade.plans.prompts import Prompts, load
-from cascade.plans.verdict import NO_VERDICT, Verdict
+from cascade.plans.verdict import NO_VERDICT, PLAINLY, Verdict, VerdictSettings, decided_fields, read_action, read_exit
 from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import taken_out
@@ -281,7 +280,7 @@ class _Walk:
 
     def _answer(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
         """Ask a model for an answer; it reads its parents' results."""
-        request = form.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
+        request = reply.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
         last = not self._answers() and not self._is_followed(number)
@@ -298,9 +297,9 @@ class _Walk:
         if node.parents:
             request = request._replace(messages=(*request.messages, *self._earlier(node)))
         completion = yield request
-        self._take(number, draft, completion, form.read(completion, request, last=last))
+        self._take(number, draft, completion, reply.read(completion, request, last=last))
 
-    def _take(self, number: int, draft: _Draft, completion: Completion, reading: form.ParsedReply) -> None:
+    def _take(self, number: int, draft: _Draft, completion: Completion, reading: reply.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
         earlier = self._answers()
@@ -370,11 +369,11 @@ class _Walk:
         if first.bought and not refused and not ends:
             return
         draft.final = True
-        request = form.ask(self.question, self.plan.prompts, node.use, node.name, draft.number)
+        request = reply.ask(self.question, self.plan.prompts, node.use, node.name, draft.number)
         if self.chat is None:
             request = request._replace(purpose="direct", top_logprobs=None)
         earlier = self._answers()
-        reading = form.read((yield request), request, last=not earlier)
+        reading = reply.read((yield request), request, last=not earlier)
         draft.warnings += reading.warnings
         if refused:
             same = None if reading.candidate is None else agreement(reading.candidate.text, earlier, self.chat)

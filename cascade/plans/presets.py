@@ -1,21 +1,26 @@
-"""The plans that are built in, as lists of nodes, and their settings: a ladder, rounds, LLM-exit, a list."""
+"""The plans that are built in, as lists of nodes, and their settings: ladder, rounds, LLM-exit, list, verifier."""
 
 from __future__ import annotations
 
+import json
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Any, ClassVar, Literal, TypeAlias
+from pathlib import Path
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
 from cascade.checks import did_you_mean, shown_name
 from cascade.errors import ConfigError
-from cascade.plans.base import ModelUse
-from cascade.plans.config import StrategyConfig
-from cascade.plans.judge import OnGuideError, VerdictMode, VerdictSettings
+from cascade.plans.base import ModelUse, StrategyConfig
 from cascade.plans.nodes import JUDGING, Plan, PlanNode, reference_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
+from cascade.plans.verdict import OnGuideError, VerdictMode, VerdictSettings
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+from cascade.providers.base import Provider
+from cascade.providers.verifiers import Command, Schema, Verifier, Verify
+from cascade.registry import file_of, imported
+from cascade.safety import read_bounded
 from cascade.section import Section
 from cascade.types import GUIDE_ONLY
 
@@ -316,3 +321,134 @@ def _parent_problems(node: NodeConfig, read: Sequence[NodeConfig]) -> Iterator[s
         yield f"{node.name}: a node of purpose {node.purpose} cannot read other nodes; use purpose: answer"
     elif read and node.purpose == "answer" and not answers:
         yield f"{node.name}: an answer that reads others needs an answer among its parents; here it has {listed}"
+
+
+# --- a ladder that checks each answer but the last one's, in a step of its own, before the next model is paid ---
+# The step of a check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` if a
+# model checks. So a policy decides twice: whether to check, and whether to go on.
+
+VERIFIER = "verifier"
+"""The verifier's name in a log."""
+_MOST_SCHEMA_BYTES = 1_000_000
+
+
+class FunctionVerifier(Section):
+    """A function `module:function` of the question and the message; it returns a bool, a share in [0, 1], or None."""
+
+    kind: Literal["function"]
+    function: str = Field(pattern=r"^[\w.]+:[\w.]+$")
+
+    def verify(self) -> Verify:
+        """Import the function."""
+        try:
+            function = imported(self.function)
+        except ValueError as error:
+            raise ConfigError([f"strategy.verifier.function: {self.function} {error}"]) from None
+        if not callable(function):
+            raise ConfigError([f"strategy.verifier.function: {self.function} is not a function"])
+        return lambda question, message, _: function(question, message)
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The function's module."""
+        return {f"the verifier {self.function}": file_of(self.function)}
+
+    @property
+    def name(self) -> str:
+        """What a log calls it."""
+        return f"verifier {self.function}"
+
+
+class SchemaVerifier(Section):
+    """A JSON schema that the output must match, or the path of a file with one."""
+
+    kind: Literal["schema"]
+    json_schema: Mapping[str, Any] | str
+
+    name: ClassVar[str] = "verifier schema"
+
+    def verify(self) -> Verify:
+        """Read the schema."""
+        document: Any = self.json_schema
+        if isinstance(document, str):
+            try:
+                document = json.loads(read_bounded(Path(document), _MOST_SCHEMA_BYTES) or b"")
+            except (OSError, ValueError) as error:
+                raise ConfigError([f"strategy.verifier.json_schema: {self.json_schema}: {error}"]) from None
+        if not isinstance(document, Mapping):
+            raise ConfigError([f"strategy.verifier.json_schema: {self.json_schema} is not a JSON object"])
+        return Schema(document)
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The schema's file; a certificate names a schema without a file as a setting."""
+        path = self.json_schema
+        return {f"the schema {path}": Path(path)} if isinstance(path, str) else {}
+
+
+class CommandVerifier(Section):
+    """A command that reads the output as JSON and exits with 0 if it passes; killed after `timeout_s`."""
+
+    kind: Literal["command"]
+    command: tuple[str, ...] = Field(min_length=1)
+    timeout_s: float = Field(default=10.0, gt=0, le=3_600, allow_inf_nan=False)
+
+    def verify(self) -> Verify:
+        """Return what runs it."""
+        return Command(self.command, self.timeout_s)
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The files that the command names: a script, a list of tests; not a program found on PATH."""
+        return {f"the verifier’s {word}": Path(word) for word in self.command if Path(word).is_file()}
+
+    @property
+    def name(self) -> str:
+        """What a log calls it."""
+        return f"verifier {' '.join(self.command)}"[:200]
+
+
+class ModelVerifier(Section):
+    """A model, by its entry under `models`, that says yes or no."""
+
+    kind: Literal["model"]
+    model: str
+
+
+class VerifiedConfig(RungsConfig):
+    """A list of models, cheapest first, and the verifier of all answers but the last."""
+
+    kind: Literal["verified"]
+    verifier: Annotated[
+        FunctionVerifier | SchemaVerifier | CommandVerifier | ModelVerifier, Field(discriminator="kind")
+    ]
+
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
+
+    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
+        """Return the models in their order, each but the last with its check."""
+        verifier, nodes = self.verifier, list[PlanNode]()
+        free, judging = not isinstance(verifier, ModelVerifier), VerdictSettings("logprobs")
+        checker = uses[verifier.model] if isinstance(verifier, ModelVerifier) else ModelUse(verifier.name)
+        for name in self.models:
+            nodes.append(PlanNode(uses[name].name, uses[name]))
+            nodes.append(PlanNode(VERIFIER, checker, "check", (len(nodes),), judging=judging, free=free))
+        return nodes[:-1]
+
+    @property
+    def free_calls(self) -> tuple[str, ...]:
+        """The verifier, unless it is a model."""
+        return () if isinstance(self.verifier, ModelVerifier) else (self.verifier.name,)
+
+    def free_providers(self) -> dict[str, Provider]:
+        """Return the verifier, unless it is a model. Raises ConfigError if it cannot be imported or read."""
+        verifier = self.verifier
+        return (
+            {} if isinstance(verifier, ModelVerifier) else {verifier.name: Verifier(verifier.verify(), verifier.name)}
+        )
+
+    @property
+    def own_files(self) -> dict[str, Path | None]:
+        """The verifier's files."""
+        own = {} if isinstance(self.verifier, ModelVerifier) else self.verifier.own_files
+        return {**super().own_files, **own}

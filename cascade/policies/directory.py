@@ -31,8 +31,7 @@ from cascade.conformal.certificate import Certificate, Promised, Sha256, canonic
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, NewerFileError, UsageError, upgrade_advice
 from cascade.files import content, damaged, json_bytes, json_of, unwritten, write_whole
-from cascade.policies.policy import Policy
-from cascade.policies.simple import POLICIES
+from cascade.policies.policy import POLICIES, Policy
 from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
 

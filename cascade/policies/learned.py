@@ -29,8 +29,7 @@ from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
 from cascade.policies.features import MOST, REQUEST, TOKENS, is_feature, offered, read
-from cascade.policies.policy import LARGEST, LEARNED, Policy, ranked
-from cascade.policies.simple import TIE, named
+from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, named, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
 State: TypeAlias = tuple[int, ...]

@@ -21,8 +21,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import REQUEST, Policy
-from cascade.policies.simple import Alone, Prompted, Uala
+from cascade.policies.policy import REQUEST, Alone, Policy, Prompted, Uala
 from cascade.table import Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 

@@ -6,17 +6,18 @@ certified log did, to the last bit. Scores are rounded to a grid (`ranked`), and
 
 from __future__ import annotations
 
+import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass, replace
-from typing import Any, ClassVar
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
-from cascade.conformal.path import Scores, Walks, walks
-from cascade.table import Floats, Log
+from cascade.conformal.path import Scores, Walks, newest, surest, walks
+from cascade.table import Bools, Floats, Ints, Log
 
 REQUEST = "request"
 """Among the columns that a policy may read: what is known before any call, the id and the features of a request."""
@@ -120,3 +121,287 @@ def on_grid(threshold: float) -> float:
     0.5
     """
     return float(ranked(np.array([threshold]))[0])
+
+
+# --- policies that learn nothing: they read one number, what a model says, or nothing ---
+
+
+class Known(NamedTuple):
+    """A signal whose meaning is known: sign 1 if a high value means doubt, −1 if a low one does."""
+
+    signal: str
+    sign: float
+    name: str
+
+
+LENGTH = "length of the reply"
+"""What every log has that counts tokens: the weakest of the scores."""
+KNOWN = (
+    Known("p_yes", -1.0, "verdict"),
+    Known("reply_mean_logprob", -1.0, "log-prob"),
+    Known("self_check", -1.0, "self-check"),
+    Known("answer_min_logprob", -1.0, "answer log-prob"),
+    Known("gate", -1.0, "gate"),
+    Known("judge_share", -1.0, "judge's votes"),
+    Known("answer_share", -1.0, "share of this answer"),
+    Known("reply_tokens", 1.0, LENGTH),
+)
+"""The signals that name a score before a log is read, in the order of preference."""
+PROBABILITIES = frozenset({"p_yes", "self_check", "gate", "judge_share", "answer_share"})
+"""The signals of `KNOWN` that are probabilities; a sign of −1 makes a doubt of them."""
+TIE, COST = "reply_tokens", "cost"
+"""What breaks ties: the length of a node's reply, or its cost where no length is logged. Large means doubt, in every
+log; both are known before anything else is asked."""
+
+
+@dataclass(frozen=True, slots=True)
+class Threshold(Policy):
+    """Go on while one signal means doubt; serve the newest answer.
+
+    Attributes:
+        signal: its name.
+        sign: 1 if a high value means doubt, −1 if a low one does.
+        tie: the signal that breaks ties, or "cost": a high value means doubt. None: nothing breaks them.
+        nodes: the nodes of the plan that are bought; None: all.
+    """
+
+    kind: ClassVar[str] = "threshold"
+    signal: str
+    sign: float
+    tie: str | None = TIE
+    nodes: tuple[int, ...] | None = None
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signal, and what breaks its ties: where a server lacked it, other requests would go on."""
+        return (self.signal,) if self.tie in {None, COST, self.signal} else (self.signal, self.tie)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What it reads."""
+        return frozenset(self.reads)
+
+    def scores(self, log: Log) -> Scores:
+        """Return the signal as doubt, on the grid."""
+        unknown = np.full(log.answer.shape, np.nan)
+        values = log.signals.get(self.signal, unknown) * self.sign
+        return Scores(ranked(values, _breaking(log, self.tie)))
+
+    def surety(self, doubt: float) -> float | None:
+        """Return the probability itself, or that of a token on average where the signal is a log-prob."""
+        if self.signal.endswith("logprob"):
+            return float(np.exp(-np.maximum(doubt, 0.0)))
+        return float(np.clip(-doubt, 0.0, 1.0)) if self.signal in PROBABILITIES else None
+
+    def without_ties(self) -> Threshold:
+        """Return it with ties unbroken."""
+        return replace(self, tie=None)
+
+    def settings(self) -> dict[str, Any]:
+        """Return signal, sign and tie."""
+        return {"signal": self.signal, "sign": self.sign, "tie": self.tie}
+
+
+@dataclass(frozen=True, slots=True)
+class Depth(Policy):
+    """Read nothing: the threshold is a number of nodes.
+
+    Attributes:
+        nodes: the nodes of the plan that are bought; None: all.
+        serves: the "newest" answer, that of the step's "first" node, or the "surest" of all (`path.surest`).
+    """
+
+    kind: ClassVar[str] = "depth"
+    nodes: tuple[int, ...] | None = None
+    serves: Literal["newest", "first", "surest"] = "newest"
+    columns: ClassVar[frozenset[str]] = frozenset()
+
+    def scores(self, log: Log) -> Scores:
+        """Return a doubt that falls from node to node."""
+        doubt = np.broadcast_to(-np.arange(1.0, log.width + 1), log.answer.shape)
+        if self.serves == "newest":
+            return Scores(doubt)
+        return Scores(doubt, serve=surest(log) if self.serves == "surest" else _chosen(log, np.ones(doubt.shape))[0])
+
+    def settings(self) -> dict[str, Any]:
+        """Return what it serves, if not the newest answer."""
+        return {} if self.serves == "newest" else {"serves": self.serves}
+
+
+@dataclass(frozen=True, slots=True)
+class Random(Policy):
+    """Go on at random: of a request's nodes each draws a doubt between 0 and 1, so the threshold is a probability.
+
+    Attributes:
+        seed: the same seed, request and node draw the same.
+        nodes: the nodes of the plan that are bought; None: all.
+    """
+
+    kind: ClassVar[str] = "random"
+    seed: int = 0
+    nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset({REQUEST})
+
+    def scores(self, log: Log) -> Scores:
+        """Return hashes of seed, request and node as doubt."""
+        draws = [drawn_number(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
+        return Scores(ranked(np.array(draws).reshape(log.answer.shape)))
+
+    def settings(self) -> dict[str, Any]:
+        """Return the seed."""
+        return {"seed": self.seed}
+
+
+def drawn_number(text: str) -> float:
+    """Return a number between 0 and 1 that looks random and is the same for the same text."""
+    return int.from_bytes(hashlib.sha256(text.encode("utf-8", "replace")).digest()[:4]) / 2**32
+
+
+VERDICT = "p_yes"
+
+
+@dataclass(frozen=True, slots=True)
+class Uala(Policy):
+    """Go on while the guide's verdict is unsure; serve the base's answer after a yes, the guide's after a no.
+
+    The doubt is −ln max(p, 1 − p) with p = P(yes): 0 for a sure verdict, ln 2 for a coin flip. A step's first node is
+    the base's, its last the guide's, whose call is the verdict. Without a verdict the walk goes on.
+
+    Attributes:
+        nodes: the nodes of the plan that are bought; None: all.
+        accepts_no: whether a sure no ends the walk too. If not, the doubt is 1 − p: for guides that judge better than
+            they correct.
+
+    Reference: Han et al., Towards uncertainty-aware language agent (2024), with the verdict's own uncertainty.
+    """
+
+    kind: ClassVar[str] = "uala"
+    nodes: tuple[int, ...] | None = None
+    accepts_no: bool = True
+    columns: ClassVar[frozenset[str]] = frozenset({VERDICT})
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The verdict."""
+        return (VERDICT,)
+
+    def scores(self, log: Log) -> Scores:
+        """Return the uncertainty, and the answer that the verdict judges right."""
+        p = log.signals.get(VERDICT, np.full(log.answer.shape, np.nan))
+        with np.errstate(divide="ignore"):
+            doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
+        return Scores(ranked(doubt), serve=_chosen(log, np.where(p < 0.5, 2.0, 1.0))[0])
+
+    def settings(self) -> dict[str, Any]:
+        """Return whether a sure no ends the walk, if it does not."""
+        return {} if self.accepts_no else {"accepts_no": False}
+
+
+ACTION, EXIT = "decided_action", "says_exit"
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted(Policy):
+    """Do what a model says: LLM as policy, and LLM-exit. There is nothing to calibrate.
+
+    The signal `decided_action` says 1 to serve and keep the base's answer, 2 the guide's, 3 to go on; `says_exit` says
+    1 to stop with every answer kept, 0 to go on. If a step has neither, or lacks the answer chosen, the walk goes on;
+    after the last step the newest answer is served.
+
+    Reference: the "LLM policy" and "LLM-EXIT" baselines of the CCPO paper (2025).
+    """
+
+    kind: ClassVar[str] = "prompted"
+    nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset({ACTION, EXIT})
+
+    def scores(self, log: Log) -> Scores:
+        """Return −∞ where the model stops, +∞ elsewhere."""
+        unknown = np.full(log.answer.shape, np.nan)
+        exits, action = log.signals.get(EXIT, unknown), log.signals.get(ACTION, unknown)
+        if ACTION not in log.signals:
+            return Scores(np.where(exits == 1, -np.inf, np.inf))
+        serve, stops = _chosen(log, action)
+        keep = np.full(log.answer.shape, -np.inf)
+        ends = stops | (log.bought & (np.arange(log.width) == log.width - 1))  # not before the last step is bought
+        rows, columns = np.nonzero(ends & (serve >= 0))
+        keep[rows, serve[rows, columns]] = np.inf
+        return Scores(np.where(stops, -np.inf, np.inf), keep, serve)
+
+
+def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
+    """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
+
+    1 chooses the first node of the step, 2 the last. Without a choice the newest answer is served.
+    """
+    serve, chosen = newest(log), np.zeros(log.answer.shape, dtype=np.bool_)
+    first = np.searchsorted(log.steps, log.steps)
+    for at in np.flatnonzero(log.decides).tolist():
+        for choice, node in ((1, int(first[at])), (2, at)):
+            here = (action[:, at] == choice) & log.answers[:, node]
+            serve[here, at], chosen[here, at] = node, True
+    return serve, chosen
+
+
+def named(log: Log) -> Known | None:
+    """Return the score that is named before a log is read: the first of `KNOWN` that the log has; None if it has none.
+
+    Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
+    value means doubt. It reads which signals there are, and neither an answer nor an outcome.
+    """
+    recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+    *scores, length = KNOWN
+    foreign = [
+        Known(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
+    ]
+    return next((score for score in (*scores, *foreign, length) if score.signal in recorded), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Alone(Policy):
+    """Ask the reference alone, at once: the guide, or a ladder's last model."""
+
+    kind: ClassVar[str] = "reference"
+    nodes: tuple[int, ...] | None = None
+    columns: ClassVar[frozenset[str]] = frozenset()
+
+    def scores(self, log: Log) -> Scores:
+        """Return no doubt: nothing follows."""
+        return Scores(np.zeros(log.answer.shape))
+
+    def walks(self, log: Log) -> Walks:
+        """Return its walks over a log of the whole plan: one node."""
+        alone = log.alone()
+        return walks(alone, self.scores(alone))
+
+
+def named_policy(log: Log) -> Threshold | None:
+    """Return the threshold on the score that a log's signals name; None if it has no signal of a known meaning."""
+    score = named(log)
+    return None if score is None else Threshold(score.signal, score.sign, tie=tie_of(log))
+
+
+def tie_of(log: Log) -> str | None:
+    """Return what breaks ties in a log: the length of replies, else their cost; None if it has neither to read.
+
+    Only in a pair a cost breaks ties: a server that does not learn a cost goes on, to the last node.
+    """
+    if not np.isnan(log.signals.get(TIE, np.nan)).all():
+        return TIE
+    return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
+
+
+def _breaking(log: Log, tie: str | None) -> Floats | None:
+    if tie is None:
+        return None
+    if tie == COST:
+        priced = log.bought & (log.cost_nano_usd >= 0)
+        return np.asarray(np.where(priced, log.cost_nano_usd, np.nan), dtype=np.float64)
+    signal: Floats = log.signals.get(tie, np.full(log.answer.shape, np.nan))
+    return signal
+
+
+POLICIES: Mapping[str, type[Policy]] = {
+    policy.kind: policy for policy in (Threshold, Depth, Alone, Random, Uala, Prompted)
+}
+"""Every kind of policy that a directory may hold."""

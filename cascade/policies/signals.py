@@ -25,7 +25,7 @@ OF_ANSWERS = frozenset({"reply_tokens", *_LOGPROBS, "agrees_with_earlier"})
 OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
-"""The further signals of a message that answers a chat request (`plans.form`)."""
+"""The further signals of a message that answers a chat request (`plans.reply`)."""
 _OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
 """The signals from the log-probs of a verdict; a step that judges has no others."""
 _LONGEST = 2_000

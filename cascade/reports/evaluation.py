@@ -22,8 +22,7 @@ from cascade.errors import UsageError
 from cascade.fitting.divide import drawn, unseen, usable
 from cascade.logs.rowcheck import instant
 from cascade.policies.directory import PolicyDirectory, Requests
-from cascade.policies.policy import Policy
-from cascade.policies.simple import Alone, Depth, drawn_number
+from cascade.policies.policy import Alone, Depth, Policy, drawn_number
 from cascade.reports.report import Report, Table, promise_line
 from cascade.studies.study import LEAST_GROUPS
 from cascade.studies.ways import STRICTEST, Played, play

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from cascade.episodes.reading import Reading
 from cascade.identity import identity
 from cascade.logs.schema import GUIDE_ONLY, LAST_ONLY
-from cascade.policies.simple import LENGTH
+from cascade.policies.policy import LENGTH
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent

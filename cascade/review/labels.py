@@ -20,7 +20,7 @@ import numpy as np
 
 from cascade.conformal.binomial import upper_bound
 from cascade.conformal.certify import most_units
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.conformal.path import Jumps, Walks, strict_to_lenient
 from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.episode import Row

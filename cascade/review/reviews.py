@@ -39,7 +39,7 @@ class Terms:
     Attributes:
         ask: "preference" (which output is better), or "regret" (also whether each is right).
         matcher: the comparator of outputs.
-        rate: the share of the requests that is drawn, by a hash (`conformal.draws`).
+        rate: the share of the requests that is drawn, by a hash (`conformal.monitor`).
         key: the key of the hash.
     """
 

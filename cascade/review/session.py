@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
-from cascade.conformal.draws import is_drawn, uniform
+from cascade.conformal.monitor import is_drawn, uniform
 from cascade.review.labels import Along
 from cascade.review.pairs import Output, Pair, PairId
 from cascade.review.reviews import Better, Judgement, Side, Terms, now

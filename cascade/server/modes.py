@@ -24,7 +24,7 @@ from typing import Any, TypeVar
 from cascade.api.judging import reviews_of
 from cascade.config import beside_folder, modes_url
 from cascade.config.schema import ModesConfig
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, StoreError
 from cascade.identity import identity

@@ -28,7 +28,7 @@ from cascade.plans.base import Strategy
 from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
-from cascade.policies.simple import drawn_number
+from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
 from cascade.serving.plan import RunPlan, no_level, reference_walk

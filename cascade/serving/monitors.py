@@ -16,8 +16,7 @@ from typing import NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.draws import is_drawn
-from cascade.conformal.monitor import Monitor
+from cascade.conformal.monitor import Monitor, is_drawn
 from cascade.conformal.promise import Judge
 from cascade.forks import after_fork
 from cascade.identity import identity

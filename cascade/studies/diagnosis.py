@@ -14,7 +14,7 @@ from cascade.conformal.certify import most_units
 from cascade.conformal.path import UNITS, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
-from cascade.policies.simple import Depth, named, named_policy
+from cascade.policies.policy import Depth, named, named_policy
 from cascade.table import Bools, Floats, Log
 from cascade.types import BASE_ONLY
 

@@ -6,7 +6,7 @@ certified the policy test the promise: it is refuted if as many losses as are se
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import date
 from fractions import Fraction
 from typing import NamedTuple
@@ -15,15 +15,16 @@ import numpy as np
 
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.certify import Certified, certify
-from cascade.conformal.fingerprint import MadeFor, differences, models_said, unknown
+from cascade.conformal.certify import Certified, certify, path_of, points_of
+from cascade.conformal.scope import MadeFor, differences, models_said, unknown
+from cascade.fitting.attempts import FIRST, LATER
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
-from cascade.fitting.fit import path_of, points_of
 from cascade.policies.directory import PolicyDirectory
 from cascade.studies.ways import play
 from cascade.table import Log
 
+_ROUNDED = 1 + 1e-9
 REFUTES = 0.05
 """A promise is refuted if its p-value is at most this."""
 
@@ -91,6 +92,37 @@ def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None
     return Check("cascade", True, f"made for {models_said(certified) or 'unknown models'}{rest}")
 
 
+def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
+    """Check the number of the fit that each certificate is of, and the level that it spends of δ.
+
+    Args:
+        read: the directory.
+        shares: the part of δ that each fit of its requests may spend, by number, as counted; empty: not counted here.
+    """
+    for certificate in read.certificates.values():
+        number, whom = certificate.attempts, _whom(certificate)
+        if shares and number not in shares:
+            listed = ", ".join(map(str, sorted(shares)))
+            return Check("attempts", False, f"{whom}it says fit {number or 'unknown'}, and fits {listed} were counted")
+        most = shares.get(number or 0, FIRST if number in {None, 1} else LATER)
+        delta = certificate.promise.delta
+        if delta is not None and certificate.level is not None and certificate.level > most * delta * _ROUNDED:
+            text = f"its level is {certificate.level:.3g}, and fit {number or 1} may spend {most * delta:.3g}"
+            return Check("attempts", False, f"{whom}{text}")
+    rest = "" if shares else "; no count of it lies in the folder of this log"
+    numbers = sorted({str(certificate.attempts or "unknown") for certificate in read.certificates.values()})
+    return Check("attempts", True, f"fit {', '.join(numbers)} of these requests{rest}")
+
+
+def same_reference(read: PolicyDirectory, reference: str | None) -> Check:
+    """Check that the certificates compare with the model that a log's answers are compared with; None: with none."""
+    others = sorted({str(each.reference) for each in read.certificates.values() if each.reference != reference})
+    if others:
+        text = f"it compares with {', '.join(others)}, and in the log the reference is {reference}"
+        return Check("reference", False, text)
+    return Check("reference", True, f"answers are compared with {reference or 'labels alone'}")
+
+
 def _whom(certificate: Certificate) -> str:
     return f"{certificate.covers} {certificate.name}: " if certificate.name else ""
 
@@ -111,7 +143,7 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
         return Check("threshold", False, f"{whom}{text}")
     certified: Certified | None = None
     for abstain in (False, True):
-        points = points_of(policy.walks(chose), certificate.promise, abstain) if chose.n else None
+        points = points_of(policy.walks(chose), certificate.promise, abstain=abstain) if chose.n else None
         path = path_of(policy.walks(proving), certificate.promise, points)
         certified = certify(path, certificate.promise, certificate.level)
         same_losses = certified is not None and float(certified.losses) == certificate.losses

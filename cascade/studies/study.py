@@ -18,7 +18,7 @@ from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
-from cascade.policies.simple import Alone, Depth
+from cascade.policies.policy import Alone, Depth
 from cascade.studies.diagnosis import Diagnosis, diagnose
 from cascade.studies.student import student_quantile
 from cascade.studies.ways import Fitted, Fixed, Played, Way, hopeless, ways

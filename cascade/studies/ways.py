@@ -18,8 +18,7 @@ from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.policies.networks import Networks, NetworkSettings, train
-from cascade.policies.policy import NETWORKS, Policy
-from cascade.policies.simple import ACTION, VERDICT, Depth, Prompted, Uala, drawn_number, named_policy
+from cascade.policies.policy import ACTION, NETWORKS, VERDICT, Depth, Policy, Prompted, Uala, drawn_number, named_policy
 from cascade.table import Bools, Floats, Log, Reference
 from cascade.types import BASE_ONLY
 

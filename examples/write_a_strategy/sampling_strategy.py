@@ -8,10 +8,9 @@ from dataclasses import dataclass, replace
 from pydantic import Field
 
 from cascade.matching import agreement
-from cascade.plans.base import ModelUse, Strategy, Walk
-from cascade.plans.config import StrategyConfig
-from cascade.plans.form import ask, read
+from cascade.plans.base import ModelUse, Strategy, StrategyConfig, Walk
 from cascade.plans.prompts import Prompts
+from cascade.plans.reply import ask, read
 from cascade.policies.signals import OF_ANSWERS
 from cascade.types import Question, Step
 

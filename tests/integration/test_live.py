@@ -15,8 +15,8 @@ from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
 from cascade.config.policies import DirectoryConfig
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.fingerprint import certified_for
 from cascade.conformal.promise import Promise
+from cascade.conformal.scope import certified_for
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.episodes.rows import Read
@@ -30,8 +30,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
 from cascade.policies.live import row_of
-from cascade.policies.policy import Policy
-from cascade.policies.simple import Alone, Depth, Threshold
+from cascade.policies.policy import Alone, Depth, Policy, Threshold
 from cascade.providers.replay import Replay
 from cascade.serving.made_for import made_for
 from cascade.table import Log

@@ -17,8 +17,7 @@ from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Strategy, Walk, following
 from cascade.policies.base import Observation, Selection
 from cascade.policies.live import Live, layout_of, row_of
-from cascade.policies.policy import Policy
-from cascade.policies.simple import Alone, Depth, Threshold
+from cascade.policies.policy import Alone, Depth, Policy, Threshold
 from cascade.table import Floats, Log, Node
 from cascade.types import Answer, Candidate, Completion, Question, Request, Step, Usage
 from property.examples import EXAMPLES

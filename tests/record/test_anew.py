@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.conformal.order import order
+from cascade.conformal.certify import points_of
 from cascade.conformal.path import Point, Walks
 from record import numbers
 from record.anew import Case, cases, outcome
@@ -29,7 +29,7 @@ def recorded() -> Mapping[int, Mapping[str, Any]]:
 
 
 def _order(walks: Walks, case: Case) -> tuple[Point, ...]:
-    return order(walks, case.promise.rules.at_stop(walks), case.promise.risk, abstain=case.abstain)
+    return points_of(walks, case.promise, abstain=case.abstain)
 
 
 def compare(seed: int) -> None:

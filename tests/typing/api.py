@@ -36,7 +36,7 @@ from cascade.plans.base import Strategy
 from cascade.plans.nodes import Plan
 from cascade.policies.base import Observation, Policy, StepScores
 from cascade.policies.live import Live
-from cascade.policies.simple import Depth
+from cascade.policies.policy import Depth
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fake import FakeProvider
 from cascade.providers.litellm import LiteLLM

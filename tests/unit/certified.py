@@ -9,8 +9,7 @@ from typing import Any
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
 from cascade.policies.directory import PolicyDirectory
-from cascade.policies.policy import Policy
-from cascade.policies.simple import Threshold, Uala
+from cascade.policies.policy import Policy, Threshold, Uala
 from cascade.table import Node
 
 SHOWN = [{many: {"of": 50, "signals": {}} for many in ("1", "2")}] * 20

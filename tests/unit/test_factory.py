@@ -13,12 +13,11 @@ from cascade.config.policies import POLICIES
 from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
-from cascade.plans.base import ModelUse
-from cascade.plans.config import STRATEGIES
+from cascade.plans.base import STRATEGIES, ModelUse
 from cascade.plans.nodes import Plan
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.live import Live
-from cascade.policies.simple import Depth, Prompted, Random, Threshold, Uala
+from cascade.policies.policy import Depth, Prompted, Random, Threshold, Uala
 from unit.certified import ROUNDS as NODES
 from unit.certified import certificate, directory
 from unit.made import TWO_MODELS, base_guide, exits

@@ -24,7 +24,7 @@ from cascade.errors import (
     UsageError,
 )
 from cascade.orchestrator import Orchestrator
-from cascade.policies.simple import Depth
+from cascade.policies.policy import Depth
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models

@@ -12,9 +12,9 @@ from cascade.errors import AuthenticationError, ConfigError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.judge import VerdictSettings
 from cascade.plans.nodes import Plan
-from cascade.policies.simple import Depth, Random, Uala
+from cascade.plans.verdict import VerdictSettings
+from cascade.policies.policy import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
 from cascade.types import Request

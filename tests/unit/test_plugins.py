@@ -19,7 +19,7 @@ from cascade.errors import ConfigError
 from cascade.factory import build_policy
 from cascade.logs.questions import AskedQuestion
 from cascade.matching import get_matcher
-from cascade.plans.config import STRATEGIES
+from cascade.plans.base import STRATEGIES
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
@@ -182,7 +182,7 @@ import numpy as np
 from cascade.conformal.path import Scores
 from cascade.policies.policy import Policy
 from cascade.plans.base import Strategy
-from cascade.plans.config import StrategyConfig
+from cascade.plans.base import StrategyConfig
 from cascade.types import Candidate, Step
 
 

@@ -8,7 +8,7 @@ import pytest
 from cascade.matching import agreement
 from cascade.policies.base import Observation
 from cascade.policies.live import row_of
-from cascade.policies.simple import Threshold
+from cascade.policies.policy import Threshold
 from cascade.table import AGREEMENT, Log, Node
 from cascade.types import Candidate, Question, Step
 from unit.fitting.random_logs import random_log

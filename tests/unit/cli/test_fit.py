@@ -94,6 +94,10 @@ def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli
     assert levels[2][0] == 2
     assert 0 < levels[2][1] < 0.05
     assert place_of(log).exists()
+    Path("copy.jsonl").write_bytes(Path(log).read_bytes())
+    assert document(cli("fit", "copy.jsonl", *REGRET, "--seed", "2", "--json"))["attempt"] == 3
+    opened = cascade.fit(cascade.open_log(log), Promise("regret", 0.1, 0.9), FitSettings(seed=3))
+    assert [each.attempts for each in opened.certificates] == [4]
     assert document(cli("fit", "demo-ladder", *REGRET, "--json"))["attempt"] is None
 
 

@@ -101,7 +101,7 @@ def test_fit_lists_all_that_is_wrong(cli: Cli, log: str) -> None:
 )
 def test_what_cannot_be_fitted_is_2(cli: Cli, log: str, options: tuple[str, ...], tmp_path: Path) -> None:
     refused(cli("fit", log, *PROMISED, *options))
-    assert {one.name for one in tmp_path.iterdir()} <= {"log.jsonl", "log.jsonl.attempts.jsonl"}
+    assert {one.name for one in tmp_path.iterdir()} <= {"log.jsonl", "cascade.attempts.jsonl"}
 
 
 @pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300])

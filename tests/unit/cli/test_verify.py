@@ -60,19 +60,47 @@ def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path
     assert json.loads(cli("verify", "policy", log, "--json").out)["ok"] is False
 
 
-@pytest.mark.parametrize("forged", ["n", "unit", "order"])
-def test_what_was_forged_with_its_hashes_is_not_borne_out(cli: Cli, log: str, tmp_path: Path, forged: str) -> None:
+@pytest.mark.parametrize(
+    ("forged", "check"),
+    [
+        ({"n": 9_999}, "threshold"),
+        ({"unit": "conversation"}, "threshold"),
+        ({"reference": "another"}, "reference"),
+        ({"attempts": 7}, "attempts"),
+        ({}, "threshold"),  # the requests that put points in order
+    ],
+)
+def test_what_was_forged_with_its_hashes_is_not_borne_out(
+    cli: Cli, log: str, tmp_path: Path, forged: Mapping[str, Any], check: str
+) -> None:
     """The hashes are no signature: what the log does not prove is not called proven."""
     read = PolicyDirectory.read(tmp_path / "policy")
-    if forged == "order":
+    read = read.certified(*[replace(each, **forged) for each in read.certificates.values()])
+    if not forged:
         read = replace(read, requests=replace(read.requests, chose=("0123456789abcdef",)))
-    else:
-        changes: Mapping[str, Any] = {"n": {"n": 9_999}, "unit": {"unit": "conversation"}}[forged]
-        read = read.certified(*[replace(each, **changes) for each in read.certificates.values()])
     read.write(tmp_path / "forged")
     ran = cli("verify", "forged", log, "--json")
     assert ran.code == 3
-    assert [name for name, check in checks(ran).items() if not check["ok"]] == ["threshold"]
+    assert [name for name, result in checks(ran).items() if not result["ok"]] == [check]
+
+
+def test_a_certificate_may_spend_no_more_than_its_fit(cli: Cli, tmp_path: Path) -> None:
+    path = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
+    promised = ("--promise", "coverage", "--risk", "0.4", "--confidence", "0.9", "--policy", POLICY)
+    for seed, folder in (("0", "first"), ("1", "second")):
+        assert cli("fit", path, *promised, "--seed", seed, "-o", folder).code == 0
+    read = PolicyDirectory.read("second")
+    assert [each.attempts for each in read.certificates.values()] == [2]
+    for folder, changes, failed in (
+        ("whole", {"level": 0.1}, {"threshold", "attempts"}),
+        ("one", {"attempts": 1}, set()),  # the first might have spent as much, and more
+        ("none", {"attempts": None}, {"attempts"}),
+    ):
+        read.certified(*[replace(each, **changes) for each in read.certificates.values()]).write(folder)
+        ran = cli("verify", folder, path, "--json")
+        assert {name for name, result in checks(ran).items() if not result["ok"]} - {"threshold"} == failed - {
+            "threshold"
+        }
 
 
 @pytest.mark.parametrize("grouped", [False, True])

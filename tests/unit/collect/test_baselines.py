@@ -11,7 +11,7 @@ from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.errors import UsageError
 from cascade.logs.schema import GUIDE_ONLY
-from cascade.policies.simple import Depth, Prompted
+from cascade.policies.policy import Depth, Prompted
 from unit.made import TWO_MODELS
 
 NAMES = ("guide only", "LLM policy, base", "LLM-exit, base", "LLM policy, guide", "LLM-exit, guide")

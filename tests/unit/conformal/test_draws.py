@@ -7,7 +7,7 @@ import math
 
 import pytest
 
-from cascade.conformal.draws import is_drawn, uniform
+from cascade.conformal.monitor import is_drawn, uniform
 
 
 @pytest.mark.parametrize("rate", [0.03, 0.5, 0.9])

@@ -14,7 +14,7 @@ from cascade.errors import UsageError
 from cascade.identity import identity, question_id
 from cascade.logs.schema import FAILED, GUIDE_ONLY, TOLD, UNJUDGED, Dropped
 from cascade.policies import features
-from cascade.policies.simple import tie_of
+from cascade.policies.policy import tie_of
 from unit.plain import row
 
 Row = Mapping[str, Any]

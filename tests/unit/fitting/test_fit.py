@@ -12,18 +12,16 @@ import pytest
 from scipy.stats import spearmanr
 
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.certify import certify, most_units, spent
+from cascade.conformal.certify import certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Point, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, usable
-from cascade.fitting.drift import drift
-from cascade.fitting.fit import FitSettings, fit, path_of
+from cascade.fitting.fit import FitSettings, drift, fit
 from cascade.fitting.menu import simple_members
-from cascade.policies.policy import Policy, ranked
-from cascade.policies.simple import COST, Alone, Depth, Threshold
+from cascade.policies.policy import COST, Alone, Depth, Policy, Threshold, ranked
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
@@ -190,6 +188,16 @@ class Scaled(Policy):
 
     def scores(self, log: Log) -> Scores:
         return Scores(ranked(self.scale * (1 - log.signals["self_check"])))
+
+
+def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
+    """The same name and settings: a class that was edited, in a file or in a session."""
+    file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
+    for body in ("1 - log.signals['self_check']", "log.signals['self_check']", "log.signals['self_check']"):
+        scope = {"Scaled": Scaled, "Scores": Scores, "ranked": ranked, "__name__": "__main__"}
+        exec(f"class Edited(Scaled):\n    def scores(self, log): return Scores(ranked({body}))", scope)  # noqa: S102
+        numbers.append(fit(log, REGRET, FitSettings(policy=scope["Edited"]()), attempts=file).attempt.number)
+    assert numbers == [1, 2, 2]
 
 
 def test_a_policy_of_another_setting_is_another_attempt_and_its_settings_are_written(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ from cascade.conformal.path import UNITS, Scores, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.learned import learn
-from cascade.policies.simple import Depth, Threshold
+from cascade.policies.policy import Depth, Threshold
 from cascade.table import Floats, Ints, Log, Node
 from unit.fitting.random_logs import random_log
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.modes.draws import conversation_of, goes_on, look_level, role_of
 from cascade.modes.state import CascadeState
 

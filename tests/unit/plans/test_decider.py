@@ -11,8 +11,8 @@ from cases import each
 from cascade.errors import AuthenticationError, ConfigError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.judge import read_action
 from cascade.plans.nodes import Plan
+from cascade.plans.verdict import read_action
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
 from unit.made import RIVER, base_guide, completion, walked, yes_no

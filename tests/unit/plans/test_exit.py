@@ -13,7 +13,7 @@ from cascade.errors import AuthenticationError, BudgetExceededError
 from cascade.money import Price, usd
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
-from cascade.plans.judge import read_exit
+from cascade.plans.verdict import read_exit
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Question, Request
 from unit.made import RIVER, completion, exits, walked

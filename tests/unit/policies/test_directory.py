@@ -30,8 +30,7 @@ from cascade.policies.directory import (
     Requests,
     hashed,
 )
-from cascade.policies.policy import Policy
-from cascade.policies.simple import Alone, Depth, Threshold
+from cascade.policies.policy import Alone, Depth, Policy, Threshold
 from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
 
@@ -265,7 +264,7 @@ def test_another_format_is_refused(form: Any, error: type[Exception], name: str,
     assert type(caught.value) is error
 
 
-@pytest.mark.parametrize("kind", ["treshold", "os:system", "cascade.policies.simple:Threshold", "builtins.print", ""])
+@pytest.mark.parametrize("kind", ["treshold", "os:system", "cascade.policies.policy:Threshold", "builtins.print", ""])
 def test_a_kind_is_a_known_name_and_no_import_path(kind: str, tmp_path: Path) -> None:
     PolicyDirectory(PLAN, Depth()).write(tmp_path)
     rewritten(tmp_path / POLICY_FILE, lambda document: document.update(kind=kind), sign=True)

@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal.path import reaches, walks
-from cascade.policies.policy import Policy
-from cascade.policies.simple import POLICIES, Prompted, Random, Uala
+from cascade.policies.policy import POLICIES, Policy, Prompted, Random, Uala
 from cascade.table import Log, Node
 
 NAN, INF = math.nan, math.inf

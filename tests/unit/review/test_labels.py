@@ -10,7 +10,7 @@ import pytest
 from cases import each
 from scipy import stats
 
-from cascade.conformal.draws import is_drawn
+from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
 from cascade.episodes.rows import joined
@@ -19,7 +19,7 @@ from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.logs.schema import Dropped
-from cascade.policies.simple import Threshold
+from cascade.policies.policy import Threshold
 from cascade.review.labels import Along, judgements, shown, to_judge
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms

@@ -13,7 +13,7 @@ from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.networks import Networks, NetworkSettings
-from cascade.policies.simple import COST, Uala
+from cascade.policies.policy import COST, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, needed
