@@ -158,17 +158,17 @@ def test_a_command_reads_the_whole_request(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("verifier", "said"),
+    ("verifier", "place"),
     [
-        ({"kind": "function", "function": "cascade:nothing"}, "cannot be imported"),
-        ({"kind": "function", "function": "cascade.types:ALONE"}, "is not a function"),
-        ({"kind": "schema", "json_schema": "/nowhere.json"}, "json_schema"),
-        ({"kind": "command", "command": []}, "command"),
+        ({"kind": "function", "function": "cascade:nothing"}, "verifier.function"),
+        ({"kind": "function", "function": "cascade.types:ALONE"}, "verifier.function"),
+        ({"kind": "schema", "json_schema": "/nowhere.json"}, "verifier.json_schema"),
+        ({"kind": "command", "command": []}, "verifier.*command"),
         ({"kind": "model", "model": "judge"}, "judge"),
     ],
 )
-def test_what_is_wrong_with_a_verifier_is_said_beforehand(verifier: Any, said: str) -> None:
-    with pytest.raises(ConfigError, match=said):
+def test_what_is_wrong_with_a_verifier_is_refused_beforehand(verifier: Any, place: str) -> None:
+    with pytest.raises(ConfigError, match=place):
         Orchestrator.from_config(config(verifier), providers={"fake": FakeProvider()})
 
 
