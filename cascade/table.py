@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.errors import UsageError
+from cascade.text import aligned
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
@@ -82,7 +83,7 @@ class Baseline(NamedTuple):
         return Baseline._make(column[rows] for column in self)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Log:
     """n requests and T nodes.
 
@@ -143,6 +144,17 @@ class Log:
             raise UsageError(f"The log {self.name} is not a table: {'; '.join(problems)}.")
         if not self.segments:
             object.__setattr__(self, "segments", (None,) * shape[0])
+
+    def __repr__(self) -> str:
+        """Return one small table: a row for each node."""
+        rows = [("node", "answers", "right", "USD per 1,000")]
+        for at, node in enumerate(self.nodes):
+            right, cost = self.right[:, at], self.cost_nano_usd[self.bought[:, at], at]
+            judged, priced = right[~np.isnan(right)], cost.size and (cost >= 0).all()
+            shares = f"{judged.mean():.1%}" if judged.size else "–", f"{cost.mean() / 1e6:.3g}" if priced else "–"
+            rows.append((node.name, f"{np.count_nonzero(self.bought[:, at]):,}", *shares))
+        head = f"{self.name}: {self.n:,} requests of {len(set(self.groups)):,} groups"
+        return "\n".join([head, *aligned(rows), f"signals: {', '.join(self.signals) or 'none'}"])
 
     @property
     def n(self) -> int:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
 from hashlib import sha256
 from json.encoder import encode_basestring
@@ -82,6 +83,49 @@ def spelled(text: str) -> str:
     'a\\u001b[31mb'
     """
     return _CONTROL.sub(lambda character: f"\\u{ord(character[0]):04x}", text)
+
+
+_LEAST = 24
+"""Characters below which the last column of a table is not wrapped."""
+
+
+def aligned(rows: Sequence[Sequence[str]], width: int | None = None) -> Iterator[str]:
+    r"""Yield rows of texts, the first of them the names of the columns, in columns: figures to the right.
+
+    Where they are wider than `width`, the last column is wrapped, or columns go on below, beside the first again.
+
+    >>> print(*aligned([("model", "calls"), ("small", "12"), ("large", "3")]), sep="\n")
+    model  calls
+    small     12
+    large      3
+    """
+    columns = list(zip(*rows, strict=True))
+    widths, rest = [max(map(len, cells)) for cells in columns], range(1, len(columns))
+    while True:
+        block, used = [0], widths[0]
+        for at in rest:
+            least = min(widths[at], _LEAST) if at == len(columns) - 1 else widths[at]
+            if width is not None and len(block) > 1 and used + 2 + least > width:
+                break
+            block.append(at)
+            used += 2 + widths[at]
+        over = 0 if width is None else max(0, min(used - width, widths[block[-1]] - _LEAST))
+        yield from _lines([(columns[at], widths[at] - over * (at == block[-1])) for at in block])
+        rest = rest[len(block) - 1 :]
+        if not rest:
+            return
+        yield ""
+
+
+def _lines(columns: Sequence[tuple[Sequence[str], int]]) -> Iterator[str]:
+    """Yield the rows of columns with these widths; the cells of the last column go on in further lines."""
+    figures = [all(cell[:1] in "0123456789$+-−–" for cell in cells[1:]) for cells, _ in columns]
+    indent = " " * sum(width + 2 for _, width in columns[:-1])
+    for row in zip(*(cells for cells, _ in columns), strict=True):
+        wrapped = textwrap.wrap(row[-1], columns[-1][1], break_long_words=False, break_on_hyphens=False) or [""]
+        cells = zip((*row[:-1], wrapped[0]), figures, columns, strict=True)
+        yield "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, right, (_, width) in cells).rstrip()
+        yield from (indent + piece for piece in wrapped[1:])
 
 
 _DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import shlex
 from dataclasses import dataclass, replace
+from pathlib import Path
 
 from cascade.api.logs import Log, LogOptions, read_judged, reads_for
 from cascade.conformal.promise import Promise
+from cascade.episodes.opening import SHIPPED
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.notices import about_requests
@@ -117,6 +119,7 @@ def _studied(
     reports = list[Report]()
     for result in studies:
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
-        command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), "-o policy"]
+        served = ["--config cascade.yaml"] if Path("cascade.yaml").is_file() and reading.command not in SHIPPED else []
+        command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
         reports.append(of_study(result, " ".join(command), answers_of(reading, result.why.differ)))
     return StudyResult(tuple(studies), tuple(reports))

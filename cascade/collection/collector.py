@@ -30,6 +30,7 @@ from cascade.plans import base as strategies
 from cascade.plans.base import Strategy
 from cascade.plans.presets import BaseGuideConfig
 from cascade.policies.live import Live
+from cascade.text import counted
 from cascade.types import Answer, Completion, Request
 
 logger = logging.getLogger("cascade")
@@ -214,6 +215,8 @@ class Collector:
                     tell(self.progress(total))
             except BaseException:
                 self._stop(UsageError("stopped"))
+                if in_flight:  # what is under way is paid, and on the disk before the executor is left
+                    logger.warning("finishing %s; continue with --resume", counted(len(in_flight), "call"))
                 raise
 
     def progress(self, total: int) -> Progress:

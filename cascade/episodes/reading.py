@@ -54,6 +54,10 @@ class Reading(NamedTuple):
     command: str = "LOG"
     file: Path | None = None
 
+    def __repr__(self) -> str:
+        """Return a small table for each data set."""
+        return "\n\n".join(repr(read.log) for read in self.reads)
+
     def compared(self, comparator: str | None = None) -> Reading:
         """Return the same log with the reference's output as the truth, by default under the log's own comparator.
 

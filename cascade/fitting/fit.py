@@ -57,6 +57,8 @@ LEARNERS = (LEARNED, RUNGS, *NETWORKS)
 """The kinds that learn from requests."""
 CHOICES = (AUTO, *POLICIES, *LEARNERS)
 """The kinds that `FitSettings.policy` may name."""
+OWN = replace(ROOMS, by_place=True)
+"""The policies that may be named to `fit`: a class of one's own also as "module:Class", which no directory names."""
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 REPLICATES = 400
@@ -110,8 +112,11 @@ class FitSettings:
         if isinstance(self.policy, str | Mapping):
             kind = self.kind
             folder = isinstance(self.policy, str) and Path(self.policy).is_dir()
-            if kind not in CHOICES and kind not in ROOMS.names and not folder:
-                problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
+            try:
+                if kind not in CHOICES and not folder and OWN.find(kind) is None:
+                    problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
+            except UsageError as error:  # the class cannot be imported, or is none
+                problems.append(str(error).removesuffix("."))
         if self.expires_days is not None and self.expires_days < 0:
             problems.append("a certificate expires after 0 days or more")
         if problems:
@@ -421,7 +426,7 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         if kind == Threshold.kind:
             signs = {score.signal: {"sign": score.sign} for score in KNOWN}
             options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
-        room = ROOMS.find(kind)
+        room = OWN.find(kind)
         assert room is not None  # noqa: S101 - `FitSettings` knows every kind
         return room.read(options, {})
     except ValidationError as error:

@@ -423,6 +423,9 @@ def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options
         },
     )
     refuse_doubtful(found, _binary(tables, [name[2:] for name in doubtful]), path)
+    for name, line in found.ignored.items():
+        if "did you mean" in line:
+            tables.dropped.note(f"the column {name} is not read{line}", str(path))
     order = _order(tables, found, options)
     by_step, reason = order
     if tell is not None:

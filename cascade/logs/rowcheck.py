@@ -11,7 +11,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
-from cascade.checks import did_you_mean
+from cascade.checks import did_you_mean, hint_at
 from cascade.errors import UsageError
 from cascade.identity import question_id
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
@@ -174,9 +174,14 @@ def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, A
 _UNKNOWN_AT_MOST = 50
 
 
+@lru_cache(maxsize=2 * _UNKNOWN_AT_MOST)
+def _unknown(name: str) -> str:
+    return f"an unknown column {name!r}, left out{hint_at(name, COLUMNS)}"
+
+
 def note_unknown_column(name: str, place: str, dropped: Dropped) -> None:
     """Count an unknown column once: it belongs to the file, not to each row."""
-    reason = f"an unknown column {name[:80]!r}, left out"
+    reason = _unknown(name[:80])
     if reason not in dropped.notes:
         # A file with random keys must not fill the memory with them.
         many = len(dropped.notes) > _UNKNOWN_AT_MOST

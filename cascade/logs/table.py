@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from difflib import get_close_matches
 
 from cascade.errors import UsageError
 from cascade.logs.presets import SIGNALS, Mapped
@@ -127,9 +128,13 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
 
 
 def _line_for(name: str, models: Iterable[str]) -> str:
-    """Return the line that reads an unread field as a model's signal."""
+    """Return the column that an unread field may be misspelt for, or the line that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
-    return "" if model is None else f" (a signal? --map {model}.signals.{name[len(model) + 1 :]}={name})"
+    end = name if model is None else name[len(model) + 1 :]
+    near = get_close_matches(end, OF_QUESTION if model is None else OF_MODEL, n=1, cutoff=0.8)
+    if near:
+        return f"; did you mean {name.removesuffix(end)}{near[0]}?"
+    return "" if model is None else f" (a signal? --map {model}.signals.{end}={name})"
 
 
 def refuse_doubtful(found: Layout, binary: Iterable[str], path: object) -> None:
@@ -164,4 +169,5 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
 
 def _suggested(what: str, names: Sequence[str], taken: set[str]) -> str | None:
     last = {name.rpartition(".")[2].casefold(): name for name in reversed(names) if name not in taken}
-    return next((last[usual] for usual in (what, *_USUAL.get(what, ())) if usual in last), None)
+    near = get_close_matches(what, last, n=1)
+    return next((last[usual] for usual in (what, *_USUAL.get(what, ()), *near) if usual in last), None)

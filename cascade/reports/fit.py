@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
-from cascade.fitting.fit import Fit, cost_by_segment
+from cascade.fitting.fit import OWN, Fit, cost_by_segment
 from cascade.fitting.menu import Tested
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
@@ -86,6 +86,12 @@ def _doubts(done: Fit) -> Iterator[str]:
 
 
 def _next(done: Fit, output: str | None) -> str:
+    if ":" in done.promise.kind or done.policy.kind not in OWN.names:
+        sort, name = ("promise", done.promise.kind) if ":" in done.promise.kind else ("policy", done.policy.kind)
+        return (
+            f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), and fit again by its name: a policy "
+            "directory imports no code that it names, so this fit cannot be served."
+        )
     if done.certified and (done.saves or done.saving.cost_share is None):
         return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
     return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."

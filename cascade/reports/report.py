@@ -9,7 +9,6 @@ from __future__ import annotations
 import html
 import logging
 import math
-import textwrap
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -17,10 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError
-from cascade.text import percent, shown
-
-_LEAST = 24
-"""Characters below which the last column of a table is not wrapped."""
+from cascade.text import aligned, percent, shown
 
 Tell: TypeAlias = Callable[[str], None]
 """A callback that takes a notice of one sentence. The command line prints it on stderr."""
@@ -41,41 +37,9 @@ class Table(NamedTuple):
     rows: tuple[tuple[str, ...], ...]
 
     def text(self, width: int | None = None) -> Iterator[str]:
-        """Yield it in columns, figures to the right.
-
-        Where it is wider than `width`, the last column is wrapped, or the others go on below, beside the first again.
-        """
-        columns = [(name, *cells) for name, *cells in zip(self.columns, *self.rows, strict=True)]
-        widths = [max(map(len, cells)) for cells in columns]
-        if self.title:
-            yield self.title
-        rest = range(1, len(columns))
-        while True:
-            block, used = [0], widths[0]
-            for at in rest:
-                least = min(widths[at], _LEAST) if at == len(columns) - 1 else widths[at]
-                if width is not None and len(block) > 1 and used + 2 + least > width:
-                    break
-                block.append(at)
-                used += 2 + widths[at]
-            over = 0 if width is None else max(0, min(used - width, widths[block[-1]] - _LEAST))
-            yield from _aligned([(columns[at], widths[at] - over * (at == block[-1])) for at in block])
-            rest = rest[len(block) - 1 :]
-            if not rest:
-                return
-            yield ""
-
-
-def _aligned(columns: list[tuple[tuple[str, ...], int]]) -> Iterator[str]:
-    """Yield the rows of columns with these widths; the cells of the last column go on in further lines."""
-    figures = [all(cell[:1] in "0123456789$+-−–" for cell in cells[1:]) for cells, _ in columns]
-    for row in zip(*(cells for cells, _ in columns), strict=True):
-        first, *more = textwrap.wrap(row[-1], columns[-1][1], break_long_words=False, break_on_hyphens=False) or [""]
-        cells = zip((*row[:-1], first), figures, columns, strict=True)
-        line = "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, right, (_, width) in cells)
-        yield line.rstrip()
-        indent = " " * sum(width + 2 for _, width in columns[:-1])
-        yield from (indent + piece for piece in more)
+        """Yield it in columns (`text.aligned`)."""
+        yield from ([self.title] if self.title else [])
+        yield from aligned([self.columns, *self.rows], width)
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cascade.reports.report import Report, Table, promise_document, promise_line
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent
 
-_SHOWN = 34
+_SHOWN = 24
 """Characters of a text in a table."""
 _Placed: TypeAlias = tuple[tuple[bool, int], str]
 """An answer, and where it was given: whether in a recorded walk, and the step."""
@@ -34,7 +34,7 @@ def of_study(study: Study, command: str | None = None, differences: Sequence[tup
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
     next_line = f"Next: {_advice(study, command)}"
-    tables = [_ways_table(study.rows), _why_table(study)]
+    tables = [_ways_table(study), _why_table(study)]
     if differences:
         tables.append(Table("Where they differ", ("request", "first answer", "reference's"), tuple(differences)))
     return Report((*lines, next_line), tuple(tables), study_document(study), study.log)
@@ -94,16 +94,28 @@ def _advice(study: Study, command: str | None) -> str:
     if diagnosis.proves is None:
         nothing = f"at this risk {diagnosis.signal} saves nothing here"
         return f"another signal, another first model, or a higher risk: {nothing}."
-    half = "more than a million" if diagnosis.saves_half is None else f"about {diagnosis.saves_half:,}"
-    return (
-        f"log more requests, or allow a higher risk: about {diagnosis.proves:,} prove something cheaper, and {half} "
-        f"save half of what {diagnosis.signal} could; a study tests on part of its {study.groups:,}."
-    )
+    return _more(study, diagnosis.proves, command)
 
 
-def _ways_table(rows: Sequence[Row]) -> Table:
-    refused = any(row.refused for row in rows)
-    columns = ("way", "cost", "saves, 95 %", "lost", "right", "calls", "kept", *["refused"] * refused)
+def _more(study: Study, proves: int, command: str | None) -> str:
+    """Return whether more requests would help, where about `proves` of them prove something cheaper."""
+    half, there = study.why.saves_half, study.groups
+    needed = [f"about {proves:,} prove something cheaper"] if proves > there else []
+    if half is None or half > there:
+        many = "more than a million" if half is None else f"about {half:,}"
+        needed.append(f"{many} save half of what {study.why.signal} could")
+    if study.fitted_on < proves <= there:
+        enough = f"about {proves:,} prove something cheaper, and a split fits on {study.fitted_on:,} of {there:,}"
+        return f"fit on all requests, since {enough}: {command or 'cascade fit LOG'}"
+    if needed:
+        return f"log more requests, or allow a higher risk: {', and '.join(needed)}; here are {there:,}."
+    return f"another signal, or a higher risk: {there:,} requests are enough for what {study.why.signal} can save."
+
+
+def _ways_table(study: Study) -> Table:
+    rows, refused = study.rows, any(row.refused for row in study.rows)
+    right = "same" if study.promise.rules.compares else "right"  # there right means: the same as the reference
+    columns = ("way", "cost", "saves, 95 %", "lost", right, "calls", "kept", *["refused"] * refused)
     figures = [(*_way(row, full=row.requests == rows[0].requests), *[str(row.refused)] * refused) for row in rows]
     title = "cost: a share of the reference's; kept: different answers; refused: splits in which nothing was proven"
     return Table(title if refused else title.partition("; refused")[0], columns, tuple(figures))
@@ -128,9 +140,10 @@ def _ends(interval: Interval | None) -> str:
 
 def _why_table(study: Study) -> Table:
     diagnosis = study.why
+    compares = study.promise.rules.compares
     shares = {
-        f"{diagnosis.first} is right": diagnosis.first_right,
-        "the reference is right": diagnosis.reference_right,
+        f"{diagnosis.first} is right": None if compares else diagnosis.first_right,
+        "the reference is right": None if compares else diagnosis.reference_right,
         "the first answer is the reference's": diagnosis.agree,
     }
     rows = [(name, tenths(value)) for name, value in shares.items() if value is not None]

@@ -198,6 +198,10 @@ def _check_text(row: Row) -> None:
 # --- a request and an output as lines of text; values that are not text are shown as JSON ---
 
 
+_OPTION_LINES = 8
+"""The most lines of a request's schema, tools or other option that are shown."""
+
+
 def request_lines(pair: Pair) -> Iterator[str]:
     """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
     body = _json(pair.context) if pair.is_chat else None
@@ -210,8 +214,10 @@ def request_lines(pair: Pair) -> Iterator[str]:
         yield from _message(message)
     for name, value in body.items():
         if name != "messages":
-            yield f"[{name}]"
-            yield from _value(value)
+            lines = list(_value(value))
+            yield from (f"[{name}]", *lines[:_OPTION_LINES])
+            if len(lines) > _OPTION_LINES:  # a schema of pages must not push the outputs off the screen
+                yield f"… and {len(lines) - _OPTION_LINES:,} more lines"
 
 
 def output_lines(output: Output) -> Iterator[str]:

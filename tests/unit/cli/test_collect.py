@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import json
+import logging
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade.cli import logs as module
 from cascade.collection.collector import BASELINES
@@ -287,6 +290,34 @@ def test_an_interrupt_keeps_the_record_of_paid_calls(cli: Cli, scripted: Any, mo
     assert Path("log.jsonl.journal").read_bytes().count(b"\n") == made > 0
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume").code == 0
     assert len({str(one) for one in fake.requests}) == len(fake.requests) > made
+
+
+@pytest.mark.usefixtures("settings", "questions")
+def test_an_interrupt_says_at_once_what_it_waits_for(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """0.6: 115 s of silence."""
+    told = threading.Event()
+
+    class Listens(logging.Handler):
+        def emit(self, record: logging.LogRecord) -> None:
+            if "--resume" in record.getMessage():
+                told.set()
+
+    def script(request: Request) -> Any:
+        if request.question.text == "Which river is number 2?":
+            assert told.wait(PATIENCE_S), "nothing was said while a call was under way"
+        return reply("Answer: Danube")
+
+    def interrupted(*_: Any) -> None:
+        raise KeyboardInterrupt
+
+    scripted(script)
+    monkeypatch.setattr(module, "spending", interrupted)
+    listener = Listens()
+    logging.getLogger("cascade").addHandler(listener)
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "2")
+    logging.getLogger("cascade").removeHandler(listener)
+    assert ran.code in {1, 130}
+    assert told.is_set()
 
 
 # --- the words ---

@@ -60,6 +60,7 @@ def test_it_is_proven_compared_fitted_and_verified(cli: Cli, kind: str) -> None:
     assert ran.code == 0, ran.err
     (certificate,) = PolicyDirectory.read("policy").certificates.values()
     assert certificate.promise == Promise(kind, 0.3, 0.8)
+    assert ("cascade.yaml" in ran.out.splitlines()[-1]) == (kind != PLACE)  # a directory imports no code that it names
     assert cli("verify", "policy", LOG).code == 0
 
 
