@@ -12,7 +12,7 @@ differs whether it loses, or never.
 import math
 import sys
 import tempfile
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable, Iterator
 from itertools import groupby
 from pathlib import Path
@@ -26,7 +26,7 @@ from cascade.conformal.monitor import is_drawn
 from cascade.modes.certify import Turns
 from cascade.modes.draws import look_level
 from cascade.modes.look import LookSettings, Observed, look_at, stops_of
-from cascade.modes.state import CascadeState, Draw, InForce, Look, in_order, missed
+from cascade.modes.state import CascadeState, Draw, InForce, Look, counted, missed
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.policy import Policy
 from cascade.table import Log, Node, Reference
@@ -240,29 +240,29 @@ def audited(world: World, service: Service, rng: np.random.Generator) -> Iterato
 def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | None:
     """Audit and judge day by day, and count as a server does; return after how many audits the monitor alarms."""
     state = CascadeState("cascade").promoted(service.certificate, LEVEL, "me", "now")
-    waiting: deque[tuple[Draw, bool, float]] = deque()
+    waiting, ended = list[tuple[Draw, bool, float]](), set[str]()
     labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, service, rng)
-    audits, misses = Counter[str](), Counter[str]()
     while number < AUDITS or waiting:
         day = number // AUDITS_A_DAY
-        for _ in range(AUDITS_A_DAY if number < AUDITS else 0):
+        for at in range(AUDITS_A_DAY if number < AUDITS else 0):
             name, differs = next(stream)
             (loses,), (after,) = labels.drawn(rng, 1)
-            row = Draw("", "", name, "", "audit", day * DAY_S, outcome="complete", differs=differs)
+            if name in ended:
+                continue
+            drawn_s = (day + at / AUDITS_A_DAY) * DAY_S
+            row = Draw(f"{number + at}", "", name, "", "audit", drawn_s, outcome="complete", differs=differs)
             waiting.append((row, bool(loses), day + float(after)))
         number += AUDITS_A_DAY
-        due = (day - LABEL_DAYS) * DAY_S
+        now_s = (day + 1) * DAY_S
+        due_s = now_s - LABEL_DAYS * DAY_S
         judged = [row._replace(lost=loses if told <= day else None) for row, loses, told in waiting]
-        counted = in_order(
-            *(state, judged, lambda row, due=due: missed(row, {}, late=row.drawn_s <= due)),
-            *(lambda row: (audits[row.conversation], misses[row.conversation]), "now"),
+        state, rows = counted(
+            state, judged, lambda row, due_s=due_s: missed(row, {}, late=row.drawn_s <= due_s), now_s, "now"
         )
-        for row, state in counted:
-            audits[row.conversation] += 1
-            misses[row.conversation] += bool(row.lost)
-            waiting.popleft()
-            if state.mode != "enforce":
-                return audits.total()
+        if state.mode != "enforce":
+            return state.monitor.audits if state.monitor else 0
+        ended |= {row.conversation for row in rows}
+        waiting = [audit for audit in waiting if audit[0].conversation not in ended]
     return None
 
 

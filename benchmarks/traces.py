@@ -84,7 +84,7 @@ def record_us(folder: Path, answer: Answer) -> dict[str, float]:
         for _ in range(600):
             time.sleep(0.005)
             cascade.ask(question)
-            times += paced_us(lambda: writer.record(answer, {"horizon": ROUNDS}), 1, 0)
+            times += paced_us(lambda: writer.submit(answer, {"horizon": ROUNDS}), 1, 0)
         writer.flush()
         return {"record_median_us": statistics.median(times[100:]), "record_lost": writer.counts.lost}
 
@@ -126,7 +126,7 @@ def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
 
         def trace() -> None:
             for _ in range(ANSWERS):
-                writer.record(answer)
+                writer.submit(answer)
             writer.flush(120)
 
         found |= rates(f"{name}_traced_rows", len(rows), trace)

@@ -150,7 +150,7 @@ class Runtime:
         from cascade.records.writer import TraceWriter
 
         keys = {key for guard in self.guards.values() for key in guard.secrets}
-        return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "durability", "strict"}))
+        return TraceWriter(url, secrets=keys, **wanted.model_dump(include={"content", "strict"}))
 
     def _with_spans(self) -> Mapping[str, Guard | Around]:
         if not self.config.telemetry.spans:

@@ -1,6 +1,6 @@
 """Processes that write traces and are killed while they do; what they said was written must be there (F52).
 
-A child says of each group, or each ask, that it is committed, only after `append`, `ask` under `durability: full`, or
+A child says of each group, or each ask, that it is committed, only after `append`, `ask` under `strict`, or
 `flush` came back. It is killed at a random moment; then the store is opened as always and looked at.
 """
 
@@ -58,7 +58,7 @@ def write_forever(way: str, url: str, life: int, said: Any) -> None:
                 name = f"{life} {number}"
                 store.append(row(number, question=name, step=place, context="x" * 500) for place in range(1, GROUP + 1))
                 say(name)
-    traces = {"store": url, "durability": "full" if way == "durable asks" else "group"}
+    traces = {"store": url, "strict": way == "durable asks"}
     with Orchestrator("small", "large", provider="fake", traces=traces) as cascade:
         names: list[str] = []
         for number in range(10**9):

@@ -357,7 +357,6 @@ class TracesConfig(_Stored):
     """The store of the traces, and how much of each call is kept. By default CASCADE_TRACES, or the project file."""
 
     content: Literal["full", "hash", "none"] = "full"
-    durability: Literal["group", "full"] = "group"
     strict: bool = False
 
 

@@ -46,6 +46,7 @@ class Monitor:
         risk: the bound on the share of misses.
         audits: the number of audits counted.
         misses: how many of them were missed.
+        bets: the number of conversations that they belong to; without conversations each audit is a bet.
         turns: how many audits of one conversation count, at most: its later ones are left out.
         alarmed_after: the number of audits at which it alarmed; None if it has not.
         risen: for each raised rate, the logarithm of its sum in the evidence over the points of change so far.
@@ -55,6 +56,7 @@ class Monitor:
     risk: float
     audits: int = 0
     misses: int = 0
+    bets: int = 0
     turns: int = 1
     alarmed_after: int | None = None
     risen: tuple[float, ...] = field(default_factory=lambda: (-math.inf,) * len(_ODDS))
@@ -107,7 +109,7 @@ class Monitor:
 
     @property
     def _log_e_value(self) -> float:
-        later = -math.log(math.log2(self.audits + 2))  # the weight of all rises that are still to come
+        later = -math.log(math.log2(self.bets + 2))  # the weight of all rises that are still to come
         return _log_mean(self.risen, later)
 
     @property
@@ -115,29 +117,27 @@ class Monitor:
         """Whether it has alarmed, now or before."""
         return self.alarmed_after is not None
 
-    def update(self, missed: bool, before: tuple[int, int] = (0, 0)) -> Monitor:
-        """Return the monitor after one more audit, in constant time.
+    def update(self, missed: int, audits: int = 1, *, ended: bool = True) -> Monitor:
+        """Return the monitor after one more bet, in constant time: an audit, or all those of a conversation.
 
         Turns of a conversation hang together. So a conversation with D misses in T audits is one bet, which multiplies
         a sum by 1 + λ(D − rT): on average by at most 1, if of all turns at most a share r is missed. The largest stake
-        λ keeps this above 0 for `turns` audits.
+        λ keeps this above 0 for `turns` audits. One that goes on is bet on as if it had had `turns` audits and missed
+        no more: it never ends lower, so evidence with such bets is never above that of the ended ones.
 
         Args:
-            missed: whether the audited answer was missed.
-            before: the earlier audits of the same conversation that counted, and how many of them were missed.
+            missed: how many of the audits were missed.
+            audits: how many of the conversation's audits count, `turns` at most.
+            ended: whether the conversation has had all its audits.
         """
-        audits, misses = before
-        if audits >= self.turns:
-            return self
-        rise = math.log(_weight(self.audits))
+        rise, counts = math.log(_weight(self.bets)), audits if ended else self.turns
         stakes = [min(stake, _MOST_STAKED / (self.risk * self.turns)) for stake in _stakes(self.risk)]
         risen = tuple(
-            _log_add(total, rise)
-            + math.log1p(stake * (misses + missed - self.risk * (audits + 1)))
-            - math.log1p(stake * (misses - self.risk * audits))
+            _log_add(total, rise) + math.log1p(stake * (missed - self.risk * counts))
             for total, stake in zip(self.risen, stakes, strict=True)
         )
-        after = replace(self, audits=self.audits + 1, misses=self.misses + bool(missed), risen=risen)
+        sums = {"audits": self.audits + audits, "misses": self.misses + missed, "bets": self.bets + 1}
+        after = replace(self, **sums, risen=risen)
         if not self.alarmed and after._log_e_value >= -math.log(self.level):  # noqa: SLF001 - of its own class
             return replace(after, alarmed_after=after.audits)
         return after
@@ -150,7 +150,7 @@ def _problems(risk: float, n: int, k: int | None, level: float) -> Iterator[str]
 
 
 def _weight(before: int) -> float:
-    """Return the weight of a rise after a number of audits."""
+    """Return the weight of a rise after a number of bets."""
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
 
 

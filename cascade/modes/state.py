@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
+from itertools import islice
 from typing import Any, Final, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
@@ -25,8 +28,10 @@ Signs: TypeAlias = Mapping[str, tuple[str, ...]]
 """What replies report of models: the values of each sign, such as "small answers from the build"."""
 BY_PEOPLE: Final = "regret"
 """The promise that people's judgements decide."""
-FORMAT = 1
-"""The version of the state and of the tables beside it. Another version is refused."""
+ENDS_S = 86_400.0
+"""Seconds without an audit after which a conversation has ended."""
+_MOST_OPEN = 5_000
+"""The most conversations that are counted, or bet on, at a time."""
 _CHANGES = 100
 """The maximum number of changes kept, the latest ones."""
 _SIGNS = 50
@@ -198,26 +203,20 @@ class CascadeState:
         why = f"look {certificate.look} issued the certificate {certificate.certificate}"
         return self.changed("enforce", by, why, at, in_force=certificate, monitor=monitor, alarm=None)
 
-    def audited(self, missed: bool, at: str, before: tuple[int, int] = (0, 0)) -> CascadeState:
-        """Return the state after one more audit of the certificate in force; an alarm ends its service.
-
-        `before` has the earlier audits of the same conversation, and how many of them were missed.
-        """
-        if self.monitor is None or self.in_force is None or self.mode != "enforce":
-            return self
-        after, risk = self.monitor.update(missed, before), self.in_force.risk
-        if not after.alarmed:
-            return replace(self, monitor=after)
+    def alarmed(self, monitor: Monitor, at: str) -> CascadeState:
+        """Return the state in which the certificate is withdrawn, since the monitor of its audits alarms."""
+        assert self.in_force is not None  # noqa: S101 - the monitor is the certificate's
+        risk = self.in_force.risk
         alarm = (
-            f"audits found {after.misses} of {after.audits} requests {self.in_force.broken}, and at most {risk:.0%} "
-            f"were promised"
+            f"audits found {monitor.misses} of {monitor.audits} requests {self.in_force.broken}, and at most "
+            f"{risk:.0%} were promised"
         )
-        if after.misses <= risk * after.audits:  # the traffic changed after many audits without fault
+        if monitor.misses <= risk * monitor.audits:  # the traffic changed after many audits without fault
             alarm += (
                 f": the share of all audits is within that, but so many of the latest differ that the evidence is "
-                f"{after.e_value:.3g}"
+                f"{monitor.e_value:.3g}"
             )
-        return self.withdrawn(alarm, "audits", at, monitor=after)
+        return self.withdrawn(alarm, "audits", at, monitor=monitor)
 
     def replied(self, reply: Mapping[str, str], at: str) -> CascadeState:
         """Return the state after a reply of a model, which may have changed; `self` if the reply shows nothing new.
@@ -262,21 +261,14 @@ class CascadeState:
 
     def dumps(self) -> str:
         """Return the state as JSON, without `version`, which the store keeps separately."""
-        document = {**asdict(self), "format": FORMAT}
+        document = asdict(self)
         del document["version"]
         return json.dumps(document)
 
     @classmethod
     def loads(cls, text: str, version: int) -> CascadeState:
-        """Return the state from the text of `dumps`. Raises UsageError for a state of another format."""
-        document = json.loads(text)
-        number = document.pop("format", 0)
-        if number != FORMAT:
-            raise UsageError(
-                f"The store of the modes has the format {number}, and this version of cascade reads {FORMAT}. "
-                f"Name a new store in modes.store: the cascade then observes, and promotes anew."
-            )
-        return _READER.validate_python({**document, "version": version})
+        """Return the state from the text of `dumps`."""
+        return _READER.validate_python({**json.loads(text), "version": version})
 
 
 _READER = TypeAdapter(CascadeState)
@@ -353,33 +345,48 @@ def missed(row: Draw, losses: Mapping[str, bool], *, late: bool) -> bool | None:
     return any(verdicts) if verdicts else True if late else None
 
 
-def in_order(
-    state: CascadeState,
-    waiting: Iterable[Draw],
-    loses: Callable[[Draw], bool | None],
-    earlier: Callable[[Draw], tuple[int, int]],
-    at: str,
-) -> Iterator[tuple[Draw, CascadeState]]:
-    """Yield each audit that can be counted, as it is counted, and the state after it.
+def counted(
+    state: CascadeState, waiting: Iterable[Draw], loses: Callable[[Draw], bool | None], now_s: float, at: str
+) -> tuple[CascadeState, list[Draw]]:
+    """Return the state after the audits that can be counted, and these audits with their verdict and the evidence.
 
-    An audit waits until all that were drawn before it are counted. So neither whether nor when it counts depends on its
-    result. One of which nobody can know whether it differs is passed over: a failure of the guide is no evidence.
+    A conversation is one bet. It counts once it has ended, all its results are known and all that began before it have
+    counted. So neither whether nor when it counts depends on a result. Those that wait are bet on at their lowest, in
+    the same order, and the alarm is raised if that is enough (`Monitor.update`). An audit of which nobody can know
+    whether it differs is passed over: a failure of the guide is no evidence.
 
     Args:
         state: the state.
-        waiting: audits of the certificate in force, in the order in which they were drawn.
+        waiting: audits of the certificate in force, in the order in which they were drawn; none of a conversation that
+            has counted.
         loses: whether an audit counts against the promise; None while that is unknown.
-        earlier: the audits of the same conversation that were counted before, and how many of them were missed.
-        at: the time.
+        now_s: the time, in seconds since 1970.
+        at: the same, for the record.
     """
-    for row in waiting:
-        if row.outcome != "pending" and row.differs is None:
-            continue
-        lost = loses(row) if row.outcome != "pending" and state.mode == "enforce" else None
-        if lost is None:
-            return
-        state = state.audited(lost, at, earlier(row))
-        yield row._replace(lost=lost, e_value=None if state.monitor is None else state.monitor.e_value), state
+    monitor = state.monitor
+    if monitor is None or state.mode != "enforce":
+        return state, []
+    conversations = defaultdict[str, list[Draw]](list)
+    for audit in waiting:
+        if audit.outcome == "pending" or audit.differs is not None:
+            conversations[audit.conversation].append(audit)
+    ahead, rows = None, list[Draw]()
+    for conversation in islice(conversations.values(), _MOST_OPEN):
+        audits = conversation[: monitor.turns]
+        lost = [None if audit.outcome == "pending" else loses(audit) for audit in audits]
+        full = len(audits) == monitor.turns or audits[-1].drawn_s + ENDS_S <= now_s
+        bet = partial(Monitor.update, missed=lost.count(True), audits=len(lost), ended=full and None not in lost)
+        if ahead is None and full and None not in lost:
+            monitor = latest = bet(monitor)
+            rows += [
+                audit._replace(lost=verdict, e_value=monitor.e_value)
+                for audit, verdict in zip(audits, lost, strict=True)
+            ]
+        else:
+            ahead = latest = bet(ahead or monitor)
+        if latest.alarmed:
+            return state.alarmed(latest, at), rows
+    return replace(state, monitor=monitor), rows
 
 
 class Look(NamedTuple):

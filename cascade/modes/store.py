@@ -13,23 +13,16 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any, TypeAlias
 
-from cascade.errors import UsageError
-from cascade.modes.state import CascadeState, Counts, Draw, Look, in_order, missed
-from cascade.records.database import Database, Run
+import sqlalchemy as sa
 
-_DRAW, _LOOK = ", ".join(Draw._fields), ", ".join(Look._fields)
+from cascade.errors import UsageError
+from cascade.modes.state import CascadeState, Counts, Draw, Look, counted, missed
+from cascade.records.database import Database, cascades, draws, insert, looks, written
+
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
-_WHOLE = """SELECT conversation FROM cascade_draws WHERE cascade = ? GROUP BY conversation
-HAVING MIN(CASE WHEN role = 'certify' AND look IS NULL AND outcome <> 'pending' AND era = ? THEN 1 ELSE 0 END) = 1"""
-"""Conversations that may certify: no turn is pending, audited, of another era, or was looked at."""
-_COUNTS = f"""SELECT COUNT(*) FILTER (WHERE outcome = 'pending'), COUNT(*) FILTER (WHERE outcome = 'complete'),
-COUNT(*) FILTER (WHERE outcome = 'missing'),
-COUNT(*) FILTER (WHERE (role <> 'certify' OR look IS NOT NULL) AND outcome <> 'pending' AND era = ?),
-COUNT(*) FILTER (WHERE whole), COUNT(DISTINCT CASE WHEN whole THEN conversation END),
-COUNT(*) FILTER (WHERE outcome <> 'pending' AND differs IS NULL AND certificate = ?),
-SUM(off_path_nano_usd), COUNT(off_path_nano_usd)
-FROM (SELECT *, conversation IN ({_WHOLE}) AS whole FROM cascade_draws) AS draws WHERE cascade = ?"""  # noqa: S608 - constants
+_LOOK = [looks.c[name] for name in Look._fields]
+_PENDING, _COMPLETE, _MISSING = (draws.c.outcome == outcome for outcome in ("pending", "complete", "missing"))
 
 Refuse: TypeAlias = Callable[[Look, Counts], str | None]
 """Returns why a look would be useless, from the look and the counts before it; None if it may succeed."""
@@ -38,6 +31,13 @@ Refuse: TypeAlias = Callable[[Look, Counts], str | None]
 def now_iso() -> str:
     """Return the current time, UTC, ISO 8601, to the second."""
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _whole(state: CascadeState) -> sa.Select[tuple[str]]:
+    """Select conversations that may certify: no turn is pending, audited, of another era, or was looked at."""
+    certifies = (draws.c.role == "certify") & draws.c.look.is_(None) & ~_PENDING & (draws.c.era == state.era)
+    by_name = sa.select(draws.c.conversation).where(draws.c.cascade == state.cascade).group_by(draws.c.conversation)
+    return by_name.having(sa.func.min(sa.case((certifies, 1), else_=0)) == 1)
 
 
 class ModeStore:
@@ -55,88 +55,78 @@ class ModeStore:
         """Open a store; create its file and tables if they do not exist.
 
         Raises:
-            UsageError: the URL is not that of a store.
+            UsageError: the URL is not that of a store, or the store is of another format.
             StoreError: it cannot be reached.
         """
         return cls(Database.shared(url))
 
-    def _read(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
+    def _read(self, query: sa.Select[Any]) -> list[Any]:
         """Return the rows that a query finds."""
-        with self._database.statements(reading=True) as run:
-            rows: list[tuple[Any, ...]] = run(query, *values).fetchall()
-        return rows
+        with self._database.transaction(reading=True) as connection:
+            return list(connection.execute(query))
 
     # --- state ---
 
     def begin(self, cascade: str, secret: bytes | None = None) -> tuple[CascadeState, bytes]:
-        """Return a cascade's state and the secret of its draws; a new cascade gets both, by default 256 random bits.
-
-        Raises:
-            UsageError: the store is of another format.
-        """
-        new = secret or secrets.token_bytes(32)
-        with self._database.statements() as run:
-            run(
-                "INSERT INTO cascade_modes (cascade, version, secret, document) VALUES (?, 0, ?, ?) "
-                "ON CONFLICT (cascade) DO NOTHING",
-                *(cascade, new.hex(), CascadeState(cascade).dumps()),
-            )
-            (stored,) = run("SELECT secret FROM cascade_modes WHERE cascade = ?", cascade).fetchone()
-            return self._state(run, cascade), bytes.fromhex(stored)
+        """Return a cascade's state and the secret of its draws; a new cascade gets both, by default 256 random bits."""
+        new = {"cascade": cascade, "version": 0, "document": CascadeState(cascade).dumps()}
+        new["secret"] = (secret or secrets.token_bytes(32)).hex()
+        with self._database.transaction() as connection:
+            connection.execute(insert(cascades).on_conflict_do_nothing(), new)
+            stored = connection.scalar(sa.select(cascades.c.secret).where(cascades.c.cascade == cascade))
+            return self._state(connection, cascade), bytes.fromhex(str(stored))
 
     def state(self, cascade: str, known: CascadeState | None = None) -> CascadeState:
-        """Return a cascade's state; `known` itself if it has not changed.
-
-        Raises:
-            UsageError: there is no such cascade.
-        """
-        with self._database.statements(reading=True) as run:
-            return self._state(run, cascade, known=known)
+        """Return a cascade's state; `known` itself if it has not changed. Raises UsageError if there is no such one."""
+        with self._database.transaction(reading=True) as connection:
+            return self._state(connection, cascade, known)
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
         """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
-        with self._database.statements() as run:
-            before = self._locked(run, cascade)
-            return self._write(run, before, decide(before))
+        with self._database.transaction() as connection:
+            before = self._locked(connection, cascade)
+            return self._write(connection, before, decide(before))
 
     @staticmethod
-    def _state(run: Run, cascade: str, lock: str = "", known: CascadeState | None = None) -> CascadeState:
-        query = f"""SELECT CASE WHEN version <> ? THEN document END, version FROM cascade_modes
-        WHERE cascade = ?{lock}"""  # noqa: S608 - constants
-        row = run(query, -1 if known is None else known.version, cascade).fetchone()
+    def _state(
+        connection: sa.Connection, cascade: str, known: CascadeState | None = None, *, lock: bool = False
+    ) -> CascadeState:
+        version = -1 if known is None else known.version
+        document = sa.case((cascades.c.version != version, cascades.c.document))
+        query = sa.select(document, cascades.c.version).where(cascades.c.cascade == cascade)
+        row = connection.execute(query.with_for_update() if lock else query).one_or_none()
         if row is None:
             raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
         return known if known is not None and known.version == row[1] else CascadeState.loads(*row)
 
-    def _locked(self, run: Run, cascade: str) -> CascadeState:
-        """Return a state, locked until the transaction ends."""
-        return self._state(run, cascade, self._database.row_lock)
+    def _locked(self, connection: sa.Connection, cascade: str) -> CascadeState:
+        """Return a state, locked until the transaction ends; SQLite has locked the whole file at the start."""
+        return self._state(connection, cascade, lock=True)
 
     @staticmethod
-    def _write(run: Run, before: CascadeState, after: CascadeState) -> CascadeState:
+    def _write(connection: sa.Connection, before: CascadeState, after: CascadeState) -> CascadeState:
         if after == before:
             return before
-        text, version = after.dumps(), before.version + 1
-        run("UPDATE cascade_modes SET version = ?, document = ? WHERE cascade = ?", version, text, before.cascade)
-        return CascadeState.loads(text, version)
+        document, version = after.dumps(), before.version + 1
+        changed = sa.update(cascades).where(cascades.c.cascade == before.cascade)
+        connection.execute(changed.values(document=document, version=version))
+        return CascadeState.loads(document, version)
 
     # --- drawn rows ---
 
     def draw(self, row: Draw) -> bool:
         """Record a drawn row; return False if this turn of the conversation is recorded already."""
-        marks = ", ".join("?" * len(row))
-        with self._database.statements() as run:
-            insert = f"INSERT INTO cascade_draws ({_DRAW}) VALUES ({marks}) ON CONFLICT DO NOTHING"  # noqa: S608 - columns
-            return bool(run(insert, *row).rowcount)
+        with self._database.transaction() as connection:
+            return bool(connection.execute(insert(draws).on_conflict_do_nothing(), row._asdict()).rowcount)
 
     def observes(self, cascade: str, conversation: str) -> bool:
         """Return whether an observed turn of a conversation is on record."""
-        query = "SELECT 1 FROM cascade_draws WHERE cascade = ? AND conversation = ? AND role <> 'audit' LIMIT 1"
-        return bool(self._read(query, cascade, conversation))
+        observed = (draws.c.cascade == cascade) & (draws.c.conversation == conversation) & (draws.c.role != "audit")
+        return bool(self._read(sa.select(draws.c.turn).where(observed).limit(1)))
 
     def is_pending(self, trace_id: str) -> bool:
         """Return whether a drawn row waits for its outcome: its trace is not complete yet."""
-        return bool(self._read("SELECT 1 FROM cascade_draws WHERE trace_id = ? AND outcome = 'pending'", trace_id))
+        return bool(self._read(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
 
     def settle(
         self,
@@ -147,7 +137,7 @@ class ModeStore:
         differs: bool | None = None,
         pair: str | None = None,
     ) -> CascadeState:
-        """Settle a row that is pending, and count the audits that need not wait (`in_order`); return the state then.
+        """Settle a row that is pending, and count the audits that need not wait (`state.counted`); return the state.
 
         An audit counts only if its certificate is still in force. If people's judgements decide, `count` counts it
         later.
@@ -159,20 +149,25 @@ class ModeStore:
             differs: of an audit, whether what was served differs from the guide's; None if that is unknown.
             pair: the name under which people judge an audit that differs.
         """
-        outcome = "complete" if why_missing is None else "missing"
-        with self._database.statements() as run:
-            state = self._locked(run, row.cascade)
-            cursor = run(
-                "UPDATE cascade_draws SET outcome = ?, why = ?, off_path_nano_usd = ?, differs = ?, pair = ? "
-                "WHERE trace_id = ? AND outcome = 'pending'",
-                *(outcome, why_missing, off_path_nano_usd, differs, pair if differs else None, row.trace_id),
+        settled = (
+            sa.update(draws)
+            .where(draws.c.trace_id == row.trace_id, _PENDING)
+            .values(
+                outcome="complete" if why_missing is None else "missing",
+                why=why_missing,
+                off_path_nano_usd=off_path_nano_usd,
+                differs=differs,
+                pair=pair if differs else None,
             )
-            if not cursor.rowcount or state.in_force is None or state.in_force.by_people:
+        )
+        with self._database.transaction() as connection:
+            state = self._locked(connection, row.cascade)
+            if not connection.execute(settled).rowcount or state.in_force is None or state.in_force.by_people:
                 return state
-            return self._count(run, state, lambda audit: audit.differs)
+            return self._count(connection, state, _now_s(), lambda audit: audit.differs)
 
     def count(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
-        """Count the audits that need not wait (`in_order`).
+        """Count the audits that need not wait (`state.counted`).
 
         Where people judge, an audit that differs counts as a loss if nobody judges it in time: `label_s` is how long a
         judgement may take, and `losses` has the reviewers' judgements, by the pair's name.
@@ -181,53 +176,47 @@ class ModeStore:
         def loses(audit: Draw) -> bool | None:
             return missed(audit, losses, late=audit.drawn_s + label_s <= now_s) if by_people else audit.differs
 
-        with self._database.statements() as run:
-            state = self._locked(run, cascade)
+        with self._database.transaction() as connection:
+            state = self._locked(connection, cascade)
             by_people = state.in_force is not None and state.in_force.by_people
-            return self._count(run, state, loses)
+            return self._count(connection, state, now_s, loses)
 
-    def _count(self, run: Run, before: CascadeState, loses: Callable[[Draw], bool | None]) -> CascadeState:
-        """Count audits of the certificate in force. A row drawn before the last one counted has had its turn."""
+    def _count(
+        self, connection: sa.Connection, before: CascadeState, now_s: float, loses: Callable[[Draw], bool | None]
+    ) -> CascadeState:
+        """Count audits of the certificate in force, by conversations of which no audit was counted before."""
         if before.in_force is None:
             return before
-        mine, after = "cascade = ? AND certificate = ?", before
-        values = before.cascade, before.in_force.certificate
-
-        def earlier(audit: Draw) -> tuple[int, int]:
-            query = f"""SELECT COUNT(*), COUNT(*) FILTER (WHERE lost) FROM cascade_draws
-            WHERE {mine} AND conversation = ? AND e_value IS NOT NULL"""  # noqa: S608 - constants
-            audits, misses = run(query, *values, audit.conversation).fetchone()
-            return audits, misses
-
-        query = f"""SELECT {_DRAW} FROM cascade_draws WHERE {mine} AND e_value IS NULL AND drawn_s >=
-        COALESCE((SELECT MAX(drawn_s) FROM cascade_draws WHERE {mine} AND e_value IS NOT NULL), 0)
-        ORDER BY drawn_s, trace_id"""  # noqa: S608 - constants
-        waiting = [_draw(row) for row in run(query, *values, *values).fetchall()]
-        for audit, state in in_order(before, waiting, loses, earlier, now_iso()):
-            counted, after = (audit.lost, audit.e_value, audit.trace_id), state
-            run("UPDATE cascade_draws SET lost = ?, e_value = ? WHERE trace_id = ?", *counted)
-        return self._write(run, before, after)
+        mine = (draws.c.cascade == before.cascade) & (draws.c.certificate == before.in_force.certificate)
+        ended = sa.select(draws.c.conversation).where(mine, draws.c.e_value.is_not(None))
+        query = sa.select(draws).where(mine, draws.c.e_value.is_(None), draws.c.conversation.not_in(ended))
+        waiting = [Draw(*row) for row in connection.execute(query.order_by(draws.c.drawn_s, draws.c.trace_id))]
+        after, audits = counted(before, waiting, loses, now_s, now_iso())
+        for audit in audits:
+            row = sa.update(draws).where(draws.c.trace_id == audit.trace_id)
+            connection.execute(row.values(lost=audit.lost, e_value=audit.e_value))
+        return self._write(connection, before, after)
 
     def judge(self, cascade: str, losses: Mapping[str, bool]) -> int:
         """Record people's judgements of drawn requests; return how many of these requests are recorded.
 
         `losses` says by the request's trace whether the answer that differs loses. If reviewers disagree, it does.
         """
-        update = """UPDATE cascade_draws SET lost = CASE WHEN lost THEN lost ELSE ? END
-        WHERE cascade = ? AND trace_id = ? AND e_value IS NULL"""
-        with self._database.statements() as run:
-            self._locked(run, cascade)
-            return sum(int(run(update, lost, cascade, trace_id).rowcount) for trace_id, lost in losses.items())
+        waits = sa.update(draws).where(draws.c.cascade == cascade, draws.c.e_value.is_(None))
+        with self._database.transaction() as connection:
+            self._locked(connection, cascade)
+            return sum(
+                connection.execute(
+                    waits.where(draws.c.trace_id == trace_id).values(lost=sa.func.coalesce(draws.c.lost, False) | lost)
+                ).rowcount
+                for trace_id, lost in losses.items()
+            )
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
-        with self._database.statements() as run:
-            cursor = run(
-                "UPDATE cascade_draws SET outcome = 'missing', why = 'its process ended' "
-                "WHERE cascade = ? AND outcome = 'pending' AND drawn_s < ?",
-                *(cascade, before_s),
-            )
-            return int(cursor.rowcount)
+        old = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.drawn_s < before_s)
+        with self._database.transaction() as connection:
+            return connection.execute(old.values(outcome="missing", why="its process ended")).rowcount
 
     def draws(
         self, cascade: str, *, newest: int | None = None, counted_for: str | None = None, look: int | None = None
@@ -237,24 +226,33 @@ class ModeStore:
         With `counted_for` only audits that were counted for the certificate with this id, with `look` only the rows
         that a look took.
         """
-        query, values = f"SELECT {_DRAW} FROM cascade_draws WHERE cascade = ?", [cascade]  # noqa: S608 - columns
-        query += "" if counted_for is None else " AND e_value IS NOT NULL AND certificate = ?"
-        query += ("" if look is None else " AND look = ?") + " ORDER BY drawn_s DESC, trace_id DESC"
-        query += "" if newest is None else f" LIMIT {int(newest)}"
-        chosen = [value for value in (counted_for, look) if value is not None]
-        return [_draw(row) for row in self._read(query, *values, *chosen)[::-1]]
+        query = sa.select(draws).where(draws.c.cascade == cascade).limit(newest)
+        if counted_for is not None:
+            query = query.where(draws.c.e_value.is_not(None), draws.c.certificate == counted_for)
+        if look is not None:
+            query = query.where(draws.c.look == look)
+        return [Draw(*row) for row in self._read(query.order_by(draws.c.drawn_s.desc(), draws.c.trace_id.desc()))[::-1]]
 
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
-        with self._database.statements(reading=True) as run:
-            return self._counts(run, self._state(run, cascade))
+        with self._database.transaction(reading=True) as connection:
+            return self._counts(connection, self._state(connection, cascade))
 
     @staticmethod
-    def _counts(run: Run, state: CascadeState) -> Counts:
+    def _counts(connection: sa.Connection, state: CascadeState) -> Counts:
         certificate = None if state.in_force is None else state.in_force.certificate
-        mine = state.era, certificate, state.cascade, state.era, state.cascade
-        counts = Counts(*run(_COUNTS, *mine).fetchone())
-        return counts._replace(off_path_nano_usd=int(counts.off_path_nano_usd or 0))
+        whole = draws.c.conversation.in_(_whole(state))
+        fits = ((draws.c.role != "certify") | draws.c.look.is_not(None)) & ~_PENDING & (draws.c.era == state.era)
+        unknown = ~_PENDING & draws.c.differs.is_(None) & (draws.c.certificate == certificate)
+        count, cost = sa.func.count, draws.c.off_path_nano_usd
+        query = sa.select(
+            *(count().filter(rows) for rows in (_PENDING, _COMPLETE, _MISSING, fits, whole)),
+            count(sa.case((whole, draws.c.conversation)).distinct()),
+            count().filter(unknown),
+            sa.cast(sa.func.coalesce(sa.func.sum(cost), 0), sa.BigInteger),
+            count(cost),
+        )
+        return Counts._make(connection.execute(query.where(draws.c.cascade == state.cascade)).one())
 
     # --- looks ---
 
@@ -274,22 +272,22 @@ class ModeStore:
         Raises:
             UsageError: it cannot succeed; nothing was counted.
         """
-        with self._database.statements() as run:
-            state = self._locked(run, cascade)
-            query = f"SELECT {_LOOK} FROM cascade_looks WHERE cascade = ? AND verdict = 'open' ORDER BY look LIMIT 1"  # noqa: S608 - columns
-            row = run(query, cascade).fetchone()
+        with self._database.transaction() as connection:
+            state = self._locked(connection, cascade)
+            open_look = sa.select(*_LOOK).where(looks.c.cascade == cascade, looks.c.verdict == "open")
+            row = connection.execute(open_look.order_by(looks.c.look).limit(1)).one_or_none()
             if row is not None:
-                run("UPDATE cascade_looks SET tries = tries + 1 WHERE cascade = ? AND look = ?", *row[:2])
-                return _look(row)._replace(tries=_look(row).tries + 1)
+                again = _look(row)._replace(tries=row.tries + 1)
+                connection.execute(_update(again).values(tries=again.tries))
+                return again
             look = Look(cascade, state.looks + 1, by, opened_s, state.next_level(delta), state.era)
-            why = refuse(look, self._counts(run, state))
+            why = refuse(look, self._counts(connection, state))
             if why is not None:
                 raise UsageError(f"{cascade} was not looked at: {why}.")
-            self._write(run, state, state.looked(delta))
-            take = f"UPDATE cascade_draws SET look = ? WHERE cascade = ? AND conversation IN ({_WHOLE})"  # noqa: S608 - constants
-            run(take, look.look, cascade, cascade, state.era)
-            marks = ", ".join("?" * len(look))
-            run(f"INSERT INTO cascade_looks ({_LOOK}, files) VALUES ({marks}, '{{}}')", *look[:-1], "{}")  # noqa: S608 - columns
+            self._write(connection, state, state.looked(delta))
+            certify = sa.update(draws).where(draws.c.cascade == cascade, draws.c.conversation.in_(_whole(state)))
+            connection.execute(certify.values(look=look.look))
+            connection.execute(sa.insert(looks), {**look._asdict(), "page": "{}", "files": "{}"})
             return look
 
     def close_look(
@@ -313,41 +311,47 @@ class ModeStore:
             this one's lease ended, and nothing changes.
         """
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
-        with self._database.statements() as run:
-            before = self._locked(run, look.cascade)
+        with self._database.transaction() as connection:
+            before = self._locked(connection, look.cascade)
             after = before if promoted is None else promoted(before)
-            cursor = run(
-                "UPDATE cascade_looks SET verdict = ?, page = ?, files = ? "
-                "WHERE cascade = ? AND look = ? AND verdict = 'open'",
-                *("refused" if after is before else "promoted", json.dumps(dict(page)), json.dumps(texts)),
-                *(look.cascade, look.look),
+            closed = (
+                _update(look)
+                .where(looks.c.verdict == "open")
+                .values(
+                    verdict="refused" if after is before else "promoted",
+                    page=json.dumps(dict(page)),
+                    files=json.dumps(texts),
+                )
             )
-            if not cursor.rowcount:
+            if not connection.execute(closed).rowcount:
                 return None
-            self._write(run, before, after)
+            self._write(connection, before, after)
             return after is not before
 
     def looks(self, cascade: str) -> list[Look]:
         """Return all looks, the earliest first."""
-        query = f"SELECT {_LOOK} FROM cascade_looks WHERE cascade = ? ORDER BY look"  # noqa: S608 - columns
-        return [_look(row) for row in self._read(query, cascade)]
+        return [_look(row) for row in self._read(sa.select(*_LOOK).where(looks.c.cascade == cascade).order_by("look"))]
 
     def files(self, cascade: str, look: int) -> dict[str, bytes]:
         """Return the files of the policy that a look certified, by name."""
-        rows = self._read("SELECT files FROM cascade_looks WHERE cascade = ? AND look = ?", cascade, look)
+        rows = self._read(sa.select(looks.c.files).where(looks.c.cascade == cascade, looks.c.look == look))
         return {name: base64.b64decode(text) for (files,) in rows for name, text in json.loads(files).items()}
 
     # --- conversations in which a cheaper model has answered ---
 
     def wrote(self, conversations: Iterable[str]) -> None:
         """Record that a cheaper model has answered a turn of these conversations."""
-        with self._database.statements() as run:
-            for name in sorted(conversations):  # in one order, so that two replicas never wait for each other
-                run("INSERT INTO cascade_written (conversation) VALUES (?) ON CONFLICT DO NOTHING", name)
+        with self._database.transaction() as connection:
+            for name in sorted(conversations):  # in the same order everywhere: two replicas never wait for each other
+                connection.execute(insert(written).on_conflict_do_nothing(), {"conversation": name})
 
     def cheaply_written(self, conversation: str) -> bool:
         """Return whether a cheaper model has answered a turn of a conversation."""
-        return bool(self._read("SELECT 1 FROM cascade_written WHERE conversation = ?", conversation))
+        return bool(self._read(sa.select(written).where(written.c.conversation == conversation)))
+
+
+def _update(look: Look) -> sa.Update:
+    return sa.update(looks).where(looks.c.cascade == look.cascade, looks.c.look == look.look)
 
 
 def _look(row: Iterable[Any]) -> Look:
@@ -355,8 +359,5 @@ def _look(row: Iterable[Any]) -> Look:
     return look._replace(page=json.loads(str(look.page)))
 
 
-def _draw(row: Iterable[Any]) -> Draw:
-    """Return a `Draw` from a row of the database; SQLite has numbers for truth values."""
-    draw = Draw(*row)
-    differs, lost = (None if value is None else bool(value) for value in (draw.differs, draw.lost))
-    return draw._replace(differs=differs, lost=lost)
+def _now_s() -> float:
+    return datetime.now(UTC).timestamp()

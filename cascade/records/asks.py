@@ -77,19 +77,17 @@ class Trace:
     def _submit(self, answer: Answer) -> None:
         if not any(call.completion is not None or call.is_cut for call in answer.calls):
             return
+        chat = answer.question.chat
+        columns = {"horizon": self.horizon, "walk": self.walk, "split": "audit" if answer.audited else None}
+        columns |= {} if self.episode_id is None else {"episode_id": self.episode_id}
+        columns |= {"user": self.key} if chat is None or chat.user is None else {}
         try:
-            columns = {"horizon": self.horizon, "walk": self.walk, "split": "audit" if answer.audited else None}
-            columns |= {} if self.episode_id is None else {"episode_id": self.episode_id}
-            chat = answer.question.chat
-            columns |= {"user": self.key} if chat is None or chat.user is None else {}
             self._done = self.writer.submit(answer, columns)
         except UsageError:
             logger.warning("traces: an answer came after the end and was not recorded")
-        except Exception as error:  # noqa: BLE001 - whatever is odd about an answer, its trace does not cost it
-            self.writer.lose(f"{type(error).__name__} in an answer")
 
     def settle(self, answer: Answer) -> Answer:
-        """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.record` does."""
+        """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.settle` does."""
         self.writer.settle(self._done, answer)
         return answer
 

@@ -9,13 +9,14 @@ import os
 import socket
 import sqlite3
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from logging import getLogger
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any
 
 import sqlalchemy as sa
+from sqlalchemy.dialects import postgresql
 
 from cascade.errors import CascadeError, MissingExtraError, NoTracesError, StoreError, UsageError, quote
 from cascade.forks import after_fork, keep, no_fork
@@ -24,16 +25,15 @@ from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file
 
 logger = getLogger("cascade")
-Durability = Literal["group", "full"]
-Run: TypeAlias = Callable[..., Any]
-"""Runs a statement with its values in a transaction, and returns the result."""
-BUSY_S = 5.0
-"""How long a transaction waits by default for another that has locked the file. They last milliseconds."""
 WAL_SINCE = (3, 51, 3)
 """The first SQLite that two writers cannot make damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
 Before it, the rollback journal is used: slower, and safe with any number of writers."""
 LIMIT_S = 2.0
-_CONNECT_S = 10
+"""How long a transaction may take that a request waits for, in seconds."""
+COMMAND_S = 60.0
+"""How long any other may take: one of a command that counts all rows."""
+_LOCK_S = 5.0
+"""How long a transaction waits at most for another that has locked the file. They last milliseconds."""
 _CONNECTIONS = 8
 _GRACE_S = 0.5
 """How much later than the server, which keeps the limit too, this side ends a transaction."""
@@ -67,7 +67,7 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"3, rows {SCHEMA_VERSION}"
+_FORMAT = f"4, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
@@ -81,8 +81,8 @@ feedback = _table(
 )
 accounts = _table("cascade_accounts", "name text key, spent whole, held whole")
 holds = _table("cascade_holds", "id text key, amount whole, accounts text, owner text, expires_s number")
-_table("cascade_modes", "cascade text key, version whole, secret text, document text")
-_table(
+cascades = _table("cascade_modes", "cascade text key, version whole, secret text, document text")
+draws = _table(
     "cascade_draws",
     "trace_id text key, cascade text, conversation text, turn text, role text, drawn_s number, era whole, "
     "certificate text?, outcome text, why text?, look whole?, differs truth?, e_value number?, "
@@ -90,13 +90,15 @@ _table(
     sa.UniqueConstraint("cascade", "conversation", "turn"),
     sa.Index("cascade_draws_when", "cascade", "drawn_s"),
 )
-_table(
+looks = _table(
     "cascade_looks",
     "cascade text key, look whole key, by text, opened_s number, level number, era whole, tries whole, verdict text, "
     "page text, files text",
 )
-_table("cascade_written", "conversation text key")
-_table("cascade_reviews", "number whole key, line text")
+written = _table("cascade_written", "conversation text key")
+reviews = _table("cascade_reviews", "number whole key, line text")
+insert = postgresql.insert
+"""An insert that may meet a row with its key (`on_conflict_do_nothing`): SQLite has taken PostgreSQL's words for it."""
 
 
 class Database:
@@ -105,10 +107,9 @@ class Database:
     Args:
         store: "sqlite:///FILE" or "postgresql://…"; a missing file and missing tables are made.
         read_only: change nothing; the tables must exist.
-        durability: "full": each commit waits for the disk. "group" leaves that to SQLite in WAL mode: the last commits
-            may be lost when the power fails, never when the process dies.
-        limit_s: how long a transaction may wait for locks in all, and for a server to answer; by default 5 s for locks
-            and no limit for the rest.
+        durable: whether each commit waits for the disk. Otherwise SQLite in WAL mode may lose the last commits when the
+            power fails, never when the process dies.
+        limit_s: how long a transaction may take, and wait: for locks, for a connection, for a server that hangs.
         connections: the most connections to a server; a file has one.
 
     Raises:
@@ -123,13 +124,13 @@ class Database:
         store: str | Address,
         *,
         read_only: bool = False,
-        durability: Durability = "full",
-        limit_s: float | None = None,
+        durable: bool = True,
+        limit_s: float = COMMAND_S,
         connections: int = 1,
     ) -> None:
         self.address = parse(store) if isinstance(store, str) else store
         self.read_only = read_only
-        self._durability: Durability = durability
+        self._durable = durable
         self._limit_s = limit_s
         self._connections = connections
         self._closed = False
@@ -143,7 +144,7 @@ class Database:
 
     @classmethod
     def shared(cls, store: str) -> Database:
-        """Open a database that requests wait for: each transaction takes 2 s at most."""
+        """Open a database that requests wait for: each transaction takes `LIMIT_S` at most."""
         return cls(store, limit_s=LIMIT_S, connections=_CONNECTIONS)
 
     def _renew(self) -> None:
@@ -222,20 +223,8 @@ class Database:
         except Exception as error:  # noqa: BLE001 - mapped, or raised again
             raise translated(error, self.address.shown) or error from None
 
-    @contextmanager
-    def statements(self, *, reading: bool = False) -> Iterator[Run]:
-        """Run statements of SQL in one transaction, with a ? for each value. Raises as `transaction` does."""
-        mark = "?" if self.address.path is not None else "%s"
-        with self.transaction(reading=reading) as connection:
-            yield lambda statement, *values: connection.exec_driver_sql(statement.replace("?", mark), values)
-
-    @property
-    def row_lock(self) -> str:
-        """The suffix of a query whose rows the transaction will change; SQLite locks the whole file at the start."""
-        return "" if self.address.path is not None else " FOR UPDATE"
-
     def _cut_off(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        if self.address.path is not None or self._limit_s is None:
+        if self.address.path is not None:
             return nullcontext()
         return _cut_off(connection.connection.driver_connection, self._limit_s)
 
@@ -245,14 +234,6 @@ class Database:
         with self._engine.connect() as connection:
             yield connection.connection.driver_connection
 
-    @property
-    def journal_mode(self) -> str | None:
-        """How SQLite undoes a transaction: "wal" or "rollback", by the journal; None for PostgreSQL."""
-        if self.address.path is None:
-            return None
-        with self.driver() as connection:
-            return "wal" if connection.execute("PRAGMA journal_mode").fetchone()[0] == "wal" else "rollback"
-
     def close(self) -> None:
         """Close the connections. May be called twice."""
         self._closed = True
@@ -260,30 +241,32 @@ class Database:
             self._opened.dispose()
 
     def _file_engine(self) -> sa.Engine:
-        engine = sa.create_engine("sqlite://", creator=self._connect_file, **_pool(1, self._limit_s))
+        engine = sa.create_engine("sqlite://", creator=self._connect_file, **self._pool(1))
         sa.event.listen(engine, "begin", _begin)
         return engine
 
     def _server_engine(self) -> sa.Engine:
-        address, limit_s = self.address, self._limit_s
-        wait_s = _CONNECT_S if limit_s is None else max(2, round(limit_s))  # libpq has no shorter time
-        options: dict[str, Any] = {"connect_timeout": wait_s, "application_name": "cascade", "tcp_user_timeout": 10_000}
+        limit_s = self._limit_s
+        options: dict[str, Any] = {
+            "connect_timeout": max(2, round(limit_s)),  # libpq has no shorter time
+            "application_name": "cascade",
+            "tcp_user_timeout": 10_000,
+        }
         try:
-            engine = sa.create_engine(address.url, connect_args=options, **_pool(self._connections, limit_s))
+            engine = sa.create_engine(self.address.url, connect_args=options, **self._pool(self._connections))
         except ModuleNotFoundError:
             raise MissingExtraError("psycopg", "A store in PostgreSQL") from None
         except sa.exc.ArgumentError:
-            raise UsageError(f"The store {address.shown} has a URL that cannot be used.") from None
+            raise UsageError(f"The store {self.address.shown} has a URL that cannot be used.") from None
 
         def prepare(driver: Any, _record: Any) -> None:
-            if limit_s is not None:
-                driver.execute(f"SET statement_timeout = {round(limit_s * 1000)}")
-                driver.commit()
+            driver.execute(f"SET statement_timeout = {round(limit_s * 1000)}")
+            driver.commit()
 
         def check(driver: Any, _record: Any, _proxy: Any) -> None:
             """Replace a connection that broke while it was not in use, as after a restart of the server."""
             try:
-                with nullcontext() if limit_s is None else _cut_off(driver, limit_s):
+                with _cut_off(driver, limit_s):
                     engine.dialect.do_ping(driver)
             except Exception:  # noqa: BLE001 - whatever broke, the pool opens another
                 raise sa.exc.DisconnectionError from None
@@ -292,13 +275,22 @@ class Database:
         sa.event.listen(engine, "checkout", check)
         return engine
 
+    def _pool(self, size: int) -> dict[str, Any]:
+        return {
+            "poolclass": sa.QueuePool,
+            "pool_size": size,
+            "max_overflow": 0,
+            "pool_timeout": min(self._limit_s, _LOCK_S),
+            "hide_parameters": True,  # they are rows, which contain what people asked: no error may show them
+            "execution_options": {"preserve_rowcount": True},  # else an insert that met its key may count as made
+        }
+
     def _connect_file(self) -> sqlite3.Connection:
         """Return a connection that may move between threads and leaves transactions to its user."""
-        path = self.address.path or Path()
-        limit_s = BUSY_S if self._limit_s is None else self._limit_s
+        path, wait_s = self.address.path or Path(), min(self._limit_s, _LOCK_S)
         # A reader may have to roll back what a killed writer left, so it opens the file as a writer does.
         target = f"{path.as_uri()}?mode=rw"
-        connection = sqlite3.connect(target, uri=True, timeout=limit_s, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(target, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")  # a foreign file must not run functions
             if self.read_only:
@@ -314,21 +306,9 @@ class Database:
         journal = "WAL" if sqlite3.sqlite_version_info >= WAL_SINCE else "TRUNCATE"
         mode = connection.execute(f"PRAGMA journal_mode = {journal}").fetchone()[0]
         # Without WAL, NORMAL could damage a file when the power fails (sqlite.org/pragma.html#pragma_synchronous).
-        level = "NORMAL" if self._durability == "group" and mode == "wal" else "FULL"
+        level = "FULL" if self._durable or mode != "wal" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA secure_delete = ON")  # removed data is overwritten in the file
-
-
-def _pool(size: int, limit_s: float | None) -> dict[str, Any]:
-    # Parameters are rows, and rows contain what people asked: no error may show them.
-    wait_s = BUSY_S if limit_s is None else limit_s
-    return {
-        "poolclass": sa.QueuePool,
-        "pool_size": size,
-        "max_overflow": 0,
-        "pool_timeout": wait_s,
-        "hide_parameters": True,
-    }
 
 
 def _begin(connection: sa.Connection) -> None:

@@ -15,17 +15,18 @@ import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Hold, Refused, new_id
 from cascade.errors import StoreError
-from cascade.records.database import LIMIT_S, Database, accounts, holds
+from cascade.records.database import LIMIT_S, Database, accounts, holds, insert
 
 T = TypeVar("T")
 _TRIES = 3
 """How often a change is tried if its connection breaks. A change may be made twice: a repeated hold is booked in full
 when it expires, and a hold is settled only once."""
-_HOLD = sa.text(
-    "INSERT INTO cascade_accounts (name, spent, held) VALUES (:name, 0, :amount) ON CONFLICT (name) DO UPDATE "
-    "SET held = cascade_accounts.held + excluded.held "
-    "WHERE cascade_accounts.spent + cascade_accounts.held + excluded.held <= :cap"
+_MORE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=sa.bindparam("amount"))
+_HELD = accounts.c.held + _MORE.excluded.held
+_HOLD = _MORE.on_conflict_do_update(
+    index_elements=["name"], set_={"held": _HELD}, where=accounts.c.spent + _HELD <= sa.bindparam("cap")
 )
+"""Adds to what an account holds; changes no row where the account has no room."""
 _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 

@@ -13,13 +13,12 @@ from itertools import islice
 from typing import Any, Self
 
 import sqlalchemy as sa
-from sqlalchemy.dialects import postgresql, sqlite
 
 from cascade.errors import UsageError
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, hashed
 from cascade.records.address import Address
-from cascade.records.database import Database, Durability, episodes, feedback
+from cascade.records.database import COMMAND_S, Database, episodes, feedback, insert
 from cascade.records.rows import records, row_of, without_content
 
 _ROWS_PER_INSERT = 500
@@ -52,14 +51,14 @@ class Store:
         url: str | Address,
         read_only: bool = False,
         *,
-        durability: Durability = "group",
-        limit_s: float | None = None,
+        durable: bool = False,
+        limit_s: float = COMMAND_S,
     ) -> Store:
         """Open a store; create its file and tables unless it is only read. Takes and raises as `Database`.
 
         Example: `Store.open("sqlite:///cascade.db", read_only=True)`
         """
-        return cls(Database(url, read_only=read_only, durability=durability, limit_s=limit_s))
+        return cls(Database(url, read_only=read_only, durable=durable, limit_s=limit_s))
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows in one transaction; return how many are new. When it returns, they are committed.
@@ -72,8 +71,7 @@ class Store:
             StoreError: the database failed. Nothing was written, unless the connection broke during the commit; rows
                 may be written again in any case.
         """
-        insert = (sqlite if self.address.path is not None else postgresql).insert(episodes)
-        statement = insert.on_conflict_do_nothing(index_elements=["row_id"]).execution_options(preserve_rowcount=True)
+        statement = insert(episodes).on_conflict_do_nothing(index_elements=["row_id"])
         written, left = 0, records(rows)
         with self.database.transaction() as connection:
             while batch := list(islice(left, _ROWS_PER_INSERT)):
@@ -192,12 +190,13 @@ class Store:
         with self.database.transaction(reading=True) as connection:
             figures = dict(connection.execute(head).mappings().one())
             models = connection.execute(by_model.order_by(sa.desc("rows"), of.model)).mappings().all()
+            journal = None if self.address.path is None else connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         figures["models"] = [
             dict(row) | {"cost_nano_usd": None if row["cost_unknown"] else int(row["cost_nano_usd"])} for row in models
         ]
         path = self.address.path
         size = None if path is None or not path.exists() else path.stat().st_size
-        return {"store": self.address.shown, **figures, "bytes": size, "journal_mode": self.database.journal_mode}
+        return {"store": self.address.shown, **figures, "bytes": size, "journal_mode": journal}
 
     def close(self) -> None:
         """Close the connections. May be called twice."""

@@ -22,18 +22,16 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from logging import getLogger
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
 from cascade.records.address import Address, parse
-from cascade.records.rows import Content, rows_of, texts_of, uuid7, veiled, without_keys
-from cascade.safety import holds_key
+from cascade.records.rows import Content, rows_of, uuid7
 from cascade.types import Answer
 
 if TYPE_CHECKING:
-    from cascade.records.database import Durability
     from cascade.records.traces import Store
 
 logger = getLogger("cascade")
@@ -55,23 +53,13 @@ WARN_EVERY_S = 60.0
 
 
 class TraceCounts(NamedTuple):
-    """TraceCounts of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
+    """Numbers of answers: accepted, written with all their rows, lost, waiting; and failures of the store."""
 
     accepted: int
     written: int
     lost: int
     waiting: int
     failures: int
-
-
-@dataclass(slots=True)
-class Entry:
-    """A queued answer: how its rows are made, the length of its texts, and who waits for the commit."""
-
-    make: Callable[[], list[dict[str, Any]]]
-    chars: int
-    done: Future[None] | None = None
-    number: int = 0
 
 
 class TraceWriter:
@@ -83,8 +71,7 @@ class TraceWriter:
     Args:
         store: the store, as a URL or an address.
         content: "full" keeps texts, "hash" their SHA-256, "none" nothing of them.
-        durability: "full" makes `record` wait until its rows are on the disk.
-        strict: whether `record` raises if its rows could not be written; it then waits, too.
+        strict: whether an ask waits until its rows are on the disk, and fails if they could not be written.
         secrets: keys that must not be in any row, besides everything with the shape of a key.
 
     Raises:
@@ -96,20 +83,18 @@ class TraceWriter:
         store: str | Address,
         *,
         content: Content = "full",
-        durability: Literal["group", "full"] = "group",
         strict: bool = False,
         secrets: Iterable[str] = (),
     ) -> None:
         self.address = parse(store) if isinstance(store, str) else store
         self.strict = strict
         self.content: Content = content
-        self._durability: Durability = durability
         self._secrets = tuple(secrets)
         self._begin()
         after_fork(self._begin_in_child)
 
     def _begin(self) -> None:
-        self._queue = _Queue(self.address, self._durability)
+        self._queue = _Queue(self.address, strict=self.strict)
         self._finalizer = weakref.finalize(self, _abandoned, self._queue)
         self._finalizer.atexit = False  # the queue is emptied then anyway
 
@@ -117,7 +102,7 @@ class TraceWriter:
         """Begin with an empty queue: the thread is gone, and the parent writes what was queued (F50)."""
         parents = self._queue
         self._finalizer.detach()
-        _running.discard(parents)
+        atexit.unregister(parents.close)
         keep(parents)  # no lock of it is taken: its holder is gone
         self._begin()
         self._queue.closing = parents.closing
@@ -132,48 +117,41 @@ class TraceWriter:
         """Why the last attempt to write failed; None if it succeeded."""
         return self._queue.problem
 
-    def record(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> None:
-        """Record an answer: it is queued at once, and committed on return if this writer waits.
+    def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
+        """Queue an answer; return a future to `settle`, None if nothing is to wait for.
 
-        `columns` has values that the answer lacks: `horizon`, `dataset`, `split`, `walk`, `gold`, `episode_id` (by
-        default a new UUID of version 7). The group is the question's own, or else the same for all its near-duplicates.
+        Args:
+            answer: the answer. Its group is the question's own, or else the same for all its near-duplicates.
+            columns: values that the answer lacks: `horizon`, `dataset`, `split`, `walk`, `gold`, `episode_id` (by
+                default a new UUID of version 7).
 
         Raises:
             UsageError: the writer is closed.
-            StoreError: under `strict`, the rows could not be written; `answer` holds the answer.
         """
-        self.settle(self.submit(answer, columns), answer)
-
-    def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
-        """Queue an answer; return a future to `settle`, None if nothing is to wait for. Raises UsageError if closed."""
         question = answer.question
-        head: dict[str, Any] = {
+        head = {
             "episode_id": uuid7(),
             "group": question.group or identity(question.text, question.context),
             "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **(columns or {}),
         }
-        texts = texts_of(answer, head)
-        make: Callable[[], list[dict[str, Any]]] = partial(rows_of, answer, head, self.content)
-        if holds_key(texts, self._secrets):
-            clean = [without_keys(row, self._secrets) for row in rows_of(answer, head, "full")]
-            make = partial(veiled, clean, self.content)
-        waits = self.strict or self._durability == "full"
-        done: Future[None] | None = Future() if waits else None
-        self._queue.put(Entry(make, len(texts), done))
+        texts = (call.completion.text for call in answer.calls if call.completion is not None)
+        chars = len(question.text) + len(question.context or "") + sum(map(len, texts))
+        done: Future[None] | None = Future() if self.strict else None
+        self._queue.put(_Entry(partial(rows_of, answer, head, self.content, self._secrets), chars, done))
         return done
 
-    def lose(self, reason: str) -> None:
-        """Count an answer that cannot be recorded."""
-        self._queue.lose(reason)
-
     def settle(self, done: Future[None] | None, answer: Answer) -> None:
-        """Wait for the future that `submit` returned. Raises as `record` does."""
+        """Wait for the future that `submit` returned.
+
+        Raises:
+            StoreError: the rows could not be written; `answer` holds the answer.
+        """
         if done is not None:
             try:
                 done.result(WAIT_S)
             except (CascadeError, TimeoutError) as error:
-                self._judge(error, answer)
+                raise self._unrecorded(error, answer) from None
 
     async def asettle(self, done: Future[None] | None, answer: Answer) -> None:
         """Do as `settle` without blocking the event loop. Cancelling it loses nothing: the rows are still written."""
@@ -181,14 +159,12 @@ class TraceWriter:
             try:
                 await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
             except (CascadeError, TimeoutError) as error:
-                self._judge(error, answer)
+                raise self._unrecorded(error, answer) from None
 
-    def _judge(self, error: CascadeError | TimeoutError, answer: Answer) -> None:
-        """Raise the error under `strict`; the queue has counted and logged it in any case."""
-        if self.strict:
-            code = error.exit_code if isinstance(error, CascadeError) else 1
-            reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
-            raise StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code) from None
+    def _unrecorded(self, error: CascadeError | TimeoutError, answer: Answer) -> StoreError:
+        code = error.exit_code if isinstance(error, CascadeError) else 1
+        reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
+        return StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code)
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything recorded so far is committed; return whether it is."""
@@ -209,22 +185,30 @@ class TraceWriter:
         return f"TraceWriter({self.address.shown!r}, content={self.content!r})"
 
 
-class _Queue:
-    """Entries that wait, and the thread that writes them, which starts with the first entry.
+@dataclass(slots=True, eq=False)
+class _Entry:
+    """A queued answer: how its rows are made, the length of its texts, and who waits for the commit."""
 
-    Entries that an ask waits for are never dropped: there are never more of them than concurrent asks.
+    rows: Callable[[], list[dict[str, Any]]]
+    chars: int
+    done: Future[None] | None
+    number: int = 0
+
+
+class _Queue:
+    """Answers that wait, and the thread that writes them in their order; it starts with the first.
+
+    An answer that an ask waits for is never dropped: there are never more of them than concurrent asks.
     """
 
-    def __init__(self, address: Address, durability: Durability) -> None:
+    def __init__(self, address: Address, *, strict: bool) -> None:
         self.closing = False
         self.problem: str | None = None
-        self._address = address
-        self._durability: Durability = durability
+        self._address, self._strict = address, strict
         self._changed = threading.Condition()  # on an RLock: a garbage collection may run at any point
-        self._waiting: deque[Entry] = deque()
-        self._writing: list[Entry] = []
+        self._waiting: deque[_Entry] = deque()
+        self._writing: list[_Entry] = []
         self._chars = self._accepted = self._written = self._lost = self._failures = 0
-        self._hurry = False
         self._gives_up_at_s = 0.0
         self._thread: threading.Thread | None = None
         self._store: Store | None = None
@@ -232,7 +216,7 @@ class _Queue:
 
     # --- used by asks ---
 
-    def put(self, entry: Entry) -> None:
+    def put(self, entry: _Entry) -> None:
         """Add an entry; drop the oldest if there is no room. Raises UsageError once closed."""
         with self._changed:
             if self.closing:
@@ -241,16 +225,16 @@ class _Queue:
             entry.number = self._accepted
             self._waiting.append(entry)
             self._chars += entry.chars
-            lost = self._lost
-            while len(self._waiting) > MAX_ANSWERS or (self._chars > MAX_CHARS and len(self._waiting) > 1):
-                if self._waiting[0].done is not None:
+            waiting, lost = self._waiting, self._lost
+            while len(waiting) > MAX_ANSWERS or (self._chars > MAX_CHARS and len(waiting) > 1):
+                if waiting[0].done is not None:
                     break
-                self._chars -= self._waiting.popleft().chars
+                self._chars -= waiting.popleft().chars
                 self._lost += 1
-            if entry.done is not None or len(self._waiting) in {1, GROUP_ANSWERS}:
-                self._changed.notify_all()
             if self._lost > lost:
                 self._complain("the queue was full, so the oldest answers were dropped")
+            if entry.done is not None or len(waiting) in {1, GROUP_ANSWERS}:
+                self._changed.notify_all()
             if self._thread is None:
                 self._start()
 
@@ -260,20 +244,17 @@ class _Queue:
         try:
             self._thread.start()
         except RuntimeError:
-            reason = StoreError("no thread could be started to write traces", retryable=True)
-            self._failed(self._waiting, reason)
-            self._end([*self._waiting], reason)
+            self._thread = None
+            self._writing = [*self._waiting]
             self._waiting.clear()
-            self._chars, self._thread = 0, None
+            self._fail(self._writing, StoreError("no thread could be started to write traces", retryable=True))
             return
-        _running.add(self)
-        _at_exit()
+        atexit.register(self.close, EXIT_S)
+        processes = sys.modules.get("multiprocessing.process")
+        if processes is not None and processes.parent_process() is not None:  # a child that skips `atexit`
+            from multiprocessing.util import Finalize
 
-    def lose(self, reason: str) -> None:
-        with self._changed:
-            self._accepted += 1
-            self._lost += 1
-        self._complain(reason)
+            Finalize(None, self.close, (EXIT_S,), exitpriority=0)
 
     def counts(self) -> TraceCounts:
         with self._changed:
@@ -284,10 +265,7 @@ class _Queue:
         """Wait until all entries so far are written or lost; return whether all are written."""
         with self._changed:
             last, lost = self._accepted, self._lost
-            self._hurry = True
-            self._changed.notify_all()
-            ended = self._changed.wait_for(lambda: self._oldest() > last, timeout_s)
-            return ended and self._lost == lost
+            return self._changed.wait_for(lambda: self._oldest() > last, timeout_s) and self._lost == lost
 
     def _oldest(self) -> int:
         """Return the number of the oldest entry that is neither written nor lost, or the next one's."""
@@ -308,12 +286,13 @@ class _Queue:
             return
         thread.join(timeout_s)
         if thread.is_alive():
-            self._complain(f"the store did not answer within {timeout_s:.0f} s of the end", at_once=True)
+            self._warned_at_s = -WARN_EVERY_S
+            self._complain(f"the store did not answer within {timeout_s:.0f} s of the end")
 
-    def _complain(self, reason: str, *, at_once: bool = False) -> None:
+    def _complain(self, reason: str) -> None:
         """Warn that answers are lost or late, once a minute."""
         counts, now_s = self.counts(), time.monotonic()
-        if now_s - self._warned_at_s >= WARN_EVERY_S or at_once:
+        if now_s - self._warned_at_s >= WARN_EVERY_S:
             self._warned_at_s = now_s
             logger.warning(
                 "traces: %d answers were not recorded and %d are waiting; the answers themselves are not affected. %s",
@@ -326,59 +305,43 @@ class _Queue:
         """Write until the queue is closed and empty."""
         with suppress(Exception):  # reported when there is something to write
             _load()
-        try:
-            while self._take():
-                try:
-                    self._write(self._writing)
-                except Exception as error:  # noqa: BLE001 - whatever it is, the thread goes on, and what is lost is counted
-                    self._end(self._writing, _unforeseen(error))
-        finally:
-            self._close_store()
-            _running.discard(self)
-            with self._changed:
-                self._end(self._writing, StoreError("the thread that writes traces ended"))
-                self._thread = None
-                if self._waiting:
-                    self._start()
+        while self._take():
+            try:
+                self._write(self._writing)
+            except BaseException as error:  # noqa: BLE001 - whatever it is, the thread goes on, and what is lost is counted
+                self._fail(self._writing, _unforeseen(error))
+        self._close_store()
+        atexit.unregister(self.close)
 
     def _take(self) -> bool:
         """Wait for a group of entries and take it; return False at the end."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self.closing)
-            if not self._in_haste():
-                self._changed.wait_for(self._in_haste, GROUP_S)
-            count = min(len(self._waiting), GROUP_ANSWERS)
-            self._writing = [self._waiting.popleft() for _ in range(count)]
+            self._changed.wait_for(lambda: self._strict or self.closing or len(self._waiting) >= GROUP_ANSWERS, GROUP_S)
+            self._writing = [self._waiting.popleft() for _ in range(min(len(self._waiting), GROUP_ANSWERS))]
             self._chars -= sum(entry.chars for entry in self._writing)
-            self._hurry = self._hurry and bool(self._waiting)
-            return count > 0
+            return bool(self._writing)
 
-    def _in_haste(self) -> bool:
-        if self.closing or self._hurry or len(self._waiting) >= GROUP_ANSWERS:
-            return True
-        return any(entry.done is not None for entry in self._waiting)
-
-    def _write(self, group: list[Entry]) -> None:
+    def _write(self, group: list[_Entry]) -> None:
         """Write a group; again if the store fails for a while, and one by one if an answer's rows do not fit."""
         while (error := self._attempt(group)) is not None:
-            about_a_row = not isinstance(error, CascadeError) or isinstance(error, UnfitRowsError)
+            about_a_row = not isinstance(error, StoreError | UsageError) or isinstance(error, UnfitRowsError)
             if about_a_row and len(group) > 1:
                 for entry in group:
                     self._write([entry])
                 return
             failure = error if isinstance(error, CascadeError) else _unforeseen(error)
-            self._failed(group, failure)
-            if about_a_row or not self._may_try_again(failure):
-                self._end(group, failure)
+            if about_a_row or not self._tries_again(group, failure):
+                self._fail(group, failure)
                 return
         self.problem = None
         self._end(group)
 
-    def _attempt(self, group: list[Entry]) -> Exception | None:
+    def _attempt(self, group: list[_Entry]) -> Exception | None:
         try:
-            rows = [row for entry in group for row in entry.make()]
+            rows = [row for entry in group for row in entry.rows()]
             if self._store is None:
-                self._store = _load().open(self._address, durability=self._durability, limit_s=COMMIT_S)
+                self._store = _load().open(self._address, durable=self._strict, limit_s=COMMIT_S)
             self._store.append(rows)
         except UnfitRowsError as error:
             return error
@@ -390,33 +353,36 @@ class _Queue:
             return error
         return None
 
-    def _may_try_again(self, error: CascadeError) -> bool:
+    def _tries_again(self, group: list[_Entry], error: CascadeError) -> bool:
         """Wait before the next try; at the end there is none, unless another process uses the file."""
-        store_error = error if isinstance(error, StoreError) else StoreError("")
+        if not isinstance(error, StoreError) or not error.retryable:
+            return False
         with self._changed:
             if self.closing:
-                return store_error.busy and time.monotonic() < self._gives_up_at_s
-            if not store_error.busy:  # it has waited its time for the other process, which may be done now
+                return error.busy and time.monotonic() < self._gives_up_at_s
+            self._note(error)
+            _tell(group, error)  # asks need not wait longer
+            if not error.busy:  # else it has waited its time for the other process, which may be done now
                 self._changed.wait_for(lambda: self.closing, RETRY_S)
-        return store_error.retryable
+        return True
 
-    def _failed(self, group: Iterable[Entry], error: CascadeError) -> None:
-        """Count and log a failure; asks that wait need not wait longer."""
+    def _note(self, error: CascadeError) -> None:
+        """Count and log a failure."""
         with self._changed:
             self._failures += 1
             self.problem = str(error)
         self._complain(self.problem)
-        _tell(group, error)
 
-    def _end(self, group: list[Entry], error: CascadeError | None = None) -> None:
+    def _fail(self, group: Iterable[_Entry], error: CascadeError) -> None:
+        self._note(error)
+        self._end([*group], error)
+
+    def _end(self, group: list[_Entry], error: CascadeError | None = None) -> None:
         """Count a group as written, or as lost with an error, and notify who waits."""
         with self._changed:
-            if error is None:
-                self._written += len(group)
-            else:
-                self._lost += len(group)
-            numbers = {entry.number for entry in group}
-            self._writing = [entry for entry in self._writing if entry.number not in numbers]
+            self._written += 0 if error else len(group)
+            self._lost += len(group) if error else 0
+            self._writing = [entry for entry in self._writing if entry not in group]
             self._changed.notify_all()
         _tell(group, error)
 
@@ -437,11 +403,11 @@ def _load() -> type[Store]:
         return Store
 
 
-def _unforeseen(error: Exception) -> StoreError:
+def _unforeseen(error: BaseException) -> StoreError:
     return StoreError(f"{type(error).__name__} in an answer's trace.")
 
 
-def _tell(group: Iterable[Entry], error: CascadeError | None) -> None:
+def _tell(group: Iterable[_Entry], error: CascadeError | None) -> None:
     """Notify the asks that wait for these entries, once; cancelled asks no longer wait."""
     for entry in group:
         done, entry.done = entry.done, None
@@ -453,23 +419,3 @@ def _abandoned(queue: _Queue) -> None:
     if queue.counts().accepted and not queue.closing:
         warnings.warn("A TraceWriter was not closed; its answers are still written.", ResourceWarning, stacklevel=2)
     queue.begin_to_close()
-
-
-_running: set[_Queue] = set()
-"""The queues with a thread, so that they can be emptied when the process ends."""
-
-
-def _at_exit() -> None:
-    """Empty the queues when the process ends, also one that `multiprocessing` forked, which skips `atexit`."""
-    atexit.unregister(_close_all)
-    atexit.register(_close_all)
-    multiprocessing = sys.modules.get("multiprocessing.process")
-    if multiprocessing is not None and multiprocessing.parent_process() is not None:
-        from multiprocessing.util import Finalize
-
-        Finalize(None, _close_all, exitpriority=0)
-
-
-def _close_all() -> None:
-    for queue in list(_running):
-        queue.close(EXIT_S)

@@ -9,17 +9,19 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
 
+import sqlalchemy as sa
+
 from cascade.checks import refuse, share_problems
 from cascade.errors import UsageError
 from cascade.records.address import parse
-from cascade.records.database import Database
+from cascade.records.database import Database, insert
+from cascade.records.database import reviews as lines
 from cascade.review.pairs import PairId
 
 Ask = Literal["preference", "regret"]
@@ -28,6 +30,8 @@ Side = Literal["output", "reference"]
 Better = Literal["output", "reference", "equal", "both_bad", "skipped"]
 SKIPPED = "skipped"
 SUFFIX = ".reviews.db"
+_LIMIT_S = 10.0
+"""How long a page or a person waits for the database."""
 Place: TypeAlias = Path | str
 """A file, or the URL of a store."""
 
@@ -182,7 +186,7 @@ class ReviewStore:
         self._database = _database(place)
         begun = asdict(terms) | {"key": terms.key or secrets.token_hex(16)}
         try:
-            self._write("VALUES (0, ?) ON CONFLICT DO NOTHING", begun)
+            self._write(0, begun)
             reviews = _read(self._database)
             assert reviews is not None  # noqa: S101 - it was just begun
             terms.check(self.path, reviews.terms)
@@ -193,13 +197,16 @@ class ReviewStore:
 
     def add(self, judgement: Judgement) -> None:
         """Write a judgement; return once it is on the disk."""
-        self._write("SELECT MAX(number) + 1, ? FROM cascade_reviews", judgement._asdict())
+        self._write(None, judgement._asdict())
 
-    def _write(self, rows: str, document: dict[str, Any]) -> None:
+    def _write(self, number: int | None, document: dict[str, Any]) -> None:
+        """Write a line if its number is free; by default the next one."""
         line = json.dumps(document, allow_nan=False)  # ASCII: PostgreSQL's text has no NUL, no lone surrogate
-        with self._database.statements() as run:
-            run(f"SELECT line FROM cascade_reviews WHERE number = 0{self._database.row_lock}")  # noqa: S608 - writers take turns
-            run(f"INSERT INTO cascade_reviews (number, line) {rows}", line)
+        with self._database.transaction() as connection:
+            connection.execute(sa.select(lines.c.line).where(lines.c.number == 0).with_for_update())  # in turns
+            last = connection.scalar(sa.select(sa.func.max(lines.c.number)))
+            row = {"number": (last or 0) + 1 if number is None else number, "line": line}
+            connection.execute(insert(lines).on_conflict_do_nothing(), row)
 
     def __enter__(self) -> Self:
         return self
@@ -214,18 +221,18 @@ def place_shown(place: Place) -> str:
 
 
 def _database(place: Place) -> Database:
-    return Database(place if isinstance(place, str) else f"sqlite:///{place.resolve()}")
+    return Database(place if isinstance(place, str) else f"sqlite:///{place.resolve()}", limit_s=_LIMIT_S)
 
 
 def _read(database: Database) -> Reviews | None:
-    with database.statements(reading=True) as run:
-        lines: Sequence[tuple[str]] = run("SELECT line FROM cascade_reviews ORDER BY number").fetchall()
-    if not lines:
+    with database.transaction(reading=True) as connection:
+        begun, *later = connection.scalars(sa.select(lines.c.line).order_by(lines.c.number)).all() or (None,)
+    if begun is None:
         return None
     last: dict[tuple[str, PairId], Judgement] = {}
     try:
-        terms = Terms(**json.loads(lines[0][0]))
-        for (line,) in lines[1:]:
+        terms = Terms(**json.loads(begun))
+        for line in later:
             judgement = Judgement(**json.loads(line))
             last.pop((judgement.reviewer, judgement.pair), None)
             last[judgement.reviewer, judgement.pair] = judgement

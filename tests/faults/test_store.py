@@ -373,12 +373,11 @@ def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url: str, monkeyp
     assert (len(failed), {one["question"] for one in rows_in(file_url)}) == (1, {"second"})
 
 
-@pytest.mark.parametrize("durability", ["group", "full"])
 async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
-    file_url: str, monkeypatch: pytest.MonkeyPatch, durability: str
+    file_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     failing(monkeypatch, 10**9, StoreError("the store is broken"))
-    cascade = wired({"store": file_url, "strict": True, "durability": durability})
+    cascade = wired({"store": file_url, "strict": True})
     with pytest.raises(StoreError, match=r"was not recorded: the store is broken") as caught:
         await cascade.aask("what?")
     assert caught.value.answer.text == "Danube"
@@ -386,18 +385,6 @@ async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
         _ = [event async for event in cascade.astream("what?")]
     assert streamed.value.answer.text == "Danube"
     await cascade.aclose()
-
-
-def test_f53_durability_full_without_strict_waits_and_does_not_raise(
-    file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    failing(monkeypatch, 1, StoreError("busy", retryable=True))
-    with wired({"store": file_url, "durability": "full"}) as cascade:
-        assert cascade.ask("what?").text == "Danube"
-        assert writer(cascade).counts.failures == 1
-        assert list(cascade.stream("what?"))
-        assert writer(cascade).flush()
-        assert writer(cascade).counts[:3] == (2, 2, 0)  # what failed was tried again
 
 
 def test_f53_a_server_that_drops_its_connections_is_found_again() -> None:

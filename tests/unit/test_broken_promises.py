@@ -105,7 +105,8 @@ class Service:
         state = None
         for turn, one in enumerate(differ):
             self._count += 1
-            row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", float(self._count), 0, "c")
+            drawn_s = 1e12 + self._count  # so late that no conversation has ended in silence
+            row = Draw(f"t{self._count}", "cascade", conversation, str(turn), "audit", drawn_s, 0, "c")
             self._store.draw(row)
             state = self._store.settle(row, differs=bool(one))
         return state is not None and state.mode != "enforce"

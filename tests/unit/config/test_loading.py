@@ -318,7 +318,7 @@ def test_a_policy_that_works_on_a_ladder_is_taken(policy: dict[str, Any]) -> Non
 def test_traces_are_on_and_may_have_a_store(given: object, store: str | None) -> None:
     traces = made(traces=given).traces
     assert traces is not None
-    assert (traces.store, traces.content, traces.durability, traces.strict) == (store, "full", "group", False)
+    assert (traces.store, traces.content, traces.strict) == (store, "full", False)
 
 
 @pytest.mark.parametrize("given", [False, "off", None])
@@ -335,7 +335,7 @@ def test_traces_may_be_off(given: object) -> None:
         ({"store": "postgresql://host/db?password=hunter2"}, "traces.store: a URL with a password does not belong"),
         ({"store": "sqlite:///x.db", "store_env": "NAME"}, "traces: give store or store_env, not both"),
         ({"content": "some"}, "traces.content: input should be 'full', 'hash' or 'none', not 'some'"),
-        ({"durabilty": "full"}, "traces.durabilty: there is no such setting; did you mean durability?"),
+        ({"strickt": True}, "traces.strickt: there is no such setting; did you mean strict?"),
         ({"password": "x"}, "traces.password: keys do not belong in a configuration"),
         (5, "traces: input should be settings, as in {name: value}, not 5"),
     ],

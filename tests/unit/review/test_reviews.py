@@ -10,12 +10,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from cases import each
 from patience import at_once
 from stores import postgres_url
 
 from cascade.errors import UsageError
 from cascade.records.database import Database
+from cascade.records.database import reviews as rows
 from cascade.review.pairs import PairId
 from cascade.review.reviews import Judgement, Place, ReviewStore, Terms, read_reviews, reviews_at
 
@@ -88,10 +90,10 @@ GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
     ],
 )
 def test_what_is_no_review_is_refused(lines: list[dict[str, object]], tmp_path: Path) -> None:
-    with closing(Database(f"sqlite:///{tmp_path / 'r.db'}")) as database, database.statements() as run:
-        run("DELETE FROM cascade_reviews")
+    with closing(Database(f"sqlite:///{tmp_path / 'r.db'}")) as database, database.transaction() as connection:
+        connection.execute(sa.delete(rows))
         for number, line in enumerate(lines):
-            run("INSERT INTO cascade_reviews VALUES (?, ?)", number, json.dumps(line))
+            connection.execute(sa.insert(rows), {"number": number, "line": json.dumps(line)})
     with pytest.raises(UsageError):
         read_reviews(tmp_path / "r.db")
 

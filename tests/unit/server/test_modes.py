@@ -258,18 +258,19 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
     enforcing: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     provider, away, pauses = Answers(), asyncio.Event(), list[float]()
-    ordinary, nap = Database.statements, asyncio.sleep
+    nap = asyncio.sleep
 
-    def transaction(database: Database, *, reading: bool = False) -> Any:
-        if away.is_set():
-            raise StoreError("unable to open database file", retryable=True)
-        return ordinary(database, reading=reading)
+    class Away(Database):
+        def transaction(self, *, reading: bool = False) -> Any:
+            if away.is_set():
+                raise StoreError("unable to open database file", retryable=True)
+            return super().transaction(reading=reading)
 
     async def paused(pause_s: float) -> None:
         pauses.append(pause_s)
         await nap(0)
 
-    monkeypatch.setattr(Database, "statements", transaction)
+    monkeypatch.setattr("cascade.modes.store.Database", Away)
     monkeypatch.setattr("cascade.server.modes._AGAIN_S", 0.0)
     async with serving(enforcing, provider) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
@@ -307,7 +308,7 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(
         with monkeypatch.context() as patched:
             async with serving(enforcing, Held("large"), server={"drain_s": 0.001}) as client:
                 await ask(client, "easy, 1")
-                patched.setattr(Database, "statements", away)
+                patched.setattr(Database, "transaction", away)
     assert outcomes(enforcing)[-1] == ("audit", "pending", None)
 
 
