@@ -112,7 +112,7 @@ def test_the_fit_that_prove_prints_is_for_the_configuration_beside_it(
 OWN = """
 from dataclasses import dataclass
 from typing import ClassVar
-from cascade.policies.simple import Threshold
+from cascade.policies.policy import Threshold
 @dataclass(frozen=True, slots=True)
 class Unsure(Threshold):
     kind: ClassVar[str] = "unsure"
@@ -124,14 +124,14 @@ def test_a_policy_of_ones_own_is_fitted_by_its_place_and_does_not_claim_to_be_se
 ) -> None:
     (tmp_path / "unsure_policy.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
-    policy = "{kind: 'unsure_policy:Unsure', signal: reply_mean_logprob, sign: -1, tie: ''}"
+    policy = "{kind: 'unsure_policy:Unsure', signal: reply_mean_logprob, sign: -1, tie: null}"
     ran = cli("fit", written(ladder_log(400)), *PROMISED, "--policy", policy, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "cascade.yaml" not in ran.out.splitlines()[-1]
     assert "write-a-policy.md" in ran.out.splitlines()[-1]
 
 
-@pytest.mark.parametrize("place", ["nowhere:Unsure", "os:system", "cascade.table:Log", "cascade.policies.simple:Dept"])
+@pytest.mark.parametrize("place", ["nowhere:Unsure", "os:system", "cascade.table:Log", "cascade.policies.policy:Dept"])
 def test_what_is_no_policy_is_refused(place: str) -> None:
     with pytest.raises(cascade.UsageError):
         FitSettings(place)
