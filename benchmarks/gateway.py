@@ -267,7 +267,11 @@ def cascade_config(folder: str, port: int, behind: int) -> str:
         },
         "provider": {"kind": "openai_http", "api_base": f"http://127.0.0.1:{behind}/v1"},
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-        "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},  # no log-probs: always the guide
+        "policy": {
+            "kind": "threshold",
+            "signal": "reply_mean_logprob",
+            "threshold": 0.5,
+        },  # no log-probs: always the guide
         "traces": "off",
         "server": {"port": port, "max_requests": 5_000},
     }

@@ -179,6 +179,15 @@ def did_you_mean(word: str, known: Iterable[str]) -> str:
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
 
 
+def unknown(sort: str, name: object, known: Iterable[str]) -> str:
+    """Return the problem of a name that is not known, with the name that was probably meant.
+
+    >>> unknown("kind", "treshold", ("fixed", "threshold"))
+    "there is no kind 'treshold'; did you mean threshold? Known: fixed, threshold"
+    """
+    return f"there is no {sort} {shown_name(name)}{did_you_mean(str(name), known)}"
+
+
 def above_zero(deadline_s: object) -> float | None:
     """Return a number of seconds, or None; raise UsageError for anything else and for a number that is not above 0."""
     if deadline_s is None or (isinstance(deadline_s, int | float) and deadline_s > 0):

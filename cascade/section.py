@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, GetJsonSchemaH
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema, core_schema
 
-from cascade.checks import did_you_mean, shown_name
+from cascade.checks import unknown
 from cascade.errors import UsageError
 from cascade.registry import Registry
 
@@ -93,7 +93,7 @@ class ByKind(Generic[S]):
             said = str(error)
             raise ValueError(f"{said[:1].lower()}{said[1:]}") from None
         if found is None:
-            raise ValueError(f"there is no kind {shown_name(kind)}{did_you_mean(str(kind), self.offered)}")
+            raise ValueError(unknown("kind", kind, self.offered))
         return found
 
     def read(self, value: Any) -> S:

@@ -14,7 +14,7 @@ CONFIG = {
         "guide": {"model": "large", "price": {"input": 2.5, "output": 10.0}},
     },
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.16},  # how unsure the base may be
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.16},  # how unsure the base may be
     "provider": "fake",
 }
 SCRIPT: Script = {

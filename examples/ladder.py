@@ -16,7 +16,7 @@ CONFIG = {
         "large": {"model": "large", "price": {"input": 2.5, "output": 10.0}},
     },
     "strategy": {"kind": "ladder", "models": ["small", "medium", "large"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},  # nats per token of the reply
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},  # nats per token of the reply
     "provider": "fake",
 }
 SCRIPT: Script = {

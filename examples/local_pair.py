@@ -15,7 +15,7 @@ CONFIG = {
         "guide": {"model": "qwen2.5-coder-1.5b", "price": {"input": 1.0, "output": 4.0}, "max_tokens": 128},
     },
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.16},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.16},
     "provider": "local",
 }
 NOTICE = "The library opens at nine on weekdays and at eleven on Saturdays. It is closed on Sundays."

@@ -30,7 +30,7 @@ def main() -> None:
         log = Path(folder) / "episodes.jsonl"
         print(f"logged {append_jsonl(log, rows(answer, dataset='planets', horizon=2))} calls")
         for threshold in (0.2, 0.5):
-            policy = {"kind": "threshold", "when": "reply_logprob", "threshold": threshold}
+            policy = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": threshold}
             again = {"models": MODELS, "strategy": LADDER, "policy": policy, "provider": f"replay:{log}"}
             replayed = Orchestrator.from_config(again).ask(question)
             print(f"threshold {threshold}: {replayed.text!r} after {len(replayed.steps)} of 2 steps")

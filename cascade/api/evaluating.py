@@ -64,7 +64,7 @@ def evaluate(
         UsageError: there is no such log or policy, or the policy cannot be played on the log.
         ConfigError: the policy cannot be read.
 
-    >>> result = evaluate("demo", {"kind": "threshold", "threshold": 0.3}, tell=lambda notice: None)
+    >>> result = evaluate("demo", {"kind": "uala", "threshold": 0.3}, tell=lambda notice: None)
     >>> result.reports[0].document["requests"]
     244
     """

@@ -33,7 +33,7 @@ def settings_of(policy: PolicyGiven) -> PolicyConfig:
         return DirectoryConfig(kind="directory", path=str(path))
     if not path.is_file():
         raise UsageError(
-            f"There is no file or folder '{policy}', nor is it a policy such as {{kind: threshold, threshold: 0.3}}."
+            f"There is no file or folder '{policy}', nor is it a policy such as {{kind: uala, threshold: 0.3}}."
         )
     if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
         raise UsageError(f"{policy} is a file of a policy directory; name the directory: --policy {path.parent}")

@@ -124,7 +124,7 @@ def evaluate(
 ) -> None:
     """Play one policy on a log: its cost, its losses and what is right, with intervals. No model is asked.
 
-    Example: cascade evaluate episodes.parquet --policy "{kind: threshold, threshold: 0.3}"
+    Example: cascade evaluate episodes.parquet --policy "{kind: uala, threshold: 0.3}"
     """
     options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
     result = cascade.evaluate(options, policy, audits=audits, level=level, seed=seed, tell=say)

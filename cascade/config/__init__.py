@@ -12,18 +12,13 @@ from __future__ import annotations
 import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    ValidationError,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.checks import did_you_mean, secret_problems, shown_name
+from cascade.checks import did_you_mean, secret_problems, shown_name, unknown
 from cascade.config import policies
-from cascade.config.policies import DirectoryConfig, PolicyConfig, WrittenPolicy
+from cascade.config.policies import PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
     AnyStrategy,
     BudgetConfig,
@@ -35,6 +30,7 @@ from cascade.config.schema import (
     PriceConfig,
     ProviderConfig,
     ServerConfig,
+    StoredConfig,
     TelemetryConfig,
     TimeoutsConfig,
     TracesConfig,
@@ -55,6 +51,9 @@ TRACES_VARIABLE = "CASCADE_TRACES"
 """Where traces go if the configuration does not say: a store's URL, or "off"."""
 PROJECT_STORE = f"sqlite:///{FOLDER}/records.db"
 """The store of a project, in its folder, if nothing says where traces go."""
+
+
+S = TypeVar("S", bound=Section)
 
 
 class CascadeConfig(Section):
@@ -81,16 +80,14 @@ class CascadeConfig(Section):
         """If no policy is given, use the strategy's default policy."""
         if not isinstance(data, Mapping) or "policy" in data:
             return data
-        found: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
-        return data if found is None else {**data, "policy": found.fitting_policy}
+        strategy: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
+        return data if strategy is None else {**data, "policy": strategy.fitting_policy}
 
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
         problems = [
             *strategy_problems(self),
-            *_place_problems(self),
-            *_fallback_problems(self),
-            *_price_problems(self),
+            *_model_problems(self),
             *_provider_problems(self),
             *_label_problems(self),
         ]
@@ -102,9 +99,9 @@ class CascadeConfig(Section):
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
         table = PriceTable.bundled()
-        found = {entry.model: table.price(entry.model) for entry in self.models.values()}
-        found |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
-        return found | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
+        prices = {entry.model: table.price(entry.model) for entry in self.models.values()}
+        prices |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
+        return prices | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
 
 
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:
@@ -116,160 +113,46 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
     yield from config.policy.problems(strategy)
 
 
-def _place_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield problems of a model name that has two entries with different settings."""
-    first: dict[str, ModelConfig] = {}
+def _model_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield problems of entries under `models`: two of one model that differ, unknown providers, fallbacks, prices."""
+    first, priced = dict[str, ModelConfig](), dict[str, PriceConfig]()
+    prices = None if config.budget.per_question is None else config.prices()
     for place, entry in config.models.items():
-        other = first.setdefault(entry.model, entry)
-        for name in ("provider", "api_base", "api_key_env", "agent"):
+        path, other = f"models.{place}", first.setdefault(entry.model, entry)
+        for name in ("provider", "api_base", "api_key_env", "agent", "fallbacks"):
             if getattr(entry, name) != getattr(other, name):
-                yield f"models.{place}.{name}: {entry.model} appears twice under models, with another {name}"
-
-
-def _fallback_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield the problems of models that are fallbacks of others."""
-    first: dict[str, tuple[str, ...]] = {}
-    for place, entry in config.models.items():
-        if first.setdefault(entry.model, entry.fallbacks) != entry.fallbacks:
-            yield f"models.{place}.fallbacks: {entry.model} appears twice under models, with other fallbacks"
-        for name in entry.fallbacks:
-            if name not in config.models:
-                known = did_you_mean(name, config.models)
-                yield f"models.{place}.fallbacks: there is no {shown_name(name)} under models{known}"
-            elif config.models[name].model == entry.model:
-                yield f"models.{place}.fallbacks: {entry.model} cannot answer in its own place"
-            elif entry.fallbacks.count(name) > 1:
-                yield f"models.{place}.fallbacks: {name} is named more than once"
-
-
-def _price_problems(config: CascadeConfig) -> Iterable[str]:
-    by_name: dict[str, PriceConfig | None] = {}
-    for place, entry in config.models.items():
-        if entry.price is not None and by_name.setdefault(entry.model, entry.price) != entry.price:
-            yield f"models.{place}.price: {entry.model} has another price here"
-    why = None
-    if config.budget.per_question is not None:
-        why = "budget.per_question is a hard cap"
-    prices = config.prices() if why is not None else {}
-    for place, entry in config.models.items():
-        if why is not None and prices[entry.model] is None:
+                yield f"{path}.{name}: {entry.model} appears twice under models, with another {name}"
+        if entry.price is not None and priced.setdefault(entry.model, entry.price) != entry.price:
+            yield f"{path}.price: {entry.model} has another price here"
+        if prices is not None and prices[entry.model] is None:
             yield (
-                f"models.{place}.price: {entry.model} has no known price, and {why}; "
+                f"{path}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
             )
+        if entry.provider is not None and entry.provider not in registry.PROVIDERS.names:
+            yield f"{path}.provider: {unknown('provider', entry.provider, registry.PROVIDERS.names)}"
+        yield from (f"{path}.fallbacks: {problem}" for problem in _fallback_problems(config, entry))
+
+
+def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:
+    for name in entry.fallbacks:
+        if name not in config.models:
+            yield f"there is no {shown_name(name)} under models{did_you_mean(name, config.models)}"
+        elif config.models[name].model == entry.model:
+            yield f"{entry.model} cannot answer in its own place"
+        elif entry.fallbacks.count(name) > 1:
+            yield f"{name} is named more than once"
 
 
 def _provider_problems(config: CascadeConfig) -> Iterable[str]:
-    if config.provider.kind == "replay" and not config.provider.options.get("path"):
+    provider = config.provider
+    if provider.kind == "replay" and not provider.options.get("path"):
         yield "provider: replay needs a log, as in provider: replay:episodes.jsonl"
-    allowed = registry.OPTIONS.get(config.provider.kind)
-    for name in config.provider.options if allowed is not None else ():
+    allowed = registry.OPTIONS.get(provider.kind)
+    for name in provider.options if allowed is not None else ():
         if name not in (allowed or ()):
             hint = did_you_mean(name, allowed or ()) if allowed else "; it has none"
-            yield f"provider.options.{name}: {config.provider.kind} has no such option{hint}"
-    for place, entry in config.models.items():
-        if entry.provider is not None and entry.provider not in registry.PROVIDERS.names:
-            known = did_you_mean(entry.provider, registry.PROVIDERS.names)
-            yield f"models.{place}.provider: there is no provider {shown_name(entry.provider)}{known}"
-
-
-def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
-    """Return a checked configuration from an object, a dict, or the path of a YAML file.
-
-    Paths in a file (`policy`, `prompts`, `replay:`, stores) are relative to the file's folder. In a dict, or a file
-    read from a pipe, they are relative to the working directory.
-
-    Raises:
-        ConfigError: the configuration is wrong; lists every problem with its path.
-    """
-    if isinstance(source, CascadeConfig):
-        return source
-    if isinstance(source, Mapping):
-        return _checked(source, None)
-    path = Path(source)
-    checked = _checked(read_yaml(path), str(source))
-    return beside_folder(checked, path.parent) if path.is_file() else checked
-
-
-def beside_folder(config: CascadeConfig, folder: Path) -> CascadeConfig:
-    """Return a configuration with its relative paths, and the default store, resolved against a folder."""
-    strategy, policy, provider = config.strategy, config.policy, config.provider
-    changed: dict[str, Section] = {}
-    if strategy.prompts is not None:
-        changed["strategy"] = strategy.model_copy(update={"prompts": _placed(strategy.prompts, folder)})
-    if isinstance(policy, DirectoryConfig):
-        changed["policy"] = policy.model_copy(update={"path": _placed(policy.path, folder)})
-    if provider.kind == "replay":
-        options = {**provider.options, "path": _placed(str(provider.options["path"]), folder)}
-        changed["provider"] = provider.model_copy(update={"options": options})
-    for name, one in (("traces", config.traces), ("modes", config.modes), ("budget", config.budget)):
-        if one is not None and one.store is not None:
-            changed[name] = one.model_copy(update={"store": _placed(one.store, folder)})
-    traces = config.traces
-    if traces is not None and traces.store is traces.store_env is None and environment(TRACES_VARIABLE) is None:
-        changed["traces"] = traces.model_copy(update={"store": _placed(PROJECT_STORE, folder)})
-    review = config.server.review
-    if judged := review.model_dump(include={"log", "file", "policy"}, exclude_none=True):
-        review = review.model_copy(update={name: _placed(one, folder) for name, one in judged.items()})
-        changed["server"] = config.server.model_copy(update={"review": review})
-    return config.model_copy(update=changed) if changed else config
-
-
-def _placed(written: str, folder: Path) -> str:
-    """Return a path or the URL of a file relative to a folder; absolute paths and URLs of servers are unchanged."""
-    scheme, mark, rest = written.partition("://")
-    path = Path(rest.removeprefix("/") if mark else written)
-    if folder == Path() or (mark and scheme != "sqlite") or path.expanduser().is_absolute():
-        return written
-    # The folder in a URL is made absolute: a store's path must not contain "..".
-    return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
-
-
-def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
-    """Return the checked settings of a policy, without the rest of a configuration.
-
-    Raises:
-        ConfigError: the settings are wrong; lists every problem.
-    """
-    try:
-        return _PolicyDocument.model_validate({"policy": document}).policy
-    except ValidationError as error:
-        raise ConfigError(_said(_PolicyDocument, {"policy": document}, error), None) from None
-
-
-class _PolicyDocument(Section):
-    """A document with only a policy."""
-
-    policy: WrittenPolicy
-
-
-def _checked(document: Mapping[str, Any], source: str | None) -> CascadeConfig:
-    # The section of a store gives better advice on a URL with a password.
-    problems = [said for said in secret_problems(document) if not said.startswith(("traces.store:", "traces:"))]
-    try:
-        config = CascadeConfig.model_validate(document)
-    except ValidationError as error:
-        raise ConfigError([*problems, *_said(CascadeConfig, document, error)], source) from None
-    if problems:
-        raise ConfigError(problems, source)
-    return config
-
-
-def _said(kind: type[Section], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return the problems of settings, each once, with its path."""
-    from cascade.config.problems import problems_behind, problems_in
-
-    return list(dict.fromkeys(problems_in(kind, document, error) + problems_behind(kind, document, error)))
-
-
-def environment(name: str | None) -> str | None:
-    """Return the value of an environment variable; None if it is not set or empty."""
-    return (os.environ.get(name) or None) if name else None
-
-
-def ledger_url(budget: BudgetConfig) -> str | None:
-    """Return the URL of the ledger's store; None for a ledger in memory. Raises ConfigError."""
-    return budget.store if budget.store_env is None else _store_named("budget", budget.store_env)
+            yield f"provider.options.{name}: {provider.kind} has no such option{hint}"
 
 
 def _label_problems(config: CascadeConfig) -> Iterable[str]:
@@ -287,23 +170,111 @@ def _label_problems(config: CascadeConfig) -> Iterable[str]:
         yield "traces.content: modes.promise regret needs texts that people can judge: full"
 
 
-def modes_url(config: CascadeConfig) -> str | None:
-    """Return the URL of the store of the modes; None without modes.
+def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:
+    """Return a checked configuration from an object, a dict, or the path of a YAML file.
 
-    By default it is the database of the traces.
+    Paths in a file (`policy`, `prompts`, `replay:`, stores) are relative to the file's folder. In a dict, or a file
+    read from a pipe, they are relative to the working directory.
+
+    Raises:
+        ConfigError: the configuration is wrong; lists every problem with its path.
+    """
+    if isinstance(source, CascadeConfig):
+        return source
+    if isinstance(source, Mapping):
+        return _validated(CascadeConfig, source, None)
+    path = Path(source)
+    config = _validated(CascadeConfig, read_yaml(path), str(source))
+    return beside_folder(config, path.parent) if path.is_file() else config
+
+
+_PATHS = ("strategy.prompts", "policy.path", "traces.store", "modes.store", "budget.store")
+_REVIEWED = ("log", "file", "policy")
+
+
+def beside_folder(config: CascadeConfig, folder: Path) -> CascadeConfig:
+    """Return a configuration with its relative paths, and the default store, resolved against a folder."""
+    traces, review, changed = config.traces, config.server.review, dict[str, Section]()
+    if traces is not None and traces.store is traces.store_env is None and environment(TRACES_VARIABLE) is None:
+        config = config.model_copy(update={"traces": traces.model_copy(update={"store": PROJECT_STORE})})
+    for name, field in (path.split(".") for path in _PATHS):
+        section = getattr(config, name)
+        written = getattr(section, field, None)
+        if written is not None:
+            changed[name] = section.model_copy(update={field: _placed(written, folder)})
+    if config.provider.kind == "replay":
+        options = {**config.provider.options, "path": _placed(str(config.provider.options["path"]), folder)}
+        changed["provider"] = config.provider.model_copy(update={"options": options})
+    written = {name: _placed(path, folder) for name in _REVIEWED if (path := getattr(review, name)) is not None}
+    changed["server"] = config.server.model_copy(update={"review": review.model_copy(update=written)})
+    return config.model_copy(update=changed)
+
+
+def _placed(written: str, folder: Path) -> str:
+    """Return a path or the URL of a file relative to a folder; absolute paths and URLs of servers are unchanged."""
+    scheme, mark, rest = written.partition("://")
+    path = Path(rest.removeprefix("/") if mark else written)
+    if folder == Path() or (mark and scheme != "sqlite") or path.expanduser().is_absolute():
+        return written
+    # The folder in a URL is made absolute: a store's path must not contain "..".
+    return f"sqlite:///{folder.resolve() / path}" if mark else str(folder / path)
+
+
+class _PolicyDocument(Section):
+    """A document with only a policy."""
+
+    policy: WrittenPolicy
+
+
+def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
+    """Return the checked settings of a policy, without the rest of a configuration.
+
+    Raises:
+        ConfigError: the settings are wrong; lists every problem.
+    """
+    return _validated(_PolicyDocument, {"policy": document}, None).policy
+
+
+def _validated(kind: type[S], document: Mapping[str, Any], source: str | None) -> S:
+    """Return settings as an object. Raises ConfigError with every problem."""
+    # The section of a store gives better advice on a URL with a password.
+    problems = [line for line in secret_problems(document) if not line.startswith(("traces.store:", "traces:"))]
+    try:
+        settings = kind.model_validate(document)
+    except ValidationError as error:
+        from cascade.config.problems import problems_of
+
+        raise ConfigError([*problems, *problems_of(kind, document, error)], source) from None
+    if problems:
+        raise ConfigError(problems, source)
+    return settings
+
+
+# --- stores, by their URLs or by the environment variables that hold them ---
+
+
+def environment(name: str | None) -> str | None:
+    """Return the value of an environment variable; None if it is not set or empty."""
+    return (os.environ.get(name) or None) if name else None
+
+
+def ledger_url(budget: BudgetConfig) -> str | None:
+    """Return the URL of the ledger's store; None for a ledger in memory. Raises ConfigError."""
+    return _store("budget", budget)
+
+
+def modes_url(config: CascadeConfig) -> str | None:
+    """Return the URL of the store of the modes, by default that of the traces; None without modes.
 
     Raises:
         ConfigError: an environment variable has no valid store, or there are modes without traces.
     """
-    modes = config.modes
-    if modes is None:
+    if config.modes is None:
         return None
-    if modes.store_env is not None:
-        return _store_named("modes", modes.store_env)
-    traces = traces_url(config.traces)
-    if traces is None:
+    url, traces = _store("modes", config.modes), traces_url(config.traces)
+    if url is None and traces is None:
         raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
-    return traces if modes.store is None else modes.store
+    return url or traces
 
 
 def traces_url(traces: TracesConfig | None) -> str | None:
@@ -315,9 +286,7 @@ def traces_url(traces: TracesConfig | None) -> str | None:
     Raises:
         ConfigError: the named environment variable is not set, or a variable has no valid store.
     """
-    if traces is None or traces.store is not None:
-        return None if traces is None else traces.store
-    return default_traces_url() if traces.store_env is None else _store_named("traces", traces.store_env)
+    return None if traces is None else _store("traces", traces) or default_traces_url()
 
 
 def default_traces_url() -> str | None:
@@ -326,18 +295,20 @@ def default_traces_url() -> str | None:
     Raises:
         ConfigError: CASCADE_TRACES is neither a store nor "off".
     """
-    told = environment(TRACES_VARIABLE)
-    if told is not None:
-        return None if told.strip().lower() in {"off", "no", "false", "0"} else _store_in(TRACES_VARIABLE, told)
-    return PROJECT_STORE
-
-
-def _store_named(section: str, variable: str) -> str:
-    """Return the URL of the store that an environment variable holds, which a section's store_env names."""
-    url = environment(variable)
+    url = environment(TRACES_VARIABLE)
     if url is None:
-        raise ConfigError([f"{section}.store_env: the environment variable {variable} is not set"])
-    return _store_in(variable, url)
+        return PROJECT_STORE
+    return None if url.strip().lower() in {"off", "no", "false", "0"} else _store_in(TRACES_VARIABLE, url)
+
+
+def _store(name: str, section: StoredConfig) -> str | None:
+    """Return the URL of a section's store; None if it names none."""
+    if section.store_env is None:
+        return section.store
+    url = environment(section.store_env)
+    if url is None:
+        raise ConfigError([f"{name}.store_env: the environment variable {section.store_env} is not set"])
+    return _store_in(section.store_env, url)
 
 
 def _store_in(variable: str, url: str) -> str:

@@ -1,15 +1,15 @@
 """The section `policy`: a policy set by hand, a class of one's own, or a policy directory.
 
-Each kind gives a policy (`policies.policy`) and the point at which it serves. An own policy is a subclass of
-`policies.policy.Policy`, named by an entry point in the group `cascade.policies` or as "module:Class";
-`docs/write-a-policy.md` has an example. numpy is imported where a policy is built.
+A policy set by hand has the kinds and the settings of policies in a directory (`policies.policy`), and the point at
+which it serves. An own policy is a subclass of `policies.policy.Policy`, named by an entry point in the group
+`cascade.policies` or as "module:Class"; `docs/write-a-policy.md` has an example. numpy is imported where a policy is
+built.
 """
 
 from __future__ import annotations
 
-from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
@@ -29,32 +29,55 @@ _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
 class PolicyConfig(KindSection):
-    """The settings of a policy."""
+    """The settings of a policy: those of its class, and those that say at which point it serves."""
 
-    @abstractmethod
+    at_point: ClassVar[frozenset[str]] = frozenset({"threshold"})
+    """The settings that say at which point it serves."""
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that it cannot do without."""
+        return ()
+
+    def doubt(self, plan: Sequence[Node]) -> float:  # noqa: ARG002 - most thresholds are for any plan
+        """Return the doubt from which it goes on: by default the setting `threshold`."""
+        threshold: float = getattr(self, "threshold", 0.0)
+        return threshold
+
     def rule(self, plan: Sequence[Node]) -> Rule:
         """Return the policy and its point, for a plan of these nodes."""
+        from cascade.conformal.path import Point
+        from cascade.policies.policy import POLICIES as BUILT_IN
+        from cascade.policies.policy import on_grid
 
-    def problems(self, strategy: StrategyConfig) -> Iterator[str]:  # noqa: ARG002 - most policies go with any strategy
+        settings = self.model_dump(exclude={"kind", *self.at_point})
+        return BUILT_IN[self.kind](**settings), Point(on_grid(self.doubt(plan)))
+
+    def problems(self, strategy: StrategyConfig) -> Iterator[str]:
         """Yield why it does not work with a strategy, each as "path: what is wrong"."""
-        yield from ()
+        for name in self.reads:
+            if name not in strategy.given:
+                known = ", ".join(sorted(strategy.given)) or "none"
+                yield (
+                    f"policy: {self.kind} reads the signal {name}, which the {strategy.kind} strategy does not give as "
+                    f"it is configured; it gives {known}. {{kind: fixed, depth: …}} reads none"
+                )
 
 
 class FixedConfig(PolicyConfig):
     """Run `depth` steps. `serves`: the surest of all answers, the newest, or that of the last step's first model."""
 
-    kind: Literal["fixed"]
+    at_point: ClassVar[frozenset[str]] = frozenset({"depth"})
+
+    kind: Literal["fixed"] = "fixed"
     depth: int = Field(default=1, ge=1)
     serves: Literal["surest", "newest", "first"] = "surest"
 
-    def rule(self, plan: Sequence[Node]) -> Rule:
-        """Return a policy that reads nothing."""
-        from cascade.conformal.path import Point
+    def doubt(self, plan: Sequence[Node]) -> float:
+        """Return minus the number of nodes in the steps: the doubt falls by 1 from node to node."""
         from cascade.policies.live import layout_of
-        from cascade.policies.policy import Depth
 
-        bought = sum(len(step.nodes) for step in layout_of(tuple(plan))[: self.depth])
-        return Depth(serves=self.serves), Point(0.5 - bought)
+        return 0.5 - sum(len(step.nodes) for step in layout_of(tuple(plan))[: self.depth])
 
     def problems(self, strategy: StrategyConfig) -> Iterator[str]:
         """Yield a problem if the strategy has fewer steps."""
@@ -65,63 +88,58 @@ class FixedConfig(PolicyConfig):
 class RandomConfig(PolicyConfig):
     """Go on at random, with this probability, the same way for the same seed, request and step."""
 
-    kind: Literal["random"]
+    at_point: ClassVar[frozenset[str]] = frozenset({"probability"})
+
+    kind: Literal["random"] = "random"
     seed: int = 0
     probability: Annotated[float, Field(gt=0, lt=1)] = 0.5
 
-    def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
-        """Return a policy that draws."""
-        from cascade.conformal.path import Point
-        from cascade.policies.policy import Random
-
-        return Random(self.seed), Point(1.0 - self.probability)
+    def doubt(self, plan: Sequence[Node]) -> float:  # noqa: ARG002 - any plan
+        """Return 1 − probability: the doubt is drawn between 0 and 1."""
+        return 1.0 - self.probability
 
 
-_READS = {"uncertain": "p_yes", "p_yes": "p_yes", "reply_logprob": "reply_mean_logprob", "gate": "gate"}
+class UalaConfig(PolicyConfig):
+    """Go on while the doubt in the guide's verdict is at least `threshold`; without a verdict the walk goes on.
+
+    The doubt is −ln max(p, 1 − p) of p = P(yes), in nats; without `accepts_no` it is 1 − p, so that a sure "no" does
+    not stop.
+    """
+
+    kind: Literal["uala"] = "uala"
+    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
+    accepts_no: bool = True
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The verdict."""
+        return ("p_yes",)
 
 
 class ThresholdConfig(PolicyConfig):
-    """Go on while the doubt is at least `threshold`; an unknown value is full doubt.
+    """Go on while the doubt, `sign` times a signal, is at least `threshold`; an unknown value is full doubt.
 
-    `when`: the guide's "uncertain" verdict, in nats (UALA); 1 − "p_yes", so that a sure "no" does not stop; minus the
-    mean log-prob of the reply's tokens, "reply_logprob", in nats; or 1 − the "gate" of a verifier.
+    `sign` is −1 where a low value of the signal means doubt: of "reply_mean_logprob" (the mean log-prob of the reply's
+    tokens, in nats) a threshold of 0.16 goes on below −0.16; of the "gate" of a verifier one of −0.7 goes on below 0.7.
+    `tie` names a signal that breaks ties.
     """
 
     kind: Literal["threshold"] = "threshold"
-    threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
-    when: Literal["uncertain", "p_yes", "reply_logprob", "gate"] = "uncertain"
+    signal: str = "reply_mean_logprob"
+    sign: Literal[-1, 1] = -1
+    tie: str | None = None
+    threshold: _Number = 0.3
 
-    def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
-        """Return UALA, or a threshold on one signal."""
-        from cascade.conformal.path import Point
-        from cascade.policies.policy import Threshold, Uala, on_grid
-
-        if self.when in ("uncertain", "p_yes"):
-            return Uala(accepts_no=self.when == "uncertain"), Point(on_grid(self.threshold))
-        shift = 1.0 if self.when == "gate" else 0.0
-        return Threshold(_READS[self.when], -1.0, tie=None), Point(on_grid(self.threshold - shift))
-
-    def problems(self, strategy: StrategyConfig) -> Iterator[str]:
-        """Yield a problem if no step of the strategy, as it is configured, gives the signal of the doubt."""
-        if _READS[self.when] in strategy.given:
-            return
-        lacks = {"reply_logprob": "log-probs", "gate": "verifier"}.get(self.when, "verdicts")
-        readable = [f"when: {when}" for when, name in _READS.items() if name in strategy.given]
-        ways = " or ".join([*readable, "{kind: fixed, depth: …}"])
-        yield f"policy.when: the {strategy.kind} strategy has no {lacks} as it is configured; use {ways}"
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals."""
+        return (self.signal,) if self.tie in {None, "cost", self.signal} else (self.signal, str(self.tie))
 
 
 class PromptedConfig(PolicyConfig):
     """A model decides: the strategy's `decider`, or the model of the exit strategy."""
 
-    kind: Literal["prompted"]
-
-    def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
-        """Return the policy that does what a model says."""
-        from cascade.conformal.path import Point
-        from cascade.policies.policy import Prompted
-
-        return Prompted(), Point(0.0)
+    kind: Literal["prompted"] = "prompted"
 
     def problems(self, strategy: StrategyConfig) -> Iterator[str]:
         """Yield a problem if no model of the strategy decides."""
@@ -140,13 +158,18 @@ class OwnConfig(PolicyConfig):
     @classmethod
     def _divided(cls, data: Any) -> Any:
         """Put what is neither kind nor threshold among the settings of the class."""
-        own = {name: data[name] for name in data if name not in ("kind", "threshold")}
-        return {**{name: data[name] for name in data if name not in own}, "settings": own}
+        known = {name: data[name] for name in ("kind", "threshold") if name in data}
+        return {**known, "settings": {name: data[name] for name in data if name not in known}}
 
     @model_validator(mode="after")
     def _readable(self) -> OwnConfig:
         self.rule(())
         return self
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """The signals that the class names."""
+        return self.rule(())[0].reads
 
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that the class reads from the settings. Raises ValueError."""
@@ -154,19 +177,12 @@ class OwnConfig(PolicyConfig):
         from cascade.conformal.path import Point
         from cascade.policies.policy import on_grid
 
-        found = POLICIES.find(self.kind)
-        assert found is not None  # noqa: S101 - `_Written` chose this class by it
+        policy = POLICIES.find(self.kind)
+        assert policy is not None  # noqa: S101 - `_WrittenPolicies` chose this class by it
         try:
-            return found.read(self.settings, {}), Point(on_grid(self.threshold))
+            return policy.read(self.settings, {}), Point(on_grid(self.threshold))
         except ValidationError as error:
             raise ValueError("\n".join(problems_of(error))) from None
-
-    def problems(self, strategy: StrategyConfig) -> Iterator[str]:
-        """Yield the signals that the policy reads and no step of the strategy gives."""
-        lacking = [name for name in self.rule(())[0].reads if name not in strategy.given]
-        yield from (
-            f"policy: {self.kind} reads the signal {name}, which {strategy.kind} never gives" for name in lacking
-        )
 
 
 class DirectoryConfig(PolicyConfig):
@@ -180,13 +196,13 @@ class DirectoryConfig(PolicyConfig):
         raise UsageError(f"{self.path} is a policy directory: read it with cascade.policies.directory.PolicyDirectory.")
 
 
-def _lacks(found: Any) -> str | None:
-    if isinstance(found, type) and issubclass(found, PolicyConfig):
+def _lacks(candidate: Any) -> str | None:
+    if isinstance(candidate, type) and issubclass(candidate, PolicyConfig):
         return None
     from cascade.policies.policy import Policy
     from cascade.registry import subclass_of
 
-    return subclass_of(Policy)(found)
+    return subclass_of(Policy)(candidate)
 
 
 POLICIES: Registry[Any] = Registry(
@@ -194,7 +210,7 @@ POLICIES: Registry[Any] = Registry(
     "cascade.policies",
     {
         kind: f"{__name__}:{kind.capitalize()}Config"
-        for kind in ("fixed", "random", "threshold", "prompted", "directory")
+        for kind in ("fixed", "random", "uala", "threshold", "prompted", "directory")
     },
     _lacks,
     by_place=True,
@@ -202,30 +218,26 @@ POLICIES: Registry[Any] = Registry(
 """The settings of the policies set by hand, and the classes of one's own policies."""
 
 
-class _Written(ByKind[PolicyConfig]):
+class _WrittenPolicies(ByKind[PolicyConfig]):
     """Reads the section; the settings of one's own policy are an `OwnConfig`."""
 
     def class_of(self, kind: Any) -> type[PolicyConfig]:
-        found: type = super().class_of(kind)
-        return found if issubclass(found, PolicyConfig) else OwnConfig
-
-    def read(self, value: Any) -> PolicyConfig:
-        return value if isinstance(value, PolicyConfig) else super().read(value)
+        settings: type = super().class_of(kind)
+        return settings if issubclass(settings, PolicyConfig) else OwnConfig
 
 
-WRITTEN = _Written(POLICIES, "threshold")
+WRITTEN = _WrittenPolicies(POLICIES, "uala")
 """Reads a policy's settings as a configuration has them."""
 
 
-def policy_shorthand(value: object) -> object:
-    """Expand a text to the settings of the policy directory at this path."""
+def _of_path(value: object) -> object:
+    """Return the settings of the policy directory at a path."""
     if not isinstance(value, str) or not value.strip():
         return value
-    if value in POLICIES.names:
-        # A ValueError, since pydantic collects those.
+    if value in POLICIES.names:  # a ValueError, since pydantic collects those
         raise ValueError(f"write {{kind: {value}}}; a text is a policy directory's path")
     return {"kind": "directory", "path": value}
 
 
-WrittenPolicy = Annotated[PolicyConfig, WRITTEN, BeforeValidator(policy_shorthand)]
+WrittenPolicy = Annotated[PolicyConfig, WRITTEN, BeforeValidator(_of_path)]
 """A policy as in a configuration."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
@@ -16,137 +15,112 @@ from cascade.text import counted
 
 MOST_PROBLEMS = 100
 """The maximum number of listed problems: more usually have one cause, and describing each takes time."""
+_Location = tuple[int | str, ...]
 
 
-def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return the problems of settings, each as "path: what is wrong".
+def problems_of(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return the problems of settings, each once, as "path: what is wrong".
+
+    A wrong setting hides whether the others fit together. So pydantic reads the settings once more without those that
+    are wrong by themselves.
 
     Args:
         model: the model class.
         document: the settings.
         error: pydantic's error.
     """
-    found: list[str] = []
-    listed = _own(error.errors(include_url=False, include_input=True))
+    problems, rest, wrong = problems_in(model, document, error), copy.deepcopy(dict(document)), set[str]()
+    for problem in error.errors(include_url=False):
+        wrong.add(_path(problem["loc"]))
+        _leave_out(rest, problem["loc"])
+    try:
+        model.model_validate(rest)
+    except ValidationError as more:
+        # Without the strategy the default one (base and guide) would need other models and policies.
+        if "strategy" in rest or "strategy" not in document or more.errors(include_url=False)[0]["loc"]:
+            behind = problems_in(model, rest, more)
+            problems += [line for line in behind if line.split(": ")[0] not in wrong and "is missing" not in line]
+    return list(dict.fromkeys(problems))
+
+
+def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
+    """Return the problems that pydantic's error lists."""
+    lines: list[str] = []
+    listed = error.errors(include_url=False, include_input=True)
+    around = {problem["loc"][:-1] for problem in listed}
     for problem in listed[:MOST_PROBLEMS]:
-        path = _path(problem["loc"])
-        if problem["type"] == "extra_forbidden":
+        path, kind = _path(problem["loc"]), problem["type"]
+        if kind == "too_short" and problem["loc"] in around:
+            continue  # a list is too short because an entry of it is wrong
+        if kind == "extra_forbidden":
             name = str(problem["loc"][-1])
-            if is_secret_name(name):
-                continue  # already reported, with better advice
-            known = _fields_at(model, document, problem["loc"])
-            found.append(f"{path}: there is no such setting{did_you_mean(name, known)}")
-        elif problem["type"] == "value_error":
-            lines = str(problem["ctx"]["error"]).split("\n")
-            found += [f"{path}: {line}" if path else line for line in lines]
-        elif problem["type"] == "missing":
-            found.append(f"{path}: is missing")
+            if not is_secret_name(name):  # already reported, with better advice
+                lines.append(
+                    f"{path}: there is no such setting{did_you_mean(name, _fields_at(model, document, problem['loc']))}"
+                )
+        elif kind == "value_error":
+            lines += [f"{path}: {line}" if path else line for line in str(problem["ctx"]["error"]).split("\n")]
         else:
-            found.append(f"{path}: {_words(problem)}{_seen(problem)}")
+            lines.append(f"{path}: {_in_words(problem)}")
     if len(listed) > MOST_PROBLEMS:
-        found.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
-    return found
+        lines.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
+    return lines
 
 
-def _own(listed: list[Any]) -> list[Any]:
-    """Leave out the problem that a list is too short if the cause is an invalid item."""
-    within = {problem["loc"][:-1] for problem in listed}
-    return [problem for problem in listed if problem["type"] != "too_short" or problem["loc"] not in within]
+_OF_YAML = {
+    "missing": "is missing",
+    "tuple_type": "input should be a list",
+    "list_type": "input should be a list",
+    "model_type": "input should be settings, as in {name: value}",
+}
+"""What pydantic's messages say with the names of Python's types."""
 
 
-def _words(problem: Any) -> str:
-    """Return a problem of a setting in terms of YAML; pydantic's messages name Python's types."""
-    if problem["type"] in {"tuple_type", "list_type"}:
-        return "input should be a list"
-    if problem["type"] == "model_type":
-        return "input should be settings, as in {name: value}"
+def _in_words(problem: Any) -> str:
+    message = _OF_YAML.get(problem["type"], f"{problem['msg'][:1].lower()}{problem['msg'][1:]}")
     if problem["type"] == "too_short":
-        return f"input should have at least {counted(problem['ctx']['min_length'], 'item')}"
+        message = f"input should have at least {counted(problem['ctx']['min_length'], 'item')}"
     if problem["type"] == "union_tag_invalid":
         known = problem["ctx"]["expected_tags"].replace("'", "").split(", ")
         return f"there is no kind {shown_name(problem['ctx']['tag'])}{did_you_mean(problem['ctx']['tag'], known)}"
-    return f"{problem['msg'][:1].lower()}{problem['msg'][1:]}"
+    value = problem.get("input")
+    if isinstance(value, str):
+        return f"{message}, not {redact(shown_name(value))}"
+    shown = isinstance(value, int | float | bool | None) and problem["type"] != "missing"
+    return message + (f", not {value!r}"[:60] if shown else "")
 
 
-_PASSES = 3
-"""A misspelt kind hides problems of its settings, and these hide conflicts with other sections."""
-
-
-def problems_behind(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return further problems, found after leaving out the settings that are wrong by themselves."""
-    rest, left_out, found = copy.deepcopy(dict(document)), set[str](), list[str]()
-    for _ in range(_PASSES):
-        for problem in error.errors(include_url=False):
-            if not _spelt_right(model, rest, problem["loc"]):
-                _leave_out(rest, problem["loc"])
-            left_out.add(_path(problem["loc"]))
-        try:
-            model.model_validate(rest)
-        except ValidationError as more:
-            error = more
-            if "strategy" in document and "strategy" not in rest and not more.errors(include_url=False)[0]["loc"]:
-                break  # it was left out, and the default strategy (base and guide) needs other models and policies
-            behind = problems_in(model, rest, more)
-            found += [said for said in behind if said.split(": ")[0] not in left_out and "is missing" not in said]
-        else:
-            break
-    return found
-
-
-def _spelt_right(model: type[BaseModel], document: dict[str, Any], location: tuple[int | str, ...]) -> bool:
-    """Correct a section's misspelt kind, so that its settings can be checked."""
-    name = str(location[0]) if len(location) == 1 else ""
-    chooses, section = _by_kind(model, name), document.get(name)
-    if chooses is None or not isinstance(section, dict) or chooses.class_at(section) is not None:
-        return False
-    near = difflib.get_close_matches(str(section.get("kind")), chooses.offered, n=1)
-    section.update({"kind": near[0]} if near else {})
-    return bool(near)
-
-
-def _by_kind(model: type[BaseModel], name: str) -> ByKind[Any] | None:
-    """Return the function that selects a setting's class by its kind; None if the setting has only one class."""
-    field = model.model_fields.get(name)
-    return next((one for one in field.metadata if isinstance(one, ByKind)), None) if field else None
-
-
-def _leave_out(document: Any, location: tuple[int | str, ...]) -> None:
+def _leave_out(document: Any, location: _Location) -> None:
     """Remove the setting at a location from a document, if it is there."""
     *inside, last = location or ("",)
-    for part in inside:
-        document = document.get(part) if isinstance(document, dict) else None
+    for name in inside:
+        document = document.get(name) if isinstance(document, dict) else None
     if isinstance(document, dict):
         document.pop(last, None)
 
 
-def _seen(problem: Any) -> str:
-    value = problem.get("input")
-    if isinstance(value, str):
-        return f", not {redact(shown_name(value))}"
-    return f", not {value!r}"[:60] if isinstance(value, int | float | bool | None) else ""
-
-
-def _path(location: tuple[int | str, ...]) -> str:
+def _path(location: _Location) -> str:
     path = ""
-    for part in location:
-        path += f"[{part}]" if isinstance(part, int) else f".{part}" if path else str(part)
+    for name in location:
+        path += f"[{name}]" if isinstance(name, int) else f".{name}" if path else str(name)
     return path
 
 
-def _fields_at(model: type[BaseModel], document: Any, location: tuple[int | str, ...]) -> Iterable[str]:
+def _fields_at(model: type[BaseModel], document: Any, location: _Location) -> Iterable[str]:
     """Return the known settings at the place of an unknown one."""
-    at: type[BaseModel] | None = model
-    for part in location[:-1]:
-        document = document.get(part) if isinstance(document, Mapping) else None
-        if at is None or part not in at.model_fields:
+    section: type[BaseModel] | None = model
+    for name in location[:-1]:
+        document = document.get(name) if isinstance(document, Mapping) else None
+        field = None if section is None else section.model_fields.get(str(name))
+        if field is None:
             continue  # a name given by the user, such as that of a model, or an index in a list
-        chooses = _by_kind(at, str(part))
-        at = _model_in(at.model_fields[str(part)].annotation) if chooses is None else chooses.class_at(document)
-    return () if at is None else at.model_fields
+        by_kind = next((chooses for chooses in field.metadata if isinstance(chooses, ByKind)), None)
+        section = _model_in(field.annotation) if by_kind is None else by_kind.class_at(document)
+    return () if section is None else section.model_fields
 
 
 def _model_in(annotation: Any) -> type[BaseModel] | None:
     """Return the first model class in a type."""
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
-    return next((found for one in get_args(annotation) if (found := _model_in(one)) is not None), None)
+    return next((model for inner in get_args(annotation) if (model := _model_in(inner)) is not None), None)

@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cascade.checks import checked_base, did_you_mean, share_problems, shown_name
+from cascade.checks import checked_base, share_problems, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
 from cascade.plans import base as strategies
@@ -111,10 +111,10 @@ class ModelConfig(Section):
         from cascade.plans.agents import AGENTS  # most models have none
 
         try:
-            unknown = AGENTS.find(value) is None
+            agent = AGENTS.find(value)
         except UsageError as error:
             raise ValueError(str(error)) from None
-        if unknown:
+        if agent is None:
             raise ValueError(f'there is no agent {value!r}; name its place, "module:function"')
         return value
 
@@ -165,9 +165,7 @@ class GuaranteeConfig(Section):
             from cascade.conformal.promise import KINDS  # numpy, which most configurations do not need
 
             if self.promise not in KINDS.names:
-                problems.append(
-                    f"there is no promise {shown_name(self.promise)}{did_you_mean(self.promise, KINDS.names)}"
-                )
+                problems.append(unknown("promise", self.promise, KINDS.names))
         if self.audit is None and "monitor" in self.model_fields_set:
             problems.append("monitor learns from audits; add audit: {probability: 0.05}")
         if problems:
@@ -191,7 +189,7 @@ def _checked_store(value: str) -> str:
     return value
 
 
-class _Stored(Section):
+class StoredConfig(Section):
     """A section with a store of its own: by its URL, or by the environment variable that holds one."""
 
     store: Annotated[str, AfterValidator(_checked_store)] | None = None
@@ -204,7 +202,7 @@ class _Stored(Section):
         return self
 
 
-class BudgetConfig(_Stored):
+class BudgetConfig(StoredConfig):
     """Caps on the cost of a question and of all requests together, in USD.
 
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
@@ -294,14 +292,14 @@ class ServerConfig(Section):
     @field_validator("keys")
     @classmethod
     def _distinct(cls, value: tuple[ServerKeyConfig, ...]) -> tuple[ServerKeyConfig, ...]:
-        names = [one.name for one in value]
+        names = [key.name for key in value]
         twice = sorted({name for name in names if names.count(name) > 1})
         if twice:
             raise ValueError(f"{', '.join(twice)} is named more than once")
         return value
 
 
-class ModesConfig(_Stored):
+class ModesConfig(StoredConfig):
     """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
     While observing, `share` of the conversations is drawn; the share `certify` of them certifies, the others fit.
@@ -342,7 +340,7 @@ class ProviderConfig(Section):
     @classmethod
     def _known(cls, value: str) -> str:
         if value not in PROVIDERS.names:
-            raise ValueError(f"there is no provider {shown_name(value)}{did_you_mean(value, PROVIDERS.names)}")
+            raise ValueError(unknown("provider", value, PROVIDERS.names))
         return value
 
 
@@ -353,7 +351,7 @@ class TelemetryConfig(Section):
     content: bool = False
 
 
-class TracesConfig(_Stored):
+class TracesConfig(StoredConfig):
     """The store of the traces, and how much of each call is kept. By default CASCADE_TRACES, or the project file."""
 
     content: Literal["full", "hash", "none"] = "full"

@@ -42,15 +42,8 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
-EXAMPLE = "`cascade init` writes an example"
-
-
-def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
+def read_yaml(path: Path) -> Mapping[str, Any]:
     """Read a YAML file safely: limited in size, without tags that create objects.
-
-    Args:
-        path: the path of the file.
-        example: a clause that says where to find an example of such settings.
 
     Raises:
         ConfigError: it is missing, too large, not YAML, or not a mapping.
@@ -69,11 +62,11 @@ def read_yaml(path: Path, example: str = EXAMPLE) -> Mapping[str, Any]:
         ) from None
     if data is None:
         raise ConfigError([f"the file is larger than {MAX_FILE_BYTES} bytes"], source)
-    return parse_yaml(text, source, example)
+    return parse_yaml(text, source)
 
 
-def parse_yaml(text: str, source: str, example: str = EXAMPLE) -> Mapping[str, Any]:
-    """Read settings from YAML text, as safely; errors name `source` and `example`.
+def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
+    """Read settings from YAML text, as safely; errors name `source`.
 
     Raises:
         ConfigError: it is not YAML, or not a mapping.
@@ -81,20 +74,20 @@ def parse_yaml(text: str, source: str, example: str = EXAMPLE) -> Mapping[str, A
     try:
         document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        raise ConfigError([f"it is not valid YAML: {_said(error)}"], source) from None
+        raise ConfigError([f"it is not valid YAML: {_message(error)}"], source) from None
     if not isinstance(document, Mapping):
-        raise ConfigError([f"it holds no settings; {example}"], source)
+        raise ConfigError(["it holds no settings; `cascade init` writes an example"], source)
     if _depth(document) > MAX_DEPTH:
         raise ConfigError([f"it is nested deeper than {MAX_DEPTH} levels"], source)
     return document
 
 
-def _said(error: Exception) -> str:
+def _message(error: Exception) -> str:
     """Return a YAML error's message without the quoted line, which may contain a key."""
     problem = getattr(error, "problem", None) or (str(error) if isinstance(error, yaml.YAMLError) else "")
     mark = getattr(error, "problem_mark", None)
-    where = f", line {mark.line + 1}" if mark else ""
-    return f"{quote(str(problem)) or 'a value that cannot be read'}{where}"
+    line = f", line {mark.line + 1}" if mark else ""
+    return f"{quote(str(problem)) or 'a value that cannot be read'}{line}"
 
 
 def _depth(value: object, level: int = 0) -> int:
@@ -102,4 +95,4 @@ def _depth(value: object, level: int = 0) -> int:
     if level > MAX_DEPTH or not isinstance(value, Mapping | list):
         return level
     inner = value.values() if isinstance(value, Mapping) else value
-    return max((_depth(item, level + 1) for item in inner), default=level)
+    return max((_depth(inside, level + 1) for inside in inner), default=level)

@@ -102,7 +102,7 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
                 "guide": {"model": guide, "price": BASE_PRICE if base == guide else GUIDE_PRICE, "max_tokens": 128},
             },
             "strategy": {"kind": "base_guide", "rounds": ROUNDS},
-            "policy": {"kind": "threshold", "threshold": JUDGING},
+            "policy": {"kind": "uala", "threshold": JUDGING},
             "provider": "local",
             "traces": "off",
         }
@@ -111,7 +111,7 @@ def demo_config(base: str, guide: str) -> CascadeConfig:
 
 def ladder_config(config: CascadeConfig) -> CascadeConfig:
     """Return a configuration with a ladder of its base and guide, and a threshold set by hand."""
-    policy = ThresholdConfig(kind="threshold", when="reply_logprob", threshold=BY_HAND)
+    policy = ThresholdConfig(kind="threshold", signal="reply_mean_logprob", threshold=BY_HAND)
     return config.model_copy(
         update={"strategy": LadderConfig(kind="ladder", models=("base", "guide")), "policy": policy}
     )

@@ -167,14 +167,17 @@ def get_matcher(spec: str, **options: Any) -> Matcher:
         raise UsageError(f"The matcher {name!r} cannot be made: {shown}. Check its options or its package.") from error
     if problems:
         raise UsageError("\n  - ".join([f"The matcher {spec!r} cannot be made:", *problems]))
-    if isinstance(matcher, Matcher):
-        return matcher
-    if not callable(getattr(matcher, "matches", None)):
+    if not isinstance(matcher, Matcher) and not callable(getattr(matcher, "matches", None)):
         raise UsageError(
             f"{name!r} is not a matcher: its factory must return an object "
             f"with a method matches(answer, gold), but returned {type(matcher).__name__}."
         )
-    return FunctionMatcher(matcher.matches)
+    return _whole(matcher)
+
+
+def _whole(matcher: Any) -> Matcher:
+    """Return an object that may have the method `matches` alone as a matcher."""
+    return matcher if isinstance(matcher, Matcher) else FunctionMatcher(matcher.matches)
 
 
 # --- the matcher of a request ---
@@ -297,7 +300,7 @@ def judge_rows(
 
     Args:
         rows: episode rows, in the form of `cascade.logs.schema`.
-        matcher: the rule, from `get_matcher`.
+        matcher: the rule, from `get_matcher`, or any object with a method `matches(answer, gold)`.
         overwrite: also judge rows whose `correct` is already known.
 
     Raises:
@@ -307,6 +310,7 @@ def judge_rows(
     >>> list(judge_rows(log, get_matcher("exact")))
     [{'answer': 'The Danube.', 'gold': ['Danube'], 'correct': True}]
     """
+    rule = _whole(matcher)
     for number, row in enumerate(rows, 1):
         answer, gold, question = row.get("answer"), row.get("gold"), row.get("question")
         listed = [] if gold is None else gold if isinstance(gold, list | tuple) else [gold]
@@ -322,6 +326,6 @@ def judge_rows(
         if judged:
             golds = tuple([str(text) for text in listed])  # data sets have 42 as well as "42"
             asked_text = question if isinstance(question, str) else ""
-            yield {**row, "correct": matcher.matches_question(asked_text, str(answer), golds)}
+            yield {**row, "correct": rule.matches_question(asked_text, str(answer), golds)}
         else:
             yield dict(row)

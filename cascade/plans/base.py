@@ -187,7 +187,7 @@ class StrategyConfig(KindSection):
     prompts: str | None = None
     candidates: ClassVar[tuple[str, ...]] = (SHARED_PLACE,)
     signals: ClassVar[frozenset[str]] = frozenset()
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "uala"}
     has_reference: ClassVar[bool] = False
     baselines: ClassVar[tuple[str, ...]] = ()
 

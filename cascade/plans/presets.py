@@ -154,7 +154,7 @@ class LadderConfig(RungsConfig):
 
     kind: Literal["ladder"]
 
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order."""
@@ -251,7 +251,7 @@ class NodesConfig(PlanConfig):
     kind: Literal["nodes"]
     nodes: tuple[NodeConfig, ...] = Field(min_length=1)
 
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "reply_logprob"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
 
     @field_validator("nodes")
     @classmethod
@@ -423,7 +423,7 @@ class VerifiedConfig(RungsConfig):
         FunctionVerifier | SchemaVerifier | CommandVerifier | ModelVerifier, Field(discriminator="kind")
     ]
 
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "when": "gate"}
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "signal": "gate", "threshold": -0.7}
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order, each but the last with its check."""

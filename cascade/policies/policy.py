@@ -211,7 +211,7 @@ class Depth(Policy):
         serves: the "newest" answer, that of the step's "first" node, or the "surest" of all (`path.surest`).
     """
 
-    kind: ClassVar[str] = "depth"
+    kind: ClassVar[str] = "fixed"
     nodes: tuple[int, ...] | None = None
     serves: Literal["newest", "first", "surest"] = "newest"
     columns: ClassVar[frozenset[str]] = frozenset()

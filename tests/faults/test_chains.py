@@ -96,7 +96,7 @@ def test_f68_a_key_in_a_configuration_is_in_no_error_behind_the_error(load_it: C
 
 def test_f68_nor_is_one_in_a_policy_or_a_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigError) as caught:
-        policy_section({"kind": "threshold", "treshold": KEY})
+        policy_section({"kind": "uala", "treshold": KEY})
     check(caught.value)
     (tmp_path / "policy.json").write_text(f'{{"kind": {KEY}')
     with pytest.raises(ConfigError) as caught:

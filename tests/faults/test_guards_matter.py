@@ -132,9 +132,8 @@ def _safe_loader_off(bench: Bench) -> None:
 
 
 def _only_the_first(bench: Bench) -> None:
-    listed = problems.problems_in
-    bench.patch.setattr(problems, "problems_in", lambda *given: listed(*given)[:1])
-    bench.patch.setattr(problems, "problems_behind", lambda *_: [])
+    listed = problems.problems_of
+    bench.patch.setattr(problems, "problems_of", lambda *given: listed(*given)[:1])
 
 
 _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFORE_IMPORT = {}"

@@ -66,7 +66,7 @@ def test_over_the_wire_the_answers_and_counts_are_the_same(
 @pytest.fixture(scope="module")
 def four_rounds(pair: Local) -> Answer:
     """Return an answer that took all four rounds."""
-    whole = config(strategy={"kind": "base_guide", "rounds": 4}, policy={"kind": "threshold", "threshold": 0})
+    whole = config(strategy={"kind": "base_guide", "rounds": 4}, policy={"kind": "uala", "threshold": 0})
     return Orchestrator.from_config(whole, providers={"local": pair}).ask(QUESTIONS[0])
 
 
@@ -84,7 +84,7 @@ def replayed(four_rounds: Answer, tmp_path: Path) -> Iterator[Callable[[], Answe
     append_jsonl(log, rows(four_rounds))
     whole = config(
         strategy={"kind": "base_guide", "rounds": 4},
-        policy={"kind": "threshold", "threshold": 0},
+        policy={"kind": "uala", "threshold": 0},
         provider=f"replay:{log}",
     )
     with Orchestrator.from_config(whole) as orchestrator:

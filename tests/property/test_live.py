@@ -182,7 +182,7 @@ RULES: dict[str, Callable[[], Policy]] = {
     "threshold": lambda: Threshold("sign", -1.0),
     "cost breaks ties": lambda: Threshold("sign", 1.0, "cost"),
     "ties stay": lambda: Threshold("sign", -1.0, None),
-    "depth": Depth,
+    "fixed": Depth,
     "raw": Raw,
     "sets": Sets,
     "surest": Surest,

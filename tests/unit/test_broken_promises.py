@@ -214,7 +214,7 @@ def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tm
     many, wrong, logs = 12, 0.2375, 200
     one_log = noisy("w", 300, wrong, 1)
     file = tmp_path / "attempts"
-    levels = [level(fitted(one_log, policy="depth", seed=seed, attempts=file)) for seed in range(many)]
+    levels = [level(fitted(one_log, policy="fixed", seed=seed, attempts=file)) for seed in range(many)]
     assert levels[0] == pytest.approx(FIRST * DELTA)
     assert sum(spent(300, Promise("regret", ALPHA, 1 - DELTA), each) for each in levels) <= DELTA
     allowed = [most_losses(210, ALPHA, each) for each in levels]

@@ -254,7 +254,7 @@ def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_give
 
 
 def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing_from_the_next() -> None:
-    made = {**CONFIG, "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}}
+    made = {**CONFIG, "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}}
     silent = reply("Sunny.")
     silent["choices"][0]["logprobs"] = None
     script = {"small": [silent, silent, reply("Sunny.", logprobs=[-0.1])], "large": ["Rain."]}

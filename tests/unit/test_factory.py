@@ -87,7 +87,7 @@ def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:
     [
         ({"kind": "fixed", "serves": "newest", "depth": 2}, (Depth(), Point(-3.5))),
         ({"kind": "random", "seed": 5, "probability": 0.25}, (Random(5), Point(0.75))),
-        ({"threshold": 0.25, "when": "p_yes"}, (Uala(accepts_no=False), Point(0.25))),
+        ({"threshold": 0.25, "accepts_no": False}, (Uala(accepts_no=False), Point(0.25))),
         ({"threshold": 0.25}, (Uala(), Point(0.25))),
         ({"kind": "prompted"}, (Prompted(), Point(0.0))),
     ],
@@ -122,7 +122,7 @@ def test_a_strategy_brings_the_policy_that_fits_it(strategy: dict[str, Any], pol
     [
         ({"policy": {"kind": "prompted"}}, "needs a model that decides"),
         ({"strategy": {"kind": "exit", "model": "nobody"}}, "models.nobody: the exit strategy needs it"),
-        ({"strategy": {"kind": "exit"}, "policy": {"kind": "threshold"}}, "the exit strategy has no verdicts"),
+        ({"strategy": {"kind": "exit"}, "policy": {"kind": "uala"}}, "uala reads the signal p_yes"),
         ({"strategy": {"kind": "exit"}, "policy": {"kind": "fixed", "depth": 9}}, "more than the 4 steps"),
         ({"strategy": {"kind": "exits"}}, "there is no kind 'exits'"),
     ],

@@ -20,7 +20,7 @@ print(*sorted(name for name in sys.modules if name.partition(".")[0] in {"cascad
 CONFIG = """
 models: {base: openai/gpt-4o-mini, guide: openai/gpt-4o}
 strategy: {kind: ladder, models: [base, guide]}
-policy: {kind: threshold, when: reply_logprob, threshold: 0.16}
+policy: {kind: threshold, signal: reply_mean_logprob, threshold: 0.16}
 provider: fake
 """
 FIT = ("fit", "demo-ladder", "--promise", "regret", "--risk", "0.2", "--confidence", "0.9", "-o", "policy")

@@ -79,7 +79,7 @@ def test_a_folder_of_prompts_is_used(tmp_path: Path) -> None:
     [
         ({"kind": "fixed", "serves": "first", "depth": 2}, Depth(serves="first")),
         ({"kind": "random", "seed": 9}, Random(9)),
-        ({"threshold": 0.1, "when": "p_yes"}, Uala(accepts_no=False)),
+        ({"threshold": 0.1, "accepts_no": False}, Uala(accepts_no=False)),
     ],
 )
 def test_the_policy_is_that_of_the_configuration(policy: dict[str, Any], made: Any) -> None:

@@ -113,7 +113,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: 
 @pytest.mark.parametrize("last", [ProviderUnavailableError("down"), "Answer:", reply("A", finish_reason="length")])
 def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path: Path, last: Any) -> None:
     """0.5.0: text=None, no error, no warning, where the policy had kept nothing of the unsure step."""
-    judged = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
+    judged = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}
     script = {"small": [unsure("Answer: Rhine")], "large": [last]}
     with Orchestrator.from_config({**LADDER, "policy": judged}, providers={"fake": FakeProvider(script)}) as one:
         answer = one.ask("which?")

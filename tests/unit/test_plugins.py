@@ -123,7 +123,7 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
     ("settings", "said"),
     [
         ({"strategy": {"kind": "base_guide"}, "policy": {"kind": "sampling"}}, "policy: there is no kind 'sampling'"),
-        ({"policy": {"kind": "threshold"}}, "policy.when: the sampling strategy has no verdicts"),
+        ({"policy": {"kind": "uala"}}, "policy: uala reads the signal p_yes, which the sampling strategy"),
         ({"policy": {"kind": "prompted"}}, "policy: prompted needs a model that decides"),
         (
             {"strategy": {"kind": "sampling", "model": "bse"}},
@@ -237,7 +237,8 @@ def test_the_json_schema_lists_every_kind_that_a_person_may_write() -> None:
         *("BaseGuideConfig", "LadderConfig", "ExitConfig", "NodesConfig", "VerifiedConfig", "SamplingConfig")
     ]
     assert titles["policy"] == [
-        *("FixedConfig", "RandomConfig", "ThresholdConfig", "PromptedConfig", "DirectoryConfig", "OwnConfig")
+        *("FixedConfig", "RandomConfig", "UalaConfig", "ThresholdConfig"),
+        *("PromptedConfig", "DirectoryConfig", "OwnConfig"),
     ]
 
 

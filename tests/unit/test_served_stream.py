@@ -21,7 +21,7 @@ CONFIG: dict[str, Any] = {
     "models": {"base": "small", "guide": "large"},
     "provider": "fake",
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
 }
 
 

@@ -22,7 +22,7 @@ SETTINGS: dict[str, Any] = {
     },
     "provider": "fake",
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
     "traces": "off",
 }
 

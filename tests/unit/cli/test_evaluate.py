@@ -17,7 +17,7 @@ from cascade.logs.files import write_rows
 from cascade.reports.evaluation import audits_of
 
 Cli = Callable[..., Any]
-BY_REPLY = "{kind: threshold, when: reply_logprob, threshold: 0.5}"
+BY_REPLY = "{kind: threshold, signal: reply_mean_logprob, threshold: 0.5}"
 
 
 def rows_of(
@@ -122,9 +122,9 @@ def test_levels_are_played_one_by_one(cli: Cli, log: str, tmp_path: Path) -> Non
     [
         (("--policy", "nowhere.yaml"), "nowhere.yaml"),
         (("--policy", "{kind: thresold}"), "thresold"),
-        (("--policy", "{kind: threshold, threshold: -1}"), "threshold"),
+        (("--policy", "{kind: uala, threshold: -1}"), "threshold"),
         (("--policy", "{kind: threshold"), "--policy"),
-        (("--policy", "{kind: threshold}"), "p_yes"),
+        (("--policy", "{kind: uala}"), "p_yes"),
         (("--policy", "{kind: fixed}", "--audits"), "policy directory"),
         (("--policy", "{kind: fixed}", "--where", "split"), "COLUMN=VALUE"),
         (("--policy", "{kind: fixed}", "--where", "dataste=log"), "did you mean dataset?"),

@@ -32,7 +32,7 @@ def document(ran: Ran) -> dict[str, Any]:
         (*REGRET, "--policy", "threshold"),
         (*REGRET, "--policy", "rungs"),
         (*REGRET, "--policy", "learned"),
-        (*REGRET, "--policy", "depth"),
+        (*REGRET, "--policy", "fixed"),
         (*REGRET, "--policy", LADDER_POLICY),
         (*REGRET, "--abstain", "--policy", "learned"),
         (*REGRET, "--newest", "0.5"),

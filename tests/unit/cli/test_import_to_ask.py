@@ -113,9 +113,7 @@ def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli,
     assert cli(*IMPORT).code == 0
     log = IMPORT[IMPORT.index("-o") + 1]
     models = "{small: openai/gpt-4o-mini, large: openai/gpt-4o}"
-    ladder = (
-        "strategy: {kind: ladder, models: [small, large]}\npolicy: {kind: threshold, when: reply_logprob, threshold: 1}"
-    )
+    ladder = "strategy: {kind: ladder, models: [small, large]}\npolicy: {kind: threshold, signal: reply_mean_logprob, threshold: 1}"
     (tmp_path / "named.yaml").write_text(f"models: {models}\n{ladder}\nprovider: fake\n")
     fit = [log if word == log else word for word in FIT] + ["--config", "named.yaml"]
     refused = cli(*fit)

@@ -51,7 +51,7 @@ def test_init_writes_a_ladder_and_names_the_log_that_says_what_pays(
     ran = cli("init", *flags)
     config = load(tmp_path / "cascade.yaml")
     assert config.strategy == LadderConfig(kind="ladder", models=("base", "guide"))
-    assert config.policy == ThresholdConfig(when="reply_logprob", threshold=BY_HAND)
+    assert config.policy == ThresholdConfig(signal="reply_mean_logprob", threshold=BY_HAND)
     assert f"cascade prove {log}" in ran.out
 
 

@@ -35,7 +35,7 @@ from cascade.errors import (
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
-from cascade.matching import get_matcher
+from cascade.matching import Matcher, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Strategy, Walk
 from cascade.providers.fake import FakeProvider, reply
@@ -207,7 +207,7 @@ def test_without_an_accepted_answer_nothing_is_right_or_wrong(log: Path) -> None
     assert [(row["gold"], row["correct"]) for row in rows_of(log)] == [(None, None)] * 2 * ROUNDS
 
 
-class _Told:
+class _Told(Matcher):
     """A matcher that notes what it is told."""
 
     def __init__(self) -> None:
@@ -578,7 +578,7 @@ OFFERED: dict[str, Any] = {
     ],
 }
 LADDER: dict[str, Any] = {"kind": "ladder", "models": ["base", "guide"]}
-OFFERED_RULE = {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5}
+OFFERED_RULE = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}
 
 
 def refusing(*numbers: int, role: str, error: ProviderError | None = None) -> Models:
@@ -694,7 +694,7 @@ def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log: Path
 
 
 def test_a_matcher_that_breaks_leaves_what_was_paid_on_record(log: Path) -> None:
-    class Broken:
+    class Broken(Matcher):
         def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
             raise UsageError("this matcher is broken")
 
@@ -939,7 +939,7 @@ def assert_replays(log: Path, *numbers: int, answer: Callable[[Request], Any] = 
             assert same(again.ask(one.question), live.ask(one.question))
 
 
-@pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "threshold", "threshold": 0.2}])
+@pytest.mark.parametrize("policy", [{"kind": "fixed", "depth": ROUNDS}, {"kind": "uala", "threshold": 0.2}])
 def test_a_collected_log_replays_to_the_same_steps(log: Path, policy: dict[str, Any]) -> None:
     collected(log, asked(*range(5)), walks=BASELINES, concurrency=4)
     assert_replays(log, *range(5), policy=policy)

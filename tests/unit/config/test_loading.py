@@ -12,7 +12,7 @@ from cases import each
 from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, traces_url
-from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig
+from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig, UalaConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
@@ -44,7 +44,7 @@ def test_two_model_names_are_enough() -> None:
     config = load({"models": MODELS})
     assert config.models["base"].model == "openai/gpt-4o-mini"
     assert isinstance(config.strategy, BaseGuideConfig)
-    assert isinstance(config.policy, ThresholdConfig)
+    assert isinstance(config.policy, UalaConfig)
     assert (config.strategy.rounds, config.policy.threshold, config.provider.kind) == (4, 0.3, "litellm")
     assert config.budget.per_question is None
 
@@ -102,8 +102,8 @@ def test_a_problem_in_a_file_names_the_file(tmp_path: Path) -> None:
     [
         ({"kind": "fixed", "serves": "newest"}, FixedConfig),
         ({"kind": "random", "seed": 3}, RandomConfig),
-        ({"kind": "threshold", "when": "p_yes"}, ThresholdConfig),
-        ({"threshold": 0.1}, ThresholdConfig),
+        ({"kind": "threshold", "signal": "p_yes"}, ThresholdConfig),
+        ({"threshold": 0.1}, UalaConfig),
     ],
 )
 def test_a_policy_is_told_by_its_kind(wanted: dict[str, Any], kind: type) -> None:
@@ -115,14 +115,11 @@ def test_a_strategy_is_told_by_its_kind() -> None:
     assert isinstance(made(strategy={"rounds": 2}).strategy, BaseGuideConfig)
 
 
-def test_a_misspelt_kind_does_not_hide_what_is_wrong_with_its_settings() -> None:
-    found = problems(policy={"kind": "treshold", "when": "bth", "threshhold": 1})
-    assert found[0].startswith("policy: there is no kind 'treshold'; did you mean threshold?")
-    assert found[1].startswith("policy.when: input should be")
-    assert found[2].startswith("policy.threshhold: there is no such setting; did you mean threshold?")
+def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration() -> None:
     with pytest.raises(ConfigError) as caught:
-        policy_section({"kind": "treshold", "when": "bth"})
-    assert caught.value.problems == found[:2]
+        policy_section({"kind": "treshold", "signal": 5})
+    assert caught.value.problems == problems(policy={"kind": "treshold", "signal": 5})
+    assert caught.value.problems[0].startswith("policy: there is no kind 'treshold'; did you mean threshold?")
 
 
 @pytest.mark.parametrize("path", ["./policy", "policy", "/srv/policies/support"])
@@ -161,10 +158,10 @@ def test_a_text_for_a_policy_is_a_policy_directory(path: str) -> None:
             {"models": {**MODELS, "base": {"model": "a", "provider": "locl"}}},
             "models.base.provider: there is no provider 'locl'; did you mean local?",
         ),
-        ({"strategy": LADDER, "policy": {"kind": "threshold"}}, "policy.when: the ladder strategy has no verdicts"),
+        ({"strategy": LADDER, "policy": {"kind": "uala"}}, "policy: uala reads the signal p_yes, which the ladder"),
         (
-            {"strategy": LADDER, "policy": {"kind": "threshold", "when": "p_yes"}},
-            "policy.when: the ladder strategy has no verdicts",
+            {"strategy": LADDER, "policy": {"kind": "threshold", "signal": "p_yes"}},
+            "policy: threshold reads the signal p_yes, which the ladder",
         ),
     ],
 )
@@ -299,7 +296,7 @@ def test_loading_leaves_the_document_as_it_was() -> None:
 
 
 @pytest.mark.parametrize(
-    "policy", [{"kind": "fixed"}, {"kind": "random"}, {"kind": "threshold", "when": "reply_logprob"}]
+    "policy", [{"kind": "fixed"}, {"kind": "random"}, {"kind": "threshold", "signal": "reply_mean_logprob"}]
 )
 def test_a_policy_that_works_on_a_ladder_is_taken(policy: dict[str, Any]) -> None:
     assert made(strategy=LADDER, policy=policy)
@@ -418,7 +415,7 @@ def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
     config: dict[str, Any] = {
         "models": {"base": {"model": "a", "price": {"input": 1, "output": 1}}, "guide": "b"},
         "strategy": {"kind": "base_guide"},
-        "policy": {"kind": "threshold"},
+        "policy": {"kind": "uala"},
         "provider": "fake",
     }
     inner = config

@@ -368,7 +368,7 @@ def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> Non
     log = replace(drawn_log(n, models=4), signals={})
     right = (rng.random((n, 4)) < np.array([0.9, 0.97, 0.8, 0.99])).astype(float)
     log = replace(log, right=right, reference=None, cost_nano_usd=np.broadcast_to(np.array([1, 5, 20, 90]), (n, 4)))
-    done = fit(log, Promise("error", 0.05, 0.9), FitSettings(policy="depth"))
+    done = fit(log, Promise("error", 0.05, 0.9), FitSettings(policy="fixed"))
     stop = done.policy.walks(done.log).stop(done.certified[""].point.kappa)
     assert float(done.certified[""].losses) == (1 - done.log.right[np.arange(done.log.n), stop]).sum()
 

@@ -269,3 +269,9 @@ def test_rows_stream() -> None:
 def test_a_row_of_another_form_is_named(row: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         judged({"answer": "a", "gold": ["a"]}, row)
+
+
+def test_an_object_with_a_rule_alone_judges_rows() -> None:
+    rows = [{"question": "?", "answer": "a", "gold": ["a"], "correct": None}]
+    rule: Any = Mine("yes")
+    assert [row["correct"] for row in judge_rows(rows, rule)] == [True]

@@ -34,7 +34,7 @@ def ask(
         "models": {"base": "small", "guide": "large"},
         "provider": "fake",
         "strategy": {"kind": "base_guide", "rounds": 3, **strategy},
-        "policy": {"kind": "threshold", "threshold": threshold},
+        "policy": {"kind": "uala", "threshold": threshold},
     }
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
         return orchestrator.chat(messages, tools=TOOLS), fake.requests

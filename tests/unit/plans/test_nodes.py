@@ -267,32 +267,33 @@ def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks() -> N
     assert missing_logprobs(judged, ("answer_mean_logprob", "p_yes")) == ()
 
 
+UALA = {"kind": "uala"}
 JUDGE, SAMPLE, GUIDE = CALL_LEVEL[1], {"name": "more", "model": "small", "purpose": "sample"}, CALL_LEVEL[3]
 
 
 @pytest.mark.parametrize(
-    ("offers", "when", "refused"),
+    ("offers", "policy", "refused"),
     [
-        ((CALL_LEVEL[0], GUIDE), "p_yes", True),
-        ((CALL_LEVEL[0], GUIDE), "uncertain", True),
-        ((CALL_LEVEL[0], SAMPLE, GUIDE), "p_yes", True),
-        ((CALL_LEVEL[0], GUIDE), "gate", True),
-        ((CALL_LEVEL[0], GUIDE), "reply_logprob", False),
-        ((CALL_LEVEL[0], JUDGE, GUIDE), "p_yes", False),
-        ((CALL_LEVEL[0], {**JUDGE, "purpose": "verify"}, GUIDE), "uncertain", False),
+        ((CALL_LEVEL[0], GUIDE), UALA | {"accepts_no": False}, True),
+        ((CALL_LEVEL[0], GUIDE), UALA, True),
+        ((CALL_LEVEL[0], SAMPLE, GUIDE), UALA | {"accepts_no": False}, True),
+        ((CALL_LEVEL[0], GUIDE), {"kind": "threshold", "signal": "gate"}, True),
+        ((CALL_LEVEL[0], GUIDE), {"kind": "threshold"}, False),
+        ((CALL_LEVEL[0], JUDGE, GUIDE), UALA | {"accepts_no": False}, False),
+        ((CALL_LEVEL[0], {**JUDGE, "purpose": "verify"}, GUIDE), UALA, False),
     ],
 )
-def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, when: str, refused: bool) -> None:
-    """0.6: `when: p_yes` was accepted by a list without a judge, so that it bought every offer for every question."""
-    made = offered(*offers) | {"policy": {"kind": "threshold", "when": when}}
+def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, policy: dict[str, Any], refused: bool) -> None:
+    """0.6: a policy that reads P(yes) was accepted by a list without a judge, so that it bought every offer for every question."""
+    made = offered(*offers) | {"policy": policy}
     if not refused:
         load(made)
         return
     with pytest.raises(ConfigError) as error:
         load(made)
-    (said,) = error.value.problems
-    assert said.startswith("policy.when: the nodes strategy has no ver")
-    assert "use when: reply_logprob or {kind: fixed, depth: …}" in said
+    (problem,) = error.value.problems
+    assert problem.startswith(f"policy: {policy['kind']} reads the signal ")
+    assert "reply_mean_logprob" in problem
 
 
 def test_the_signals_of_a_list_are_those_of_its_purposes() -> None:

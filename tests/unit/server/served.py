@@ -28,7 +28,7 @@ CONFIG: Mapping[str, Any] = {
     },
     "provider": "fake",
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-    "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
     "traces": "off",
 }
 """The base is kept where its log-probs are above −0.5: `reply(…, logprobs=[−2, …])` sends a request to the guide."""

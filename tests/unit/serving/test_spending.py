@@ -35,7 +35,7 @@ def made(script: Any, budget: dict[str, Any], provider: Any = None) -> Orchestra
         },
         "provider": "fake",
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
-        "policy": {"kind": "threshold", "when": "reply_logprob", "threshold": 0.5},
+        "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
         "traces": "off",
         "budget": {"wait_s": 0, **budget},
     }
