@@ -235,12 +235,14 @@ class NotCertifiedError(CascadeError):
 class BudgetExceededError(CascadeError):
     """The next call could pass the cap, so it was not made. `calls` has the calls already paid.
 
-    `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
-    to the end of the cap's day or month, if it has one.
+    `cap` names the cap among `budget`'s if it is shared by many requests. `spent` is true if the call alone fits under
+    the cap, and earlier calls have used it up; `retry_after_s` is the time to the end of the cap's day or month, if it
+    has one.
     """
 
     exit_code = 4
     calls: tuple[Any, ...] = ()
+    cap: str | None = None
     spent: bool = False
     retry_after_s: float | None = None
 

@@ -153,7 +153,7 @@ def _recorded(settings: CascadeConfig) -> str:
 
 def _print_key(name: str) -> None:
     """Print a new key, and the line of a configuration that admits it."""
-    from cascade.server.access import new_key
+    from cascade.server.auth import new_key
 
     fresh = new_key()
     notes().print("the key; it is shown once and stored nowhere:")

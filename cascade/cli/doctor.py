@@ -32,7 +32,7 @@ from cascade.records.address import parse
 from cascade.records.database import WAL_SINCE
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
-from cascade.server.access import listening_problems
+from cascade.server.auth import listening_problems
 from cascade.server.running import refuse_missing
 from cascade.serving.certified import CALIBRATE, in_service
 from cascade.serving.spending import Spending

@@ -245,14 +245,15 @@ class TimeoutsConfig(Section):
 class ServerKeyConfig(Section):
     """A key for the server: its owner's name and its SHA-256. The key itself is stored nowhere.
 
-    `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `view` the pages
-    and reviews, `metrics` reading `/metrics`; `admin` allows pages, reviews and metrics, and changing modes.
+    `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
+    that counts for certificates, `view` the pages and reviews, `metrics` reading `/metrics`; `admin` all of these but
+    requests to models, and changing modes.
     """
 
     name: str = Field(min_length=1, max_length=100)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     expires: Annotated[date, Field(strict=False)] | None = None
-    scopes: tuple[Literal["ask", "view", "metrics", "admin"], ...] = ("ask",)
+    scopes: tuple[Literal["ask", "feedback", "view", "metrics", "admin"], ...] = ("ask",)
 
 
 class ReviewConfig(Section):
@@ -284,6 +285,7 @@ class ServerConfig(Section):
     max_body_bytes: int = Field(default=20_000_000, ge=1_000)
     max_head_bytes: int = Field(default=32_000, ge=1_000)
     max_depth: int = Field(default=100, ge=5, le=500)
+    max_elements: int = Field(default=100_000, ge=100)
     request_s: _Positive = 600.0
     body_s: _Positive = 30.0
     drain_s: _Positive = 30.0

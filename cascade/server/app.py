@@ -1,36 +1,56 @@
-"""The application: which endpoint answers each path."""
+"""The application: which endpoint answers each path, and what holds for every request.
+
+`Edge` checks every request's key, limits and time, and answers every failure in the client's dialect.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import logging
+import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+from http import HTTPStatus
+from typing import TYPE_CHECKING, Any, TypeAlias
 
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from cascade.budget.tokens import estimate_chat
+from cascade.config import CascadeConfig, ledger_url, modes_url, traces_url
+from cascade.config.schema import ServerConfig
+from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
-from cascade.server import metrics
-from cascade.server.asking import Asked
-from cascade.server.bodies import read_object
+from cascade.safety import redact
+from cascade.server import auth
 from cascade.server.catalog import Catalog
-from cascade.server.chat import ChatEndpoint
-from cascade.server.dialects.base import encoded
-from cascade.server.dialects.completions import ChatCompletions
+from cascade.server.chat import ChatEndpoint, HttpExchange, Scope, Send
+from cascade.server.dialects import ChatCompletions, Dialect, encoded
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
-from cascade.server.edge import Edge
+from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import FeedbackEndpoint
-from cascade.server.metrics import Metrics
-from cascade.server.openapi import document
-from cascade.server.pages.endpoints import Pages
-from cascade.server.promoter import Promoter
-from cascade.server.switches import cascade_routes
+from cascade.server.limits import ClientLeftError, Receive
+from cascade.server.pages import Pages, needs_no_key
+from cascade.server.receipts import CONTENT_TYPE, Metrics
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
+
+logger = logging.getLogger("cascade")
+App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+_DIALECTS: dict[str, type[Dialect]] = {kind.path: kind for kind in (ChatCompletions, Responses, Messages)}
+_OPEN = frozenset({"/healthz", "/readyz"})
+"""Paths that need no key: they show only whether the process is healthy."""
+_CLIENT_LEFT = 499
+"""nginx's status for a client that hung up; it is counted and never sent."""
+_GRACE_S = 1.0
+"""Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
+_PROBE_S, _PROBES_S = 1.0, 3.0
+"""Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
 
 
 def application(orchestrator: Orchestrator) -> Edge:
@@ -39,77 +59,74 @@ def application(orchestrator: Orchestrator) -> Edge:
     Raises:
         ConfigError: no chat request can be served with its configuration.
     """
-    settings = orchestrator.runtime.config.server
-    catalog, counts = Catalog.of(orchestrator.runtime.config, orchestrator.runtime.levels), Metrics()
+    runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
+    catalog, metrics, stores = Catalog.of(runtime.config, runtime.levels), Metrics(), Stores(runtime.config)
+    runtime.break_circuits()
+    modes, looks = _modes(orchestrator, catalog)
+    feedback = FeedbackEndpoint(orchestrator, modes)
+    chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
     ready = False
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        promoter = None if modes is None else Promoter(modes)
-        if promoter is not None:
-            promoter.start()
+        task = None if looks is None else asyncio.create_task(looks.forever())
         ready = True
         yield
         ready = False
-        if promoter is not None and modes is not None:
-            await promoter.stop()
+        if task is not None and modes is not None:
+            task.cancel()  # a process that is looking is killed, and its look is resumed later
+            await asyncio.gather(task, return_exceptions=True)
             await modes.drain(settings.drain_s)
         await orchestrator.aclose()
-
-    async def model(request: Request) -> Response:
-        return _json(catalog.entry(request.path_params["name"]))
 
     async def readyz(_: Request) -> Response:
         if not ready:
             return _json({"status": "stopping"}, 503)
-        traces = orchestrator.runtime.traces  # a store that fails stops no request
-        return _json({"status": "ready", "traces": "ok" if traces is None or traces.problem is None else "failing"})
+        states, traces = await stores.states(), runtime.traces
+        if traces is not None and traces.problem is not None:
+            states["traces"] = "failing"
+        serves = "failing" not in {states.get(name) for name in stores.needed}
+        return _json({"status": "ready" if serves else "failing", **states}, 200 if serves else 503)
 
-    async def counted(_: Request) -> Response:
-        text = counts.text(alarm=orchestrator.runtime.alarm is not None)
-        text += "" if modes is None else modes.metrics()
-        text += "" if (traces := orchestrator.runtime.traces) is None else metrics.of_traces(traces)
-        return Response(text, headers={"content-type": metrics.CONTENT_TYPE})
+    async def counts(_: Request) -> Response:
+        text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces)
+        return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
+
+    async def model(request: Request) -> Response:
+        return _json(catalog.entry(request.path_params["name"]))
 
     async def count_tokens(request: Request) -> Response:
         """Answer with the upper estimate that also bounds prices: each model counts in its own way."""
-        body = await read_object(request.receive, request.headers.get("content-type", ""), settings)
-        asked = Asked.of(body, request.headers, catalog, Messages())
-        return _json({"input_tokens": estimate_chat(asked.request)})
+        parsed = await chats[-1].read(request.scope["exchange"], request.receive, request.headers)
+        return _json({"input_tokens": estimate_chat(parsed.chat)})
 
-    orchestrator.runtime.break_circuits()
-    guide = orchestrator.runtime.config.prices()[catalog.guide]
-    dialects = {one.path: one for one in (ChatCompletions(), Responses(), Messages())}
-    modes = _modes(orchestrator, catalog)
-    told = FeedbackEndpoint(orchestrator, settings, modes)
-    chats = [
-        ChatEndpoint(one, orchestrator, settings, catalog, counts, guide, told.hold, modes) for one in dialects.values()
-    ]
     routes = [
-        *(Route(one.dialect.path, one, methods=["POST"]) for one in chats),
-        Route("/v1/feedback", told, methods=["POST"]),
+        *(Route(chat.dialect.path, chat, methods=["POST"]) for chat in chats),
+        Route("/v1/feedback", feedback.post, methods=["POST"]),
         Route("/v1/models", _always(catalog.listing())),
         Route("/v1/models/{name:path}", model),
         Route(f"{Messages.path}/count_tokens", count_tokens, methods=["POST"]),
-        Route("/", _always({"name": settings.name, "api": "/v1", "description": "/openapi.json", "pages": "/ui"})),
         Route("/healthz", _always({"status": "ok"})),
         Route("/readyz", readyz),
-        Route("/metrics", counted),
-        Route("/openapi.json", _always(document(catalog, modes=modes is not None))),
-        *Pages(orchestrator, catalog, counts).routes,
-        *([] if modes is None else cascade_routes(modes)),
+        Route("/metrics", counts),
+        *Pages(orchestrator, catalog, metrics).routes,
+        *([] if looks is None else looks.routes),
     ]
-    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, counts, dialects)
+    paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
+    routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
+    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, metrics)
 
 
-def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
-    """Return the modes, if the configuration has the section."""
+def _modes(orchestrator: Orchestrator, catalog: Catalog) -> tuple[Modes, Any] | tuple[None, None]:
+    """Return the modes and their looks, if the configuration has the section."""
     if orchestrator.runtime.config.modes is None:
-        return None
-    from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
+        return None, None
+    from cascade.server.looks import Looks  # loads numpy, which a server without modes does not need
+    from cascade.server.modes import Modes
 
-    return Modes(orchestrator, catalog)
+    modes = Modes(orchestrator, catalog)
+    return modes, Looks(modes)
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -119,7 +136,142 @@ def _json(value: Any, status: int = 200) -> Response:
 def _always(value: Any) -> Callable[[Request], Awaitable[Response]]:
     """Return an endpoint with one answer."""
 
-    async def answered(_: Request) -> Response:
+    async def respond(_: Request) -> Response:
         return _json(value)
 
-    return answered
+    return respond
+
+
+class Stores:
+    """Whether the stores of a configuration take writes now.
+
+    Attributes:
+        needed: those without which requests are refused.
+    """
+
+    def __init__(self, config: CascadeConfig) -> None:
+        urls = {
+            "traces": traces_url(config.traces),
+            "modes": None if config.modes is None else modes_url(config),
+            "budget": ledger_url(config.budget) if config.budget.is_shared else None,
+        }
+        self._urls = {name: url for name, url in urls.items() if url is not None}
+        strict = config.traces is not None and config.traces.strict
+        self.needed = ("budget", "traces") if strict else ("budget",)
+        self._probes: dict[str, asyncio.Task[bool]] = {}
+
+    async def states(self) -> dict[str, str]:
+        """Return "ok" or "failing" for each store. At most one probe of a database is under way."""
+        for url in self._urls.values():
+            if url not in self._probes or self._probes[url].done():
+                self._probes[url] = asyncio.create_task(asyncio.to_thread(_takes_writes, url))
+        if self._probes:
+            await asyncio.wait(self._probes.values(), timeout=_PROBES_S)
+        works = {url for url, task in self._probes.items() if task.done() and task.result()}
+        return {name: "ok" if url in works else "failing" for name, url in self._urls.items()}
+
+
+def _takes_writes(url: str) -> bool:
+    """Return whether writes to a database get their locks. Nothing is written."""
+    from cascade.records.database import Database
+
+    try:
+        database = Database(url, limit_s=_PROBE_S)
+        try:
+            with database.statements() as run:
+                for table in ("episodes", "cascade_modes", "cascade_accounts"):
+                    run(f"DELETE FROM {table} WHERE 1 = 0")  # noqa: S608 - constants
+        finally:
+            database.close()
+    except CascadeError:
+        return False
+    return True
+
+
+class Edge:
+    """Wraps the application. `scope["exchange"]` is the request's `HttpExchange`.
+
+    Args:
+        app: the application that answers.
+        settings: the limits, and the keys.
+        metrics: counts the requests for a model.
+    """
+
+    def __init__(self, app: App, settings: ServerConfig, metrics: Metrics) -> None:
+        self._app, self._settings, self._metrics = app, settings, metrics
+        self._wrong_keys = auth.WrongKeys()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+        path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
+        kinds = (kind for base, kind in _DIALECTS.items() if path == base or path.startswith(f"{base}/"))
+        exchange = HttpExchange(send, next(kinds, ChatCompletions))
+        scope["exchange"], scope["app"] = exchange, self
+        try:
+            refusal = await self._answered(scope, receive, send)
+            if refusal is not None:
+                await exchange.refuse(refusal)
+        except ClientLeftError:
+            exchange.status = _CLIENT_LEFT
+        finally:
+            if exchange.model is not None:
+                status = _CLIENT_LEFT if exchange.status is None else exchange.status
+                self._metrics.count(exchange.model, status, exchange.duration_s, exchange.receipt)
+
+    async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
+        """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""
+        limit_s = self._settings.request_s
+        try:
+            async with asyncio.timeout(limit_s + _GRACE_S) as clock:
+                self._admit(scope)
+                await self._app(scope, receive, send)
+        except ClientLeftError:
+            raise
+        except (CascadeError, GatewayError) as error:
+            _let_go(error)
+            return refusal_of(error)
+        except HTTPException as error:
+            paths = f"there is no such path. Chat requests go to {', '.join(_DIALECTS)}; GET / lists all paths"
+            why = paths if error.status_code == HTTPStatus.NOT_FOUND else error.detail
+            return refusal_of(GatewayError(error.status_code, f"{scope['method']} {scope['path'][:200]}: {why}"))
+        except Exception as error:  # noqa: BLE001 - a mistake of ours must not end in silence, nor in a page of its own
+            if isinstance(error, TimeoutError) and clock.expired():
+                return refusal_of(GatewayError(504, f"No answer within {limit_s:g} s.", code="request_timeout"))
+            logger.error("a request failed: %s", redact("".join(traceback.format_exception(error))))  # noqa: TRY400
+            _let_go(error)
+            return unexpected()
+        return None
+
+    def _admit(self, scope: Scope) -> None:
+        """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403, 404, 429."""
+        path, settings = scope["path"], self._settings
+        if not path.isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
+            raise GatewayError(404, "There is no such path: it has control characters.")
+        headers = Headers(scope=scope)
+        has_key = "authorization" in headers or "x-api-key" in headers
+        if path in _OPEN or (settings.keys and needs_no_key(scope["method"], path, has_key=has_key)):
+            return
+        try:
+            key = scope["exchange"].key = auth.check(headers, settings)
+        except GatewayError as error:
+            wrong = error.status == HTTPStatus.UNAUTHORIZED
+            wait_s = self._wrong_keys.wait_s((scope.get("client") or ("",))[0]) if wrong else None
+            if wait_s is None:
+                raise
+            message = "Too many wrong keys came from this address. Send one of the server's keys."
+            raise GatewayError(429, message, code="too_many_wrong_keys", retry_after_s=wait_s) from None
+        if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
+            auth.refuse_without(settings, key, *scopes)
+
+
+def _let_go(error: BaseException | None) -> None:
+    """Break the reference cycles between an error and the frames that it passed through.
+
+    Otherwise a full garbage collection frees them much later, and every request waits for it.
+    """
+    while error is not None:
+        traceback.clear_frames(error.__traceback__)
+        error = error.__context__

@@ -1,15 +1,18 @@
-"""The models that a client sees (the cascade, its levels, each configured one); who answers for a name (`route`)."""
+"""The models that a client sees, who answers for each name, and a client's request as the body and headers have it."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
+from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.errors import ConfigError
-from cascade.server.refusals import Refused
+from cascade.server.dialects import Dialect
+from cascade.server.errors import GatewayError
 
 
 class Route(NamedTuple):
@@ -33,7 +36,7 @@ class Catalog:
         models: the models of its ladder, the cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
-        places: the models by their places in the configuration, the aliases that the clients of another gateway know.
+        aliases: models by their places in the configuration, names that the clients of another gateway know.
 
     >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
     >>> [*catalog.routes]
@@ -46,16 +49,15 @@ class Catalog:
     models: tuple[str, ...]
     others: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
-    places: Mapping[str, str] = field(default_factory=dict)
+    aliases: Mapping[str, str] = field(default_factory=dict)
     routes: Mapping[str, Route] = field(init=False)
 
     def __post_init__(self) -> None:
         """List the routes by their names."""
-        levels = {f"{self.name}:{level}": Route(level=level) for level in self.levels}
-        alone = {model: Route(model=model) for model in (*self.models, *self.others)}
-        named = {self.name: Route(), **levels, **alone}
-        aliases = {place: Route(model=model) for place, model in self.places.items() if place not in named}
-        object.__setattr__(self, "routes", named | aliases)
+        routes = {self.name: Route(), **{f"{self.name}:{level}": Route(level=level) for level in self.levels}}
+        routes |= {model: Route(model=model) for model in (*self.models, *self.others)}
+        aliases = {alias: Route(model=model) for alias, model in self.aliases.items() if alias not in routes}
+        object.__setattr__(self, "routes", routes | aliases)
 
     @classmethod
     def of(cls, config: CascadeConfig, levels: Iterable[str]) -> Catalog:
@@ -64,13 +66,20 @@ class Catalog:
         Raises:
             ConfigError: no chat request can be served with it; lists every problem.
         """
-        problems = list(_problems(config))
+        why, name = config.strategy.no_chat, config.server.name
+        problems = [] if why is None else [f"strategy: {why}; use strategy: {{kind: ladder, models: […]}}"]
+        problems += [
+            f"server.name: models.{alias} is called {name}, too; give the cascade another name"
+            for alias, entry in config.models.items()
+            if entry.model == name
+        ]
         if problems:
             raise ConfigError(problems)
         ladder = tuple(config.models[entry].model for entry in config.strategy.entries)
         others = dict.fromkeys(entry.model for entry in config.models.values() if entry.model not in ladder)
-        places = {place: entry.model for place, entry in config.models.items()}
-        return cls(config.server.name, ladder, tuple(others), tuple(levels), places)
+        return cls(
+            name, ladder, tuple(others), tuple(levels), {alias: entry.model for alias, entry in config.models.items()}
+        )
 
     @property
     def guide(self) -> str:
@@ -78,43 +87,98 @@ class Catalog:
         return self.models[-1]
 
     def route(self, name: object, *, bypass: bool = False) -> Route:
-        """Return the route of a model name.
-
-        Args:
-            name: the model name in the request.
-            bypass: whether the guide answers instead of the cascade.
+        """Return the route of a model name; with `bypass` the guide answers instead of the cascade.
 
         Raises:
-            Refused: there is no such model (404), or the request names none (400).
+            GatewayError: there is no such model (404), or the request names none (400).
         """
         if not isinstance(name, str) or not name:
-            raise Refused(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
+            raise GatewayError(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
         if name not in self.routes:
-            raise Refused(
-                404,
+            message = (
                 f"The model {name[:100]!r} does not exist: ask for {self.name}, or set server.name to the name that "
-                f"the application asks for{did_you_mean(name[:100], self.routes)}",
-                code="model_not_found",
-                param="model",
+                f"the application asks for{did_you_mean(name[:100], self.routes)}"
             )
-        found = self.routes[name]
-        return Route(model=self.guide) if bypass and found.cascaded else found
+            raise GatewayError(404, message, code="model_not_found", param="model")
+        route = self.routes[name]
+        return Route(model=self.guide) if bypass and route.cascaded else route
 
     def listing(self) -> dict[str, Any]:
         """Return all models in OpenAI's form."""
         return {"object": "list", "data": [self.entry(name) for name in self.routes]}
 
     def entry(self, name: str) -> dict[str, Any]:
-        """Return one model in OpenAI's form. Raises Refused (404) if it does not exist."""
-        route = self.route(name)
-        return {"id": name, "object": "model", "created": 0, "owned_by": "cascade" if route.cascaded else "provider"}
+        """Return one model in OpenAI's form. Raises GatewayError (404) if it does not exist."""
+        owner = "cascade" if self.route(name).cascaded else "provider"
+        return {"id": name, "object": "model", "created": 0, "owned_by": owner}
 
 
-def _problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield why chat requests cannot be served with a configuration."""
-    why = config.strategy.no_chat
-    if why is not None:
-        yield f"strategy: {why}; use strategy: {{kind: ladder, models: […]}}"
-    for place, entry in config.models.items():
-        if entry.model == config.server.name:
-            yield f"server.name: models.{place} is called {entry.model}, too; give the cascade another name"
+class ClientRequest(NamedTuple):
+    """One chat request.
+
+    Attributes:
+        name: the model that the client named.
+        route: the cascade at one of its levels, or one model.
+        chat: the request that is sent to the models.
+        dialect: its form, in which it is answered.
+        stream: whether the client reads server-sent events.
+        explain: whether the response explains the answer step by step.
+        deadline_s: how long the client waits; None if it does not say.
+    """
+
+    name: str
+    route: Route
+    chat: ChatRequest
+    dialect: Dialect
+    stream: bool = False
+    explain: bool = False
+    deadline_s: float | None = None
+
+    @classmethod
+    def of(cls, dialect: Dialect, headers: Mapping[str, str], catalog: Catalog) -> ClientRequest:
+        """Read a request.
+
+        Args:
+            dialect: the form in which the client wrote the body, with the body.
+            headers: by their names in lower case. Read are `x-cascade-bypass`, `x-cascade-deadline-s`,
+                `x-cascade-explain`, `x-cascade-group` and `x-cascade-segment`.
+            catalog: the models that the server has.
+
+        Raises:
+            GatewayError: there is no such model, or a field of the envelope is wrong.
+            UsageError: the request cannot be sent to a model.
+        """
+        body = dialect.body
+        route = catalog.route(body.get("model"), bypass=flag(headers, "x-cascade-bypass"))
+        stream, options = body.get("stream"), body.get("stream_options")
+        if not (stream is None or isinstance(stream, bool)):
+            raise GatewayError(400, "stream must be true or false.", param="stream")
+        if not (options is None or isinstance(options, Mapping)):
+            raise GatewayError(400, "stream_options must be an object.", param="stream_options")
+        chat = ChatRequest.from_openai(
+            dialect.request(), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
+        )
+        explain, deadline_s = flag(headers, "x-cascade-explain"), _seconds(headers.get("x-cascade-deadline-s"))
+        return cls(body["model"], route, chat, dialect, bool(stream), explain, deadline_s)
+
+
+def flag(headers: Mapping[str, str], name: str) -> bool:
+    """Return whether a request's header is set: "1", "true", "yes" or "on".
+
+    >>> flag({"x-cascade-explain": "1"}, "x-cascade-explain"), flag({}, "x-cascade-explain")
+    (True, False)
+    """
+    return headers.get(name, "").strip().lower() in {"1", "true", "yes", "on"}
+
+
+def _seconds(written: str | None) -> float | None:
+    """Return a header's number of seconds. Raises GatewayError if it is not a number above 0."""
+    if written is None:
+        return None
+    try:
+        seconds = float(written)
+    except ValueError:
+        seconds = math.nan
+    if not 0 < seconds < math.inf:
+        raise GatewayError(400, "x-cascade-deadline-s must be a number above 0.", param="x-cascade-deadline-s")
+    return seconds

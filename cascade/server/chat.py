@@ -2,163 +2,229 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Callable
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from starlette.datastructures import Headers
 
-from cascade.config.schema import ServerConfig
-from cascade.money import Price
 from cascade.orchestrator import Orchestrator
-from cascade.server.asking import Asked
-from cascade.server.bodies import Receive, connected, read_object
-from cascade.server.catalog import Catalog
-from cascade.server.dialects.base import Dialect, ReplyWriter, encoded
-from cascade.server.edge import HttpExchange, Scope, Send
-from cascade.server.metrics import Metrics
-from cascade.server.receipt import Receipt
-from cascade.server.refusals import Refused
+from cascade.records.rows import uuid7
+from cascade.server.catalog import Catalog, ClientRequest
+from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
+from cascade.server.errors import GatewayError, Refusal
+from cascade.server.limits import Receive, connected, read_object
+from cascade.server.receipts import Metrics, Receipt
 from cascade.types import Answer, Question, TextDelta
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes, Turn
 
+Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
+Scope: TypeAlias = MutableMapping[str, Any]
+_JSON, _EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
 _SHORTEST_S = 1e-3
-_EVENTS = b"text/event-stream; charset=utf-8"
 
 
 @dataclass
+class HttpExchange:
+    """One request and its response so far.
+
+    Attributes:
+        send: ASGI's.
+        dialect: the form of its errors.
+        trace_id: its id in the traces and in its response.
+        model: the model that was asked for; "" until it is known to exist, None if the path takes none.
+        status: the response's status, None until it has begun.
+        key: the name of the server's key that the request carries.
+        receipt: what is known of the outcome.
+        writer: writes its stream, once one may begin.
+    """
+
+    send: Send
+    dialect: type[Dialect] = ChatCompletions
+    trace_id: str = field(default_factory=uuid7)
+    model: str | None = None
+    status: int | None = None
+    key: str | None = None
+    receipt: Receipt | None = None
+    writer: Dialect | None = None
+    started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def duration_s(self) -> float:
+        """How long it has taken."""
+        return time.monotonic() - self.started_s
+
+    async def begin(self, status: int, content_type: bytes, headers: list[tuple[str, str]]) -> None:
+        """Send the head of the response."""
+        self.status = status
+        raw = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
+        await self.send(
+            {"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type), *raw]}
+        )
+
+    async def more(self, data: bytes) -> None:
+        """Send a piece of the body."""
+        await self.send({"type": "http.response.body", "body": data, "more_body": True})
+
+    async def end(self, data: bytes = b"") -> None:
+        """Send the last piece of the body."""
+        await self.send({"type": "http.response.body", "body": data, "more_body": False})
+
+    async def respond(self, status: int, value: object, headers: list[tuple[str, str]]) -> None:
+        """Send a whole response."""
+        data = encoded(value)
+        await self.begin(status, _JSON, [*headers, ("content-length", str(len(data)))])
+        await self.end(data)
+
+    async def refuse(self, refusal: Refusal) -> None:
+        """Send an error: as the response, or as the last event of a stream that has begun."""
+        if self.status is None:
+            headers = [*refusal.headers, *Receipt(self.trace_id).headers()]
+            await self.respond(refusal.status, self.dialect.refused(refusal, self.trace_id), headers)
+        else:
+            await self.end(b"" if self.writer is None else self.writer.broken(refusal))
+        self.status = refusal.status
+
+
 class ChatEndpoint:
-    """Answers chat requests.
+    """Answers the chat requests of one dialect.
 
     Args:
         dialect: the form of requests and responses.
         orchestrator: answers the requests.
-        settings: the limits.
         catalog: the models that a client can name.
         metrics: counts requests under way.
-        guide: the guide's price, None if it is unknown.
         answered: is called with each answer and its trace's id.
         modes: the cascade's modes, if it has any.
     """
 
-    dialect: Dialect
-    orchestrator: Orchestrator
-    settings: ServerConfig
-    catalog: Catalog
-    metrics: Metrics
-    guide: Price | None
-    answered: Callable[[str, Answer], None]
-    modes: Modes | None = None
+    def __init__(
+        self,
+        dialect: type[Dialect],
+        orchestrator: Orchestrator,
+        catalog: Catalog,
+        metrics: Metrics,
+        answered: Callable[[str, Answer], None],
+        modes: Modes | None = None,
+    ) -> None:
+        self.dialect, self.orchestrator = dialect, orchestrator
+        self._catalog, self._metrics, self._answered, self._modes = catalog, metrics, answered, modes
+        self._settings = orchestrator.runtime.config.server
+        self._guide = orchestrator.runtime.config.prices()[catalog.guide]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Answer one request."""
         exchange: HttpExchange = scope["exchange"]
         exchange.model = ""
-        if self.metrics.in_flight >= self.settings.max_requests:
-            said = f"{self.settings.max_requests} requests are under way (server.max_requests)."
-            raise Refused(503, said, code="overloaded", retry_after_s=1)
-        self.metrics.in_flight += 1
+        if self._metrics.in_flight >= self._settings.max_requests:
+            message = f"{self._settings.max_requests} requests are under way (server.max_requests)."
+            raise GatewayError(503, message, code="overloaded", retry_after_s=1)
+        self._metrics.in_flight += 1
         try:
             headers = Headers(scope=scope)
-            body = await read_object(receive, headers.get("content-type", ""), self.settings)
-            asked = Asked.of(body, headers, self.catalog, self.dialect)
-            exchange.model = asked.name
-            exchange.unsent = self.orchestrator.runtime.fields.unsent(asked.request)
-            if self.modes is None:
-                await self._answer(asked, exchange, receive, None)
+            request = await self.read(exchange, receive, headers)
+            exchange.model = request.name
+            unsent = self.orchestrator.runtime.fields.unsent(request.chat)
+            known = Receipt(exchange.trace_id, unsent=unsent)
+            if self._modes is None:
+                await self._answer(request, exchange, receive, known, None)
                 return
-            async with self.modes.turn(asked, exchange.trace_id, exchange.key, headers) as turn:
-                exchange.mode = None if turn is None else turn.mode
-                await self._answer(asked if turn is None else turn.asked, exchange, receive, turn)
+            async with self._modes.turn(request, exchange.trace_id, exchange.key, headers) as turn:
+                if turn is not None:
+                    request, known = turn.request, known._replace(mode=turn.mode)
+                await self._answer(request, exchange, receive, known, turn)
         finally:
-            self.metrics.in_flight -= 1
+            self._metrics.in_flight -= 1
 
-    async def _answer(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
-        await (self._streamed if asked.stream else self._whole)(asked, exchange, receive, turn)
+    async def read(self, exchange: HttpExchange, receive: Receive, headers: Headers) -> ClientRequest:
+        """Read one request. Raises as `read_object` and `ClientRequest.of` do."""
 
-    async def _whole(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
-        """Answer in one piece."""
-        async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
+        def request_of(body: dict[str, Any]) -> ClientRequest:
+            return ClientRequest.of(self.dialect(body, exchange.trace_id), headers, self._catalog)
+
+        return await read_object(receive, headers.get("content-type", ""), self._settings, request_of)
+
+    async def _answer(
+        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, known: Receipt, turn: Turn | None
+    ) -> None:
+        """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
+        writer, answer = request.dialect, None
+        exchange.writer = writer if request.stream else None
+        async with connected(receive), aclosing(self._serve(request, exchange, turn)) as events:
             async for event in events:
                 if isinstance(event, Answer):
                     answer = event
-        receipt = exchange.receipt = self._receipt(asked, exchange, answer)
-        extension = receipt.extension(answer) if asked.explain else None
-        data = encoded(self.dialect.whole(_served(answer), asked.body, exchange.trace_id, extension))
-        await exchange.respond(200, data, receipt.headers())
-
-    async def _streamed(self, asked: Asked, exchange: HttpExchange, receive: Receive, turn: Turn | None) -> None:
-        """Answer in server-sent events. An error before the first text has its own status."""
-        writer = exchange.writer = self.dialect.writer(asked.body, exchange.trace_id)
-        async with connected(receive), aclosing(self._serve(asked, exchange, turn)) as events:
-            async for event in events:
-                if isinstance(event, Answer):
-                    await self._end(asked, exchange, writer, event)
                     continue
+                model = event.model or event.role
                 if exchange.status is None:
-                    begun = Receipt(exchange.trace_id, event.model or event.role, mode=exchange.mode)
-                    uncovered = self._uncovered(asked)
-                    await self._begin(exchange, begun._replace(unsent=exchange.unsent, uncovered=uncovered))
-                await exchange.more(writer.text(event.text, event.model or event.role))
-        await exchange.end()
+                    await self._begin(exchange, known._replace(served_by=model, uncovered=self._uncovered(request)))
+                await exchange.more(writer.text(event.text, model))
+            if answer is not None and request.stream:
+                await self._end(request, exchange, answer, known)
+        if request.stream:
+            await exchange.end()
+        elif answer is not None:
+            receipt = self._receipt(request, exchange, answer, known)
+            extension = receipt.extension(answer) if request.explain else None
+            await exchange.respond(200, writer.whole(_reply(answer), extension), receipt.headers())
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
-        self.metrics.first_text(exchange.seconds)
+        self._metrics.first_text(exchange.duration_s)
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
-    async def _end(self, asked: Asked, exchange: HttpExchange, writer: ReplyWriter, answer: Answer) -> None:
+    async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, known: Receipt) -> None:
         """Send the rest of an answer: all of it if no text was sent before the decision."""
-        receipt = exchange.receipt = self._receipt(asked, exchange, answer)
-        extension = None
-        if asked.explain or writer.counts:
-            extension = receipt.extension(answer if asked.explain else None)
-        rest = b"".join(writer.ending(_served(answer), extension))
+        receipt, writer = self._receipt(request, exchange, answer, known), request.dialect
+        extension = receipt.extension(answer if request.explain else None)
+        rest = b"".join(writer.ending(_reply(answer), extension if request.explain or writer.counts else None))
         if exchange.status is None:
             await self._begin(exchange, receipt)
         await exchange.more(rest)
 
     async def _serve(
-        self, asked: Asked, exchange: HttpExchange, turn: Turn | None
+        self, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
     ) -> AsyncGenerator[TextDelta | Answer, None]:
         events = self.orchestrator.runtime.serve(
-            asked.request,
-            stream=asked.stream,
-            level=asked.route.level,
-            model=asked.route.model,
+            request.chat,
+            stream=request.stream,
+            level=request.route.level,
+            model=request.route.model,
             trace_id=exchange.trace_id,
             key=exchange.key,
-            deadline_s=self._left_s(asked, exchange),
+            deadline_s=self._left_s(request, exchange),
             traced=turn is None or not turn.completed_later,
         )
         async with aclosing(events):
             async for event in events:
-                if turn is not None and self.modes is not None and isinstance(event, Answer):
-                    await self.modes.answered(turn, event)
+                if turn is not None and self._modes is not None and isinstance(event, Answer):
+                    await self._modes.answered(turn, event)
                 yield event
 
-    def _uncovered(self, asked: Asked) -> str | None:
+    def _uncovered(self, request: ClientRequest) -> str | None:
         """Return why no certificate covers a request, as far as it is known before it is answered."""
-        serving = None if asked.route.model is not None else self.orchestrator.runtime.serves(asked.route.level)
-        return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(asked.request))) or None
+        serving = None if request.route.model is not None else self.orchestrator.runtime.serves(request.route.level)
+        return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(request.chat))) or None
 
-    def _left_s(self, asked: Asked, exchange: HttpExchange) -> float:
+    def _left_s(self, request: ClientRequest, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
-        wanted = (asked.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s)
-        left_s = max(_SHORTEST_S, self.settings.request_s - exchange.seconds)
-        return min([left_s, *(one for one in wanted if one is not None)])
+        limits = (request.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s)
+        left_s = max(_SHORTEST_S, self._settings.request_s - exchange.duration_s)
+        return min([left_s, *(limit_s for limit_s in limits if limit_s is not None)])
 
-    def _receipt(self, asked: Asked, exchange: HttpExchange, answer: Answer) -> Receipt:
-        self.answered(exchange.trace_id, answer)
-        receipt = Receipt.of(answer, exchange.trace_id, self.guide, cascaded=asked.route.cascaded)
-        return receipt._replace(mode=exchange.mode, unsent=exchange.unsent)
+    def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, known: Receipt) -> Receipt:
+        self._answered(exchange.trace_id, answer)
+        receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
+        exchange.receipt = receipt._replace(mode=known.mode, unsent=known.unsent)
+        return exchange.receipt
 
 
-def _served(answer: Answer) -> Answer:
-    """Return an answer that serves a message. Raises Refused if the cascade abstained."""
+def _reply(answer: Answer) -> ServedMessage:
+    """Return the message that is served. Raises GatewayError if the cascade abstained."""
     if answer.served is None:
-        raise Refused(422, f"No answer is served: {answer.stopped}.", code="abstained")
-    return answer
+        raise GatewayError(422, f"No answer is served: {answer.stopped}.", code="abstained")
+    return ServedMessage(answer)

@@ -2,7 +2,7 @@
 
 `cascade.modes` makes the decisions. A random draw is made before a request is read; a drawn request is recorded once it
 is read; after the response the remaining calls are made. If one of them fails, clients are not affected: the row stays,
-and its missing outcome counts as a loss.
+and its missing outcome counts as a loss. While the store does not answer, the guide serves.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import asyncio
 import json
 import logging
 import tempfile
+import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -25,8 +26,9 @@ from cascade.api.judging import reviews_of
 from cascade.config import beside_folder, modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
+from cascade.engine import adrive
 from cascade.episodes.reading import same
-from cascade.errors import CascadeError, ConfigError, StoreError
+from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.identity import identity
 from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
@@ -34,12 +36,12 @@ from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, harmless
 from cascade.modes.store import ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
 from cascade.review.pairs import PairId, digest_of
+from cascade.runtime import Runtime
 from cascade.safety import redact
-from cascade.server.asking import Asked
-from cascade.server.catalog import Catalog, Route
-from cascade.server.reach import Reach
-from cascade.server.whole import lost_traces, whole_of
-from cascade.types import Answer, Call
+from cascade.server.catalog import Catalog, ClientRequest, Route
+from cascade.server.receipts import family
+from cascade.serving.plan import RunPlan
+from cascade.types import Answer, Call, Completion, Question, Request
 
 logger = logging.getLogger("cascade")
 _T = TypeVar("_T")
@@ -60,7 +62,7 @@ class Turn:
     """One request and how it is served.
 
     Attributes:
-        asked: the request, with who answers it.
+        request: the request, with who answers it.
         mode: the mode, for its response's header.
         trace_id: the id of its episode.
         key: the key whose budget pays its calls.
@@ -69,7 +71,7 @@ class Turn:
         answer: the answer.
     """
 
-    asked: Asked
+    request: ClientRequest
     mode: str
     trace_id: str
     key: str | None
@@ -80,7 +82,7 @@ class Turn:
     @property
     def passed(self) -> bool:
         """Whether the guide serves instead of the policy: then nothing can differ, and no further call is made."""
-        return self.audits and not self.asked.route.cascaded
+        return self.audits and not self.request.route.cascaded
 
     @property
     def completed_later(self) -> bool:
@@ -94,10 +96,17 @@ class Modes:
     Args:
         orchestrator: answers the requests.
         catalog: the models that a client can name.
-        store: where the state is kept; by default the configured store.
+
+    Attributes:
+        store: keeps the state.
+        state: the state as it was last read.
+        counted: requests by outcome, since the process began.
+
+    Raises:
+        ConfigError: the cascade can have no modes.
     """
 
-    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, store: ModeStore | None = None) -> None:
+    def __init__(self, orchestrator: Orchestrator, catalog: Catalog) -> None:
         runtime = orchestrator.runtime
         settings, url = runtime.config.modes, modes_url(runtime.config)
         assert settings is not None  # noqa: S101 - the caller looked
@@ -109,16 +118,16 @@ class Modes:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
         self.server, self._policy = runtime.config.server, runtime.config.policy
-        self.cascade, self._catalog, self._orchestrator = catalog.name, catalog, orchestrator
-        self.store = store or ModeStore.open(url or "")
+        self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
+        self.store = ModeStore.open(url or "")
         self.state, self._secret = self.store.begin(self.cascade)
         self.counted: Counter[str] = Counter()
-        """Requests by outcome, since the process began."""
         self._loaded: int | None = None
         self._completing: dict[str, asyncio.Task[None]] = {}
         """The tasks that complete drawn rows, by trace."""
-        self._room, self._loading = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
-        self._flushing, self.reach = asyncio.Lock(), Reach(_AGAIN_S)
+        self._room, self._loading, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock(), asyncio.Lock()
+        self._failed_s: float | None = None
+        """When the store failed last; None if its latest use succeeded."""
         self._stopping = False
         self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
         self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
@@ -127,51 +136,68 @@ class Modes:
 
     @asynccontextmanager
     async def turn(
-        self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]
+        self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str]
     ) -> AsyncIterator[Turn | None]:
         """Decide how a request is served; after the block, make its remaining calls. None if no mode applies to it."""
-        if not asked.route.cascaded or asked.route.level is not None:
+        if not request.route.cascaded or request.route.level is not None:
             yield None
             return
-        turn = await self._planned(asked, trace_id, key, headers)
+        turn = await self._planned(request, trace_id, key, headers)
         self.counted[turn.mode] += 1
+        why: str | None = None
         try:
             yield turn
         except asyncio.CancelledError:
-            self._after(turn, "the request was cancelled")
+            why = "the request was cancelled"
             raise
         except Exception as error:
-            self._after(turn, f"{type(error).__name__}: it was not answered, or the client left")
+            why = f"{type(error).__name__}: it was not answered, or the client left"
             raise
-        else:
-            self._after(turn, None)
+        finally:
+            if turn.row is not None:
+                task = asyncio.create_task(self._completed(turn, turn.row, why))
+                self._completing[trace_id] = task
+                task.add_done_callback(lambda _: self._completing.pop(trace_id, None))
 
-    async def _planned(self, asked: Asked, trace_id: str, key: str | None, headers: Mapping[str, str]) -> Turn:
+    async def _planned(
+        self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str]
+    ) -> Turn:
         """Return who serves. If the mode is unknown, the guide serves, so that no promise can break."""
-        turn = Turn(asked._replace(route=Route(model=self._catalog.guide)), "unknown", trace_id, key)
-        if self.reach.may_ask():
-            try:
-                turn = await self._decided(asked, turn, headers)
-            except StoreError as error:
-                self.reach.lost(error)
-            else:
-                self.reach.found()
+        turn = Turn(request._replace(route=Route(model=self._guide)), "unknown", trace_id, key)
+        if self._failed_s is not None:
+            if time.monotonic() - self._failed_s < _AGAIN_S:
+                return turn
+            self._failed_s = time.monotonic()  # one request at a time tries again
+        try:
+            turn = await self._decided(request, turn, headers)
+        except StoreError as error:
+            self._lost(error)
+        else:
+            if self._failed_s is not None:
+                logger.warning("modes: the store of the modes answers again")
+            self._failed_s = None
         return turn
 
-    async def _decided(self, asked: Asked, guide: Turn, headers: Mapping[str, str]) -> Turn:
+    def _lost(self, error: CascadeError) -> None:
+        """Record that the store failed."""
+        if self._failed_s is None:
+            logger.error("modes: the guide serves until the store of the modes answers again. %s", redact(str(error)))
+        self._failed_s = time.monotonic()
+
+    async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return who serves; `guide` is the turn that the guide answers."""
         state, settings = await self.refreshed(), self.settings
         if state.killed:
             return replace(guide, mode="killed")
         group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or guide.trace_id
-        later = draws.goes_on(asked.request.messages, settings.examples)
+        later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
         turn = replace(guide, mode=state.mode, audits=state.serves_policy)
         if turn.audits:
             if (later and group is None) or await self._cheaply_written(conversation):
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
             else:
-                turn = replace(turn, asked=asked)
+                turn = replace(turn, request=request)
             drawn = is_drawn(self._secret, settings.audit, conversation, number)
         else:
             drawn = await self._is_observed(conversation, later=later, named=group is not None)
@@ -203,21 +229,18 @@ class Modes:
     async def answered(self, turn: Turn, answer: Answer) -> None:
         """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
         turn.answer = answer
-        served, group = answer.served, turn.asked.request.group
+        served, group = answer.served, turn.request.chat.group
         try:
-            if turn.asked.route.cascaded and served is not None and served[0].model != self._catalog.guide and group:
-                await self._wrote(draws.conversation_of(group, turn.trace_id))
+            if turn.request.route.cascaded and served is not None and served[0].model != self._guide and group:
+                # While the store is unreachable, this process's memory has it.
+                self._unsaved |= {draws.conversation_of(group, turn.trace_id)}
+                saved = set(self._unsaved)
+                await self._in_thread(self.store.wrote, saved)
+                self._unsaved -= saved
             if turn.mode != "unknown":
                 await self._noticed(answer.calls)
         except StoreError as error:
-            self.reach.lost(error)
-
-    async def _wrote(self, conversation: str) -> None:
-        """Record that a cheaper model answers; while the store is unreachable, in this process's memory."""
-        self._unsaved |= {conversation}
-        saved = set(self._unsaved)
-        await self._in_thread(self.store.wrote, saved)
-        self._unsaved -= saved
+            self._lost(error)
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
         """Note what replies report of their models. Only what is new is written to the store."""
@@ -230,43 +253,29 @@ class Modes:
 
     # --- after the response ---
 
-    def _after(self, turn: Turn, failed: str | None) -> None:
-        """Start the work after the response, in the background."""
-        if turn.row is None:
-            return
-        name = turn.row.trace_id
-        task = asyncio.get_running_loop().create_task(self._completed(turn, turn.row, failed))
-        self._completing[name] = task
-        task.add_done_callback(lambda _: self._completing.pop(name, None))
-
-    async def _completed(self, turn: Turn, row: Draw, failed: str | None) -> None:
+    async def _completed(self, turn: Turn, row: Draw, why: str | None) -> None:
+        """Make the remaining calls of a drawn request and record the outcome; `why` says why it has no answer."""
         try:
             try:
                 async with self._room:
-                    await self._complete(turn, row, failed)
+                    await self._complete(turn, row, why)
             except asyncio.CancelledError:  # in any state: no process completes the row, and its difference is unknown
                 await self._settle(row, "the server stopped", None)
         except CascadeError as error:
             logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
 
-    async def _complete(self, turn: Turn, row: Draw, failed: str | None) -> None:
+    async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
         if turn.answer is None:
-            await self._settle(row, failed or "it was not answered", None)
+            await self._settle(row, why or "it was not answered", None)
             return
         if turn.passed:
             await self._settle(row, None, 0, differs=False)
             return
-        whole, why, lost = None, None, lost_traces(self._orchestrator)
+        whole, why, lost = None, None, self._lost_traces
         try:
-            whole = await whole_of(
-                *(self._orchestrator, turn.asked.request, turn.answer),
-                audit=turn.audits,
-                trace_id=row.trace_id,
-                key=turn.key,
-            )
-            why = next(
-                (f"the call of {call.request.model} failed: {call.error}" for call in whole.calls if call.error), None
-            )
+            whole = await whole_of(self._orchestrator.runtime, turn, turn.answer)
+            failed = [call for call in whole.calls if call.error]
+            why = f"the call of {failed[0].request.model} failed: {failed[0].error}" if failed else None
         except CascadeError as error:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
@@ -277,31 +286,47 @@ class Modes:
         if whole is not None:
             await self._noticed(whole.calls)
 
+    @property
+    def _lost_traces(self) -> int:
+        """How many answers could not be recorded since the process began."""
+        traces = self._orchestrator.runtime.traces
+        return 0 if traces is None else traces.counts.lost
+
     async def _written(self, lost: int) -> bool:
         """Wait until the traces are written, however long it takes; return whether no further traces were lost.
 
         A row whose trace is late is pending, not missing. One thread waits for all rows, so that a blocked store leaves
         the other threads to requests.
         """
-        orchestrator = self._orchestrator
+        flush = self._orchestrator.runtime.flush_traces
         async with self._flushing:
-            while (
-                not await asyncio.to_thread(orchestrator.runtime.flush_traces, _FLUSH_S)
-                and lost_traces(orchestrator) == lost
-            ):
-                logger.warning(
-                    "modes: the store of the traces has not answered for %g s; drawn requests stay pending", _FLUSH_S
-                )
-        return lost_traces(orchestrator) == lost
+            while not await asyncio.to_thread(flush, _FLUSH_S) and self._lost_traces == lost:
+                message = "modes: the store of the traces has not answered for %g s; drawn requests stay pending"
+                logger.warning(message, _FLUSH_S)
+        return self._lost_traces == lost
 
     async def _settle(
         self, row: Draw, why: str | None, cost: int | None, *, differs: bool | None = None, pair: str | None = None
     ) -> None:
+        """Record an outcome, as soon as the store answers: a late one counts like any other.
+
+        Raises:
+            StoreError: it does not answer while the server stops.
+        """
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
             logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
-        settle = partial(self.store.settle, row, why, cost, differs=differs, pair=pair)
-        self._take(await self._lasting(settle))
+        settle, pause_s = partial(self.store.settle, row, why, cost, differs=differs, pair=pair), _PAUSE_S
+        while True:
+            try:
+                self._take(await self._in_thread(settle))
+                break
+            except StoreError as error:
+                self._lost(error)
+                if self._stopping:
+                    raise
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _LONGEST_S)
         if row.role == "audit" and self.state.in_force is not None and self.state.in_force.by_people:
             await self.count(self.state)
 
@@ -316,14 +341,14 @@ class Modes:
         now_s = datetime.now(UTC).timestamp()
         self._take(await self._in_thread(self.store.count, self.cascade, now_s, label_s, losses))
 
-    async def told(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
+    async def judged(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
         """Record feedback on an answer; return why it does not count, or None if it does.
 
         It counts if the request was drawn and the feedback shows that nothing was lost.
         """
         if self.settings.promise != BY_PEOPLE:
             return "the promise is that answers equal the guide's, which needs no feedback"
-        lost = harmless(right, better, by_guide=served_by == self._catalog.guide)
+        lost = harmless(right, better, by_guide=served_by == self._guide)
         if lost is None:
             return "it does not tell whether the answer is wrong where the guide's is right: that takes both answers"
         if not await self._in_thread(self.store.judge, self.cascade, {trace_id: lost}):
@@ -336,19 +361,18 @@ class Modes:
 
         None where that is unknown: the answer of the guide's fallback is not its output.
         """
-        guide, asked, certificate = self._catalog.guide, served.question, self.state.in_force
+        guide, question, certificate = self._guide, served.question, self.state.in_force
         if served.served is not None and served.served[0].model == guide:
             return False, None
         if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
             return None, None
-        output = next(
-            (candidate.text for step in whole.steps for candidate in step.candidates if candidate.source == guide), None
-        )
+        candidates = [candidate for step in whole.steps for candidate in step.candidates]
+        output = next((candidate.text for candidate in candidates if candidate.source == guide), None)
         if output is None or served.text is None:
             return None if output is None else True, None
-        name = default_for(asked.chat).name if certificate is None else certificate.comparator
-        pair = PairId(identity(asked.text, asked.context), digest_of(served.text), digest_of(output))
-        return not same(get_matcher(name), served.text, output, asked.chat), pair.name
+        name = default_for(question.chat).name if certificate is None else certificate.comparator
+        pair = PairId(identity(question.text, question.context), digest_of(served.text), digest_of(output))
+        return not same(get_matcher(name), served.text, output, question.chat), pair.name
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""
@@ -430,32 +454,50 @@ class Modes:
         """Ask the store in a thread; cancelling the caller does not undo it."""
         return await asyncio.shield(asyncio.to_thread(act, *values))
 
-    async def _lasting(self, act: Callable[[], _T]) -> _T:
-        """Ask the store until it answers: a late outcome counts like any other. Raises StoreError once it stops."""
-        pause_s = _PAUSE_S
-        while True:
-            try:
-                return await self._in_thread(act)
-            except StoreError as error:
-                self.reach.lost(error)
-                if self._stopping:
-                    raise
-                await asyncio.sleep(pause_s)
-                pause_s = min(2 * pause_s, _LONGEST_S)
-
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
-        mode = "unknown" if self.reach.is_lost else "killed" if state.killed else state.mode
-        lines = ["# HELP cascade_mode 1 for the mode that the cascade is in.", "# TYPE cascade_mode gauge"]
-        lines += [f'cascade_mode{{mode="{name}"}} {int(name == mode)}' for name in _MODES]
-        lines += ["# HELP cascade_turns_total Requests by mode, drawn rows by outcome."]
-        lines += ["# TYPE cascade_turns_total counter"]
-        lines += [f'cascade_turns_total{{what="{what}"}} {count}' for what, count in sorted(self.counted.items())]
+        mode = "unknown" if self._failed_s is not None else "killed" if state.killed else state.mode
+        modes = [({"mode": name}, int(name == mode)) for name in _MODES]
+        turns = [({"what": what}, count) for what, count in sorted(self.counted.items())]
+        text = family("mode", "gauge", "1 for the mode that the cascade is in.", modes)
+        text += family("turns_total", "counter", "Requests by mode, drawn rows by outcome.", turns)
         if state.monitor is not None:
-            lines += ["# HELP cascade_evidence The e-process of the certificate.", "# TYPE cascade_evidence gauge"]
-            lines += [f"cascade_evidence {state.monitor.e_value:g}"]
-        return "\n".join(lines) + "\n"
+            text += family("evidence", "gauge", "The e-process of the certificate.", f"{state.monitor.e_value:g}")
+        return text
+
+
+async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
+    """Make the calls that an answer left out, and record all calls. No call is made twice.
+
+    If the policy in service decided, the answer stays; else every step is run and kept.
+
+    Args:
+        runtime: gave the answer.
+        turn: its request, its trace and its key.
+        served: the answer, not recorded yet.
+
+    Returns:
+        The answer with all steps, including failed calls.
+
+    Raises:
+        ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
+    """
+    question, only = Question.of_chat(turn.request.chat), None if turn.audits else RunPlan(runtime.configured)
+    started = runtime.start(question, only=only, trace_id=turn.trace_id, audit=True)
+    calls = {call.request.model: call for call in served.calls}
+
+    async def replied(request: Request) -> Completion:
+        call = calls.pop(request.model, None)
+        if call is None:
+            return await runtime.guard(request, turn.key).acomplete(request, started.deadline, runtime.halt)
+        if call.completion is None:
+            raise ProviderUnavailableError(call.error or "the call failed", model=request.model)
+        return call.completion
+
+    with runtime.halt.working():
+        answer = await adrive(started.walk, replied)
+    return await started.asettle(answer)
 
 
 def _cost(whole: Answer, served: Answer) -> int | None:

@@ -18,7 +18,7 @@ from cascade.errors import ConfigError, MissingExtraError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.resilience import background
-from cascade.server.access import listening_problems
+from cascade.server.auth import listening_problems
 
 if TYPE_CHECKING:
     from uvicorn import Config, Server

@@ -198,12 +198,13 @@ def _down(why: str) -> StoreError:
 def _over(refused: Refused, request: Request, most_nano_usd: int, now_s: float) -> BudgetExceededError:
     """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
     name, stands, ends_s = refused.account.partition(":")[0], refused.stands, period_ends_s(refused.account)
+    cap = name if name == "total" else f"per_{name}"
     error = BudgetExceededError(
-        f"the next call to {request.model} does not fit under budget.{name if name == 'total' else f'per_{name}'}: of "
+        f"the next call to {request.model} does not fit under budget.{cap}: of "
         f"{exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
         "held by calls under way."
     )
-    error.spent = most_nano_usd <= refused.cap
+    error.cap, error.spent = cap, most_nano_usd <= refused.cap
     if error.spent and ends_s is not None:
         error.retry_after_s = max(0.0, ends_s - now_s)
     return error

@@ -20,7 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.breaker import Breaker
 from cascade.resilience.halting import Deadline
 from cascade.resilience.retry import RetryPolicy
-from cascade.server.access import new_key
+from cascade.server.auth import new_key
 from cascade.types import Completion, Message, Question, Request
 
 from .server import FaultServer

@@ -10,9 +10,10 @@ from typing import Any
 import pytest
 from unit.server.served import asgi, orchestrator
 
+from cascade.config.schema import ServerConfig
 from cascade.providers.fake import FakeProvider, reply
-from cascade.server.bodies import parsed_object
-from cascade.server.refusals import Refused
+from cascade.server.errors import GatewayError
+from cascade.server.limits import parsed_object
 
 SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
 TOOL = {"name": "f", "description": "It does.", "parameters": SCHEMA}
@@ -110,10 +111,10 @@ def test_a_whole_number_is_kept_to_the_digit_or_refused(written: str, kept: bool
     """The reader of JSON makes 18446744073709551616 a float: the models would read another number than was sent."""
     body = f'{{"tools": [{written}]}}'.encode()
     if kept:
-        assert parsed_object(body, 10) == {"tools": [json.loads(written)]}
+        assert parsed_object(body, ServerConfig()) == {"tools": [json.loads(written)]}
         return
-    with pytest.raises(Refused, match="more than 64 bits"):
-        parsed_object(body, 10)
+    with pytest.raises(GatewayError, match="more than 64 bits"):
+        parsed_object(body, ServerConfig())
 
 
 _JSON = {"content-type": "application/json"}

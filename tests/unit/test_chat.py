@@ -13,8 +13,8 @@ from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.wire import wire_body
-from cascade.server.dialects.completions import Chunks
-from cascade.server.receipt import Receipt
+from cascade.server.dialects import ChatCompletions, ServedMessage
+from cascade.server.receipts import Receipt
 from cascade.types import Request
 
 USER = {"role": "user", "content": "Weather in Vienna for 3 days?"}
@@ -286,7 +286,9 @@ def test_what_the_served_model_said_beside_its_message_is_passed_on() -> None:
     }
     assert completion["usage"]["prompt_tokens_details"] == {"cached_tokens": 4, "audio_tokens": 0}
     assert completion["usage"]["completion_tokens_details"] == {"reasoning_tokens": 2, "accepted_prediction_tokens": 1}
-    chunks = b"".join([*Chunks("t", usage=True).ending(answer, None)]).split(b"\n\n")
+    chunks = b"".join(
+        [*ChatCompletions({"stream_options": {"include_usage": True}}, "t").ending(ServedMessage(answer), None)]
+    ).split(b"\n\n")
     told = [json.loads(chunk.removeprefix(b"data: ")) for chunk in chunks if chunk.startswith(b"data: {")]
     assert {(chunk["model"], chunk["service_tier"]) for chunk in told} == {("small-2026-01-01", "default")}
 

@@ -24,7 +24,7 @@ from cascade.errors import (
     quote,
     redact,
 )
-from cascade.server.refusals import refusal_of
+from cascade.server.errors import refusal_of
 from unit.made import roundtrip
 
 ROOT = Path(__file__).parents[2]

@@ -1,1 +1,256 @@
-"""Translators of the APIs that clients speak, one for each. The cascade itself knows none of them."""
+"""The form of one path of the API: from a client's body to a chat request, and from an answer back to that form.
+
+JSON contains no line end, so no text of a model can add a server-sent event.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by, text_of
+from cascade.errors import BadResponseError
+from cascade.server.errors import GatewayError, Refusal
+from cascade.types import Answer
+
+DONE = b"data: [DONE]\n\n"
+
+
+class Dialect(ABC):
+    """One request in the form of one path of the API, and its answer, whole or as a stream.
+
+    A stream is, in order: `text` for each piece as it is written, then `ending`, or `broken`.
+
+    Args:
+        body: what the client sent.
+        trace_id: the ids in the answer are made from it.
+
+    Attributes:
+        path: the path of the API.
+        counts: whether a stream ends with counts of tokens, and so with the cost.
+        begun: whether text was written.
+    """
+
+    path: ClassVar[str]
+    counts = True
+
+    def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
+        self.body, self.trace_id, self.begun = body, trace_id, False
+        self.created = int(datetime.now(UTC).timestamp())
+
+    @abstractmethod
+    def request(self) -> Mapping[str, Any]:
+        """Return the body of a chat completion. Fields without a counterpart are passed on.
+
+        Raises:
+            GatewayError: the body cannot be read, or asks for something that a cascade cannot do.
+        """
+
+    @abstractmethod
+    def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return an answer as one response; `extension` is its field `cascade`, if any."""
+
+    def text(self, text: str, model: str) -> bytes:
+        """Return the events of the next piece of the text; the first call also returns those that begin the stream."""
+        head = b"" if self.begun else self._begin(model)
+        self.begun = True
+        return head + self._piece(text)
+
+    @abstractmethod
+    def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
+        """Yield the rest of an answer: its text if none was written yet, its tool calls, why it ended."""
+
+    @classmethod
+    def refused(cls, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG003 - it is in a header
+        """Return the body of an error: OpenAI's error object."""
+        return refusal.body
+
+    def broken(self, refusal: Refusal) -> bytes:
+        """Return the last event of a stream that fails after its first text."""
+        return event(self.refused(refusal, self.trace_id))
+
+    @abstractmethod
+    def _begin(self, model: str) -> bytes: ...
+
+    @abstractmethod
+    def _piece(self, text: str) -> bytes: ...
+
+
+class ChatCompletions(Dialect):
+    """OpenAI's chat completions: the form that a chat request already has."""
+
+    path = "/v1/chat/completions"
+
+    def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
+        super().__init__(body, trace_id)
+        options = body.get("stream_options")
+        self.counts = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        self._head: dict[str, Any] = {}
+        self._role: dict[str, str] = {}
+
+    def request(self) -> Mapping[str, Any]:
+        """Return the body as it is."""
+        return self.body
+
+    def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
+        """Return an answer as a chat completion."""
+        return reply.completion | {"id": f"chatcmpl-{self.trace_id}"} | cascade_field(extension)
+
+    def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
+        """Yield the rest of an answer in chunks. All keep the model's name in the first one."""
+        completion, message = reply.completion, reply.message
+        rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
+        if rest.get("tool_calls"):
+            rest["tool_calls"] = [{"index": index, **call} for index, call in enumerate(rest["tool_calls"])]
+        if not self.begun:
+            self._begin(reply.model)
+            content = message.get("content")
+            rest = {"content": None if content is None else text_of(content), **rest}
+        self._head |= {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}
+        if rest:
+            yield self._chunk(rest, logprobs=reply.logprobs)
+        yield self._chunk({}, finish=reply.finish, **cascade_field(extension))
+        if self.counts:
+            yield event({**self._head, "choices": [], "usage": completion["usage"]})
+        yield DONE
+
+    def _begin(self, model: str) -> bytes:
+        """Fix what all chunks have in common."""
+        head = {"id": f"chatcmpl-{self.trace_id}", "object": "chat.completion.chunk", "created": self.created}
+        self._head, self._role = head | {"model": model}, {"role": "assistant"}
+        return b""
+
+    def _piece(self, text: str) -> bytes:
+        return self._chunk({"content": text})
+
+    def _chunk(self, delta: dict[str, Any], *, finish: str | None = None, logprobs: Any = None, **more: Any) -> bytes:
+        choice = {"index": 0, "delta": {**self._role, **delta}, "finish_reason": finish, "logprobs": logprobs}
+        self._role = {}  # the first chunk has it
+        return event({**self._head, "choices": [choice], **more})
+
+
+class ServedMessage:
+    """A served message, in the parts that the forms need.
+
+    Attributes:
+        completion: the answer as a chat completion.
+        message: its message.
+        model: the model whose message it is.
+        text: the message's text, "" if it has none.
+        refusal: why the model refused, "" if it did not.
+        thoughts: the model's thoughts before it, "" if the server does not send them.
+        calls: its tool calls: id, name, arguments as they were written.
+        finish: why the message ended, as chat completions have it.
+        logprobs: its log-probs, None if the client asked for none.
+
+    Raises:
+        UsageError: nothing is served.
+    """
+
+    def __init__(self, answer: Answer) -> None:
+        self.completion = answer.to_openai()
+        choice = self.completion["choices"][0]
+        self.message: Mapping[str, Any] = choice["message"]
+        self.model = str(self.completion["model"])
+        self.text, self.refusal = said_by(self.message), refusal_of(self.message)
+        thoughts = self.message.get("reasoning_content")
+        self.thoughts = thoughts if isinstance(thoughts, str) else ""
+        self.calls = [_call(number, call) for number, call in enumerate(calls_of(self.message))]
+        self.finish: str = choice["finish_reason"]
+        self.logprobs = choice["logprobs"]
+
+    @property
+    def usage(self) -> dict[str, int]:
+        """Tokens read, how many of them from a cache and new to it; tokens written, how many of them reasoning.
+
+        Unknown counts are 0, since the forms need a number.
+        """
+        usage = self.completion["usage"] or {}
+        read, written = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
+        return {
+            "read": usage.get("prompt_tokens", 0),
+            "cached": read.get("cached_tokens", 0),
+            "cache_write": read.get("cache_write_tokens", 0),
+            "written": usage.get("completion_tokens", 0),
+            "reasoning": written.get("reasoning_tokens", 0),
+        }
+
+
+def _call(number: int, call: Mapping[str, Any]) -> tuple[str, str, str]:
+    function = function_of(call)
+    arguments = function.get("arguments")
+    text = arguments if isinstance(arguments, str) else encoded(arguments or {}).decode()
+    return str(call.get("id") or f"call_{number}"), str(function.get("name")), text
+
+
+def cascade_field(extension: Mapping[str, Any] | None) -> dict[str, Any]:
+    """Return a response's field `cascade`, if it has one."""
+    return {} if extension is None else {"cascade": extension}
+
+
+def encoded(value: object) -> bytes:
+    """Return a value as JSON; numbers that are not finite become null."""
+    import orjson
+
+    return orjson.dumps(value)
+
+
+def event(value: object, name: str | None = None) -> bytes:
+    r"""Return one server-sent event, with a name or without.
+
+    >>> event({"content": "a\n\ndata: [DONE]"})
+    b'data: {"content":"a\\n\\ndata: [DONE]"}\n\n'
+    >>> event({}, "ping")
+    b'event: ping\ndata: {}\n\n'
+    """
+    head = b"" if name is None else b"event: " + name.encode("ascii") + b"\n"
+    return head + b"data: " + encoded(value) + b"\n\n"
+
+
+def arguments_object(arguments: str) -> dict[str, Any]:
+    """Return a call's arguments as an object, for a form that allows nothing else.
+
+    Raises:
+        BadResponseError: they are not an object.
+    """
+    try:
+        value = parsed(arguments) if arguments.strip() else {}
+    except ValueError:
+        value = None
+    if not isinstance(value, dict):
+        raise BadResponseError("The model called a tool with arguments that are not a JSON object.")
+    return value
+
+
+def objects(value: object, where: str) -> list[Mapping[str, Any]]:
+    """Return a list of JSON objects. Raises GatewayError (400) for anything else."""
+    if not isinstance(value, list) or not all(isinstance(element, Mapping) for element in value):
+        raise GatewayError(400, f"{where} must be a list of objects.", param=where)
+    return value
+
+
+def text_field(owner: Mapping[str, Any], name: str, where: str) -> str:
+    """Return a text field of an object. Raises GatewayError (400) if it is not a text."""
+    value = owner.get(name)
+    if not isinstance(value, str):
+        raise GatewayError(400, f"{where}.{name} must be a text.", param=f"{where}.{name}")
+    return value
+
+
+def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+    """Return parts as a message's content: the text itself if it is the only part, None if there are no parts."""
+    if len(parts) == 1 and parts[0]["type"] == "text":
+        return str(parts[0]["text"])
+    return parts or None
+
+
+def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
+    """Return an object without some of its fields, and without those that are null."""
+    return {name: value for name, value in fields.items() if name not in names and value is not None}
+
+
+def unknown_kind(where: str, kind: object) -> GatewayError:
+    """Return the refusal of a part whose kind has no counterpart in a chat completion."""
+    return GatewayError(400, f"{where}: a part of type {str(kind)[:100]!r} cannot be passed on.", param=where)

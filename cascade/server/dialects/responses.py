@@ -6,12 +6,20 @@ Items of earlier reasoning are left out: only the servers that wrote them can re
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime
 from typing import Any
 
-from cascade.server.dialects.base import Said, content_of, event, objects, text_field
-from cascade.server.refusals import Refusal, Refused
-from cascade.types import Answer
+from cascade.server.dialects import (
+    Dialect,
+    ServedMessage,
+    cascade_field,
+    content_of,
+    event,
+    objects,
+    text_field,
+    unknown_kind,
+    without,
+)
+from cascade.server.errors import GatewayError, Refusal
 
 _READ = {"input", "instructions", "tools", "tool_choice", "text", "max_output_tokens", "reasoning", "include", "store"}
 _READ |= {"previous_response_id", "conversation", "background", "truncation", "stream_options", "top_logprobs"}
@@ -21,64 +29,81 @@ _REPEATED = ("instructions", "max_output_tokens", "metadata", "temperature", "te
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
-class Responses:
-    """`POST /v1/responses`."""
+class Responses(Dialect):
+    """OpenAI's responses."""
 
     path = "/v1/responses"
+    _events = 0
 
-    def request(self, body: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Translate a body into that of a chat completion."""
+    def request(self) -> Mapping[str, Any]:
+        """Translate the body into that of a chat completion."""
+        body = self.body
         for name in _STATE:
             if body.get(name) is not None:
-                raise Refused(400, f"{name}: nothing is kept between requests. Send the conversation.", param=name)
+                message = f"{name}: nothing is kept between requests. Send the conversation."
+                raise GatewayError(400, message, param=name)
         if body.get("background"):
-            raise Refused(400, "background: every request is answered in its own response.", param="background")
-        found = {name: value for name, value in body.items() if name not in _READ}
-        found["messages"] = [*_instructions(body), *_turns(body.get("input"))]
+            message = "background: every request is answered in its own response."
+            raise GatewayError(400, message, param="background")
+        instructions, reasoning = body.get("instructions"), body.get("reasoning")
+        if instructions is not None and not isinstance(instructions, str):
+            raise GatewayError(400, "instructions must be a text.", param="instructions")
+        request = {name: value for name, value in body.items() if name not in _READ}
+        system = [{"role": "system", "content": instructions}] if instructions else []
+        request["messages"] = [*system, *_turns(body.get("input"))]
         if body.get("max_output_tokens") is not None:
-            found["max_completion_tokens"] = body["max_output_tokens"]
+            request["max_completion_tokens"] = body["max_output_tokens"]
         if body.get("tools"):
-            found["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(objects(body["tools"], "tools"))]
+            request["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(objects(body["tools"], "tools"))]
         if body.get("tool_choice") is not None:
-            found["tool_choice"] = _choice(body["tool_choice"])
-        if isinstance(body.get("reasoning"), Mapping) and body["reasoning"].get("effort") is not None:
-            found["reasoning_effort"] = body["reasoning"]["effort"]
-        return found | _text(body.get("text")) | _logprobs(body)
+            request["tool_choice"] = _choice(body["tool_choice"])
+        if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
+            request["reasoning_effort"] = reasoning["effort"]
+        include, most = body.get("include"), body.get("top_logprobs")
+        if most is not None or (isinstance(include, list) and _LOGPROBS in include):
+            request |= {"logprobs": True, "top_logprobs": most or 0}
+        return request | _text(body.get("text"))
 
-    def whole(
-        self, answer: Answer, body: Mapping[str, Any], trace_id: str, extension: Mapping[str, Any] | None
-    ) -> dict[str, Any]:
+    def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a response."""
-        return _Response(body, trace_id).ended(Said(answer), extension)
+        cut, usage = _CUT.get(reply.finish), reply.usage
+        ended = {
+            "status": "incomplete" if cut else "completed",
+            "incomplete_details": {"reason": cut} if cut else None,
+            "output": self._output(reply),
+            "service_tier": reply.completion.get("service_tier"),
+            "usage": {
+                "input_tokens": usage["read"],
+                "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]},
+                "output_tokens": usage["written"],
+                "output_tokens_details": {"reasoning_tokens": usage["reasoning"]},
+                "total_tokens": usage["read"] + usage["written"],
+            },
+        }
+        return self._head(reply.model) | ended | cascade_field(extension)
 
-    def writer(self, body: Mapping[str, Any], trace_id: str) -> ResponseEvents:
-        """Return a writer of the events of one answer."""
-        return ResponseEvents(_Response(body, trace_id))
+    def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
+        """Yield the rest of an answer."""
+        if not self.begun:
+            yield self._start(reply.model)
+        response = self.whole(reply, extension)
+        for number, item in enumerate(response["output"]):
+            yield from (self._message if item["type"] == "message" else self._function_call)(number, item)
+        yield self._event(f"response.{response['status']}", response=response)
 
-    def refused(self, refusal: Refusal, trace_id: str) -> dict[str, Any]:  # noqa: ARG002 - it is in a header
-        """Return OpenAI's error object."""
-        return refusal.body
+    def broken(self, refusal: Refusal) -> bytes:
+        """Return the event of an error, with the error in both places where client libraries look for it."""
+        error = refusal.body["error"]
+        return self._event("error", **{name: error[name] for name in ("code", "message", "param")}, error=error)
 
-
-class _Response:
-    """The response object of one request."""
-
-    def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
-        self._body, self._trace_id = body, trace_id
-        self._created = int(datetime.now(UTC).timestamp())
-
-    def item_id(self, place: int) -> str:
-        """Return the id of one item of the output."""
-        return f"item_{self._trace_id}_{place}"
-
-    def begun(self, model: str) -> dict[str, Any]:
+    def _head(self, model: str) -> dict[str, Any]:
         """Return the response object before any output."""
-        body = self._body
+        body = self.body
         return {
             **{name: body.get(name) for name in _REPEATED},
-            "id": f"resp_{self._trace_id}",
+            "id": f"resp_{self.trace_id}",
             "object": "response",
-            "created_at": self._created,
+            "created_at": self.created,
             "model": model,
             "status": "in_progress",
             "output": [],
@@ -96,173 +121,100 @@ class _Response:
             "usage": None,
         }
 
-    def ended(self, said: Said, extension: Mapping[str, Any] | None) -> dict[str, Any]:
-        """Return the complete response object."""
-        cut = _CUT.get(said.finish)
-        usage = said.usage
-        found = self.begun(said.model) | {
-            "status": "incomplete" if cut else "completed",
-            "incomplete_details": {"reason": cut} if cut else None,
-            "output": self.output(said),
-            "service_tier": said.completion.get("service_tier"),
-            "usage": {
-                "input_tokens": usage["read"],
-                "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]},
-                "output_tokens": usage["written"],
-                "output_tokens_details": {"reasoning_tokens": usage["reasoning"]},
-                "total_tokens": usage["read"] + usage["written"],
-            },
-        }
-        return found if extension is None else found | {"cascade": extension}
-
-    def output(self, said: Said) -> list[dict[str, Any]]:
+    def _output(self, reply: ServedMessage) -> list[dict[str, Any]]:
         """Return the items: a message, if the model says something, and its tool calls."""
+        status = "incomplete" if reply.finish in _CUT else "completed"
         parts: list[dict[str, Any]] = []
-        if said.text or not (said.refusal or said.calls):
-            logprobs = (said.logprobs or {}).get("content") or []
-            parts.append({"type": "output_text", "text": said.text, "annotations": [], "logprobs": logprobs})
-        if said.refusal:
-            parts.append({"type": "refusal", "refusal": said.refusal})
+        if reply.text or not (reply.refusal or reply.calls):
+            logprobs = (reply.logprobs or {}).get("content") or []
+            parts.append({"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprobs})
+        if reply.refusal:
+            parts.append({"type": "refusal", "refusal": reply.refusal})
         items: list[dict[str, Any]] = []
-        status = "incomplete" if said.finish in _CUT else "completed"
         if parts:
             items.append({"type": "message", "role": "assistant", "status": status, "content": parts})
-        for call, name, arguments in said.calls:
-            items.append(
-                {"type": "function_call", "call_id": call, "name": name, "arguments": arguments, "status": status}
-            )
-        return [{"id": self.item_id(place), **item} for place, item in enumerate(items)]
+        for call, name, arguments in reply.calls:
+            fields = {"call_id": call, "name": name, "arguments": arguments}
+            items.append({"type": "function_call", **fields, "status": status})
+        return [{"id": self._item_id(number), **item} for number, item in enumerate(items)]
 
-
-class ResponseEvents:
-    """One answer as events, each with its number."""
-
-    counts = True
-
-    def __init__(self, response: _Response) -> None:
-        self._response = response
-        self._number = 0
-        self._said = False
-
-    def text(self, text: str, model: str) -> bytes:
-        """Return the next piece of the text."""
-        begun = b""
-        if not self._said:
-            self._said = True
-            begun = self._begin(model) + self._open_text()
-        return begun + self._delta(text, [])
-
-    def ending(self, answer: Answer, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
-        """Yield the rest of an answer."""
-        said = Said(answer)
-        if not self._said:
-            yield self._begin(said.model)
-        for place, item in enumerate(self._response.output(said)):
-            if item["type"] == "message":
-                yield from self._message(place, item)
-            else:
-                yield from self._function_call(place, item)
-        ended = self._response.ended(said, extension)
-        yield self._event(f"response.{ended['status']}", response=ended)
-
-    def broken(self, refusal: Refusal) -> bytes:
-        """Return the event of an error, with the error in both places where client libraries look for it."""
-        error = refusal.body["error"]
-        fields = {name: error[name] for name in ("code", "message", "param")}
-        return self._event("error", **fields, error=error)
+    def _item_id(self, number: int) -> str:
+        return f"item_{self.trace_id}_{number}"
 
     def _event(self, name: str, /, **fields: Any) -> bytes:
-        data = event({"type": name, "sequence_number": self._number, **fields}, name)
-        self._number += 1
+        data = event({"type": name, "sequence_number": self._events, **fields}, name)
+        self._events += 1
         return data
 
+    def _start(self, model: str) -> bytes:
+        head = self._head(model)
+        return self._event("response.created", response=head) + self._event("response.in_progress", response=head)
+
     def _begin(self, model: str) -> bytes:
-        begun = self._response.begun(model)
-        return self._event("response.created", response=begun) + self._event("response.in_progress", response=begun)
-
-    def _open_text(self) -> bytes:
         """Begin a message and its text, before the rest of the message is known."""
-        item = {"id": self._response.item_id(0), "type": "message", "role": "assistant", "content": []}
+        item = {"id": self._item_id(0), "type": "message", "role": "assistant"}
         part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return self._event(
-            "response.output_item.added", output_index=0, item=item | {"status": "in_progress"}
-        ) + self._part("added", 0, 0, part)
+        return self._start(model) + self._added(0, item) + self._part("added", 0, 0, part)
 
-    def _part(self, what: str, place: int, index: int, part: Mapping[str, Any]) -> bytes:
-        return self._event(
-            f"response.content_part.{what}",
-            item_id=self._response.item_id(place),
-            output_index=place,
-            content_index=index,
-            part=part,
-        )
+    def _piece(self, text: str) -> bytes:
+        where = {"item_id": self._item_id(0), "output_index": 0, "content_index": 0}
+        return self._event("response.output_text.delta", **where, delta=text, logprobs=[])
 
-    def _delta(self, text: str, logprobs: list[Any]) -> bytes:
-        where = {"item_id": self._response.item_id(0), "output_index": 0, "content_index": 0}
-        return self._event("response.output_text.delta", **where, delta=text, logprobs=logprobs)
+    def _added(self, number: int, item: Mapping[str, Any]) -> bytes:
+        """Begin an item, without its content."""
+        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
+        fields = {**item, **empty, "status": "in_progress"}
+        return self._event("response.output_item.added", output_index=number, item=fields)
 
-    def _message(self, place: int, item: Mapping[str, Any]) -> Iterator[bytes]:
-        sent = self._said
-        if not sent:
-            yield self._event(
-                "response.output_item.added", output_index=place, item={**item, "content": [], "status": "in_progress"}
-            )
+    def _part(self, what: str, number: int, index: int, part: Mapping[str, Any]) -> bytes:
+        where = {"item_id": self._item_id(number), "output_index": number, "content_index": index}
+        return self._event(f"response.content_part.{what}", **where, part=part)
+
+    def _message(self, number: int, item: Mapping[str, Any]) -> Iterator[bytes]:
+        if not self.begun:
+            yield self._added(number, item)
         for index, part in enumerate(item["content"]):
-            field = "text" if part["type"] == "output_text" else "refusal"
-            name = "response.output_text" if field == "text" else "response.refusal"
-            where = {"item_id": item["id"], "output_index": place, "content_index": index}
-            logprobs = {"logprobs": part["logprobs"]} if field == "text" else {}
-            if not (sent and field == "text"):
-                empty = {**part, field: "", **({"logprobs": []} if field == "text" else {})}
-                yield self._part("added", place, index, empty)
+            is_text = part["type"] == "output_text"
+            field, name = ("text", "response.output_text") if is_text else ("refusal", "response.refusal")
+            where = {"item_id": item["id"], "output_index": number, "content_index": index}
+            logprobs = {"logprobs": part["logprobs"]} if is_text else {}
+            if not (self.begun and is_text):
+                empty = {**part, field: "", **({"logprobs": []} if is_text else {})}
+                yield self._part("added", number, index, empty)
                 yield self._event(f"{name}.delta", **where, delta=part[field], **logprobs)
             yield self._event(f"{name}.done", **where, **{field: part[field]}, **logprobs)
-            yield self._part("done", place, index, part)
-        yield self._event("response.output_item.done", output_index=place, item=item)
+            yield self._part("done", number, index, part)
+        yield self._event("response.output_item.done", output_index=number, item=item)
 
-    def _function_call(self, place: int, item: Mapping[str, Any]) -> Iterator[bytes]:
-        where = {"item_id": item["id"], "output_index": place}
-        empty = {**item, "arguments": "", "status": "in_progress"}
-        yield self._event("response.output_item.added", output_index=place, item=empty)
-        yield self._event("response.function_call_arguments.delta", **where, delta=item["arguments"])
-        yield self._event(
-            "response.function_call_arguments.done", **where, name=item["name"], arguments=item["arguments"]
-        )
-        yield self._event("response.output_item.done", output_index=place, item=item)
+    def _function_call(self, number: int, item: Mapping[str, Any]) -> Iterator[bytes]:
+        where, arguments = {"item_id": item["id"], "output_index": number}, item["arguments"]
+        yield self._added(number, item)
+        yield self._event("response.function_call_arguments.delta", **where, delta=arguments)
+        yield self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=arguments)
+        yield self._event("response.output_item.done", output_index=number, item=item)
 
 
-def _instructions(body: Mapping[str, Any]) -> list[dict[str, Any]]:
-    said = body.get("instructions")
-    if said is not None and not isinstance(said, str):
-        raise Refused(400, "instructions must be a text.", param="instructions")
-    return [{"role": "system", "content": said}] if said else []
-
-
-def _turns(given: object) -> list[dict[str, Any]]:
+def _turns(conversation: object) -> list[dict[str, Any]]:
     """Return the items of a conversation as messages; the tool calls of one turn become one message."""
-    if isinstance(given, str):
-        return [{"role": "user", "content": given}]
+    if isinstance(conversation, str):
+        return [{"role": "user", "content": conversation}]
     turns: list[dict[str, Any]] = []
-    for number, item in enumerate(objects(given, "input")):
+    for number, item in enumerate(objects(conversation, "input")):
         where, kind = f"input[{number}]", item.get("type", "message")
         if kind == "message":
             turns.append({"role": item.get("role"), "content": _content(item.get("content"), where)})
         elif kind == "function_call":
             if not turns or turns[-1]["role"] != "assistant":
                 turns.append({"role": "assistant", "content": None})
-            turns[-1].setdefault("tool_calls", []).append(_call(item, where))
+            function = {name: text_field(item, name, where) for name in ("name", "arguments")}
+            call = {"id": text_field(item, "call_id", where), "type": "function", "function": function}
+            turns[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            said = item.get("output")
-            content = said if isinstance(said, str) else _content(said, where)
+            content = _content(item.get("output"), where)
             turns.append({"role": "tool", "tool_call_id": text_field(item, "call_id", where), "content": content})
         elif kind != "reasoning":
-            raise Refused(400, f"{where}: an item of type {str(kind)[:100]!r} cannot be passed on.", param=where)
+            raise unknown_kind(where, kind)
     return turns
-
-
-def _call(item: Mapping[str, Any], where: str) -> dict[str, Any]:
-    function = {name: text_field(item, name, where) for name in ("name", "arguments")}
-    return {"id": text_field(item, "call_id", where), "type": "function", "function": function}
 
 
 def _content(content: object, where: str) -> Any:
@@ -284,14 +236,13 @@ def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
         return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
     if kind == "input_audio":
         return dict(part)
-    raise Refused(400, f"{where}: a part of type {str(kind)[:100]!r} cannot be passed on in this form.", param=where)
+    raise unknown_kind(where, kind)
 
 
 def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise Refused(400, f"{where}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=where)
-    given = {name: value for name, value in tool.items() if name != "type" and value is not None}
-    return {"type": "function", "function": given}
+        raise GatewayError(400, f"{where}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=where)
+    return {"type": "function", "function": without(tool, "type")}
 
 
 def _choice(choice: Any) -> Any:
@@ -302,19 +253,12 @@ def _choice(choice: Any) -> Any:
 
 def _text(text: object) -> dict[str, Any]:
     """Return the wanted length and format of the reply."""
-    given = text if isinstance(text, Mapping) else {}
-    found = {name: value for name, value in given.items() if name == "verbosity" and value is not None}
-    wanted = given.get("format")
+    fields = text if isinstance(text, Mapping) else {}
+    request = {"verbosity": fields["verbosity"]} if fields.get("verbosity") is not None else {}
+    wanted = fields.get("format")
     if not isinstance(wanted, Mapping) or wanted.get("type") == "text":
-        return found
+        return request
     if wanted.get("type") == "json_schema":
-        schema = {name: value for name, value in wanted.items() if name != "type" and value is not None}
-        return {**found, "response_format": {"type": "json_schema", "json_schema": schema}}
-    return {**found, "response_format": dict(wanted)}
-
-
-def _logprobs(body: Mapping[str, Any]) -> dict[str, Any]:
-    include = body.get("include")
-    if body.get("top_logprobs") is None and not (isinstance(include, list) and _LOGPROBS in include):
-        return {}
-    return {"logprobs": True, "top_logprobs": body.get("top_logprobs") or 0}
+        schema = {"type": "json_schema", "json_schema": without(wanted, "type")}
+        return {**request, "response_format": schema}
+    return {**request, "response_format": dict(wanted)}

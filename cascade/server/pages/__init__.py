@@ -1,1 +1,239 @@
-"""The server's pages: `/ui` shows the status; on `/ui/review` people judge outputs."""
+"""The pages `/ui` and `/ui/review`: who may see them, and how they are sent.
+
+The page's own script sends keys as a header, never as a cookie, so no other site can make a browser act with a key. If
+the server has no keys, a change must be JSON and must not come from another site. A page loads one script and one style
+sheet of this package. Its security policy allows no other source, no inline code and no frame, and every value is
+escaped, so text from a log can never run as code.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from functools import cache, cached_property
+from importlib import resources
+from typing import TYPE_CHECKING, Any
+
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+from starlette.routing import Route
+
+from cascade.errors import CascadeError
+from cascade.money import dollars, usd
+from cascade.orchestrator import Orchestrator
+from cascade.safety import redact
+from cascade.server import auth
+from cascade.server.catalog import Catalog
+from cascade.server.errors import GatewayError
+from cascade.server.limits import read_object
+from cascade.server.receipts import Metrics
+from cascade.text import spelled
+
+if TYPE_CHECKING:
+    from cascade.server.pages.desk import Desk
+
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self'; "
+    "connect-src 'self'; form-action 'self'; base-uri 'none'; frame-ancestors 'none'",
+    "cache-control": "no-store",
+    "cross-origin-opener-policy": "same-origin",
+    "cross-origin-resource-policy": "same-origin",
+    "permissions-policy": "camera=(), geolocation=(), microphone=()",
+    "referrer-policy": "no-referrer",
+    "x-content-type-options": "nosniff",
+    "x-frame-options": "DENY",
+}
+_TYPES = {"ui.css": "text/css", "ui.js": "text/javascript", "ui.svg": "image/svg+xml"}
+_STATIC = "/ui/static/"
+_SHELLS = frozenset({"/ui", "/ui/", "/ui/review"})
+_LONGEST_NAME = 60
+_MOST_KEYS = 50
+"""The most keys since the last judgement: those that go back, and the answers."""
+_MINUS, _SPACE = "\N{MINUS SIGN}", "\N{NO-BREAK SPACE}"
+
+
+def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
+    """Whether a request needs no key: the files of a page, and the page itself, which then asks for a key."""
+    return method in {"GET", "HEAD"} and (path.startswith(_STATIC) or (path in _SHELLS and not has_key))
+
+
+class Pages:
+    """The pages of a server.
+
+    Args:
+        orchestrator: the orchestrator that serves.
+        catalog: the models that clients see.
+        metrics: the counts of this process.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
+        self._orchestrator, self._guide, self._metrics = orchestrator, catalog.guide, metrics
+        self._settings = orchestrator.runtime.config.server
+        self._reading = asyncio.Lock()
+
+    @cached_property
+    def _desk(self) -> Desk:
+        from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
+
+        return Desk(self._orchestrator.runtime.config)
+
+    @property
+    def routes(self) -> list[Route]:
+        """The routes of the pages."""
+        return [
+            Route("/ui", self._status),
+            Route("/ui/", _slash),
+            Route("/ui/review", self._review),
+            Route("/ui/review/press", self._press, methods=["POST"]),
+            Route(f"{_STATIC}{{name:path}}", _file),
+        ]
+
+    async def _status(self, request: Request) -> Response:
+        if self._locked(request):
+            return self._page("login.html", "status")
+        from cascade.server.pages.status import status  # loads numpy
+
+        try:
+            async with self._reading:  # one at a time, however many people look
+                contents = await asyncio.to_thread(status, self._orchestrator, self._guide, datetime.now(UTC))
+        except CascadeError as error:
+            return self._problem("status", 503, "The traces cannot be read", error)
+        return self._page("status.html", "status", errors=self._metrics.unserved, **contents)
+
+    async def _review(self, request: Request) -> Response:
+        if self._locked(request):
+            return self._page("login.html", "review")
+        reviewer = _name(request.query_params.get("as", ""))
+        if reviewer is None:
+            return self._page("review.html", "review", view=None, suggested=request.scope["exchange"].key or "")
+        try:
+            view = await asyncio.to_thread(self._desk.view, reviewer)
+        except CascadeError as error:
+            return self._problem("review", 409, "Nothing can be judged", error)
+        return self._page("review.html", "review", view=view)
+
+    async def _press(self, request: Request) -> Response:
+        # A browser tells the origin, and no page can change that header. A client that is not a browser has no
+        # credentials that another site could use.
+        if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
+            raise GatewayError(403, "Another site asked for this.", code="cross_site")
+        auth.refuse_without(self._settings, request.scope["exchange"].key, "view", "admin")
+        kind = request.headers.get("content-type", "")
+        reviewer, pair, keys = await read_object(request.receive, kind, self._settings, _pressed)
+        view = await asyncio.to_thread(self._desk.press, reviewer, pair, keys)
+        return self._page("review.html", "review", view=view)
+
+    def _locked(self, request: Request) -> bool:
+        """Whether a page has to ask for a key. Raises GatewayError (403) for a key that may not look."""
+        key = request.scope["exchange"].key
+        if self._settings.keys and key is None:
+            return True
+        auth.refuse_without(self._settings, key, "view", "admin")
+        return False
+
+    def _problem(self, here: str, status: int, heading: str, error: CascadeError) -> Response:
+        return self._page("problem.html", here, status, heading=heading, message=redact(str(error)))
+
+    def _page(self, template: str, here: str, status: int = 200, **values: Any) -> Response:
+        text = _templates().get_template(template).render(here=here, name=self._settings.name, **values)
+        return Response(text, status, headers=HEADERS, media_type="text/html; charset=utf-8")
+
+
+def _pressed(body: Mapping[str, Any]) -> tuple[str, str, str]:
+    """Return a reviewer's name, the pair on the screen, and the keys since the last judgement."""
+    name, pair, keys = (body.get(field) for field in ("reviewer", "pair", "keys"))
+    reviewer = _name(name) if isinstance(name, str) else None
+    if reviewer is None or not isinstance(pair, str):
+        raise GatewayError(400, "Say reviewer and pair.")
+    if not isinstance(keys, str) or not 0 < len(keys) <= _MOST_KEYS:
+        raise GatewayError(400, f"keys must be 1 to {_MOST_KEYS} keys.", param="keys")
+    if "q" in keys:
+        raise GatewayError(400, "To end a review, close the page.", param="keys")
+    return reviewer, pair, keys
+
+
+def _name(text: str) -> str | None:
+    """Return a reviewer's name; None for an invalid one."""
+    name = " ".join(text.split())
+    return name if name.isprintable() and 0 < len(name) <= _LONGEST_NAME else None
+
+
+async def _slash(_: Request) -> Response:
+    return RedirectResponse("/ui", 308)
+
+
+@cache
+def _files() -> dict[str, bytes]:
+    folder = resources.files("cascade.server.pages").joinpath("static")
+    return {name: folder.joinpath(name).read_bytes() for name in _TYPES}
+
+
+async def _file(request: Request) -> Response:
+    """Return a file of the package. The name in the path is never used as a path."""
+    name = request.path_params["name"]
+    if name not in _TYPES:
+        raise GatewayError(404, "There is no such file.")
+    headers = {**HEADERS, "cache-control": "public, max-age=31536000, immutable"}
+    return Response(_files()[name], headers=headers, media_type=_TYPES[name])
+
+
+def _address(name: str) -> str:
+    """Return the address of a file, with its hash: a browser keeps it until it changes."""
+    return f"{_STATIC}{name}?{hashlib.sha256(_files()[name]).hexdigest()[:12]}"
+
+
+@cache
+def _templates() -> Any:
+    """Return the templates; they escape every value and write control characters as escapes."""
+    from jinja2 import Environment, PackageLoader, StrictUndefined
+
+    templates = Environment(
+        loader=PackageLoader("cascade.server.pages"),
+        autoescape=True,
+        undefined=StrictUndefined,
+        # Markup comes from a template and stays.
+        finalize=lambda value: spelled(value) if type(value) is str else value,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    templates.filters.update(money=money, share=share, time=time_of, whole=lambda count: f"{count:,}")
+    templates.globals.update(static=_address)
+    return templates
+
+
+def money(nano: int | None) -> str:
+    """Return nano-dollars in USD with three significant digits.
+
+    >>> money(1_234_567_890), money(-20_000_000), money(None)
+    ('$1.23', '−$0.0200', 'unknown')
+    """
+    return "unknown" if nano is None else f"{_MINUS if nano < 0 else ''}{dollars(usd(abs(nano)))}"
+
+
+def share(value: float | None) -> str:
+    r"""Return a share as a rounded percentage.
+
+    >>> share(0.6049), share(0.0123), share(-0.2), share(None)
+    ('60\xa0%', '1.2\xa0%', '−20\xa0%', 'unknown')
+    """
+    if value is None:
+        return "unknown"
+    digits = 0 if abs(value) >= 0.1 or value == 0 else 1
+    return f"{_MINUS if value < 0 else ''}{abs(value) * 100:.{digits}f}{_SPACE}%"
+
+
+def time_of(text: str) -> str:
+    """Return an ISO time to the second, UTC, or a day.
+
+    >>> time_of("2026-11-12T10:00:00.123+00:00"), time_of("2026-11-12"), time_of("")
+    ('12 Nov 2026 10:00:00', '12 Nov 2026', 'unknown')
+    """
+    try:
+        moment = datetime.fromisoformat(text)
+    except ValueError:
+        return "unknown"
+    if moment.tzinfo is not None:
+        moment = moment.astimezone(UTC)
+    return f"{moment.day} {moment:%b %Y}" + (f" {moment:%H:%M:%S}" if len(text) > len("2026-11-12") else "")

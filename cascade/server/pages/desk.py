@@ -18,9 +18,9 @@ from cascade.records.traces import Store
 from cascade.review.labels import shown
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.report import agreements, tallies
-from cascade.review.reviews import Reviews, ReviewStore, place_shown, reviews_at
-from cascade.review.session import MOVES, Room, Session
-from cascade.server.refusals import Refused
+from cascade.review.reviews import ReviewStore, Terms, place_shown, reviews_at
+from cascade.review.session import MOVES, Pressed, Room, Session
+from cascade.server.errors import GatewayError
 
 _LIMIT_S = 10.0
 """How long a page waits for the traces."""
@@ -28,10 +28,10 @@ _STALE_S = 60.0
 """Seconds after which a log is read again when a page is opened."""
 
 
-class _Read(NamedTuple):
+class _OpenLog(NamedTuple):
     """A log, and when it was read."""
 
-    compared: Compared
+    outputs: Compared
     notes: tuple[str, ...]
     at_s: float
 
@@ -46,18 +46,12 @@ class Desk:
     def __init__(self, config: CascadeConfig) -> None:
         self._config = config
         self._lock = threading.Lock()
-        self._log: _Read | None = None
+        self._log: _OpenLog | None = None
         self._made: tuple[Compared, str, Room] | None = None
 
     def view(self, reviewer: str) -> dict[str, Any]:
         """Return the page's contents for a reviewer. Raises UsageError, with advice, if there is nothing to judge."""
-        with self._lock:
-            judging = self._judging()
-            log = self._read(judging, again=True)
-            with ReviewStore(judging.path, judging.terms(log.compared.comparator)) as store:
-                reviews = store.reviews
-            room = self._room(judging, log, reviews)
-            return _view(room, room.session(reviewer, reviews.by(reviewer)), reviews, (reviewer, "", ""), judging, log)
+        return self._contents(reviewer, None, "")
 
     def press(self, reviewer: str, pair: str, keys: str) -> dict[str, Any]:
         """Apply the last of the keys pressed since the last judgement; write the judgement, if it makes one.
@@ -68,27 +62,41 @@ class Desk:
             keys: all keys since the last judgement.
 
         Raises:
-            Refused: (409) by now another pair is next.
+            GatewayError: (409) by now another pair is next.
             UsageError: as `view`.
         """
+        return self._contents(reviewer, pair, keys)
+
+    def _contents(self, reviewer: str, pair: str | None, keys: str) -> dict[str, Any]:
         with self._lock:
             judging = self._judging()
-            log = self._read(judging, again=False)
-            with ReviewStore(judging.path, judging.terms(log.compared.comparator)) as store:
-                room = self._room(judging, log, store.reviews)
-                session = room.session(reviewer, store.reviews.by(reviewer))
-                for key in keys[:-1]:
-                    session.press(key)
-                current = session.current
-                if current is None or room.token(reviewer, current.pair.id) != pair:
-                    raise Refused(409, "Another pair is next by now. Reload the page.", code="stale_pair")
-                pressed = session.press(keys[-1])
+            log = self._read(judging, again=pair is None)
+            pressed = Pressed()
+            with ReviewStore(judging.path, judging.terms(log.outputs.comparator)) as store:
+                reviews = store.reviews
+                room = self._room(judging, log.outputs, reviews.terms)
+                session = room.session(reviewer, reviews.by(reviewer))
+                if pair is not None:
+                    pressed = _press(room, session, reviewer, pair, keys)
                 if pressed.written is not None:
                     store.add(pressed.written)
-            left = "" if pressed.written is not None else keys if pressed.known else keys[:-1]
-            unknown = "" if pressed.known else keys[-1]
-            reviews = (pressed.written is not None and reviews_at(judging.path)) or store.reviews
-            return _view(room, session, reviews, (reviewer, left, unknown), judging, log)
+            if pressed.written is not None:
+                reviews, keys = reviews_at(judging.path) or reviews, ""
+            return {
+                "reviewer": reviewer,
+                "card": _card(room, session, reviewer),
+                "pressed": keys if pressed.known else keys[:-1],
+                "unknown": "" if pressed.known else keys[-1],
+                "total": len(room.drawn),
+                "along": room.along is not None,
+                "done": sum(drawn.id in session.judged for drawn in room.drawn),
+                "settled": room.along is not None and session.current is None,
+                "people": tallies(reviews),
+                "agreement": agreements(reviews),
+                "shown": shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
+                "path": place_shown(judging.path),
+                "notes": log.notes,
+            }
 
     def _judging(self) -> Judging:
         """Return the log to judge and the options, from the configuration."""
@@ -104,19 +112,29 @@ class Desk:
             log, file, options.ask, policy, options.risk, options.confidence, options.label_rate, where=where
         )
 
-    def _read(self, judging: Judging, *, again: bool) -> _Read:
+    def _read(self, judging: Judging, *, again: bool) -> _OpenLog:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""
-        now = time.monotonic()
-        if self._log is None or (again and now - self._log.at_s > _STALE_S):
+        now_s = time.monotonic()
+        if self._log is None or (again and now_s - self._log.at_s > _STALE_S):
             notes = list[str]()
-            self._log = _Read(judging.read(notes.append), tuple(notes), now)
+            self._log = _OpenLog(judging.read(notes.append), tuple(notes), now_s)
         return self._log
 
-    def _room(self, judging: Judging, log: _Read, reviews: Reviews) -> Room:
+    def _room(self, judging: Judging, outputs: Compared, terms: Terms) -> Room:
         cached = self._made
-        if cached is None or cached[0] is not log.compared or cached[1] != reviews.terms.key:
-            cached = self._made = log.compared, reviews.terms.key, judging.room(log.compared, reviews.terms)
+        if cached is None or cached[0] is not outputs or cached[1] != terms.key:
+            cached = self._made = outputs, terms.key, judging.room(outputs, terms)
         return cached[2]
+
+
+def _press(room: Room, session: Session, reviewer: str, pair: str, keys: str) -> Pressed:
+    """Press keys, the last one on the pair that was on the screen; return its effect."""
+    for key in keys[:-1]:
+        session.press(key)
+    current = session.current
+    if current is None or room.token(reviewer, current.pair.id) != pair:
+        raise GatewayError(409, "Another pair is next by now. Reload the page.", code="stale_pair")
+    return session.press(keys[-1])
 
 
 def _refuse_unaudited(url: str) -> None:
@@ -131,27 +149,6 @@ def _refuse_unaudited(url: str) -> None:
             "No request has been audited yet, and people judge the differences that audits find. To draw audits, "
             "give the configuration a section modes, or guarantee: {audit: {probability: 0.1}}."
         )
-
-
-def _view(
-    room: Room, session: Session, reviews: Reviews, who: tuple[str, str, str], judging: Judging, log: _Read
-) -> dict[str, Any]:
-    """Return what the page shows, by the names in its template; `who` has the reviewer, the keys and an unknown key."""
-    reviewer, pressed, unknown = who
-    return {
-        "reviewer": reviewer,
-        "card": _card(room, session, reviewer),
-        "pressed": pressed,
-        "unknown": unknown,
-        "total": len(room.drawn),
-        "done": sum(pair.id in session.judged for pair in room.drawn),
-        "settled": room.along is not None and session.current is None,
-        "people": tallies(reviews),
-        "agreement": agreements(reviews),
-        "shown": shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
-        "path": place_shown(judging.path),
-        "notes": log.notes,
-    }
 
 
 def _card(room: Room, session: Session, reviewer: str) -> dict[str, Any] | None:

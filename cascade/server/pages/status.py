@@ -1,85 +1,44 @@
-"""The contents of `/ui`, as plain values for a template: who serves, what holds, what was saved, what to do next."""
+"""The contents of `/ui`, as plain values for a template: who serves, what was promised, what was saved, what to do."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from cascade.config import CascadeConfig, modes_url, traces_url
-from cascade.config.schema import ModesConfig
-from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
+from cascade.logs.schema import CUT
 from cascade.modes.plan import plan_of
 from cascade.modes.state import CascadeState, Counts, Look
 from cascade.modes.store import ModeStore
+from cascade.money import Price, Usage
 from cascade.orchestrator import Orchestrator
 from cascade.records.address import parse
 from cascade.records.traces import Store
-from cascade.server.pages.traffic import COLUMNS, LEAST_MEASURED, Seen, saving, seen
-from cascade.server.pages.words import share
-from cascade.text import capital, counted, percent
+from cascade.text import capital, percent
+from cascade.types import ALONE
 
 DAYS = 30
 """The page shows the requests of so many days."""
 MOST_CALLS = 20_000
 """The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
+LEAST_MEASURED = 20
+"""The least number of audits for an interval: with fewer, a mean of costs is not close to normal."""
+_TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
+COLUMNS = (
+    *("episode_id", "walk", "split", "step", "candidate", "model", "kept", *_TOKENS),
+    *("cost_nano_usd", "created_at"),
+)
+"""The columns that are read of each call; none has a question or an answer."""
 _LIMIT_S = 10.0
 """How long a page waits for the traces."""
 _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""
-_EXAMPLE = """curl http://{host}:{port}/v1/chat/completions -H "Content-Type: application/json" \\
-  -d '{{"model": "{name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'"""
-_FIT = """cascade fit {log} --promise agreement --confidence 0.9 -o policy
-# cascade.yaml
-policy: policy"""
-
-
-class InService(NamedTuple):
-    """A certificate in service, as the page shows it.
-
-    Attributes:
-        title: what it covers.
-        statement: its promise in words.
-        id: the certificate's.
-        n: requests that it was made from.
-        expires: the last day, ISO 8601.
-        problems: the reasons why it does not hold here today.
-        audits, missed: how many audits were counted, and how many were missed.
-        risk: the promised share.
-        e_value: the evidence against it; None if no audit watches it.
-        alarm_at: the evidence at which the alarm is raised.
-    """
-
-    title: str
-    statement: str
-    id: str
-    n: int
-    expires: str | None
-    problems: tuple[str, ...]
-    audits: int
-    missed: int
-    risk: float
-    e_value: float | None
-    alarm_at: float | None
-
-    @property
-    def audited(self) -> str:
-        """The result of the audits, in a sentence."""
-        if not self.audits:
-            return "No audit yet."
-        result = f"{self.missed} of {counted(self.audits, 'audit')} differed ({share(self.missed / self.audits)})."
-        if self.e_value is None or self.alarm_at is None:
-            return result
-        return f"{result} Evidence against it: {self.e_value:.2g}; an alarm needs {self.alarm_at:.3g}."
-
-
-class Next(NamedTuple):
-    """What to do next, in a sentence, with a line to paste."""
-
-    said: str
-    code: str = ""
+_Z95 = 1.959964
+Row = Mapping[str, Any]
 
 
 class Standing(NamedTuple):
@@ -97,6 +56,11 @@ class Standing(NamedTuple):
     looks: Sequence[Look]
     observed: frozenset[str]
 
+    @property
+    def mode(self) -> str:
+        """The mode, or "killed"."""
+        return "killed" if self.state.killed else self.state.mode
+
 
 def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, Any]:
     """Return all values of the page, by the names in its template.
@@ -109,41 +73,165 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     Raises:
         StoreError: the traces or the modes cannot be read.
     """
-    config = orchestrator.runtime.config
+    config, service = orchestrator.runtime.config, orchestrator.service
     standing = _standing(config)
     observed = frozenset[str]() if standing is None else standing.observed
     requests, cut = _requests(config, guide, now - timedelta(days=DAYS), observed)
-    promises = _in_service(orchestrator) if standing is None else _in_force(config, standing)
+    certificates = _in_service(orchestrator) if standing is None else _in_force(config, standing)
     alarm = orchestrator.runtime.alarm if standing is None else standing.state.alarm
+    unknown = 0 if service is None else service.monitors.status.missing
+    todo, code = _next(config, standing, certificates, any_requests=bool(requests))
     return {
-        "mode": "enforce" if standing is None and promises else "no promise" if standing is None else _mode(standing),
-        "serves": _serves(orchestrator, standing, guide),
+        "mode": standing.mode if standing is not None else "enforce" if certificates else "no promise",
+        "guide": guide,
         "alarm": alarm,
-        "next": _next(config, standing, promises, any_requests=bool(requests)),
+        "todo": todo,
+        "code": code,
         "now": now.isoformat(),
         "days": DAYS,
         "cut": cut,
         "total": len(requests),
         "by_base": sum(request.by_base for request in requests),
         "audited": sum(request.audited for request in requests),
-        "saving": saving(requests),
+        "saving": savings(requests),
         "least": LEAST_MEASURED,
-        "audits": sum(promise.audits for promise in promises),
-        "missed": sum(promise.missed for promise in promises),
-        "unknown": _unknown(orchestrator) if standing is None else standing.counts.unknown,
-        "certificates": promises,
+        "audits": sum(certificate["audits"] for certificate in certificates),
+        "missed": sum(certificate["missed"] for certificate in certificates),
+        "unknown": unknown if standing is None else standing.counts.unknown,
+        "certificates": certificates,
         "standing": standing,
-        "delta": None if standing is None or config.modes is None else config.modes.delta,
-        "spent": None if standing is None or config.modes is None else standing.state.spent,
+        "delta": None if config.modes is None else config.modes.delta,
     }
 
 
-# --- what was served ---
+# --- what was promised ---
+
+
+def _standing(config: CascadeConfig) -> Standing | None:
+    """Return the state of a configuration's cascade; None if it has no modes."""
+    url, name = modes_url(config), config.server.name
+    if config.modes is None or url is None:
+        return None
+    store = ModeStore.open(url)
+    try:
+        rows = store.draws(name, newest=_NEWEST)
+        observed = frozenset([row.trace_id for row in rows if row.role != "audit"])
+        return Standing(store.state(name), store.counts(name), store.looks(name), observed)
+    except UsageError:  # it has not been served yet
+        return Standing(CascadeState(name), Counts(), [], frozenset())
+    finally:
+        store.close()
+
+
+def _promise(monitor: Monitor | None, problems: Sequence[str], **fields: Any) -> dict[str, Any]:
+    """Return a certificate as the page shows it, with what its audits show."""
+    watched = None if monitor is None else {"e_value": monitor.e_value, "alarm_at": 1 / monitor.level}
+    counts = {"audits": 0, "missed": 0} if monitor is None else {"audits": monitor.audits, "missed": monitor.misses}
+    return {**fields, **counts, "problems": problems, "watched": watched}
+
+
+def _in_service(orchestrator: Orchestrator) -> list[dict[str, Any]]:
+    """Return the certificates of a policy directory in service."""
+    service, promises = orchestrator.service, list[dict[str, Any]]()
+    for certificate, reasons in () if service is None else service.holding:
+        monitor = None if service is None else service.monitors.of(certificate).monitor
+        alarmed = ("Audits withdrew it.",) if monitor is not None and monitor.alarmed else ()
+        every = certificate.covers == "all"
+        promise = _promise(
+            monitor,
+            (*reasons, *alarmed),
+            title="All requests" if every else f"{capital(certificate.covers)} {certificate.name}",
+            statement=certificate.statement(),
+            id=certificate.id,
+            n=certificate.n,
+            expires=certificate.expires,
+            risk=certificate.promise.risk,
+        )
+        promises.append(promise)
+    return promises
+
+
+def _in_force(config: CascadeConfig, standing: Standing) -> list[dict[str, Any]]:
+    """Return the certificate in force of a cascade with modes, if there is one."""
+    state, modes, certificate = standing.state, config.modes, standing.state.in_force
+    if certificate is None or modes is None:
+        return []
+    problems = [] if state.alarm is None else [state.alarm]
+    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
+    promise = _promise(
+        state.monitor,
+        problems,
+        title=f"Look {certificate.look}",
+        statement=f"At most {percent(certificate.risk)} of the requests that the policy may answer are "
+        f"{certificate.broken}. All certificates ever issued hold together with probability at least "
+        f"{percent(modes.confidence)}.",
+        id=certificate.certificate,
+        n=certificate.n,
+        expires=None,
+        risk=certificate.risk,
+    )
+    return [promise]
+
+
+def _next(
+    config: CascadeConfig, standing: Standing | None, certificates: Sequence[Mapping[str, Any]], *, any_requests: bool
+) -> tuple[str, str]:
+    """Return what to do next, in a sentence, and a line to paste or ""."""
+    log, server, modes = traces_url(config.traces), config.server, config.modes
+    curl = f"curl http://{server.host}:{server.port}/v1/%s -H \"Content-Type: application/json\" -d '%s'"
+    todo, code = "Nothing: the certificate holds, and audits watch it.", ""
+    if log is None:
+        todo = "This page reads the traces, and they are off: set traces in the configuration, then restart."
+    elif standing is not None and standing.state.killed:
+        todo = "Once the reason is gone, switch the kill switch off:"
+        code = curl % (f"cascades/{server.name}/kill", '{"on": false}')
+    elif not any_requests:
+        todo = "Send a first request: point your application's base_url here, or try:"
+        body = f'{{"model": "{server.name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
+        code = curl % ("chat/completions", body)
+    elif standing is not None and modes is not None and standing.state.mode != "enforce":
+        plan, automatic = plan_of(standing.state, standing.counts, modes), modes.promote == "automatic"
+        act = "Wait, the server looks by itself" if automatic else "Wait, then promote" if plan.requests else "Promote"
+        todo, code = f"{act}: {plan.describe()}.", "" if automatic else "cascade promote"
+    elif not certificates:
+        todo = "Nothing is promised. Let the server certify (modes), or fit, and name the directory as policy:"
+        code = f"cascade fit {parse(log).shown} --promise agreement --confidence 0.9 -o policy"  # without a password
+    elif standing is None and any(certificate["problems"] for certificate in certificates):
+        todo = "A certificate does not hold: fit and certify again, on newer requests."
+    return todo, code
+
+
+# --- what was served, and what it saved ---
+
+
+class ServedRequest(NamedTuple):
+    """One request, from its trace. Amounts are nano-dollars.
+
+    Attributes:
+        at: when, ISO 8601, UTC.
+        by_base: whether the first model answered, and no other was asked before its answer was served.
+        cascaded: whether the cascade answered, or the guide instead of it, and not another model that the client named.
+        audited: whether it was drawn for an audit.
+        cost: the cost of all its calls; None if one is unknown.
+        audit_cost: the cost of the calls made only for the audit, or only to observe.
+        guide: the cost of the guide's answer; None if it was not asked, or if the cost is unknown.
+        likely: an estimate of what the guide would have cost, if it had read and written as many tokens as the served
+            model.
+    """
+
+    at: str
+    by_base: bool
+    cascaded: bool
+    audited: bool
+    cost: int | None
+    audit_cost: int
+    guide: int | None
+    likely: int | None
 
 
 def _requests(
     config: CascadeConfig, guide: str, since: datetime, observed: frozenset[str]
-) -> tuple[list[Seen], int | None]:
+) -> tuple[list[ServedRequest], int | None]:
     """Return the requests since a time, and how many calls were read if there are more."""
     url = traces_url(config.traces)
     if url is None:
@@ -155,145 +243,125 @@ def _requests(
     with store:
         rows = store.latest(COLUMNS, MOST_CALLS)
     cut = len(rows) == MOST_CALLS
-    requests = seen(rows, guide, config.prices()[guide], observed)[int(cut) :]
+    requests = served_requests(rows, guide, config.prices()[guide], observed)[int(cut) :]
     begin = since.isoformat(timespec="milliseconds")
     return [request for request in requests if request.at >= begin], len(rows) if cut else None
 
 
-# --- what was promised ---
+def served_requests(
+    rows: Iterable[Row], guide: str, price: Price | None, observed: frozenset[str] = frozenset()
+) -> list[ServedRequest]:
+    """Return the requests that rows belong to, in the order of their first rows.
+
+    Args:
+        rows: rows with the columns `COLUMNS`; those of one request need not be adjacent.
+        guide: the model that a saving is counted against.
+        price: its price; None if it is unknown.
+        observed: the requests that the guide served while the others were only observed.
+    """
+    calls: dict[str, list[Row]] = {}
+    for row in rows:
+        calls.setdefault(row["episode_id"], []).append(row)
+    ordered = ((name, sorted(rows, key=lambda row: row["step"] or 0)) for name, rows in calls.items())
+    return [_served_request(rows, guide, price, observed=name in observed) for name, rows in ordered]
 
 
-def _in_service(orchestrator: Orchestrator) -> list[InService]:
-    """Return the certificates of a policy directory in service."""
-    service = orchestrator.service
-    if service is None:
-        return []
-    return [
-        _promise(certificate, problems, service.monitors.of(certificate).monitor)
-        for certificate, problems in service.holding
+def _served_request(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bool) -> ServedRequest:
+    walk, kept = calls[0]["walk"], [call for call in calls if call["kept"] and call["candidate"] is not None]
+    audited = calls[0]["split"] == "audit" and not observed
+    last = kept[-1] if kept else calls[-1]
+    before = [call for call in calls if call["step"] <= last["step"]] if audited else calls
+    before = [call for call in calls if call["model"] == guide] if observed else before
+    models = {call["model"] for call in before if call["walk"] != CUT}
+    costs = [call["cost_nano_usd"] for call in calls]
+    of_guide = [call["cost_nano_usd"] for call in calls if call["model"] == guide and call["candidate"] is not None]
+    guide_cost = of_guide[-1] if of_guide else None
+    likely = price.cost_nano_usd(Usage(*(last[name] for name in _TOKENS))) if price is not None and kept else None
+    return ServedRequest(
+        calls[0]["created_at"] or "",
+        bool(kept) and not observed and walk is None and len(models) == 1 and guide not in models,
+        walk is None or walk in ALONE or guide_cost is not None,
+        audited,
+        None if None in costs else sum(costs),
+        sum(cost or 0 for cost in costs) - sum(call["cost_nano_usd"] or 0 for call in before),
+        guide_cost,
+        likely,
+    )
+
+
+class Savings(NamedTuple):
+    """The cost of the cascade and what the guide alone would have cost. Nano-dollars.
+
+    Attributes:
+        requests: how many the cascade answered at a known cost.
+        unknown: how many were left out, because a cost is unknown.
+        spent: the cost of all calls, including audits.
+        audits: the part of it for calls that only audits made.
+        alone: what the guide alone would have cost: measured if it was asked, otherwise estimated.
+        margin: half the width of a 95 % interval of `alone`; None if too few audits measured it.
+        estimated: for how many requests the guide was not asked, so that its cost is estimated.
+        measured: how many requests that the guide did not answer were audited, so that its cost is known.
+    """
+
+    requests: int
+    unknown: int
+    spent: int
+    audits: int
+    alone: int
+    margin: int | None
+    estimated: int
+    measured: int
+
+    @property
+    def saved(self) -> int:
+        """The saving; below 0 if the cascade cost more."""
+        return self.alone - self.spent
+
+    @property
+    def share(self) -> float | None:
+        """The saving as a share of what the guide alone would have cost; None if that is 0."""
+        return self.saved / self.alone if self.alone else None
+
+
+def savings(requests: Iterable[ServedRequest]) -> Savings:
+    """Return the saving of requests.
+
+    If the guide was asked, its cost is known (y). Otherwise it is estimated from its cost with the served model's
+    tokens (x), corrected by the ratio of y to x on the audited requests, which are drawn at random: a ratio estimator,
+    with the error of prediction.
+
+    Reference: Cochran, Sampling Techniques (1977), chapter 6.
+    """
+    cascaded = [request for request in requests if request.cascaded]
+    known = [
+        request
+        for request in cascaded
+        if request.cost is not None and not (request.guide is None and request.likely is None)
     ]
-
-
-def _unknown(orchestrator: Orchestrator) -> int:
-    """Return the number of audits of which nobody can know whether they differ."""
-    return 0 if orchestrator.service is None else orchestrator.service.monitors.status.missing
-
-
-def _promise(certificate: Certificate, problems: tuple[str, ...], monitor: Monitor | None) -> InService:
-    if monitor is not None and monitor.alarmed:
-        problems = (*problems, "Audits withdrew it.")
-    return InService(
-        "All requests" if certificate.covers == "all" else f"{capital(certificate.covers)} {certificate.name}",
-        certificate.statement(),
-        certificate.id,
-        certificate.n,
-        certificate.expires,
-        problems,
-        0 if monitor is None else monitor.audits,
-        0 if monitor is None else monitor.misses,
-        certificate.promise.risk,
-        None if monitor is None else monitor.e_value,
-        None if monitor is None else 1 / monitor.level,
+    without = [request.likely or 0 for request in known if request.guide is None]
+    asked = [request for request in known if request.guide is not None]
+    pairs = [(request.likely or 0, request.guide or 0) for request in asked if request.audited and request.audit_cost]
+    ratio, margin = _ratio(pairs, without)
+    return Savings(
+        len(known),
+        len(cascaded) - len(known),
+        sum(request.cost or 0 for request in known),
+        sum(request.audit_cost for request in known),
+        sum(request.guide or 0 for request in asked) + round(ratio * sum(without)),
+        margin,
+        len(without),
+        len(pairs),
     )
 
 
-def _in_force(config: CascadeConfig, standing: Standing) -> list[InService]:
-    """Return the certificate in force of a cascade with modes, if there is one."""
-    state, modes = standing.state, config.modes
-    certificate, monitor = state.in_force, state.monitor
-    if certificate is None or monitor is None or modes is None:
-        return []
-    problems = [] if state.alarm is None else [state.alarm]
-    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
-    promise = InService(
-        f"Look {certificate.look}",
-        f"At most {percent(certificate.risk)} of the requests that the policy may answer are {certificate.broken}. "
-        f"All certificates ever issued hold together with probability at least {percent(modes.confidence)}.",
-        certificate.certificate,
-        certificate.n,
-        None,
-        tuple(problems),
-        monitor.audits,
-        monitor.misses,
-        certificate.risk,
-        monitor.e_value,
-        1 / monitor.level,
-    )
-    return [promise]
-
-
-# --- who serves, and what to do next ---
-
-
-def _standing(config: CascadeConfig) -> Standing | None:
-    """Return the state of a configuration's cascade; None if it has no modes."""
-    url, name = modes_url(config), config.server.name
-    if config.modes is None or url is None:
-        return None
-    store = ModeStore.open(url)
-    try:
-        drawn = store.draws(name, newest=_NEWEST)
-        observed = frozenset([draw.trace_id for draw in drawn if draw.role != "audit"])
-        return Standing(store.state(name), store.counts(name), store.looks(name), observed)
-    except UsageError:  # it has not been served yet
-        return Standing(CascadeState(name), Counts(), [], frozenset())
-    finally:
-        store.close()
-
-
-def _mode(standing: Standing) -> str:
-    return "killed" if standing.state.killed else standing.state.mode
-
-
-def _serves(orchestrator: Orchestrator, standing: Standing | None, guide: str) -> str:
-    """Return who serves, in a sentence."""
-    if standing is None:
-        return (
-            "The policy answers."
-            if orchestrator.runtime.alarm is None
-            else f"After an alarm, {guide} answers everything."
-        )
-    return {
-        "killed": f"The kill switch is on: {guide} answers everything.",
-        "observe": f"{guide} answers everything; the server observes what a cascade would have done.",
-        "fallback": f"After an alarm, {guide} answers everything until there is a new certificate.",
-        "enforce": "The policy answers, under a certificate that audits watch.",
-    }[_mode(standing)]
-
-
-def _next(
-    config: CascadeConfig, standing: Standing | None, promises: Sequence[InService], *, any_requests: bool
-) -> Next:
-    """Return what to do next."""
-    store, server = traces_url(config.traces), config.server
-    if store is None:
-        return Next("This page reads the traces, and they are off: set traces in the configuration, then restart.")
-    if standing is not None and standing.state.killed:
-        path = f"http://{server.host}:{server.port}/v1/cascades/{server.name}/kill"
-        return Next(
-            "Once the reason is gone, switch the kill switch off:",
-            f'curl {path} -H "Content-Type: application/json" -d \'{{"on": false}}\'',
-        )
-    if not any_requests:
-        code = _EXAMPLE.format(host=server.host, port=server.port, name=server.name)
-        return Next("Send a first request: point your application's base_url here, or try:", code)
-    if standing is None or config.modes is None:
-        return _without_modes(promises, parse(store).shown)  # without a password
-    return _with_modes(standing, config.modes)
-
-
-def _without_modes(promises: Sequence[InService], log: str) -> Next:
-    if any(promise.problems for promise in promises):
-        return Next("A certificate does not hold: fit and certify again, on newer requests.")
-    if promises:
-        return Next("Nothing: the certificate holds.")
-    return Next("Nothing is promised. Let the server certify (modes), or fit:", _FIT.format(log=log))
-
-
-def _with_modes(standing: Standing, modes: ModesConfig) -> Next:
-    if standing.state.mode == "enforce":
-        return Next("Nothing: audits watch the certificate.")
-    plan = plan_of(standing.state, standing.counts, modes)
-    if modes.promote == "automatic":
-        return Next(f"Wait, the server looks by itself: {plan.describe()}.")
-    return Next(f"{'Wait, then promote' if plan.requests else 'Promote'}: {plan.describe()}.", "cascade promote")
+def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[float, int | None]:
+    """Return the ratio of y to x on pairs (x, y), and the 95 % margin of the sum of y where only x is known."""
+    n, x = len(pairs), sum(x for x, _ in pairs)
+    if not without:
+        return 1.0, 0
+    if n < LEAST_MEASURED or not x:
+        return 1.0, None
+    ratio = sum(y for _, y in pairs) / x
+    variance = sum((y - ratio * x) ** 2 for x, y in pairs) / (n - 1)
+    of_ratio = variance / n * (sum(without) / (x / n)) ** 2
+    return ratio, round(_Z95 * math.sqrt(of_ratio + variance * len(without)))

@@ -9,8 +9,8 @@ import pytest
 
 from cascade.config.schema import ServerConfig
 from cascade.safety import redact
-from cascade.server.access import check, is_loopback, listening_problems, new_key
-from cascade.server.refusals import Refused
+from cascade.server.auth import check, is_loopback, listening_problems, new_key
+from cascade.server.errors import GatewayError
 
 KEY, OTHER = new_key(), new_key()
 KEYED = ServerConfig(keys=({"name": "app", "sha256": KEY.sha256}, {"name": "batch", "sha256": OTHER.sha256}))
@@ -19,7 +19,7 @@ PLAIN = ServerConfig()
 
 
 def status(headers: dict[str, str], settings: ServerConfig) -> int:
-    with pytest.raises(Refused) as caught:
+    with pytest.raises(GatewayError) as caught:
         check(headers, settings)
     assert "sk-cascade" not in str(caught.value)
     return caught.value.status

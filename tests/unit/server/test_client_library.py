@@ -12,7 +12,7 @@ from pydantic import BaseModel
 
 from cascade import errors
 from cascade.providers.fake import FakeProvider, reply
-from cascade.server.access import new_key
+from cascade.server.auth import new_key
 from cascade.types import Request
 
 from .served import ASK, listening, orchestrator

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from cascade.config import ledger_url, load, traces_url
-from cascade.server.access import listening_problems
+from cascade.server.auth import listening_problems
 from cascade.server.catalog import Catalog
 
 DEPLOY = Path(__file__).parents[3] / "deploy"

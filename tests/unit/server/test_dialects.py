@@ -11,9 +11,10 @@ import pytest
 
 from cascade.errors import BadResponseError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.dialects import ServedMessage
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
-from cascade.server.refusals import Refused, refusal_of
+from cascade.server.errors import GatewayError, refusal_of
 from cascade.types import Request
 
 from .served import ASK, asgi, listening, orchestrator
@@ -189,7 +190,7 @@ def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
             ]},
         ],
     }  # fmt: skip
-    found = Messages().request(body)
+    found = Messages(body, "t").request()
     assert found == {
         "model": "cascade", "max_tokens": 9, "stop": ["END"], "top_k": 5, "temperature": 0.5, "user": "u7",
         "tools": [{"type": "function", "function": {
@@ -225,7 +226,7 @@ def test_a_whole_conversation_of_responses_is_translated() -> None:
             {"type": "function_call_output", "call_id": "c1", "output": "rain"},
         ],
     }  # fmt: skip
-    assert Responses().request(body) == {
+    assert Responses(body, "t").request() == {
         "model": "cascade", "max_completion_tokens": 9, "reasoning_effort": "low", "made_up": 1,
         "tools": [{"type": "function", "function": {"name": "get_weather", "parameters": SCHEMA, "strict": False}}],
         "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
@@ -244,25 +245,25 @@ def test_a_whole_conversation_of_responses_is_translated() -> None:
 @pytest.mark.parametrize(
     ("dialect", "field"),
     [
-        (Messages(), {"messages": "hi"}),
-        (Messages(), {"messages": [{"role": "user", "content": [{"type": "video"}]}]}),
-        (Messages(), {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]}]}),
-        (Messages(), {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}),
-        (Messages(), {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}),
-        (Messages(), {"messages": ASK, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
-        (Messages(), {"messages": ASK, "tool_choice": {"type": "some"}}),
-        (Messages(), {"messages": ASK, "output_config": {"format": {"type": "xml"}}}),
-        (Responses(), {"input": 5}),
-        (Responses(), {"input": [{"type": "item_reference", "id": "1"}]}),
-        (Responses(), {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]}),
-        (Responses(), {"input": [{"type": "function_call", "name": "x"}]}),
-        (Responses(), {"input": "hi", "tools": [{"type": "web_search"}]}),
-        (Responses(), {"input": "hi", "instructions": []}),
+        (Messages, {"messages": "hi"}),
+        (Messages, {"messages": [{"role": "user", "content": [{"type": "video"}]}]}),
+        (Messages, {"messages": [{"role": "assistant", "content": [{"type": "tool_result", "tool_use_id": "1"}]}]}),
+        (Messages, {"messages": [{"role": "user", "content": [{"type": "image", "source": {"type": "file"}}]}]}),
+        (Messages, {"messages": [{"role": "user", "content": [{"type": "text", "text": 1}]}]}),
+        (Messages, {"messages": ASK, "tools": [{"type": "web_search_20250305", "name": "web_search"}]}),
+        (Messages, {"messages": ASK, "tool_choice": {"type": "some"}}),
+        (Messages, {"messages": ASK, "output_config": {"format": {"type": "xml"}}}),
+        (Responses, {"input": 5}),
+        (Responses, {"input": [{"type": "item_reference", "id": "1"}]}),
+        (Responses, {"input": [{"role": "user", "content": [{"type": "input_file", "file_url": "https://x"}]}]}),
+        (Responses, {"input": [{"type": "function_call", "name": "x"}]}),
+        (Responses, {"input": "hi", "tools": [{"type": "web_search"}]}),
+        (Responses, {"input": "hi", "instructions": []}),
     ],
 )
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect: Any, field: Any) -> None:
-    with pytest.raises(Refused) as caught:
-        dialect.request({"model": "cascade", **field})
+    with pytest.raises(GatewayError) as caught:
+        dialect({"model": "cascade", **field}, "t").request()
     assert caught.value.status == 400
 
 
@@ -270,7 +271,7 @@ def test_a_call_without_an_object_is_no_message() -> None:
     with orchestrator(lambda _: reply("", tool_calls=[("get_weather", "[1]")])) as served:
         answer = served.chat(ASK, tools=[{"type": "function", "function": {"name": "get_weather", "parameters": {}}}])
     with pytest.raises(BadResponseError):
-        Messages().whole(answer, {}, "t", None)
+        Messages({}, "t").whole(ServedMessage(answer), None)
 
 
 class Breaks(FakeProvider):
@@ -302,7 +303,7 @@ async def test_a_stream_that_breaks_ends_in_the_dialect_s_error(path: str | None
     ("status", "kind"), [(429, "rate_limit_error"), (418, "invalid_request_error"), (502, "api_error")]
 )
 def test_kinds_of_errors_of_anthropic_s(status: int, kind: str) -> None:
-    assert Messages().refused(refusal_of(Refused(status, "x")), "t")["error"]["type"] == kind
+    assert Messages.refused(refusal_of(GatewayError(status, "x")), "t")["error"]["type"] == kind
 
 
 def thinking() -> FakeProvider:
@@ -331,8 +332,8 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
     assert [block["type"] for block in plain["content"]] == ["text"]
     async with orchestrator(thinking()) as served:
         answer = await served.achat(ASK)
-    writer = Messages().writer({"thinking": wanted}, "t")
-    events = writer.text("The Danube.", "small") + b"".join(writer.ending(answer, None))
+    writer = Messages({"thinking": wanted}, "t")
+    events = writer.text("The Danube.", "small") + b"".join(writer.ending(ServedMessage(answer), None))
     assert events.index(b'"text_delta"') < events.index(b'"thinking_delta"')
 
 
@@ -340,15 +341,15 @@ async def test_a_response_says_at_which_service_tier_it_was_served() -> None:
     said = {**reply("The Danube."), "service_tier": "priority"}
     async with orchestrator(FakeProvider(lambda _: said)) as served:
         answer = await served.achat(ASK)
-    whole = Responses().whole(answer, {}, "t", None)
+    whole = Responses({}, "t").whole(ServedMessage(answer), None)
     assert openai.types.responses.Response.model_validate(whole).service_tier == "priority"
-    events = b"".join(Responses().writer({}, "t").ending(answer, None))
+    events = b"".join(Responses({}, "t").ending(ServedMessage(answer), None))
     assert events.count(b'"service_tier":"priority"') == 1  # in the last event
 
 
 def test_a_field_of_a_tool_that_is_null_is_left_out() -> None:
     tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
-    found = Responses().request({"input": "Hi", "tools": [tool]})
+    found = Responses({"input": "Hi", "tools": [tool]}, "t").request()
     assert found["tools"] == [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 
 
@@ -361,4 +362,4 @@ async def test_paths_beside_a_dialect_s_own() -> None:
     assert counted["input_tokens"] > 20
     assert (missing.status_code, missing.json()["type"]) == (404, "error")
     assert missing.json()["error"]["type"] == "not_found_error"
-    assert root["pages"] == "/ui"
+    assert {"GET /ui", "POST /v1/chat/completions"} <= set(root["paths"])

@@ -9,8 +9,9 @@ import pytest
 
 from cascade.config import load
 from cascade.records.traces import Store
+from cascade.server.auth import new_key
+from cascade.server.errors import GatewayError
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
-from cascade.server.refusals import Refused
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
@@ -88,7 +89,7 @@ async def test_it_is_purged_with_the_traces(tmp_path: Path) -> None:
 
 def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> None:
     with orchestrator(SCRIPT) as served:
-        endpoint = FeedbackEndpoint(served, served.runtime.config.server)
+        endpoint = FeedbackEndpoint(served)
         plain = served.chat(ASK)
         endpoint.hold("plain", plain)
         for number in range(MOST_HELD + 5):
@@ -96,13 +97,13 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> Non
                 str(number),
                 Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate()),
             )
-        assert len(endpoint._held) == MOST_HELD
-        assert "plain" not in endpoint._held
-        assert "0" not in endpoint._held
+        assert len(endpoint._waiting) == MOST_HELD
+        assert "plain" not in endpoint._waiting
+        assert "0" not in endpoint._waiting
 
 
 def test_nan_is_no_score() -> None:
-    with pytest.raises(Refused):
+    with pytest.raises(GatewayError):
         Feedback.of({"trace_id": "x", "score": float("nan")})
 
 
@@ -114,14 +115,20 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
         "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
     }
     counted = []
-    async with orchestrator({"small": [SURE], "large": [UNSURE]}, **settings) as served, asgi(served) as client:
+    made = {scope: new_key() for scope in ("ask", "feedback")}
+    keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
+    ask, tell = ({"x-api-key": key.key} for key in made.values())
+    script = {"small": [SURE], "large": [UNSURE]}
+    async with orchestrator(script, **settings, server={"keys": keys}) as served, asgi(served) as client:
         for right in (True, False):
             messages = [{"role": "user", "content": f"Is it the Danube? Say {right}."}]  # a question counts once
-            asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": messages})
+            chat = {"model": "cascade", "messages": messages}
+            asked = await client.post("/v1/chat/completions", json=chat, headers=ask)
             assert "x-cascade-certificate" in asked.headers
             body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": right}
-            told = [(await client.post("/v1/feedback", json=body)).json() for _ in range(2)]
-            counted.append([(one["counted"], one["reason"]) for one in told])
+            told = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
+            assert told[0]["counted"] is False  # a client that asks does not certify what it was answered
+            counted.append([(one["counted"], one["reason"]) for one in told[1:]])
         assert served.service is not None
         ((issued, _),) = served.service.holding
         monitor = served.service.monitors.of(issued).monitor

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from collections.abc import AsyncGenerator, Mapping
+from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import jsonschema
 import pytest
 
 from cascade.chat import ChatRequest
@@ -20,7 +21,8 @@ from cascade.errors import RateLimitedError, StoreError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.records.traces import Store
 from cascade.resilience.retry import RetryPolicy
-from cascade.server.access import new_key
+from cascade.server import app
+from cascade.server.auth import new_key
 from cascade.serving.made_for import made_for
 from cascade.types import Answer
 from unit.certified import SURE as SURE_ENOUGH
@@ -45,6 +47,7 @@ async def test_a_kept_base_is_served_with_its_receipt_in_the_headers() -> None:
     assert response.status_code == 200
     assert response.json()["choices"][0]["message"] == {"role": "assistant", "content": "The Danube."}
     assert response.json()["model"] == response.headers["x-cascade-served-by"] == "small"
+    assert response.headers["x-cascade-asked"] == "small"
     assert response.headers["x-cascade-cost-usd"] == "0.000120000"
     assert response.headers["x-cascade-saved-usd"] == "0.001080000"
     assert response.json()["id"] == f"chatcmpl-{response.headers['x-cascade-trace-id']}"
@@ -55,7 +58,9 @@ async def test_a_kept_base_is_served_with_its_receipt_in_the_headers() -> None:
 async def test_what_happened_is_told_on_request() -> None:
     response = await post({"small": [UNSURE], "large": [SURE]}, **{"x-cascade-explain": "1"})
     shown = response.json()["cascade"]
-    assert shown["served_by"] == "large"
+    assert shown["served_by"] == response.headers["x-cascade-served-by"] == "large"
+    assert ", ".join(shown["asked"]) == response.headers["x-cascade-asked"] == "small, large"
+    assert shown["summary"] == "small and large answered; large is served"
     assert [step["step"] for step in shown["steps"]] == [1, 2]
     assert shown["stopped"] == "horizon"
 
@@ -184,7 +189,7 @@ async def test_a_name_or_a_path_that_is_not_there_says_what_to_use_instead() -> 
     assert response.status_code == 404
     assert response.json()["error"]["message"] == (
         "POST /chat/completions: there is no such path. Chat requests go to /v1/chat/completions, /v1/responses, "
-        "/v1/messages; GET /openapi.json lists all paths"
+        "/v1/messages; GET / lists all paths"
     )
 
 
@@ -235,7 +240,7 @@ async def test_keys_are_asked_for_everywhere_but_where_health_is_told() -> None:
     key = new_key()
     keys = [{"name": "app", "sha256": key.sha256}]
     async with orchestrator({"small": [SURE]}, server={"keys": keys}) as served, asgi(served) as client:
-        paths = ["/v1/models", "/metrics", "/openapi.json", "/nope"]
+        paths = ["/v1/models", "/metrics", "/", "/nope"]
         assert [(await client.get(path)).status_code for path in paths] == [401] * 4
         assert (await client.post("/v1/chat/completions", json={})).status_code == 401
         assert [(await client.get(path)).status_code for path in ("/healthz", "/readyz")] == [200, 503]
@@ -246,14 +251,14 @@ async def test_keys_are_asked_for_everywhere_but_where_health_is_told() -> None:
 
 
 async def test_each_path_needs_its_scope(tmp_path: Path) -> None:
-    made = {scope: new_key() for scope in ("ask", "view", "metrics", "admin")}
+    made = {scope: new_key() for scope in ("ask", "feedback", "view", "metrics", "admin")}
     keys = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
     paths = {
         "GET /metrics": {"metrics", "admin"},
         "GET /v1/cascades": {"view", "admin"},
         "POST /v1/cascades/cascade/kill": {"admin"},
-        "POST /v1/feedback": {"ask", "view", "admin"},
-        "GET /v1/models": {"ask", "view", "metrics", "admin"},
+        "POST /v1/feedback": {"ask", "feedback", "admin"},
+        "GET /v1/models": {"ask", "feedback", "view", "metrics", "admin"},
     }
     settings = {"server": {"keys": keys}, "modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db"}
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
@@ -326,27 +331,30 @@ async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
             assert "cascade_traces_lost_total 1\n" in (await client.get("/metrics")).text
 
 
-async def test_the_openapi_document_names_the_paths_of_modes(tmp_path: Path) -> None:
-    settings = {"modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db", "server": {"name": "support"}}
-    async with living(orchestrator(**settings)) as client:
-        document = (await client.get("/openapi.json")).json()
-        listed = (await client.get("/v1/cascades")).json()
-    paths = {path: one for path, one in document["paths"].items() if path.startswith("/v1/cascades")}
-    assert set(paths) == {"/v1/cascades", *(f"/v1/cascades/{{name}}/{what}" for what in ("promote", "mode", "kill"))}
-    jsonschema.validate(
-        listed, paths["/v1/cascades"]["get"]["responses"]["200"]["content"]["application/json"]["schema"]
-    )
-    assert paths["/v1/cascades/{name}/kill"]["post"]["parameters"][0]["schema"] == {"enum": ["support"]}
-
-
-async def test_the_openapi_document_names_every_path_that_is_served() -> None:
-    async with orchestrator() as served, asgi(served) as client:
-        document = (await client.get("/openapi.json")).json()
-    assert document["openapi"].startswith("3.1")
-    assert set(document["paths"]) == {
-        "/v1/chat/completions", "/v1/responses", "/v1/messages", "/v1/feedback", "/v1/models", "/v1/models/{name}", "/healthz", "/readyz", "/metrics",
-    }  # fmt: skip
-    assert document["paths"]["/v1/chat/completions"]["post"]["responses"].keys() >= {"200", "400", "401", "429", "504"}
+@pytest.mark.parametrize(
+    ("more", "status"),
+    [
+        ({}, 200),  # what is not recorded stops no request
+        ({"modes": {}}, 200),  # the guide serves
+        ({"budget": {"per_day": 1, "store": "sqlite:///{}/traces.db"}}, 503),
+        ({"traces": {"store": "sqlite:///{}/traces.db", "strict": True}}, 503),
+    ],
+)
+async def test_a_server_whose_store_is_locked_says_so(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any, status: int
+) -> None:
+    settings = json.loads(json.dumps({"traces": "sqlite:///{}/traces.db", **more}).replace("{}/", f"{tmp_path}/"))
+    async with living(orchestrator({}, **settings)) as client:
+        free = await client.get("/readyz")
+        monkeypatch.setattr(app, "_PROBE_S", 0.01)
+        with closing(sqlite3.connect(tmp_path / "traces.db", isolation_level=None)) as other:
+            other.execute("BEGIN IMMEDIATE")
+            locked = await client.get("/readyz")
+            other.execute("ROLLBACK")
+    assert (free.status_code, locked.status_code) == (200, status)
+    assert {*free.json().values()} == {"ready", "ok"}
+    assert {*locked.json().values()} == {"failing"} | ({"ready"} if status == 200 else set())
+    assert str(tmp_path) not in locked.text
 
 
 @pytest.mark.parametrize(
@@ -434,6 +442,23 @@ async def test_each_key_has_a_budget_of_its_own() -> None:
             error = statuses[1].json()["error"]
             assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
             assert "retry-after" not in statuses[1].headers
+
+
+async def test_no_key_reads_what_the_others_spent() -> None:
+    made = {name: new_key() for name in ("app", "batch")}
+    settings = {
+        "server": {"keys": [{"name": name, "sha256": key.sha256} for name, key in made.items()]},
+        "budget": {"per_day": 0.0002, "wait_s": 0},
+    }
+    async with living(orchestrator({"small": [SURE]}, **settings)) as client:
+        body = {"model": "cascade", "messages": ASK, "max_tokens": 5}
+        told = [
+            await client.post("/v1/chat/completions", json=body, headers={"x-api-key": key.key})
+            for key in made.values()
+        ]
+    assert [one.status_code for one in told] == [200, 429]
+    assert told[0].headers["x-cascade-cost-usd"].rstrip("0") not in told[1].text
+    assert "$" not in told[1].text
 
 
 @pytest.mark.parametrize(("cap", "most_days"), [("per_day", 1), ("per_month", 31)])

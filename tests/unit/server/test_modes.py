@@ -17,7 +17,7 @@ from cascade.api.verifying import verify
 from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.records.database import Database
 from cascade.records.traces import Store
-from cascade.server.access import new_key
+from cascade.server.auth import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
 from unit.cli.documents import check_document

@@ -18,10 +18,9 @@ from cascade.modes.store import ModeStore
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import reviews_at
-from cascade.server.access import new_key
-from cascade.server.pages.site import HEADERS
-from cascade.server.pages.status import status
-from cascade.server.pages.traffic import saving, seen
+from cascade.server.auth import new_key
+from cascade.server.pages import HEADERS
+from cascade.server.pages.status import savings, served_requests, status
 
 from .served import living, orchestrator
 
@@ -265,7 +264,7 @@ async def test_the_status_has_a_line_to_paste(
         FakeProvider(SCRIPT), models=MODELS, **({"traces": {"store": f"sqlite:///{tmp_path}/t.db"}} | settings)
     ) as served:
         page = status(served, GUIDE, datetime.now(UTC))
-    assert (page["mode"], page["next"].code[: len(line) or None]) == (mode, line)
+    assert (page["mode"], page["code"][: len(line) or None]) == (mode, line)
 
 
 async def test_the_status_says_how_the_kill_switch_is_switched_off(tmp_path: Path) -> None:
@@ -279,9 +278,9 @@ async def test_the_status_says_how_the_kill_switch_is_switched_off(tmp_path: Pat
 def test_what_observing_costs_is_no_saving() -> None:
     """The guide served, and the small model was asked after the response."""
     rows = [row("drawn", 1, "small", True, 100_000), row("drawn", 2, "large", True, 1_000_000)]
-    (one,) = seen(rows, "large", PRICE, frozenset({"drawn"}))
+    (one,) = served_requests(rows, "large", PRICE, frozenset({"drawn"}))
     assert (one.by_base, one.audit_cost) == (False, 100_000)
-    assert (saving([one]).saved, saving([one]).alone) == (-100_000, 1_000_000)
+    assert (savings([one]).saved, savings([one]).alone) == (-100_000, 1_000_000)
 
 
 PRICE = Price.per_million(input=10.0, output=20.0)
@@ -307,7 +306,7 @@ def test_the_guide_s_cost_is_measured_where_it_was_asked_and_estimated_elsewhere
     kept = [row(f"kept {number}", 1, "small", True, 100_000) for number in range(10)]
     asked = [row("asked", 1, "small", False, 100_000), row("asked", 2, "large", True, 1_500_000)]
     rows = [*kept, *asked, *[one for number in range(20) for one in audited(number, 2_000_000)]]
-    found = saving(seen(rows, "large", PRICE))
+    found = savings(served_requests(rows, "large", PRICE))
     assert (found.requests, found.estimated, found.measured) == (31, 10, 20)
     assert found.spent == 10 * 100_000 + 1_600_000 + 20 * 2_100_000
     assert found.audits == 20 * 2_000_000
@@ -319,15 +318,15 @@ def test_an_interval_needs_audits_and_grows_with_what_they_leave_open() -> None:
     kept = [row(f"kept {number}", 1, "small", True, 100_000) for number in range(10)]
     few = [one for number in range(19) for one in audited(number, 2_000_000)]
     many = [one for number in range(20) for one in audited(number, 1_000_000 + 2_000_000 * (number % 2))]
-    assert saving(seen([*kept, *few], "large", PRICE)).margin is None
-    found = saving(seen([*kept, *many], "large", PRICE)).margin
+    assert savings(served_requests([*kept, *few], "large", PRICE)).margin is None
+    found = savings(served_requests([*kept, *many], "large", PRICE)).margin
     # s² = 20 (10⁶)² / 19; of the ratio s²/20 · 10², of ten predictions 10 s²
     assert found == pytest.approx(1.959964 * (20 / 19 * 1e12 * (100 / 20 + 10)) ** 0.5, abs=1)
 
 
 def test_an_unknown_cost_is_left_out_and_counted_and_never_zero() -> None:
     rows = [row("a", 1, "small", True, None), row("b", 1, "small", True, 100_000)]
-    found = saving(seen(rows, "large", PRICE))
+    found = savings(served_requests(rows, "large", PRICE))
     assert (found.requests, found.unknown, found.spent) == (1, 1, 100_000)
 
 
@@ -338,13 +337,10 @@ def test_the_base_answered_where_no_other_model_was_asked() -> None:
         row("named", 1, "large", True, 1, walk="large only"),
         row("failed", 1, "small", False, 1),
     ]
-    assert sum(one.by_base for one in seen(rows, "large", PRICE)) == 3
+    assert sum(one.by_base for one in served_requests(rows, "large", PRICE)) == 3
 
 
 def test_rows_of_a_request_need_not_stand_together() -> None:
     one, other = audited(1, 5), audited(2, 7)
-    found = seen([one[0], other[0], other[1], one[1]], "large", PRICE)
-    assert [(each.id, each.guide) for each in found] == [
-        ("audited 1", 5),
-        ("audited 2", 7),
-    ]
+    found = served_requests([one[0], other[0], other[1], one[1]], "large", PRICE)
+    assert [each.guide for each in found] == [5, 7]

@@ -14,7 +14,7 @@ from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider
 from cascade.review.reviews import read_reviews
-from cascade.server.access import new_key
+from cascade.server.auth import new_key
 
 from .served import listening, orchestrator
 from .test_review_page import says

@@ -17,7 +17,7 @@ from cascade.modes.store import ModeStore
 from cascade.records.traces import Store
 from cascade.review.pairs import compare
 from cascade.review.reviews import Judgement, ReviewStore, Terms
-from cascade.server.access import new_key
+from cascade.server.auth import new_key
 
 from .observed import Answers, ask, observed, serving, settings, settled, state_of, store_of, text_of
 from .served import CONFIG
@@ -129,7 +129,7 @@ async def test_feedback_on_drawn_requests_promotes_and_is_watched(observing: Pat
 async def test_feedback_of_a_key_that_only_asks_settles_nothing(observing: Path) -> None:
     """An application that says of each of its requests that nothing was lost would certify a model that is always wrong."""
     asks, judges = new_key(), new_key()
-    keys = [{"name": "app", "sha256": asks.sha256}, {"name": "me", "sha256": judges.sha256, "scopes": ["view"]}]
+    keys = [{"name": "app", "sha256": asks.sha256}, {"name": "me", "sha256": judges.sha256, "scopes": ["feedback"]}]
     others = {**settings(observing, promise="regret"), "server": {"keys": keys, **REVIEW["server"]}}
     store = store_of(observing)
     trace = store.draws("cascade")[0].trace_id

@@ -17,11 +17,11 @@ from cascade.api.promoting import Promotion, promote
 from cascade.config import load, modes_url
 from cascade.errors import UsageError
 from cascade.records.address import parse
-from cascade.server import promoter
+from cascade.server import looks as looks_room
 from cascade.server.catalog import Catalog
+from cascade.server.errors import GatewayError
+from cascade.server.looks import Looks
 from cascade.server.modes import Modes
-from cascade.server.promoter import Promoter
-from cascade.server.refusals import Refused
 from unit.cli.documents import check_document
 
 from .observed import Answers, ask, config_of, serving, settings, state_of, store_of, text_of
@@ -60,12 +60,12 @@ def looks(folder: Path) -> list[tuple[int, str, str]]:
 
 async def test_of_two_replicas_one_promotes_and_both_serve_the_policy(observing: Path) -> None:
     both = [replica(observing, promote="automatic") for _ in range(2)]
-    found = await asyncio.gather(*(Promoter(one).turn() for one in both), return_exceptions=True)
+    found = await asyncio.gather(*(Looks(one).turn() for one in both), return_exceptions=True)
     assert looks(observing) == [(1, "promoted", "the server")]
     assert [one.get("promoted") for one in found if isinstance(one, dict)][:1] in ([True], [None])
-    assert all(isinstance(one, dict | Refused | None) for one in found)  # the other waits, or finds nothing left
+    assert all(isinstance(one, dict | GatewayError | None) for one in found)  # the other waits, or finds nothing left
     assert {(await one.refreshed()).mode for one in both} == {"enforce"}
-    assert await Promoter(both[0]).turn() is None  # nothing is left to do
+    assert await Looks(both[0]).turn() is None  # nothing is left to do
     await stopped(*both)
     async with serving(observing, Answers()) as client:  # after a restart
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
@@ -82,7 +82,7 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
 
 async def test_by_default_the_server_does_not_look(observing: Path) -> None:
     one = replica(observing)
-    assert await Promoter(one).turn() is None
+    assert await Looks(one).turn() is None
     assert looks(observing) == []
     await stopped(one)
 
@@ -104,25 +104,25 @@ async def test_no_process_is_begun_where_no_look_is_due(
         begun.append(arguments)
         return {"promoted": False}
 
-    monkeypatch.setattr(promoter, "run_promote", noted)
+    monkeypatch.setattr(looks_room, "run_promote", noted)
     empty, full = replica(tmp_path, promote="automatic"), replica(observing, promote="automatic")
-    assert await Promoter(empty).turn() is None
-    own = Promoter(full)
+    assert await Looks(empty).turn() is None
+    own = Looks(full)
     assert (await own.turn(), await own.turn()) == ({"promoted": False}, None)  # no row came since
     assert begun == [("--cascade", "cascade", "--if-ready", "--by", "the server")]
     await full.changed(lambda state, _: state.leased("another replica", 0.0, 1e12))
-    assert await Promoter(full).turn() is None
+    assert await Looks(full).turn() is None
     await full.changed(lambda state, _: state.released("another replica"))
     await full.changed(lambda state, at: state.switched(True, "me", "", at))
-    assert await Promoter(full).turn() is None  # the kill switch is on
+    assert await Looks(full).turn() is None  # the kill switch is on
     await stopped(empty, full)
 
 
 def test_the_process_reads_its_configuration_in_the_loop_of_a_server(tmp_path: Path) -> None:
     config = tmp_path / "cascade.json"
     config.write_text(json.dumps({**CONFIG, **settings(tmp_path)} | {"server": {"name": "x" * 100}}), "utf-8")
-    with pytest.raises(Refused, match="There is no record of a cascade 'xxx"):
-        uvloop.run(promoter.run_promote(config))  # asyncio's own loop runs it in the tests above
+    with pytest.raises(GatewayError, match="There is no record of a cascade 'xxx"):
+        uvloop.run(looks_room.run_promote(config))  # asyncio's own loop runs it in the tests above
 
 
 async def test_the_process_finds_the_stores_of_relative_paths(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,14 +135,14 @@ async def test_the_process_finds_the_stores_of_relative_paths(tmp_path: Path, mo
 
 async def test_a_failed_turn_is_made_again(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     async def fails(*_: str) -> dict[str, Any]:
-        raise Refused(409, "another process is looking")
+        raise GatewayError(409, "another process is looking")
 
     one = replica(observing, promote="automatic")
-    own = Promoter(one)
+    own = Looks(one)
     with monkeypatch.context() as patched:
-        patched.setattr(promoter, "run_promote", fails)
+        patched.setattr(looks_room, "run_promote", fails)
         for _ in range(2):
-            with pytest.raises(Refused):
+            with pytest.raises(GatewayError):
                 await own.turn()
     await stopped(one)
 

@@ -9,7 +9,7 @@ import pytest
 from cascade import errors
 from cascade.errors import ConfigError, StoreError
 from cascade.providers.fake import FakeProvider, reply
-from cascade.server.refusals import Refused, refusal_of, unexpected
+from cascade.server.errors import GatewayError, refusal_of, unexpected
 
 from .served import ASK, asgi, orchestrator
 
@@ -58,11 +58,22 @@ def test_every_error_of_the_tree_is_mapped() -> None:
 
 def test_how_long_to_wait_is_rounded_up_to_whole_seconds() -> None:
     assert refusal_of(errors.RateLimitedError("x", retry_after_s=0.2)).headers == (("retry-after", "1"),)
-    assert refusal_of(Refused(503, "busy", retry_after_s=3)).headers == (("retry-after", "3"),)
+    assert refusal_of(GatewayError(503, "busy", retry_after_s=3)).headers == (("retry-after", "3"),)
+
+
+def test_no_store_and_no_money_of_others_leaves_in_a_message(caplog: pytest.LogCaptureFixture) -> None:
+    """0.9: a 503 named the file of the store, and a 429 said what all keys together had spent."""
+    store = str(refusal_of(StoreError("The store sqlite:////srv/secret.db: another process has locked it.")).body)
+    assert "secret.db" not in store
+    assert "secret.db" in caplog.text
+    for cap, tells in (("per_day", False), ("per_user", False), ("per_key", True), (None, True)):
+        error = errors.BudgetExceededError("of $5 $4.99 is spent")
+        error.cap, error.spent = cap, True
+        assert ("$4.99" in str(refusal_of(error).body)) is tells
 
 
 def test_no_key_leaves_in_a_message() -> None:
-    for error in (errors.AuthenticationError(f"refused {KEY}"), Refused(400, f"read {KEY}")):
+    for error in (errors.AuthenticationError(f"refused {KEY}"), GatewayError(400, f"read {KEY}")):
         assert KEY not in str(refusal_of(error).body)
 
 

@@ -10,10 +10,9 @@ import pytest
 
 from cascade.money import Price
 from cascade.providers.fake import reply
-from cascade.server.dialects.base import event
-from cascade.server.dialects.completions import DONE, ChatCompletions, Chunks
-from cascade.server.metrics import Metrics
-from cascade.server.receipt import Receipt, flag, header_value
+from cascade.server.catalog import flag
+from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
+from cascade.server.receipts import Metrics, Receipt, header_value
 from cascade.types import Answer
 
 from .served import ASK, orchestrator
@@ -32,7 +31,7 @@ def test_a_kept_answer_saves_what_the_guide_would_have_cost_on_its_tokens() -> N
     answer = answered({"small": [SURE]})
     receipt = Receipt.of(answer, "t", GUIDE, cascaded=True)
     base, guide = 100 * 1_000 + 10 * 2_000, 100 * 10_000 + 10 * 20_000
-    assert receipt == Receipt("t", "small", base, guide - base, None)
+    assert receipt == Receipt("t", "small", ("small",), base, guide - base)
 
 
 def test_an_escalated_request_costs_the_base_s_call_more_than_the_guide_alone() -> None:
@@ -45,7 +44,11 @@ def test_what_is_not_known_is_left_out_of_the_headers() -> None:
     answer = answered({"small": [SURE]}, models={"base": "small", "guide": "large"})
     receipt = Receipt.of(answer, "t", None, cascaded=True)
     assert (receipt.cost_nano_usd, receipt.saved_nano_usd) == (None, None)
-    assert receipt.headers() == [("x-cascade-served-by", "small"), ("x-cascade-trace-id", "t")]
+    assert receipt.headers() == [
+        ("x-cascade-served-by", "small"),
+        ("x-cascade-asked", "small"),
+        ("x-cascade-trace-id", "t"),
+    ]
 
 
 def test_a_model_that_was_asked_alone_saves_nothing_and_says_nothing_of_it() -> None:
@@ -53,7 +56,7 @@ def test_a_model_that_was_asked_alone_saves_nothing_and_says_nothing_of_it() -> 
 
 
 def test_amounts_are_exact_decimals_without_exponents() -> None:
-    headers = dict(Receipt("t", "small", 5, -20_000_000).headers())
+    headers = dict(Receipt("t", cost_nano_usd=5, saved_nano_usd=-20_000_000).headers())
     assert headers["x-cascade-cost-usd"] == "0.000000005"
     assert headers["x-cascade-saved-usd"] == "-0.020000000"
 
@@ -98,16 +101,16 @@ def test_no_text_adds_an_event(text: str) -> None:
 
 
 def test_an_answer_whose_text_was_not_sent_is_one_chunk_and_an_ending() -> None:
-    found = chunks(b"".join(Chunks("t").ending(answered({"small": [SURE]}), None)))
+    found = chunks(b"".join(ChatCompletions({}, "t").ending(ServedMessage(answered({"small": [SURE]})), None)))
     assert [one["choices"][0]["delta"] for one in found] == [{"role": "assistant", "content": "The Danube."}, {}]
     assert found[-1]["choices"][0]["finish_reason"] == "stop"
     assert {one["id"] for one in found} == {"chatcmpl-t"}
 
 
 def test_text_that_was_sent_is_not_sent_again() -> None:
-    made = Chunks("t", usage=True)
+    made = ChatCompletions({"stream_options": {"include_usage": True}}, "t")
     data = made.text("The ", "small") + made.text("Danube.", "small")
-    found = chunks(data + b"".join(made.ending(answered({"small": [SURE]}), {"cost_usd": "1"})))
+    found = chunks(data + b"".join(made.ending(ServedMessage(answered({"small": [SURE]})), {"cost_usd": "1"})))
     deltas = [one["choices"][0]["delta"] for one in found[:-1]]
     assert deltas == [{"role": "assistant", "content": "The "}, {"content": "Danube."}, {}]
     assert found[-2]["cascade"] == {"cost_usd": "1"}
@@ -120,7 +123,7 @@ def test_tool_calls_come_whole_and_numbered() -> None:
     script = {"small": [reply("", tool_calls=[("one", {"a": "\n\n"}), ("two", {})], logprobs=[-0.1])]}
     with orchestrator(script) as served:
         answer = served.chat(ASK, tools=tools)
-    first, last = chunks(b"".join(Chunks("t").ending(answer, None)))
+    first, last = chunks(b"".join(ChatCompletions({}, "t").ending(ServedMessage(answer), None)))
     delta = first["choices"][0]["delta"]
     assert (delta["role"], delta["content"]) == ("assistant", None)
     assert [(one["index"], one["function"]["name"]) for one in delta["tool_calls"]] == [(0, "one"), (1, "two")]
@@ -131,10 +134,10 @@ def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form() -> 
     script = {"small": [reply("The Danube.", logprobs=[-0.25, float("-inf")])]}
     with orchestrator(script, policy={"kind": "fixed"}) as served:
         answer, plain = served.chat(ASK, logprobs=True), served.chat(ASK)
-    found = ChatCompletions().whole(answer, {}, "t", None)["choices"][0]["logprobs"]["content"]
+    found = ChatCompletions({}, "t").whole(ServedMessage(answer), None)["choices"][0]["logprobs"]["content"]
     assert [(one["token"], one["logprob"]) for one in found] == [("The", -0.25), ("Danube.", -9999.0)]
     assert found[0]["bytes"] == [84, 104, 101]
-    assert ChatCompletions().whole(plain, {}, "t", None)["choices"][0]["logprobs"] is None
+    assert ChatCompletions({}, "t").whole(ServedMessage(plain), None)["choices"][0]["logprobs"] is None
 
 
 # --- counts ---
@@ -147,7 +150,7 @@ def samples(text: str) -> dict[str, float]:
 
 def test_counts_are_what_happened() -> None:
     metrics = Metrics()
-    metrics.count("cascade", 200, 0.02, Receipt("t", "small", 120_000, 1_080_000))
+    metrics.count("cascade", 200, 0.02, Receipt("t", "small", cost_nano_usd=120_000, saved_nano_usd=1_080_000))
     metrics.count("cascade", 200, 3.0, Receipt("t", "large", faulty=("small",)))
     metrics.count("", 404, 0.001)
     metrics.first_text(0.5)

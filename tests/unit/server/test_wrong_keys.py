@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cascade.server.wrong_keys import MOST, PER_S, WrongKeys
+from cascade.server.auth import MOST, PER_S, WrongKeys
 
 
 class Clock:

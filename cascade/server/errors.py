@@ -5,32 +5,18 @@ The messages are those of cascade's own errors, which contain no key and no addr
 
 from __future__ import annotations
 
+import logging
 import math
 from typing import Any, NamedTuple
 
-from cascade.errors import (
-    AddressError,
-    AuthenticationError,
-    BadRequestError,
-    BadResponseError,
-    BudgetExceededError,
-    CascadeError,
-    ClosedError,
-    ContextTooLongError,
-    ProviderError,
-    ProviderTimeoutError,
-    QuotaError,
-    RateLimitedError,
-    RefusedError,
-    RefusedFieldError,
-    StoreError,
-    StreamInterruptedError,
-    UsageError,
-)
+from cascade import errors
+from cascade.errors import BadRequestError, BudgetExceededError, CascadeError, StoreError
 from cascade.safety import redact
 
+logger = logging.getLogger("cascade")
 
-class Refused(Exception):  # noqa: N818 - it says what happened to the request
+
+class GatewayError(Exception):
     """A request that the server itself refuses. `status` is HTTP's; the rest goes into OpenAI's error object."""
 
     def __init__(
@@ -65,22 +51,22 @@ class _Meaning(NamedTuple):
 
 _MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
     # The first match counts: subclasses come before their parents.
-    (ClosedError, _Meaning(503, "server_error", "stopping", again=True)),
-    (RefusedFieldError, _Meaning(400, "invalid_request_error", "field_not_passed_on")),
-    (UsageError, _Meaning(400, "invalid_request_error", "invalid_request")),
+    (errors.ClosedError, _Meaning(503, "server_error", "stopping", again=True)),
+    (errors.RefusedFieldError, _Meaning(400, "invalid_request_error", "field_not_passed_on")),
+    (errors.UsageError, _Meaning(400, "invalid_request_error", "invalid_request")),
     (BudgetExceededError, _Meaning(422, "invalid_request_error", "budget_exceeded")),
-    (ContextTooLongError, _Meaning(400, "invalid_request_error", "context_length_exceeded")),
+    (errors.ContextTooLongError, _Meaning(400, "invalid_request_error", "context_length_exceeded")),
     (BadRequestError, _Meaning(400, "invalid_request_error", "refused_by_provider")),
-    (RefusedError, _Meaning(400, "invalid_request_error", "content_filter")),
-    (QuotaError, _Meaning(503, "server_error", "provider_without_credit")),
-    (RateLimitedError, _Meaning(429, "rate_limit_error", "rate_limited_by_provider", again=True)),
-    (ProviderTimeoutError, _Meaning(504, "timeout_error", "provider_timeout")),
-    (AddressError, _Meaning(502, "server_error", "provider_address")),
-    (AuthenticationError, _Meaning(502, "server_error", "provider_refused_key")),
-    (BadResponseError, _Meaning(502, "server_error", "bad_provider_response")),
-    (StreamInterruptedError, _Meaning(502, "server_error", "stream_interrupted")),
+    (errors.RefusedError, _Meaning(400, "invalid_request_error", "content_filter")),
+    (errors.QuotaError, _Meaning(503, "server_error", "provider_without_credit")),
+    (errors.RateLimitedError, _Meaning(429, "rate_limit_error", "rate_limited_by_provider", again=True)),
+    (errors.ProviderTimeoutError, _Meaning(504, "timeout_error", "provider_timeout")),
+    (errors.AddressError, _Meaning(502, "server_error", "provider_address")),
+    (errors.AuthenticationError, _Meaning(502, "server_error", "provider_refused_key")),
+    (errors.BadResponseError, _Meaning(502, "server_error", "bad_provider_response")),
+    (errors.StreamInterruptedError, _Meaning(502, "server_error", "stream_interrupted")),
     (StoreError, _Meaning(503, "server_error", "store_unavailable", again=True)),
-    (ProviderError, _Meaning(503, "server_error", "provider_unavailable", again=True)),
+    (errors.ProviderError, _Meaning(503, "server_error", "provider_unavailable", again=True)),
     (CascadeError, _Meaning(500, "server_error", "not_served")),
 )
 _SPENT = _Meaning(429, "insufficient_quota", "insufficient_quota")
@@ -89,36 +75,44 @@ _UNPROCESSABLE = 422
 _KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
-def refusal_of(error: CascadeError | Refused) -> Refusal:
+def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     """Return the response to an error.
 
-    >>> refusal_of(Refused(404, "There is no such path.")).body["error"]["type"]
+    A client reads neither the address of a store nor what others spent; the log has the first.
+
+    >>> refusal_of(GatewayError(404, "There is no such path.")).body["error"]["type"]
     'not_found_error'
-    >>> refusal_of(RateLimitedError("slow down", retry_after_s=1.5)).headers
+    >>> refusal_of(errors.RateLimitedError("slow down", retry_after_s=1.5)).headers
     (('retry-after', '2'),)
     """
-    if isinstance(error, Refused):
+    if isinstance(error, GatewayError):
         kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
         again = error.retry_after_s is not None
         return _refusal(
             _Meaning(error.status, kind, error.code or "", again), str(error), error.param, error.retry_after_s
         )
     meaning = next(meaning for kind, meaning in _MEANINGS if isinstance(error, kind))
+    message, param, wait_s = str(error), None, None
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
         meaning = meaning._replace(status=_UNPROCESSABLE)
-    if isinstance(error, BudgetExceededError) and error.spent:
-        meaning = _SPENT
-    if isinstance(error, StoreError) and error.answer is not None:
-        meaning = meaning._replace(again=False)  # already paid: a retry would pay again
-    waits = error.retry_after_s if isinstance(error, ProviderError | BudgetExceededError) else None
-    param = error.fields[0] if isinstance(error, RefusedFieldError) and error.fields else None
-    return _refusal(meaning, str(error), param, waits)
+    elif isinstance(error, BudgetExceededError):
+        meaning, wait_s = _SPENT if error.spent else meaning, error.retry_after_s
+        if error.cap not in {None, "per_key"}:
+            message = f"The request does not fit under this gateway's budget.{error.cap}."
+    elif isinstance(error, StoreError):
+        meaning = meaning._replace(again=error.answer is None)  # already paid: a retry would pay again
+        logger.warning("a store failed: %s", redact(message))
+        message = "A store of this gateway does not answer. Try again later."
+    elif isinstance(error, errors.RefusedFieldError):
+        param = error.fields[0] if error.fields else None
+    elif isinstance(error, errors.ProviderError):
+        wait_s = error.retry_after_s
+    return _refusal(meaning, message, param, wait_s)
 
 
 def unexpected() -> Refusal:
     """Return the response to an unexpected error, which is a bug in cascade; it contains no details of the error."""
-    said = "The gateway failed. See its log."
-    return _refusal(_Meaning(500, "server_error", "internal_error"), said, None, None)
+    return _refusal(_Meaning(500, "server_error", "internal_error"), "The gateway failed. See its log.", None, None)
 
 
 def _refusal(meaning: _Meaning, message: str, param: str | None, retry_after_s: float | None) -> Refusal:

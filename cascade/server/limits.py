@@ -1,4 +1,4 @@
-"""Reads the JSON object in a request's body, within limits of size, depth and time; and notices who hangs up."""
+"""Reads the JSON object in a request's body, within limits of size, breadth, depth and time; notices who hangs up."""
 
 from __future__ import annotations
 
@@ -7,40 +7,46 @@ import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from cascade.config.schema import ServerConfig
-from cascade.server.refusals import Refused
+from cascade.server.errors import GatewayError
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """ASGI's: returns the next event of a request."""
+_T = TypeVar("_T")
+_OFF_LOOP_BYTES = 262_144
+"""A larger body is read in a thread: other requests do not wait for it."""
 
 
 class ClientLeftError(Exception):
     """The client hung up, so no answer is sent."""
 
 
-async def read_object(receive: Receive, content_type: str, settings: ServerConfig) -> dict[str, Any]:
-    """Return the JSON object in a request's body.
+async def read_object(
+    receive: Receive, content_type: str, settings: ServerConfig, read: Callable[[dict[str, Any]], _T]
+) -> _T:
+    """Return what `read` makes of the JSON object in a request's body; a large body is parsed and read in a thread.
 
     Raises:
-        Refused: it is not JSON (400, 415), too large (413), too deep (400), or does not arrive in time (408).
+        GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), or late (408).
         ClientLeftError: the client hung up before its end.
     """
     if content_type.partition(";")[0].strip().lower() != "application/json":
         # A web page cannot send this type to another host without asking that host first.
-        raise Refused(415, "Send the request as JSON, with Content-Type: application/json.")
+        raise GatewayError(415, "Send the request as JSON, with Content-Type: application/json.")
     try:
         async with asyncio.timeout(settings.body_s):
-            body = await _read(receive, settings.max_body_bytes)
+            body = await _body(receive, settings.max_body_bytes)
     except TimeoutError:
-        raise Refused(
-            408, f"The request did not arrive within {settings.body_s:g} s.", code="request_timeout"
-        ) from None
-    return parsed_object(body, settings.max_depth)
+        message = f"The request did not arrive within {settings.body_s:g} s."
+        raise GatewayError(408, message, code="request_timeout") from None
+    if len(body) <= _OFF_LOOP_BYTES:
+        return read(parsed_object(body, settings))
+    return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
 
 
-async def _read(receive: Receive, most: int) -> bytes:
+async def _body(receive: Receive, most: int) -> bytes:
     pieces, size, more = list[bytes](), 0, True
     while more:
         event = await receive()
@@ -49,28 +55,33 @@ async def _read(receive: Receive, most: int) -> bytes:
         piece = event.get("body", b"")
         size += len(piece)
         if size > most:
-            raise Refused(413, f"The request has more than {most:,} bytes (server.max_body_bytes).", code="too_large")
+            message = f"The request has more than {most:,} bytes (server.max_body_bytes)."
+            raise GatewayError(413, message, code="too_large")
         pieces.append(piece)
         more = event.get("more_body", False)
     return b"".join(pieces)
 
 
-def parsed_object(body: bytes, most_depth: int) -> dict[str, Any]:
-    """Return the object in a JSON text. Raises Refused (400) for anything else.
+def parsed_object(body: bytes, settings: ServerConfig) -> dict[str, Any]:
+    """Return the object in a JSON text. Raises GatewayError (400) for anything else.
 
-    >>> parsed_object(b'{"model": "cascade"}', 10)
+    >>> parsed_object(b'{"model": "cascade"}', ServerConfig())
     {'model': 'cascade'}
     """
     import orjson
 
+    if wider_than(body, settings.max_elements):  # before it is parsed: that would hold up all other requests
+        message = f"The request has more than {settings.max_elements:,} values (server.max_elements)."
+        raise GatewayError(400, message, code="too_wide")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
-        raise Refused(400, f"The request is not JSON: {error}", code="invalid_json") from None
+        raise GatewayError(400, f"The request is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
-        raise Refused(400, "The request is not a JSON object.", code="invalid_json")
-    if deeper_than(value, most_depth):
-        raise Refused(400, f"The request is nested deeper than {most_depth} (server.max_depth).", code="too_deep")
+        raise GatewayError(400, "The request is not a JSON object.", code="invalid_json")
+    if deeper_than(value, settings.max_depth):
+        message = f"The request is nested deeper than {settings.max_depth} (server.max_depth)."
+        raise GatewayError(400, message, code="too_deep")
     if _LONG.search(body):
         json.loads(body, parse_int=_refuse_rounded)
     return value
@@ -82,10 +93,28 @@ _LEAST, _MOST = -(2**63), 2**64 - 1
 
 
 def _refuse_rounded(written: str) -> None:
-    """Refuse a whole number that orjson would round. Raises Refused (400)."""
+    """Refuse a whole number that orjson would round. Raises GatewayError (400)."""
     if len(written) > len(str(_LEAST)) or not _LEAST <= int(written) <= _MOST:
-        said = f"The whole number {written[:40]} has more than 64 bits and would be rounded. Write it as a text."
-        raise Refused(400, said, code="invalid_json")
+        message = f"The whole number {written[:40]} has more than 64 bits and would be rounded. Write it as a text."
+        raise GatewayError(400, message, code="invalid_json")
+
+
+def wider_than(body: bytes, most: int) -> bool:
+    """Whether a JSON text may have more than `most` values, by its commas and brackets outside of texts.
+
+    >>> wider_than(b'{"a": [1, 2, "x,[{"]}', 4), wider_than(b'{"a": [1, 2, 3]}', 3)
+    (False, True)
+    """
+    if _marks(body) <= most:  # as nearly always
+        return False
+    plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__")
+    if plain.count(b'"') > 4 * most:  # each value has two texts at most, its own and its name's
+        return True
+    return _marks(b"".join(plain.split(b'"')[::2])) > most
+
+
+def _marks(text: bytes) -> int:
+    return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
 def deeper_than(value: object, most: int) -> bool:

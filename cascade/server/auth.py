@@ -1,0 +1,172 @@
+"""The server's own keys: what each opens, where none is needed, and how often an address may send a wrong one.
+
+A key is 256 random bits, so its SHA-256 cannot be guessed back, and no salt or slow hash is needed: those protect
+passwords, which people choose. The configuration holds only the hash.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import ipaddress
+import secrets
+import time
+from array import array
+from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
+from typing import NamedTuple
+from urllib.parse import urlsplit
+
+from cascade.config.schema import ServerConfig
+from cascade.server.errors import GatewayError
+
+PREFIX = "sk-cascade-"
+"""The start of every key: `cascade.safety` knows this shape and takes keys out of logs and errors."""
+JUDGES = ("feedback", "admin")
+"""Scopes whose feedback may count for a certificate."""
+SCOPES: Mapping[str, tuple[str, ...]] = {
+    "/v1/feedback": ("ask", *JUDGES),
+    "/v1/cascades": ("view", "admin"),
+    "/metrics": ("metrics", "admin"),
+}
+"""The scopes that open a path. The others check their own, or any key opens them."""
+
+
+class NewKey(NamedTuple):
+    """A new key. It is shown once; the configuration holds its `sha256`."""
+
+    key: str
+    sha256: str
+
+
+def new_key() -> NewKey:
+    """Return a new key of 256 random bits."""
+    key = PREFIX + secrets.token_urlsafe(32)
+    return NewKey(key, _hashed(key))
+
+
+def _hashed(key: str) -> str:
+    return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
+
+
+def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
+    """Return the name of the key that a request carries; None if the server has no keys.
+
+    A server without keys answers only requests that name a loopback host, unless it may listen anywhere. So it refuses
+    a web page whose host name points at 127.0.0.1.
+
+    Raises:
+        GatewayError: the key is missing, wrong or expired (401), or the host is not this machine (403).
+    """
+    if not settings.keys:
+        if not settings.any_address and not is_loopback(_host(headers.get("host", ""))):
+            raise GatewayError(
+                403, "This server has no keys and answers requests to localhost only.", code="wrong_host"
+            )
+        return None
+    scheme, _, token = headers.get("authorization", "").partition(" ")
+    token = token if scheme.lower() == "bearer" else headers.get("x-api-key", "")
+    hashed = _hashed(token.strip())
+    matching = [key for key in settings.keys if hmac.compare_digest(hashed, key.sha256)]  # in a time that tells nothing
+    if not matching:
+        message = "The key is missing or wrong. Send one of the server's keys: Authorization: Bearer … or x-api-key: …"
+        raise GatewayError(401, message, code="invalid_api_key")
+    key = matching[-1]
+    if key.expires is not None and key.expires < datetime.now(UTC).date():
+        raise GatewayError(401, f"The key {key.name} has expired ({key.expires}).", code="expired_api_key")
+    return key.name
+
+
+def allows(settings: ServerConfig, key: str | None, *scopes: str) -> bool:
+    """Whether a key has one of these scopes. A server without keys allows everything to everybody."""
+    has = {scope for owner in settings.keys if owner.name == key for scope in owner.scopes}
+    return not settings.keys or bool(has & set(scopes))
+
+
+def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:
+    """Refuse a key that has none of these scopes, as `allows` says.
+
+    Raises:
+        GatewayError: (403) the key lacks the scope.
+    """
+    if not allows(settings, key, *scopes):
+        message = f"The key {key} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
+        raise GatewayError(403, message, code="missing_scope")
+
+
+def listening_problems(settings: ServerConfig) -> Iterable[str]:
+    """Yield the reasons why the server may not listen on the configured address."""
+    if not settings.keys and not settings.any_address and not is_loopback(settings.host):
+        yield (
+            f"server.host: {settings.host} can be reached from other machines, and there are no keys; make one with "
+            "cascade serve --new-key NAME, or set any_address: true if a proxy in front of the server checks access"
+        )
+
+
+def is_loopback(host: str) -> bool:
+    """Whether a host is a loopback host, which no other machine can reach.
+
+    >>> is_loopback("localhost"), is_loopback("127.0.0.1"), is_loopback("::1"), is_loopback("0.0.0.0")
+    (True, True, True, False)
+    """
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host.lower() == "localhost"
+
+
+def _host(header: str) -> str:
+    """Return the host of a Host header, without its port; "" if there is none."""
+    try:
+        return urlsplit(f"//{header}").hostname or ""
+    except ValueError:
+        return ""
+
+
+MOST = 20
+"""The number of wrong keys allowed at once."""
+PER_S = MOST / 60.0
+"""Wrong keys allowed again in each second."""
+_BUCKETS = 4_096
+_IPV6_PREFIX = 64
+"""The prefix length of an IPv6 network; the owner of one address usually has all of it."""
+
+
+class WrongKeys:
+    """Counts wrong keys by address, in a table of leaky buckets of fixed size; colliding addresses share a bucket.
+
+    A right key always passes, so one client cannot lock out others behind the same proxy. The limit protects the log
+    and the network; nobody can guess a key of 256 bits.
+
+    Args:
+        clock: returns seconds, from any start.
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._salt = clock, secrets.token_bytes(16)
+        self._level, self._at_s = array("d", bytes(8 * _BUCKETS)), array("d", bytes(8 * _BUCKETS))
+
+    def wait_s(self, address: str) -> float | None:
+        """Count a wrong key; return how long its address has to wait, None if it does not.
+
+        >>> keys = WrongKeys(lambda: 0.0)
+        >>> [keys.wait_s("10.0.0.1") for _ in range(MOST)] == [None] * MOST, keys.wait_s("10.0.0.1")
+        (True, 3.0)
+        """
+        digest = hashlib.blake2b(_network(address).encode(), key=self._salt, digest_size=8).digest()
+        now_s, bucket = self._clock(), int.from_bytes(digest) % _BUCKETS
+        level = max(0.0, self._level[bucket] - (now_s - self._at_s[bucket]) * PER_S)
+        full = level + 1 > MOST
+        self._level[bucket], self._at_s[bucket] = level + (not full), now_s
+        return round((level + 1 - MOST) / PER_S, 3) if full else None
+
+
+def _network(address: str) -> str:
+    """Return an IPv4 address, or the network of an IPv6 address; any other text unchanged."""
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if isinstance(parsed, ipaddress.IPv4Address):
+        return str(parsed)
+    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))

@@ -1,0 +1,260 @@
+"""What is reported of a request: to its client, as headers or in full, and to Prometheus, as counts.
+
+Labels of the counts come only from the configuration and from statuses.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from itertools import accumulate
+from typing import Any, NamedTuple
+
+from cascade.budget.charges import cost_of
+from cascade.engine import BROKEN_OFF
+from cascade.money import Price, usd
+from cascade.records.writer import TraceWriter
+from cascade.types import Answer
+
+_LONGEST_VALUE = 1_000
+"""The most characters of a header's value; longer values are cut. No known model name, or list of fields, is longer."""
+
+
+class Receipt(NamedTuple):
+    """The outcome of a request.
+
+    Attributes:
+        trace_id: the id of the episode in the traces.
+        served_by: the model whose message is served; None if nothing is served.
+        asked: the models that were asked, in order; empty while that is unknown.
+        cost_nano_usd: the cost of all calls; None if unknown.
+        saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
+            guide would have read and written as many tokens as the model that is served. Below 0 if the cascade cost
+            more. None if a price or a usage is unknown, or if no policy decided.
+        certificate: the id of the certificate that covers the answer.
+        uncovered: why no certificate covers the answer, where the policy has one for other requests.
+        broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
+        mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
+        unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
+        faulty: the models whose messages had a fault, one for each such message.
+        replaced: the models that another one replaced, one for each such call.
+        silent: the models whose replies lacked the requested log-probs, one for each such reply.
+    """
+
+    trace_id: str
+    served_by: str | None = None
+    asked: tuple[str, ...] = ()
+    cost_nano_usd: int | None = None
+    saved_nano_usd: int | None = None
+    certificate: str | None = None
+    uncovered: str | None = None
+    broken_off: str | None = None
+    mode: str | None = None
+    unsent: tuple[str, ...] = ()
+    faulty: tuple[str, ...] = ()
+    replaced: tuple[str, ...] = ()
+    silent: tuple[str, ...] = ()
+
+    @classmethod
+    def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
+        """Return the receipt of an answer.
+
+        Args:
+            answer: the answer to the request.
+            trace_id: its id in the traces.
+            guide: the price of the guide, None if it is unknown.
+            cascaded: whether a policy decided who answers.
+        """
+        served, cost, calls, alone = answer.served, answer.cost_nano_usd, answer.calls, None
+        if cascaded and served is not None and guide is not None and served[1].completion is not None:
+            alone = cost_of(served[1].request, served[1].completion, guide).nano_usd
+        return cls(
+            trace_id,
+            None if served is None else served[0].model,
+            tuple(dict.fromkeys([call.request.model for call in calls])),
+            cost,
+            None if alone is None or cost is None else alone - cost,
+            None if answer.certificate is None else answer.certificate.id,
+            answer.uncovered,
+            answer.stopped if answer.stopped in BROKEN_OFF else None,
+            faulty=tuple([call.request.model for call in calls if call.completion and call.completion.faults]),
+            replaced=tuple([call.request.instead_of for call in calls if call.completion and call.request.instead_of]),
+            silent=tuple([call.request.model for call in calls if call.lacks_logprobs]),
+        )
+
+    def headers(self) -> list[tuple[str, str]]:
+        """Return the response headers, without unknown values."""
+        known = {
+            "served-by": self.served_by,
+            "asked": ", ".join(self.asked) or None,
+            "cost-usd": _dollars(self.cost_nano_usd),
+            "saved-usd": _dollars(self.saved_nano_usd),
+            "certificate": self.certificate,
+            "uncovered": self.uncovered,
+            "broken-off": self.broken_off,
+            "trace-id": self.trace_id,
+            "mode": self.mode,
+            "fields-not-sent": ", ".join(self.unsent) or None,
+        }
+        return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
+
+    def extension(self, answer: Answer | None) -> dict[str, Any]:
+        """Return the field `cascade` of a response: the receipt, and the steps of the answer.
+
+        It contains no candidates' texts: text that is not served does not leave the server.
+        """
+        fields: dict[str, Any] = {
+            "trace_id": self.trace_id,
+            "summary": f"{' and '.join(self.asked)} answered; {self.served_by} is served",
+            "served_by": self.served_by,
+            "asked": self.asked,
+            "cost_usd": _dollars(self.cost_nano_usd),
+            "saved_usd": _dollars(self.saved_nano_usd),
+            "certificate": self.certificate,
+        }
+        if answer is None:
+            return fields
+        steps = [
+            {
+                "step": step.number,
+                "models": [call.request.model for call in step.calls],
+                "cost_usd": _dollars(step.cost_nano_usd),
+                "decision": step.reason,
+            }
+            for step in answer.steps
+        ]
+        return fields | {"steps": steps, "stopped": answer.stopped, "level": answer.level, "warnings": answer.warnings}
+
+
+def _dollars(nano_usd: int | None) -> str | None:
+    """Return an exact amount in USD as a decimal number, without an exponent."""
+    return None if nano_usd is None else f"{usd(nano_usd):f}"
+
+
+def header_value(text: str) -> str:
+    r"""Return a text as a header's value: printable ASCII on one line, anything else a question mark.
+
+    >>> header_value("gpt\r\nset-cookie: a=b"), header_value("modèle")
+    ('gpt??set-cookie: a=b', 'mod?le')
+    """
+    return "".join([char if " " <= char <= "~" else "?" for char in text[:_LONGEST_VALUE]])
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ERROR = 400
+_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_TALLIES = {
+    "faulty": ("faulty_messages_total", "model", "Messages of a model that had a fault."),
+    "replaced": ("replaced_calls_total", "model", "Calls that another model answered."),
+    "silent": ("missing_logprobs_total", "model", "Replies without the log-probs asked for."),
+    "broken_off": ("broken_off_total", "by", "Requests served before the policy had enough."),
+}
+"""What is counted by name: by the receipt's field the metric, its label and its help."""
+
+
+class Metrics:
+    """Counts since the process began. Only one event loop writes them."""
+
+    def __init__(self) -> None:
+        self.in_flight = 0
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
+        self._buckets = [0] * (len(_BOUNDS_S) + 1)
+        self._total_s = self._first_text_s = 0.0
+        self._streams = self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
+
+    def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
+        """Count a request that has ended.
+
+        Args:
+            model: the name that was asked for; "" if the server has no such model.
+            status: HTTP's; 499 if the client hung up.
+            duration_s: how long it took.
+            receipt: the outcome, if it was answered.
+        """
+        self._requests[model, "" if receipt is None else receipt.served_by or "", status] += 1
+        self._buckets[bisect_left(_BOUNDS_S, duration_s)] += 1
+        self._total_s += duration_s
+        if receipt is None:
+            return
+        for field, tally in self._tallies.items():
+            names = getattr(receipt, field)
+            tally.update((names,) if isinstance(names, str) else names or ())
+        self._unknown_costs += receipt.cost_nano_usd is None
+        self._cost_nano_usd += receipt.cost_nano_usd or 0
+        self._saved_nano_usd += receipt.saved_nano_usd or 0
+
+    @property
+    def unserved(self) -> int:
+        """How many requests ended without an answer."""
+        return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
+
+    def first_text(self, wait_s: float) -> None:
+        """Count a stream, with the seconds until its first text."""
+        self._streams += 1
+        self._first_text_s += wait_s
+
+    def text(self, *, alarm: bool, traces: TraceWriter | None = None) -> str:
+        """Return all counts. `alarm` says whether audits withdrew a certificate."""
+        total = sum(self._buckets)
+        requests = [
+            ({"model": model, "served_by": served_by, "status": str(status)}, count)
+            for (model, served_by, status), count in sorted(self._requests.items())
+        ]
+        bounds = [*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"]  # each bucket counts those before it, too
+        times = [({"le": le}, count) for le, count in zip(bounds, accumulate(self._buckets), strict=True)]
+        lines = [
+            family("requests_total", "counter", "Requests that have ended.", requests),
+            family("request_seconds", "histogram", "Time of a whole request.", times, suffix="_bucket"),
+            f"cascade_request_seconds_sum {self._total_s:.6f}\ncascade_request_seconds_count {total}\n",
+            family("first_text_seconds", "summary", "Time to a stream's first text.", []),
+            f"cascade_first_text_seconds_sum {self._first_text_s:.6f}\n",
+            f"cascade_first_text_seconds_count {self._streams}\n",
+            family("in_flight", "gauge", "Requests under way.", self.in_flight),
+            family("cost_usd_total", "counter", "Known cost of all calls.", f"{usd(self._cost_nano_usd):f}"),
+            family("unknown_costs_total", "counter", "Requests of unknown cost.", self._unknown_costs),
+            family("saved_usd", "gauge", "Saved against the guide alone.", f"{usd(self._saved_nano_usd):f}"),
+            *(
+                family(name, "counter", help_, [({label: key}, n) for key, n in sorted(self._tallies[field].items())])
+                for field, (name, label, help_) in _TALLIES.items()
+            ),
+            family("alarm", "gauge", "1: audits withdrew a certificate.", int(alarm)),
+        ]
+        if traces is not None:
+            counts = traces.counts
+            lines += [
+                family("traces_written_total", "counter", "Answers in the traces.", counts.written),
+                family("traces_lost_total", "counter", "Answers that could not be recorded.", counts.lost),
+                family("traces_waiting", "gauge", "Answers that wait for the store.", counts.waiting),
+                family("traces_failing", "gauge", "1: the last write failed.", int(traces.problem is not None)),
+            ]
+        return "".join(lines)
+
+
+def family(
+    name: str,
+    kind: str,
+    help_: str,
+    samples: Iterable[tuple[Mapping[str, str], object]] | float | str,
+    suffix: str = "",
+) -> str:
+    r"""Return one metric in Prometheus' text form: its samples by their labels, or its only value.
+
+    >>> family("up", "gauge", "Up.", 1)
+    '# HELP cascade_up Up.\n# TYPE cascade_up gauge\ncascade_up 1\n'
+    """
+    listed = [({}, samples)] if isinstance(samples, int | float | str) else samples
+    lines = [f"# HELP cascade_{name} {help_}", f"# TYPE cascade_{name} {kind}"]
+    return "\n".join([*lines, *(f"cascade_{name}{suffix}{_labels(labels)} {value}" for labels, value in listed), ""])
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    r"""Return labels in the form that follows a metric's name.
+
+    >>> _labels({"model": 'a"b'}), _labels({})
+    ('{model="a\\"b"}', '')
+    """
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    listed = ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels.items())
+    return f"{{{listed}}}" if listed else ""
