@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -173,16 +173,14 @@ class Stores:
 
 def _takes_writes(url: str) -> bool:
     """Return whether writes to a database get their locks. Nothing is written."""
-    from cascade.records.database import Database
+    import sqlalchemy as sa
+
+    from cascade.records.database import Database, metadata
 
     try:
-        database = Database(url, limit_s=_PROBE_S)
-        try:
-            with database.statements() as run:
-                for table in ("episodes", "cascade_modes", "cascade_accounts"):
-                    run(f"DELETE FROM {table} WHERE 1 = 0")  # noqa: S608 - constants
-        finally:
-            database.close()
+        with closing(Database(url, limit_s=_PROBE_S)) as database, database.transaction() as connection:
+            for table in metadata.sorted_tables:
+                connection.execute(sa.delete(table).where(sa.false()))
     except CascadeError:
         return False
     return True
