@@ -19,7 +19,7 @@ from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutEr
 from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import Conclusion, ModelUse, Standins, Strategy, Walk
-from cascade.policies.base import ALWAYS, NEVER, Observation, Policy, actions
+from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
 from cascade.resilience.halting import Deadline
@@ -57,7 +57,7 @@ class _QuestionWalk:
     plan: Walk
     strategy: Strategy
     horizon: int
-    policy: Policy | None
+    policy: Scorer | None
     prices: Mapping[str, Price | None]
     purse: QuestionBudget
     scope: Scope | None  # of the certificate, if there is one
@@ -265,7 +265,7 @@ def run(
     question: Question,
     *,
     strategy: Strategy,
-    policy: Policy | None,
+    policy: Scorer | None,
     prices: Mapping[str, Price | None],
     budget: QuestionBudget | None = None,
     on_exhausted: str = "refuse",
@@ -394,7 +394,7 @@ def _name_first_failure(error: ProviderError | BudgetExceededError) -> None:
         error.args = (f"{failure} After that: {error}",)
 
 
-def decide(policy: Policy | None, observation: Observation) -> Decision:
+def decide(policy: Scorer | None, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision; without a policy, go on and keep every answer."""
     step, last = observation.step, observation.last
     every, kappa = tuple(range(len(step.candidates))), 0.0 if policy is None else policy.kappa

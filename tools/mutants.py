@@ -64,7 +64,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "menu": [_FITTING + "menu.py", _FITTING + "fit.py"],
     "attempts": [_FITTING + "fit.py"],
     "divide": [_FITTING + "fit.py"],
-    "binomial": [_CONFORMAL + "binomial.py", _CONFORMAL + "beta_binomial.py"],
+    "binomial": [_CONFORMAL + "binomial.py"],
     "monitor": [_CONFORMAL + "monitor.py"],
     "audits": [_CONFORMAL + "audits.py", "tests/unit/serving/test_audits.py"],
     "guard": ["tests/unit/providers/test_guard.py"],

@@ -9,8 +9,9 @@ from cascade.api.logs import Log, LogOptions, read_judged, read_log, reads_for
 from cascade.api.policies import PolicyGiven, read_directory, settings_of
 from cascade.checks import share_problems
 from cascade.config.policies import DirectoryConfig
+from cascade.conformal.certificate import differences
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import differences, of_log
+from cascade.conformal.scope import of_log
 from cascade.episodes.reading import read
 from cascade.errors import CascadeError, NotCertifiedError, UsageError
 from cascade.logs.schema import Dropped

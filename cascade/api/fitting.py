@@ -9,9 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
-from cascade.conformal.certificate import Certificate
+from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import MadeFor, certified_for, of_log
+from cascade.conformal.scope import certified_for, of_log
 from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError

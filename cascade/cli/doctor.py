@@ -21,7 +21,8 @@ from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig, ServerConfig
-from cascade.conformal.scope import form_unsaid, unknown
+from cascade.conformal.certificate import unknown
+from cascade.conformal.scope import form_unsaid
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, NoTracesError, install_command
 from cascade.factory import build_strategy, endpoints
 from cascade.money import PriceTable, dollars, usd

@@ -36,7 +36,6 @@ MOST_QUESTIONS = 10**9
 _EXACT_WORK = 10**9  # the most bits times terms of an exact sum: about a quarter of a second
 _DIGITS = 60  # digits of logarithms, which `decimal` rounds correctly
 _APART = Decimal("1e-40")  # quotients of two such logarithms are equal or differ by at least this
-_NINE_DECIMALS = 10**9
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
 
 
@@ -52,8 +51,7 @@ def as_written(share: float) -> Fraction:
 def lower_tail(count: int, n: int, p: float) -> float:
     """Return Pr[Bin(n, p) ≤ count], rounded up: never below the truth, relative error at most 10⁻⁹ down to 10⁻²⁸⁰.
 
-    It is the p-value of `count` losses among n against "their rate is p or more". To compare it with a level, use
-    `rejects`, which is exact.
+    It is the p-value of `count` losses among n against "their rate is p or more"; `most_losses` compares exactly.
 
     Args:
         count: losses; below 0 the probability is 0.
@@ -70,56 +68,26 @@ def lower_tail(count: int, n: int, p: float) -> float:
     return 0.0 if count < 0 else _tail(operator.index(count), n, as_written(p)).highest
 
 
-def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
-    """Return whether Pr[Bin(n, alpha) ≤ losses] ≤ delta: whether so few losses prove a rate below alpha.
+def most_losses(n: int, alpha: float, delta: float) -> int | None:
+    """Return the largest count of losses among n that proves a rate below alpha; None if even 0 losses do not prove it.
 
-    Guarantee: with i.i.d. questions whose loss rate is alpha or more, it is True with probability at most delta. The
-    decision is exact. It is False if neither float64 nor integers of a practical size can decide.
+    Guarantee: with i.i.d. questions whose loss rate is alpha or more, there are so few with probability at most delta:
+    Pr[Bin(n, alpha) ≤ losses] ≤ delta. The decision is exact; a count is not proven if neither float64 nor integers of
+    a practical size can decide.
 
     Args:
-        losses: the number of losses among n questions.
         n: the number of questions.
         alpha: the rate to be excluded, read as a decimal.
         delta: the probability of a wrong exclusion, read as a decimal.
 
-    >>> rejects(14, 200, 0.1, 0.1), rejects(15, 200, 0.1, 0.1)
-    (True, False)
-    """
-    n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
-    if not 0 <= losses <= n:
-        raise UsageError(f"losses must lie in 0..{n}, not {losses}.")
-    return _at_most(operator.index(losses), n, as_written(alpha), as_written(delta))
-
-
-def most_losses(n: int, alpha: float, delta: float) -> int | None:
-    """Return the largest count of losses among n that proves a rate below alpha; None if even 0 losses do not prove it.
-
-    The guarantee and the errors are those of `rejects`.
+    Raises:
+        UsageError: n, alpha or delta is out of range; it lists every problem.
 
     >>> most_losses(200, 0.1, 0.1), most_losses(21, 0.1, 0.1)
     (14, None)
     """
     n = _checked(n, [*share_problems(ends=True, alpha=alpha), *share_problems(delta=delta)])
     return _largest(n, as_written(alpha), as_written(delta))
-
-
-def unspent(n: int, alpha: float, delta: float) -> float:
-    """Return the part of delta that the exact test on n questions leaves, rounded down to nine decimals.
-
-    Counts are whole, so the test rejects at the level Pr[Bin(n, alpha) ≤ `most_losses`] and not at delta. If another
-    test, on any questions, uses the difference as its level, the probability that either test is wrong is at most
-    delta.
-
-    The guarantee and the errors are those of `rejects`; all of delta is left if no count of losses rejects.
-
-    >>> most_losses(200, 0.1, 0.1), round(lower_tail(14, 200, 0.1), 6), unspent(200, 0.1, 0.1)
-    (14, 0.092946, 0.00705382)
-    """
-    losses = most_losses(n, alpha, delta)
-    if losses is None:
-        return delta
-    rest = as_written(delta) - Fraction(lower_tail(losses, n, alpha))
-    return max(0, math.floor(rest * _NINE_DECIMALS)) / _NINE_DECIMALS
 
 
 def upper_bound(losses: int, n: int, delta: float) -> float:

@@ -1,34 +1,23 @@
-"""What a certificate holds for: the cascade that it was made for, and the requests and steps that it covers.
-
-A cascade is a mapping of plain JSON values, of which a part that is not on record is None and is not compared. A change
-in any other part makes another cascade, of whose requests the certificate says nothing (`differences`):
-
-    strategy        the section of the configuration, without its prompts
-    horizon         the number of steps
-    models          by role: name, max_tokens, temperature, seed, and the agent through which it answers, if any
-    step_models     the model that answers each step; None if several do
-    prices          by model, pico-USD a token
-    prompts_sha256  the hash of the prompts
-    own_files       the SHA-256 of each of the user's files that decides an answer; left out if there is none
-    served_by       by model: the kind of provider, and the address without user, query and keys
-    echoes          by model, the model names in its replies
-    shown, requests the counts of the log at each step, and the kinds of its requests
+"""The requests and steps that a certificate covers: those of a kind that its log had.
 
 A log may hold steps without an answer, or without a signal. The test has counted them, so the certificate covers a
 fresh request with such a step, as long as such steps are no more frequent than in the log (`odd`, which
 `serving.monitors` counts). It does not cover a step of a kind that the log never had, nor a step in which a call
 failed: an outage today says nothing about the distribution of the requests of the log (`design/serving.md`). One rule
 decides on the steps of a log and on a step that was just served.
+
+`shown` and `seen` describe the requests of a log, as a certificate keeps them: plain JSON values.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
+from cascade.conformal.certificate import SETTINGS, MadeFor, differences
 from cascade.text import same_model
 from cascade.types import Step
 
@@ -176,16 +165,13 @@ class Scope:
         """
         if not self.shown:
             return 0, 0
-        n = sum(counts["of"] for counts in self.shown[0].values())
-        steps = [
-            (step, int(answers), counts) for step, at in enumerate(self.shown, 1) for answers, counts in at.items()
-        ]
-        return min(sum(self._odd_among(*step_counts) for step_counts in steps), n), n
-
-    def _odd_among(self, step: int, answers: int, counts: Mapping[str, Any]) -> int:
-        """Return at most how many requests with so many answers at a step were odd."""
-        rule, of = self._rule(step, answers), counts["of"]
-        return 0 if rule is None else of if rule.rare else sum(of - counts["signals"][name] for name in rule.common)
+        n, odd = sum(counts["of"] for counts in self.shown[0].values()), 0
+        for step, at in enumerate(self.shown, 1):
+            for answers, counts in at.items():
+                rule, of = self._rule(step, int(answers)), counts["of"]
+                if rule is not None:
+                    odd += of if rule.rare else sum(of - counts["signals"][name] for name in rule.common)
+        return min(odd, n), n
 
 
 ODD = "lacks an answer or a signal"
@@ -276,6 +262,7 @@ _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
 """Settings at their defaults, which are left out."""
 _LIMIT = "a limit of the reply"
 _LONGEST_SHOWN = 60
+_NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""
 
@@ -369,7 +356,8 @@ def unlike(kind: RequestKind, seen: Seen | None) -> Iterator[str]:
             if not least <= value <= (value if name == _LIMIT else largest):
                 yield f"the request has {setting}, and those of the log {least:g} to {largest:g}"
         elif name != _FORM and texts is not None and value not in texts:
-            yield f"the request has {setting}, and none of the log has"
+            unrecorded = form_unsaid(seen) and name not in kinds
+            yield f"the request has {setting}, {_UNRECORDED if unrecorded else _NONE_HAS}"
     missing = [name for name, limits in kinds.items() if limits["of"] == seen["of"] and name not in kind]
     yield from (f"the request lacks {name}, which all of the log have" for name in missing if name != _LIMIT)
 
@@ -379,16 +367,7 @@ def form_unsaid(seen: Seen | None) -> bool:
     return seen is not None and _UNSAID in seen["kinds"].get(_FORM, {}).get("texts", ())
 
 
-MadeFor: TypeAlias = Mapping[str, Any]
-SETTINGS = ("max_tokens", "temperature", "seed")
-"""The settings of a model that decide its answers."""
-_BY_NAME: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
-    "prices": ("the price of {}", lambda _old, _new: False),
-    "own_files": ("the file of {}", lambda old, _new: old is None),
-    "served_by": ("the provider of {}", lambda old, new: old is None or new is None),
-    "echoes": ("the name that {} answers by", lambda _old, _new: False),
-}
-"""The parts that are compared for the names that both cascades have: a label, and whether a value is not on record."""
+# --- what a log says of a cascade ---
 
 
 class Calls(Protocol):
@@ -428,8 +407,7 @@ def certified_for(
 ) -> MadeFor:
     """Return what a new certificate is made for: the cascade, and what its requests and their steps were like.
 
-    `shown` has the counts of the requests at each step, `requests` their kinds: the certificate covers no others
-    (`conformal.scope`).
+    `shown` has the counts of the requests at each step, `requests` their kinds: the certificate covers no others.
 
     Args:
         log: the requests that prove it.
@@ -445,156 +423,3 @@ def certified_for(
         recorded |= {name: value for name, value in earlier.items() if value is not None}
     kinds = [calls.kinds.get(name) for name in log.ids]
     return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(kinds)}
-
-
-def differences(then: MadeFor, now: MadeFor, subject: str = "the certificate") -> list[str]:
-    """Return the differences between two cascades, a sentence each; `what` is made for the first.
-
-    >>> small = {"models": {"base": {"name": "small", "seed": None}}}
-    >>> differences(small, {"models": {"base": {"name": "large", "seed": 1}}})
-    ['base is large; the certificate was made for small']
-    """
-    return [f"{label} is {_text(new)}; {subject} was made for {_text(old)}" for label, old, new in _compared(then, now)]
-
-
-def _compared(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the parts that differ: a label, the value of the first cascade, and that of the second."""
-
-    def on_record(name: str) -> bool:
-        return then.get(name) is not None and now.get(name) is not None
-
-    if on_record("strategy"):  # it names the models of a ladder in their order
-        yield from _innermost("strategy", then["strategy"], now["strategy"])
-    else:
-        if on_record("step_models"):
-            yield from _order(then["step_models"], now["step_models"])
-        if on_record("horizon") and then["horizon"] != now["horizon"]:
-            yield "the number of steps", then["horizon"], now["horizon"]
-    if on_record("models"):
-        yield from _models(then, now)
-    if on_record("prompts_sha256") and then["prompts_sha256"] != now["prompts_sha256"]:
-        yield "the hash of the prompts", then["prompts_sha256"][:8], now["prompts_sha256"][:8]
-    yield from _by_name(then, now)
-
-
-def _by_name(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
-    for section, (label, unsaid) in _BY_NAME.items():
-        old, new = then.get(section) or {}, now.get(section) or {}
-        for name in sorted(old.keys() & new.keys()):
-            was, here = old[name], new[name]
-            changed = not {*here} <= {*was} if section == "echoes" else was != here
-            if changed and not unsaid(was, here):
-                yield label.format(name), was or "unknown", here or "unknown"
-
-
-def _innermost(path: str, old: Any, new: Any) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the innermost values that differ, each with its path. Items of lists are compared if they have names."""
-    if _names(old) is not None and _names(old) == _names(new):
-        old, new = ({entry["name"]: entry for entry in items} for items in (old, new))
-    if isinstance(old, Mapping) and isinstance(new, Mapping) and old.get("kind") == new.get("kind"):
-        for name in dict.fromkeys([*old, *new]):
-            yield from _innermost(f"{path}.{name}", old.get(name), new.get(name))
-    elif old != new:
-        yield path, old, new
-
-
-def _names(items: Any) -> list[str] | None:
-    """Return the names of a list's items; None if it is no list, or an item has none of its own."""
-    if not isinstance(items, list | tuple) or not all(
-        isinstance(entry, Mapping) and "name" in entry for entry in items
-    ):
-        return None
-    names = [entry["name"] for entry in items]
-    return names if len({*names}) == len(names) else None
-
-
-def _models(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
-    old, new = then["models"], now["models"]
-    if old.keys() - new.keys() and new.keys() - old.keys():  # in a ladder each model is its own role
-        yield "the list of models", models_said(then), models_said(now)
-        return
-    for role in sorted(old.keys() | new.keys()):
-        was, here = old.get(role, {"name": None}), new.get(role, {"name": None})
-        if was["name"] != here["name"]:
-            yield role, was["name"], here["name"]
-        elif _has_settings(was) and _has_settings(here):
-            yield from (
-                (f"{role}.{name}", was.get(name), here.get(name))
-                for name in (*SETTINGS, "agent")
-                if was.get(name) != here.get(name)
-            )
-
-
-def _has_settings(settings: Mapping[str, Any]) -> bool:
-    """Whether a model's settings are on record; a seed on record may still be None."""
-    return settings.get("max_tokens") is not None
-
-
-def _order(old: Sequence[str | None], new: Sequence[str | None]) -> Iterator[tuple[str, Any, Any]]:
-    """Yield the orders of the models if the same models answer other steps."""
-    same_models = len(old) == len(new) and {*old} - {None} == {*new} - {None}
-    if same_models and any(None not in pair and pair[0] != pair[1] for pair in zip(old, new, strict=True)):
-        yield "the order of the models", _in_order(old), _in_order(new)
-
-
-def _in_order(names: Iterable[str | None]) -> str:
-    return ", then ".join([name or "any" for name in names])
-
-
-def models_said(cascade: MadeFor) -> str:
-    """Return the models of a cascade as text, those of a ladder in their order; empty if not recorded.
-
-    >>> models_said({"models": {"base": {"name": "small"}, "guide": {"name": "large"}}})
-    'base small, guide large'
-    >>> models_said({"models": {"a": {"name": "a"}, "b": {"name": "b"}}, "step_models": ["b", "a"]})
-    'b, then a'
-    """
-    models, order = cascade.get("models") or {}, cascade.get("step_models") or [None]
-    if None not in order and {*order} == {*models}:
-        return _in_order(order)
-    named = {role: model["name"] for role, model in models.items()}
-    return ", ".join([name if role == name else f"{role} {name}" for role, name in named.items()])
-
-
-def _text(value: Any) -> str:
-    """Return a value as text: a price as rates, of a section its kind and of a list its names."""
-    if isinstance(value, Mapping) and "input" in value:
-        rates = [f"{name} {rate / 1e6:g}" for name, rate in value.items() if rate and isinstance(rate, int)]
-        above = [f"above {value['above']}"] if value.get("above") else []
-        return ", ".join(["USD per million", *rates, *above])
-    if isinstance(value, Mapping) and "address" in value:
-        return " at ".join([str(text) for text in (value["provider"], value["address"]) if text is not None])
-    if isinstance(value, Mapping):
-        return str(value.get("kind", value.get("name", dict(value))))
-    if isinstance(value, list | tuple):
-        return ", ".join(map(_text, value)) or "none"
-    return "none" if value is None else str(value)
-
-
-def unknown(cascade: MadeFor) -> list[str]:
-    """Return the parts of a cascade that were not recorded; a change in them would not be noticed.
-
-    >>> unknown({"strategy": None, "models": None, "prices": {}, "prompts_sha256": "00"})
-    ['the strategy', 'the models', 'where the models are served']
-    """
-    models, strategy = cascade.get("models") or {}, cascade.get("strategy")
-    ladder = len(models) > 1 and all(role == model["name"] for role, model in models.items())
-    lacks = {
-        "the strategy": strategy is None,
-        "the models": cascade.get("models") is None,
-        "the prices": cascade.get("prices") is None,
-        "the order of the models": strategy is None and ladder and not all(cascade.get("step_models") or [None]),
-        "the models’ settings": not all(map(_has_settings, models.values())),
-        "where the models are served": not all((cascade.get("served_by") or {"": None}).values()),
-        "the prompts": cascade.get("prompts_sha256") is None,
-    }
-    return [name for name, missing in lacks.items() if missing]
-
-
-def renaming(logged: MadeFor, configured: MadeFor) -> str:
-    """Return how a log gets the configured names of its models, if it has as many and all have other names; else ""."""
-    old, new = logged.get("step_models") or (), configured.get("step_models") or ()
-    if None in old or None in new or len(old) != len(new) or {*old} & {*new}:
-        return ""
-    renamed = " ".join([f"--rename {was}={here}" for was, here in zip(old, new, strict=True)])
-    return f"If these are the same models under other names: cascade import LOG -o NEW {renamed}" if old else ""

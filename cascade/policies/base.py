@@ -61,7 +61,7 @@ class Selection(NamedTuple):
     calls: bool = False
 
 
-class Policy(Protocol):
+class Scorer(Protocol):
     """What the engine asks: `policies.live.Live`. It gives scores, which `actions` turns into actions at `kappa`."""
 
     @property

@@ -1,4 +1,4 @@
-"""Features: named numbers of a walk that has bought some nodes, as columns of a log, and the columns of a linear rule.
+"""Features: named numbers of a walk that has bought some nodes, as columns of a log.
 
 A name says all that a feature is, so a policy's file needs no code:
 
@@ -18,13 +18,12 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade.table import AGREEMENT, Bools, Floats, Ints, Log
+from cascade.table import AGREEMENT, Bools, Floats, Log
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
@@ -261,57 +260,3 @@ def _of_text(text: str) -> dict[str, float]:
         "why_how": float(not amount and not distinct.isdisjoint(_WHY_HOW)),
         "yes_no": float(bool(words) and words[0] in _YES_NO),
     }
-
-
-# --- the columns of a linear rule
-
-_CLIPPED_AT = (0.01, 0.99)
-"""A feature is clipped at these quantiles: an outlier in a hundred must not set the slope of all others."""
-
-
-@dataclass(frozen=True, slots=True, eq=False)
-class Design:
-    """d features as columns of about mean 0 and variance 1, then an indicator for each that was missing in training.
-
-    Attributes:
-        centre, scale, low, high: float64 (d,): a feature x becomes (clip(x, low, high) − centre) / scale, 0 if missing.
-        missing: int64 (i,), the features that have an indicator.
-
-    >>> design = Design.of(np.array([[0.0, 5.0], [1.0, 5.0], [0.0, np.nan], [1.0, np.nan]]))
-    >>> np.stack(design.columns(np.array([[1.0, 5.0], [0.0, np.nan]])), axis=1).round(6)
-    array([[ 1.,  0.,  0.],
-           [-1.,  0.,  1.]])
-    """
-
-    centre: Floats
-    scale: Floats
-    low: Floats
-    high: Floats
-    missing: Ints
-
-    @classmethod
-    def of(cls, raw: Floats) -> Design:
-        """Return the design of training rows, float64 (n, d), n > 0, NaN where missing."""
-        d = raw.shape[1]
-        centre, scale, low, high = np.zeros(d), np.ones(d), np.zeros(d), np.zeros(d)
-        for at in range(d):
-            finite = raw[np.isfinite(raw[:, at]), at]
-            if finite.size:
-                low[at], high[at] = np.quantile(finite, _CLIPPED_AT, method="nearest")
-                if low[at] == high[at]:
-                    low[at], high[at] = finite.min(), finite.max()
-                clipped = np.clip(finite, low[at], high[at])
-                centre[at], scale[at] = clipped.mean(), clipped.std() or 1.0
-        return cls(centre, scale, low, high, np.flatnonzero(np.isnan(raw).any(axis=0)))
-
-    def columns(self, raw: Floats) -> list[Floats]:
-        """Return the columns, each (n,)."""
-        missing = np.isnan(raw)
-        scaled = np.where(missing, 0.0, (np.clip(raw, self.low, self.high) - self.centre) / self.scale)
-        return [*scaled.T, *missing[:, self.missing].T.astype(np.float64)]
-
-    def strange(self, raw: Floats) -> Bools:
-        """Return where a feature is missing that never was in training: bool (n,)."""
-        foreseen = np.zeros(self.centre.size, dtype=np.bool_)
-        foreseen[self.missing] = True
-        return np.asarray((np.isnan(raw) & ~foreseen).any(axis=1))

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cascade.conformal.path import Scores, newest
 from cascade.conformal.promise import Promise
 from cascade.errors import MissingExtraError, UsageError
-from cascade.policies.features import Design, offered, read
+from cascade.policies.features import offered, read
 from cascade.policies.policy import Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log
 
@@ -56,6 +56,8 @@ _MEMORISED = (
     "when_where", "which", "why_how", "yes_no", "has_context",
 )  # fmt: skip
 """Numbers of a request's text that are not offered: a network of a thousand requests learns them by heart."""
+_OUTLIERS = (0.01, 0.99)
+"""A feature is clipped at these quantiles: an outlier in a hundred must not set the slope of all others."""
 Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 
 
@@ -101,14 +103,17 @@ class Scaling(NamedTuple):
 
     @classmethod
     def of(cls, log: Log, features: Sequence[str], by_step: Sequence[Sequence[str]]) -> Scaling:
-        """Return the scaling of a log (`features.Design`); `by_step` has the features that each step reads."""
+        """Return the scaling of a log; `by_step` has the features that each step reads.
+
+        A feature is clipped at two quantiles, and then has about mean 0 and variance 1.
+        """
         scaling = np.zeros((len(cls._fields), len(by_step), len(features)))
         for step, (node, names) in enumerate(zip(np.flatnonzero(log.decides).tolist(), by_step, strict=True)):
             columns, rows = [features.index(name) for name in names], log.bought[:, node]
             if columns and rows.any():
-                design = Design.of(read_at(log, names, node)[rows])
-                scaling[:4, step, columns] = design.low, design.high, design.centre, 1.0 / design.scale
-                scaling[4, step, np.array(columns)[design.missing]] = 1.0
+                raw = read_at(log, names, node)[rows]
+                scaling[:4, step, columns] = np.array([_spread(values) for values in raw.T]).T
+                scaling[4, step, columns] = np.isnan(raw).any(axis=0)
         return cls(*scaling)
 
     def inputs(self, log: Log, features: Sequence[str]) -> tuple[Floats, Bools]:
@@ -130,6 +135,18 @@ class Scaling(NamedTuple):
             rows[:, step, : -last.size] = joined * log.bought[:, [last[step]]]
             unforeseen[:, step] = (unknown & (gap == 0)).any(axis=1)
         return rows, unforeseen
+
+
+def _spread(values: Floats) -> tuple[float, float, float, float]:
+    """Return low, high, centre and gain of a feature in training; where it is never known, 0, 0, 0 and 1."""
+    finite = values[np.isfinite(values)]
+    if not finite.size:
+        return 0.0, 0.0, 0.0, 1.0
+    low, high = np.quantile(finite, _OUTLIERS, method="nearest").tolist()
+    if low == high:
+        low, high = float(finite.min()), float(finite.max())
+    clipped = np.clip(finite, low, high)
+    return low, high, float(clipped.mean()), 1.0 / (float(clipped.std()) or 1.0)
 
 
 @dataclass(frozen=True, slots=True, eq=False)

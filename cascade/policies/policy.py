@@ -347,14 +347,21 @@ def named(log: Log) -> Known | None:
     """Return the score that is named before a log is read: the first of `KNOWN` that the log has; None if it has none.
 
     Before the length of replies comes any other signal whose name ends with "uncertainty" or "entropy", where a high
-    value means doubt. It reads which signals there are, and neither an answer nor an outcome.
+    value means doubt. It reads which signals at least half of the requests have, and neither an answer nor an outcome:
+    a policy does not change its meaning by an odd row.
     """
-    recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+    recorded = sorted(name for name, values in log.signals.items() if _is_common(values))
     *scores, length = KNOWN
     foreign = [
         Known(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
     ]
     return next((score for score in (*scores, *foreign, length) if score.signal in recorded), None)
+
+
+def _is_common(values: Floats) -> bool:
+    """Whether at least half of the requests, and one, have a signal."""
+    known = np.count_nonzero(~np.isnan(values).all(axis=-1))
+    return 0 < len(values) <= 2 * known
 
 
 @dataclass(frozen=True, slots=True)
@@ -386,7 +393,7 @@ def tie_of(log: Log) -> str | None:
 
     Only in a pair a cost breaks ties: a server that does not learn a cost goes on, to the last node.
     """
-    if not np.isnan(log.signals.get(TIE, np.nan)).all():
+    if TIE in log.signals and _is_common(log.signals[TIE]):
         return TIE
     return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
 

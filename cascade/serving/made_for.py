@@ -1,4 +1,4 @@
-"""What a configuration makes certificates for, and whether a certificate holds with it (`conformal.scope`)."""
+"""What a configuration makes certificates for, and whether a certificate holds with it (`conformal.certificate`)."""
 
 from __future__ import annotations
 
@@ -9,9 +9,8 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cascade.conformal.certificate import Certificate, digest
+from cascade.conformal.certificate import SETTINGS, Certificate, MadeFor, differences, digest, renaming
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import SETTINGS, MadeFor, differences, renaming
 from cascade.errors import UsageError
 from cascade.factory import address
 from cascade.money import Price

@@ -14,9 +14,8 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
-from cascade.conformal.certificate import Certificate
+from cascade.conformal.certificate import Certificate, MadeFor, differences, models_said, unknown
 from cascade.conformal.certify import Certified, certify, path_of, points_of
-from cascade.conformal.scope import MadeFor, differences, models_said, unknown
 from cascade.fitting.attempts import FIRST, LATER
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable

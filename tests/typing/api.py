@@ -34,7 +34,7 @@ from cascade.engine import Run, adrive, drive
 from cascade.plans.agents import WithAgents
 from cascade.plans.base import Strategy
 from cascade.plans.nodes import Plan
-from cascade.policies.base import Observation, Policy, StepScores
+from cascade.policies.base import Observation, Scorer, StepScores
 from cascade.policies.live import Live
 from cascade.policies.policy import Depth
 from cascade.providers.base import Payload, Provider, Streams
@@ -139,14 +139,14 @@ def keeps_the_protocols() -> None:
     """Every built-in plug-in is what its Protocol asks for."""
     _providers: tuple[Provider, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local(), Replay({}))
     _streams: tuple[Streams, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local())
-    _policies: tuple[Policy, ...] = (Live(Depth(), ()),)
+    _policies: tuple[Scorer, ...] = (Live(Depth(), ()),)
 
 
 def keeps_the_strategies(plan: Plan, agents: WithAgents) -> None:
     _strategies: tuple[Strategy, ...] = (plan, agents)
 
 
-class MyPolicy(Policy):
+class MyPolicy(Scorer):
     """A policy of somebody else."""
 
     kappa = 0.5
@@ -175,7 +175,7 @@ class MyProvider:
         return None
 
 
-def takes_what_others_make() -> tuple[Policy, Provider]:
+def takes_what_others_make() -> tuple[Scorer, Provider]:
     return MyPolicy(), MyProvider()
 
 

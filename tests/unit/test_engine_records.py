@@ -10,7 +10,7 @@ import pytest
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.engine import _by_answer, _served, _surest, decide, sure_of
 from cascade.errors import EmptyCompletionError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
-from cascade.policies.base import Observation, Policy, StepScores
+from cascade.policies.base import Observation, Scorer, StepScores
 from cascade.types import Decision, Step, Usage
 from unit.made import CHEAP, RIVER, candidate, completion, request, step
 
@@ -169,7 +169,7 @@ def test_a_reply_says_how_sure_it_is_where_the_policy_does_not_know() -> None:
 
 
 def test_a_decision_holds_what_the_policy_said() -> None:
-    class Sure(Policy):
+    class Sure(Scorer):
         kappa = 0.5
 
         def scores(self, observation: Observation) -> StepScores:

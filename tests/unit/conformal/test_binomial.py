@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from fractions import Fraction
+from itertools import combinations
 
 import numpy as np
 import pytest
@@ -14,12 +16,14 @@ from cascade.conformal import binomial
 from cascade.conformal.binomial import (
     lower_bound,
     lower_tail,
+    miss_log_pmf,
+    misses_p_value,
     most_losses,
     needed_without_loss,
-    rejects,
-    unspent,
     upper_bound,
 )
+from cascade.conformal.certify import spent
+from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 
 SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]
@@ -48,6 +52,11 @@ KNOWN_RANKS = [
     (1000, 0.1, 85, 88),
     (1000, 0.2, 179, 184),
 ]
+
+
+def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
+    most = most_losses(n, alpha, delta)
+    return most is not None and losses <= most
 
 
 def tail(count: int, n: int, p: Fraction) -> Fraction:
@@ -82,7 +91,6 @@ def test_it_decides_as_fractions_do() -> None:
             sums = [tail(count, n, Fraction(alpha)) for count in range(n + 1)]
             for delta in ("0.01", "0.05", "0.1", "0.25", "0.5", "0.75", "0.9", "0.999"):
                 wanted = [total <= Fraction(delta) for total in sums]
-                assert [rejects(count, n, float(alpha), float(delta)) for count in range(n + 1)] == wanted
                 assert most_losses(n, float(alpha), float(delta)) == (sum(wanted) - 1 if any(wanted) else None)
                 checks += 1
     assert checks == 13 * 11 * 8
@@ -192,29 +200,26 @@ def test_the_least_number_where_logarithms_meet_exactly() -> None:
     assert 2.3e15 < needed_without_loss(1e-15, 0.1) < 2.31e15
 
 
-def test_every_wrong_argument_is_named() -> None:
-    with pytest.raises(UsageError, match=r"alpha must lie in 0\.\.1, not 1\.5; delta .* not 0; n must lie .* not -1"):
-        rejects(0, -1, 1.5, 0)
-    with pytest.raises(UsageError, match=r"losses must lie in 0\.\.5, not 6"):
-        rejects(6, 5, 0.1, 0.1)
-    with pytest.raises(UsageError, match=r"losses must lie in 0\.\.5, not -1"):
-        upper_bound(-1, 5, 0.1)
-    with pytest.raises(UsageError, match="losses"):
-        lower_bound(6, 5, 0.1)
-    for delta in (0.0, 1.0, -1.0, math.nan):
-        for call in (lambda d: most_losses(5, 0.1, d), lambda d: upper_bound(1, 5, d)):
-            with pytest.raises(UsageError, match="delta"):
-                call(delta)
-    for alpha in (-0.1, 1.1, math.nan, math.inf):
-        for call in (lambda a: most_losses(5, a, 0.1), lambda a: lower_tail(0, 5, a)):
-            with pytest.raises(UsageError, match="must lie in 0"):
-                call(alpha)
-    with pytest.raises(UsageError, match="n must lie"):
-        most_losses(10**9 + 1, 0.1, 0.1)
+@each(
+    "call",
+    [
+        lambda: most_losses(-1, 0.1, 0.1),
+        lambda: most_losses(10**9 + 1, 0.1, 0.1),
+        lambda: upper_bound(-1, 5, 0.1),
+        lambda: lower_bound(6, 5, 0.1),
+        *[lambda d=d: most_losses(5, 0.1, d) for d in (0.0, 1.0, -1.0, math.nan)],
+        *[lambda d=d: upper_bound(1, 5, d) for d in (0.0, 1.0, -1.0, math.nan)],
+        *[lambda a=a: most_losses(5, a, 0.1) for a in (-0.1, 1.1, math.nan, math.inf)],
+        *[lambda a=a: lower_tail(0, 5, a) for a in (-0.1, 1.1, math.nan, math.inf)],
+    ],
+)
+def test_what_is_out_of_range_is_refused(call: Callable[[], object]) -> None:
+    with pytest.raises(UsageError):
+        call()
 
 
 def test_numpy_numbers_are_numbers() -> None:
-    assert rejects(np.int64(14), np.int64(200), np.float64(0.1), np.float64(0.1))  # type: ignore[arg-type]
+    assert most_losses(np.int64(200), np.float64(0.1), np.float64(0.1)) == 14  # type: ignore[arg-type]
     assert type(most_losses(np.int64(201), np.float64(0.1), np.float64(0.1))) is int  # type: ignore[arg-type]
     assert lower_tail(np.int64(1), np.int64(10), np.float64(0.1)) == lower_tail(1, 10, 0.1)  # type: ignore[arg-type]
 
@@ -224,15 +229,13 @@ def test_numpy_numbers_are_numbers() -> None:
 
 @pytest.mark.parametrize("alpha", ["0.02", "0.05", "0.1"])
 @pytest.mark.parametrize("delta", ["0.05", "0.1"])
-def test_a_test_and_what_it_leaves_never_spend_more_than_delta(alpha: str, delta: str) -> None:
-    """In integers: the level of the test, and what is left of delta, are delta to nine decimals and never above it."""
-    a, most_spent = Fraction(alpha), Fraction(delta)
+def test_what_a_test_spends_is_its_probability_and_never_more_than_delta(alpha: str, delta: str) -> None:
+    promise = Promise("regret", float(alpha), 0.9)
     for n in (1, 20, 44, 45, 60, 100, 230, 500):
-        most, left = most_losses(n, float(alpha), float(delta)), unspent(n, float(alpha), float(delta))
-        counts = range(0 if most is None else most + 1)
-        spent = sum((math.comb(n, i) * a**i * (1 - a) ** (n - i) for i in counts), start=Fraction(0))
-        assert spent + Fraction(repr(left)) <= most_spent
-        assert spent + Fraction(repr(left)) > most_spent - Fraction(2, 10**9)
+        most = most_losses(n, float(alpha), float(delta))
+        exact = tail(-1 if most is None else most, n, Fraction(alpha))
+        assert exact <= Fraction(spent(n, promise, float(delta))) <= exact * (1 + Fraction(1, 10**9))
+        assert exact <= Fraction(delta)
 
 
 def test_two_tests_are_wrong_together_no_more_often_than_delta() -> None:
@@ -243,9 +246,50 @@ def test_two_tests_are_wrong_together_no_more_often_than_delta() -> None:
     n, alpha, delta, many = 210, 0.05, 0.1, 40_000
     drawn = np.random.default_rng(7).random((many, n))
     first, second = (drawn < alpha).sum(axis=1), (drawn > 1 - alpha).sum(axis=1)
-    at_delta, at_rest = most_losses(n, alpha, delta), most_losses(n, alpha, unspent(n, alpha, delta))
+    rest = delta - spent(n, Promise("regret", alpha, 0.9), delta)
+    at_delta, at_rest = most_losses(n, alpha, delta), most_losses(n, alpha, rest)
     assert at_delta is not None
     assert at_rest is not None
     broken = np.mean((first <= at_delta) | (second <= at_rest))
     assert broken <= delta
     assert np.mean((first <= at_delta) | (second <= at_delta)) > delta
+
+
+# --- the law of the misses on fresh questions, against enumeration and scipy
+
+
+def enumerated(m: int, n: int, k: int) -> list[Fraction]:
+    """Every order of n calibration and m fresh values without ties is as likely as any other."""
+    counts = [0] * (m + 1)
+    for calibration in combinations(range(n + m), n):
+        kappa = calibration[k - 1]
+        counts[kappa - (k - 1)] += 1  # so many fresh ones lie below it
+    return [Fraction(count, math.comb(n + m, n)) for count in counts]
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1, 1, 1), (4, 5, 2), (3, 7, 7), (6, 6, 1), (7, 5, 3)])
+def test_it_is_the_law_of_all_orders(m: int, n: int, k: int) -> None:
+    exact = enumerated(m, n, k)
+    assert np.exp(miss_log_pmf(m, n, k)) == pytest.approx([float(p) for p in exact], rel=1e-12)
+    for misses in range(m + 1):
+        tail = float(sum(exact[misses:]))
+        assert tail <= misses_p_value(misses, m, n, k) <= tail * (1 + 1e-10)
+
+
+@pytest.mark.parametrize(("m", "n", "k"), [(1_000, 200, 20), (50, 1_000, 100), (20_000, 2_000, 100)])
+def test_it_agrees_with_scipy(m: int, n: int, k: int) -> None:
+    mean = m * k / (n + 1)
+    for misses in (1, int(mean), int(1.1 * mean) + 1):
+        expected = stats.betabinom.sf(misses - 1, m, k, n + 1 - k)
+        assert misses_p_value(misses, m, n, k) == pytest.approx(expected, rel=1e-6)
+
+
+def test_what_keeps_everything_may_miss_nothing() -> None:
+    assert misses_p_value(0, 10, 5, 0) == 1.0
+    assert misses_p_value(1, 10, 5, 0) == 0.0
+
+
+@pytest.mark.parametrize(("misses", "m", "n", "k"), [(-1, 3, 5, 1), (4, 3, 5, 1), (1, 3, 5, 6)])
+def test_what_cannot_be_is_refused(misses: int, m: int, n: int, k: int) -> None:
+    with pytest.raises(UsageError):
+        misses_p_value(misses, m, n, k)

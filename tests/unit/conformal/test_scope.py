@@ -10,17 +10,7 @@ import numpy as np
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.conformal.scope import (
-    MOST_TEXTS,
-    PLAIN,
-    UNSAID,
-    Scope,
-    form_unsaid,
-    kind_of,
-    seen,
-    shown,
-    unlike,
-)
+from cascade.conformal.scope import MOST_TEXTS, PLAIN, UNSAID, Scope, form_unsaid, kind_of, seen, shown, unlike
 from cascade.episodes.rows import reads_of
 from cascade.logs.schema import COLUMNS
 from cascade.orchestrator import Orchestrator
@@ -81,6 +71,13 @@ def test_a_request_is_covered_if_the_log_had_its_kind(held: list[Any], asked: An
     kind = kind_of(asked) if isinstance(asked, ChatRequest) else asked
     assert len(list(unlike(kind, seen(kinds)))) == reasons
     assert form_unsaid(seen(kinds)) is (UNSAID in kinds)
+
+
+def test_a_table_does_not_say_which_settings_its_requests_had() -> None:
+    """Covered is none with a setting, since the log does not record it; it is not said that none had it."""
+    for kinds, recorded in (([UNSAID], False), ([kind_of(chat())], True)):
+        (reason,) = unlike(kind_of(chat(max_tokens=5)), seen(kinds))
+        assert ("does not record" in reason) is not recorded
 
 
 def test_what_is_passed_on_and_what_is_the_default_are_no_kind_of_their_own() -> None:

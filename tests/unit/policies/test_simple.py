@@ -7,8 +7,9 @@ import numpy as np
 import pytest
 
 from cascade.conformal.path import reaches, walks
-from cascade.policies.policy import POLICIES, Policy, Prompted, Random, Uala
+from cascade.policies.policy import POLICIES, Policy, Prompted, Random, Uala, named, tie_of
 from cascade.table import Log, Node
+from unit.fitting.random_logs import random_log
 
 NAN, INF = math.nan, math.inf
 
@@ -75,6 +76,18 @@ def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept() -> Non
     walked = walks(log, Prompted().scores(log))
     assert walked.stop(0.0).tolist() == [1, 3, 3]
     assert [np.flatnonzero(row).tolist() for row in reaches(walked.keep, 0.0)] == [[0, 1], [0, 1, 2, 3], [0, 2, 3]]
+
+
+@pytest.mark.parametrize(
+    ("share", "signal"), [(0.0, "reply_tokens"), (0.005, "reply_tokens"), (0.49, "reply_tokens"), (0.51, "p_yes")]
+)
+def test_a_few_odd_rows_do_not_change_what_a_policy_means(share: float, signal: str) -> None:
+    log = random_log(1, n=400, whole=True)
+    p_yes = np.where(np.arange(400)[:, None] < share * 400, 0.5, np.full((400, 4), NAN))
+    found = named(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
+    assert found is not None
+    assert found.signal == signal
+    assert tie_of(replace(log, signals={"reply_tokens": p_yes})) == ("reply_tokens" if share > 0.5 else None)
 
 
 def test_random_walks_go_on_with_the_probability_of_the_threshold() -> None:

@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 
 from cascade.config import load
-from cascade.conformal.scope import MadeFor, certified_for, differences, of_log, unknown
+from cascade.conformal.certificate import MadeFor, differences, unknown
+from cascade.conformal.scope import certified_for, of_log
 from cascade.errors import UsageError
 from cascade.plans.presets import LadderConfig
 from cascade.serving.made_for import made_for, refuse_other_cascade
