@@ -11,11 +11,10 @@ import hashlib
 import json
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
-from datetime import UTC, date, datetime
+from datetime import date
 from decimal import ROUND_HALF_UP, Decimal
 from functools import cache
-from importlib import resources, util
-from pathlib import Path
+from importlib import resources
 from typing import Any, NamedTuple
 
 PICO_PER_NANO = 1_000
@@ -214,20 +213,9 @@ class PriceTable:
     def bundled(cls) -> PriceTable:
         """Return the table that ships with the package: no network, no other package needed."""
         raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
-        found = json.loads(raw)
+        table = json.loads(raw)
         digest = hashlib.sha256(raw).hexdigest()
-        return cls(found["models"], date.fromisoformat(found["as_of"]), found["source"], digest)
-
-    @classmethod
-    def from_litellm(cls) -> PriceTable | None:
-        """Return LiteLLM's own map, read from the installed package's file without importing it; None if absent."""
-        path = litellm_map_path()
-        if path is None:
-            return None
-        raw = path.read_bytes()
-        models = compact_map(json.loads(raw))
-        day = datetime.fromtimestamp(path.stat().st_mtime, tz=UTC).date()
-        return cls(models, day, "the installed litellm package", hashlib.sha256(raw).hexdigest())
+        return cls(table["models"], date.fromisoformat(table["as_of"]), table["source"], digest)
 
     def price(self, model: str) -> Price | None:
         """Return a model's price, or None if it is unknown.
@@ -265,95 +253,13 @@ def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
         price,
         above=tuple(
             (int(tier["tokens"]), price_from_entry(tier, source))
-            for tier in sorted(entry.get("above", ()), key=lambda one: int(one["tokens"]))
+            for tier in sorted(entry.get("above", ()), key=lambda tier: int(tier["tokens"]))
         ),
         tiers=tuple((name, price_from_entry(tier, source)) for name, tier in entry.get("tiers", {}).items()),
         search=tuple((size, _pico(Decimal(str(amount)))) for size, amount in entry.get("search", {}).items()),
         audio_input=_per_token(entry.get("audio_input")),
         audio_output=_per_token(entry.get("audio_output")),
     )
-
-
-_MAP_FIELDS = {
-    "input": "input_cost_per_token",
-    "output": "output_cost_per_token",
-    "cached_input": "cache_read_input_token_cost",
-    "cache_write": "cache_creation_input_token_cost",
-    "reasoning": "output_cost_per_reasoning_token",
-}
-_MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
-_MAP_REQUEST, _MAP_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
-_SERVICE_TIERS = ("priority", "flex")
-_SEARCHES = "-search-"
-"""OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
-do is not told."""
-_MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
-
-
-def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Reduce LiteLLM's map to the chat models that are priced by the token, in USD per million tokens."""
-    found: dict[str, dict[str, Any]] = {}
-    for name, entry in litellm_map.items():
-        if entry.get("mode") not in {"chat", "completion", "responses"} or name == "sample_spec":
-            continue
-        rates = _rates(entry, "")
-        if "input" not in rates or "output" not in rates:
-            continue
-        if entry.get(_MAP_REQUEST):
-            rates["request"] = float(entry[_MAP_REQUEST])
-        plain = dict(rates)
-        if above := _above(entry, plain, ""):
-            rates["above"] = above
-        if tiers := {name: tier for name in _SERVICE_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
-            rates["tiers"] = tiers
-        rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
-        sizes = entry.get(_MAP_SEARCH)
-        if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
-            rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
-        if entry.get("litellm_provider") and "/" not in name:
-            rates["provider"] = entry["litellm_provider"]
-        found[name] = rates
-    return found
-
-
-def _above(entry: Mapping[str, Any], rates: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
-    """Return the rates of long inputs, at a service tier."""
-    found = [(tokens, _rates(entry, f"_above_{tokens // 1000}k_tokens{service}")) for tokens in _MAP_TIERS]
-    return [{"tokens": tokens, **rates, **tier} for tokens, tier in found if tier]
-
-
-def _service(
-    entry: Mapping[str, Any], plain: Mapping[str, Any], above: list[dict[str, Any]], service: str
-) -> dict[str, Any] | None:
-    """Return the rates of a service tier; None if a rate is missing that the model has without the tier."""
-    rates = _rates(entry, service)
-    longer = _above(entry, rates, service)
-    whole = {"input", "output", *({"cached_input"} & plain.keys())} <= rates.keys() and len(longer) == len(above)
-    return ({**rates, "above": longer} if longer else rates) if whole else None
-
-
-def _per_million(amount: object) -> float | None:
-    return float(Decimal(str(amount)).scaleb(6)) if isinstance(amount, int | float) else None
-
-
-def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
-    rates: dict[str, Any] = {}
-    for short, field in _MAP_FIELDS.items():
-        amount = _per_million(entry.get(field + suffix))
-        if amount is not None:
-            rates[short] = amount
-    if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
-        rates.pop("cache_write", None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
-    return rates
-
-
-def litellm_map_path() -> Path | None:
-    """Return the path of the installed litellm's price map; None if litellm is not installed."""
-    spec = util.find_spec("litellm")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
-    return path if path.is_file() else None
 
 
 def total_nano_usd(costs: Iterable[int | None]) -> int | None:

@@ -189,13 +189,6 @@ def _glued(prefix: str, rest: str) -> _Shape:
     return _Shape(prefix.lower(), re.compile(rf"(?<=[A-Za-z0-9]){re.escape(prefix)}{rest}", re.ASCII))
 
 
-def _marked(*prefixes: str, rest: str) -> Iterator[_Shape]:
-    """Yield the shapes of keys whose prefix ends in a mark (`ghp_`): by themselves, and behind a letter or digit."""
-    for prefix in prefixes:
-        yield _exact(prefix, rest)
-        yield _glued(prefix, rf"{_CHANCE}{rest}")
-
-
 def _field(piece: str, name: str) -> _Shape:
     """Return the shape of a value behind the name of a secret: `"client-secret": "…"`, `API_KEY=…`."""
     sign = r"\\?[\"']?\s{0,8}[:=]\s{0,8}"
@@ -216,6 +209,37 @@ _ODD = (
 """A letter and a digit, or 16 letters, capital and small: `"token": "Paris"` and `password: required` are words."""
 _NO_NAME = r"(?!(?-i:[A-Z][A-Z0-9]*(?:_[A-Z0-9]{1,40}){1,8})(?![\w/+=.~-])|os\.environ)"
 """Not the name of a variable that holds the secret, such as OPENAI_API_KEY_2."""
+_ISSUED = (
+    ("ghp_ gho_ ghu_ ghs_ ghr_", r"[A-Za-z0-9]{16,}"),  # GitHub
+    ("github_pat_", r"\w{20,}"),
+    ("AKIA ASIA ABIA ACCA", r"[A-Z0-9]{16,}"),  # AWS
+    ("ABSK", r"[A-Za-z0-9+/=]{40,}"),
+    ("whsec_", r"[A-Za-z0-9+/=]{20,}"),  # Stripe
+    ("xoxa- xoxb- xoxe- xoxp- xoxr- xoxs- xapp-", r"[A-Za-z0-9-]{10,}"),  # Slack
+    ("dapi", r"[a-f0-9]{32}"),  # Databricks
+    ("dop_v1_ doo_v1_ dor_v1_ pul-", r"[a-f0-9]{40,}"),  # DigitalOcean, Pulumi
+    ("shpat_ shpss_ shpca_ shppa_", r"[a-fA-F0-9]{32}"),  # Shopify
+    # Hugging Face, Replicate, Together, Fireworks, Pinecone, Jina
+    ("hf_ api_org_ r8_ tgp_v1_ fw_ pcsk_ jina_", _RANDOM),
+    # npm, RubyGems, Supabase, Netlify, Grafana, Figma, Linear, Notion, Alibaba, Tencent, Bitbucket
+    ("npm_ rubygems_ sbp_ nfp_ glc_ figd_ lin_api_ ntn_ LTAI AKID ATBB", _RANDOM),
+    # GitLab, Perplexity, NVIDIA, Cerebras, Tavily
+    ("glpat- gldt- glrt- glptt- glsoat- pplx- nvapi- csk- tvly-", rf"{_WORD}{{16,}}"),
+    # Google, PyPI, Docker, Vault, Doppler, Square, PlanetScale, age
+    ("AIza ya29. GOCSPX- pypi-AgE dckr_pat_ hvs. hvb. hvr. dp.pt. dp.st.", rf"{_WORD}{{20,}}"),
+    ("sq0atp- sq0csp- pscale_tkn_ AGE-SECRET-KEY-1", rf"{_WORD}{{20,}}"),
+    # New Relic, Postman, Heroku, CircleCI, Atlassian, LangSmith, Grafana, Sentry
+    ("NRAK- PMAK- HRKU- CCIPAT_ ATATT3 lsv2_pt_ lsv2_sk_ glsa_ sntrys_ sntryu_", rf"{_WORD}{{24,}}"),
+)
+"""The prefixes of keys, and what follows them."""
+_ISSUED_GLUED = (
+    ("ghp_ gho_ ghu_ ghs_ ghr_", rf"{_CHANCE}[A-Za-z0-9]{{16,}}"),
+    ("github_pat_", rf"{_CHANCE}\w{{20,}}"),
+    ("AKIA ASIA ABIA ACCA", r"(?=[A-Z]{0,15}\d)[A-Z0-9]{16,}"),
+    ("AIza", rf"{_CHANCE}{_WORD}{{35}}(?!{_WORD})"),
+    ("sk- sk_ gsk_", rf"(?:[a-z]{{2,8}}\d{{0,2}}-){{0,2}}{_CHANCE}\w{{20,}}"),
+)
+"""The same directly behind a letter or digit, where chance may make the prefix."""
 _SHAPES = (
     _any_case("bearer", r"bearer\s+[\w.~+/=-]{8,}"),  # an Authorization header
     *(
@@ -224,7 +248,6 @@ _SHAPES = (
         for mark in "-_"
     ),
     *(_any_case(prefix, rf"\b{prefix}(?=[a-z]{{0,40}}\d)[a-z0-9]{{16,}}") for prefix in ("key-", "key_")),  # Mailgun
-    *(_glued(prefix, rf"(?:[a-z]{{2,8}}\d{{0,2}}-){{0,2}}{_CHANCE}\w{{20,}}") for prefix in ("sk-", "sk_", "gsk_")),
     _field("secret", r"secret(?:[_ -]?access)?(?:[_ -]?key)?"),
     _field("token", "token"),
     _field("password", "password"),
@@ -241,42 +264,13 @@ _SHAPES = (
         ),
     ),
     _exact("eyJ", rf"{_WORD}{{8,}}\.eyJ{_WORD}{{8,}}\.{_WORD}{{8,}}"),  # a JSON Web Token
-    *_marked("ghp_", "gho_", "ghu_", "ghs_", "ghr_", rest=r"[A-Za-z0-9]{16,}"),  # GitHub
-    *_marked("github_pat_", rest=r"\w{20,}"),
-    *(_exact(prefix, rf"{_WORD}{{16,}}") for prefix in ("glpat-", "gldt-", "glrt-", "glptt-", "glsoat-")),  # GitLab
-    *(_exact(prefix, r"[A-Z0-9]{16,}") for prefix in ("AKIA", "ASIA", "ABIA", "ACCA")),  # AWS
-    *(_glued(prefix, r"(?=[A-Z]{0,15}\d)[A-Z0-9]{16,}") for prefix in ("AKIA", "ASIA", "ABIA", "ACCA")),
-    _any_case("aws_secret_access_key", r"(?<=aws_secret_access_key)\W{1,4}[A-Za-z0-9/+=]{40}"),
-    _exact("ABSK", r"[A-Za-z0-9+/=]{40,}"),
-    _exact("AIza", rf"{_WORD}{{20,}}"),  # Google
-    _glued("AIza", rf"{_CHANCE}{_WORD}{{35}}(?!{_WORD})"),
-    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("ya29.", "GOCSPX-")),
-    _any_case("accountkey=", r"(?<=accountkey=)[A-Za-z0-9+/=]{40,}"),  # Azure storage
-    *(_exact(prefix, _RANDOM) for prefix in ("hf_", "api_org_", "r8_")),  # Hugging Face, Replicate
-    *(
-        _exact(prefix, _RANDOM) for prefix in ("tgp_v1_", "fw_", "pcsk_", "jina_")
-    ),  # Together, Fireworks, Pinecone, Jina
-    *(_exact(prefix, rf"{_WORD}{{16,}}") for prefix in ("pplx-", "nvapi-", "csk-", "tvly-")),  # Perplexity, NVIDIA, …
-    *(_exact(prefix, r"\w{24,}") for prefix in ("lsv2_pt_", "lsv2_sk_")),  # LangSmith
-    *(
-        _exact(prefix, r"[A-Za-z0-9-]{10,}")
-        for prefix in ("xoxa-", "xoxb-", "xoxe-", "xoxp-", "xoxr-", "xoxs-", "xapp-")
-    ),
-    _any_case("hooks.slack.com/", r"(?<=hooks\.slack\.com/)services/[\w/]{20,}"),
-    _exact("whsec_", r"[A-Za-z0-9+/=]{20,}"),  # Stripe
     _exact("SG.", rf"{_WORD}{{16,}}\.{_WORD}{{16,}}"),  # SendGrid
-    *(_exact(prefix, _RANDOM) for prefix in ("npm_", "rubygems_", "sbp_", "nfp_")),  # npm, RubyGems, Supabase, Netlify
-    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("pypi-AgE", "dckr_pat_")),
-    *(_exact(prefix, r"[a-f0-9]{40,}") for prefix in ("dop_v1_", "doo_v1_", "dor_v1_", "pul-")),  # DigitalOcean, Pulumi
-    _exact("dapi", r"[a-f0-9]{32}"),  # Databricks
-    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("hvs.", "hvb.", "hvr.", "dp.pt.", "dp.st.")),  # Vault, Doppler
-    *(_exact(prefix, r"\w{24,}") for prefix in ("glsa_", "sntrys_", "sntryu_")),  # Grafana, Sentry
-    *(_exact(prefix, _RANDOM) for prefix in ("glc_", "figd_", "lin_api_", "ntn_")),  # Grafana, Figma, Linear, Notion
-    *(_exact(prefix, rf"{_WORD}{{24,}}") for prefix in ("NRAK-", "PMAK-", "HRKU-", "CCIPAT_", "ATATT3")),
-    *(_exact(prefix, r"[a-fA-F0-9]{32}") for prefix in ("shpat_", "shpss_", "shpca_", "shppa_")),  # Shopify
-    *(_exact(prefix, rf"{_WORD}{{20,}}") for prefix in ("sq0atp-", "sq0csp-", "pscale_tkn_", "AGE-SECRET-KEY-1")),
-    *(_exact(prefix, _RANDOM) for prefix in ("LTAI", "AKID", "ATBB")),  # Alibaba, Tencent, Bitbucket
+    _any_case("aws_secret_access_key", r"(?<=aws_secret_access_key)\W{1,4}[A-Za-z0-9/+=]{40}"),
+    _any_case("accountkey=", r"(?<=accountkey=)[A-Za-z0-9+/=]{40,}"),  # Azure storage
+    _any_case("hooks.slack.com/", r"(?<=hooks\.slack\.com/)services/[\w/]{20,}"),
     _Shape(":aa", re.compile(rf"(?<!\d)\d{{8,10}}:AA{_WORD}{{30,}}", re.ASCII)),  # Telegram
+    *(_exact(prefix, rest) for prefixes, rest in _ISSUED for prefix in prefixes.split()),
+    *(_glued(prefix, rest) for prefixes, rest in _ISSUED_GLUED for prefix in prefixes.split()),
 )
 
 

@@ -7,17 +7,92 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Mapping
+from decimal import Decimal
 from importlib.metadata import version
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
-from cascade.money import compact_map, litellm_map_path
+_MAP_FIELDS = {
+    "input": "input_cost_per_token",
+    "output": "output_cost_per_token",
+    "cached_input": "cache_read_input_token_cost",
+    "cache_write": "cache_creation_input_token_cost",
+    "reasoning": "output_cost_per_reasoning_token",
+}
+_MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
+_MAP_REQUEST, _MAP_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
+_SERVICE_TIERS = ("priority", "flex")
+_SEARCHES = "-search-"
+"""OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
+do is not told."""
+_MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
+
+
+def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
+    """Reduce LiteLLM's map to the chat models that are priced by the token, in USD per million tokens."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, entry in litellm_map.items():
+        if entry.get("mode") not in {"chat", "completion", "responses"} or name == "sample_spec":
+            continue
+        rates = _rates(entry, "")
+        if "input" not in rates or "output" not in rates:
+            continue
+        if entry.get(_MAP_REQUEST):
+            rates["request"] = float(entry[_MAP_REQUEST])
+        plain = dict(rates)
+        if above := _above(entry, plain, ""):
+            rates["above"] = above
+        if tiers := {name: tier for name in _SERVICE_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
+            rates["tiers"] = tiers
+        rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
+        sizes = entry.get(_MAP_SEARCH)
+        if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
+            rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
+        if entry.get("litellm_provider") and "/" not in name:
+            rates["provider"] = entry["litellm_provider"]
+        found[name] = rates
+    return found
+
+
+def _above(entry: Mapping[str, Any], rates: Mapping[str, Any], service: str) -> list[dict[str, Any]]:
+    """Return the rates of long inputs, at a service tier."""
+    found = [(tokens, _rates(entry, f"_above_{tokens // 1000}k_tokens{service}")) for tokens in _MAP_TIERS]
+    return [{"tokens": tokens, **rates, **tier} for tokens, tier in found if tier]
+
+
+def _service(
+    entry: Mapping[str, Any], plain: Mapping[str, Any], above: list[dict[str, Any]], service: str
+) -> dict[str, Any] | None:
+    """Return the rates of a service tier; None if a rate is missing that the model has without the tier."""
+    rates = _rates(entry, service)
+    longer = _above(entry, rates, service)
+    whole = {"input", "output", *({"cached_input"} & plain.keys())} <= rates.keys() and len(longer) == len(above)
+    return ({**rates, "above": longer} if longer else rates) if whole else None
+
+
+def _per_million(amount: object) -> float | None:
+    return float(Decimal(str(amount)).scaleb(6)) if isinstance(amount, int | float) else None
+
+
+def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
+    rates: dict[str, Any] = {}
+    for short, field in _MAP_FIELDS.items():
+        amount = _per_million(entry.get(field + suffix))
+        if amount is not None:
+            rates[short] = amount
+    if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
+        rates.pop("cache_write", None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
+    return rates
 
 
 def main() -> None:
     """Read the map and write the table, dated as the command line says."""
-    path = litellm_map_path()
-    if path is None:
+    spec = find_spec("litellm")
+    if spec is None or not spec.submodule_search_locations:
         sys.exit("litellm is not installed")
+    path = Path(spec.submodule_search_locations[0]) / "model_prices_and_context_window_backup.json"
     models = compact_map(json.loads(path.read_bytes()))
     head = {
         "as_of": sys.argv[1],

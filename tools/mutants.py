@@ -106,7 +106,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/unit/test_engine_audit.py",
         "tests/unit/test_chat.py",
         "tests/unit/test_orchestrator.py",
-        "tests/unit/config/test_prices.py",
+        "tests/unit/config/test_loading.py",
         "tests/unit/collect",
         "tests/unit/server/test_http.py",
         "tests/unit/server/test_refusals.py",

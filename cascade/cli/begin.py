@@ -151,18 +151,13 @@ _RATES = ("input", "cached_input", "cache_write", "output", "reasoning")
 
 def prices(
     pattern: Annotated[str, typer.Argument(help="A model's name, or a part of it.")] = "",
-    litellm: Annotated[
-        bool, typer.Option("--litellm", help="Read the price map of the installed litellm instead.")
-    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Look up prices, in USD per million tokens.
 
     Example: cascade prices gpt-4o-mini
     """
-    table = PriceTable.from_litellm() if litellm else PriceTable.bundled()
-    if table is None:
-        raise UsageError("litellm is not installed, so its price map cannot be read. Leave --litellm out.")
+    table = PriceTable.bundled()
     names = [pattern] if table.price(pattern) else [name for name in table.prices if pattern.lower() in name.lower()]
     if not names:
         raise UsageError(f"No price is known for {pattern!r}{did_you_mean(pattern, table.prices)}")

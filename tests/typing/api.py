@@ -119,7 +119,6 @@ def pays(price: Price, usage: Usage) -> None:
     assert_type(price.cost_nano_usd(usage), int | None)
     assert_type(price.bound_nano_usd(1, 1), int)
     assert_type(PriceTable.bundled(), PriceTable)
-    assert_type(PriceTable.from_litellm(), PriceTable | None)
     assert_type(PriceTable.bundled().price("a"), Price | None)
     assert_type(usage.input_tokens, int | None)
 

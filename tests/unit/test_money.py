@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import sys
 from dataclasses import replace
 from datetime import date
 from decimal import Decimal
@@ -12,9 +13,12 @@ from pathlib import Path
 
 import pytest
 
-from cascade import money
-from cascade.money import Price, PriceTable, compact_map, nano_usd, price_from_entry, total_nano_usd, usd, usd_or_none
+from cascade.money import Price, PriceTable, nano_usd, price_from_entry, total_nano_usd, usd, usd_or_none
 from cascade.types import Usage
+
+sys.path.append(str(Path(__file__).parents[2] / "tools"))
+
+from make_prices import compact_map
 
 PLAIN = Price.per_million(input=3, output=15)
 
@@ -187,37 +191,6 @@ def test_a_tier_of_litellms_map_inherits_what_it_does_not_change() -> None:
 def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:
     price = price_from_entry(compact_map(MAP)["full"], "here")
     assert price.cost_nano_usd(Usage(200_001, 1)) == 200_001 * 4_000 + 2_000 + 5_000_000
-
-
-@pytest.fixture
-def installed_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    path = tmp_path / "map.json"
-    path.write_text(json.dumps(MAP))
-    monkeypatch.setattr(money, "litellm_map_path", lambda: path)
-    return path
-
-
-def test_litellms_own_map_is_read_from_its_file(installed_map: Path) -> None:
-    table = PriceTable.from_litellm()
-    assert table is not None
-    assert table.digest == hashlib.sha256(installed_map.read_bytes()).hexdigest()
-    price = table.price("plain")
-    assert price is not None
-    assert price.input == 150_000
-
-
-def test_without_litellm_there_is_no_such_table(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(money.util, "find_spec", lambda _name: None)
-    assert money.litellm_map_path() is None
-    assert PriceTable.from_litellm() is None
-
-
-def test_a_litellm_without_its_map_is_no_map(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Spec:
-        submodule_search_locations = (str(tmp_path),)
-
-    monkeypatch.setattr(money.util, "find_spec", lambda _name: Spec)
-    assert money.litellm_map_path() is None
 
 
 def test_one_unknown_cost_makes_the_sum_unknown() -> None:

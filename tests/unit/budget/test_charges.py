@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,9 +11,13 @@ import pytest
 from cascade.budget.charges import QuestionBudget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError
-from cascade.money import Price, PriceTable, compact_map, price_from_entry
+from cascade.money import Price, PriceTable, price_from_entry
 from cascade.types import Request, Usage
 from unit.made import completion, request
+
+sys.path.append(str(Path(__file__).parents[3] / "tools"))
+
+from make_prices import compact_map
 
 ENTRY: dict[str, Any] = {
     "mode": "chat",

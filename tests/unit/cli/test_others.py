@@ -145,13 +145,6 @@ def test_stale_prices_are_reported_on_stderr(cli: Cli, today: list[int]) -> None
     assert cli("prices", "openai/gpt-4o-mini").err == ""
 
 
-def test_without_litellm_its_map_is_2(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(PriceTable, "from_litellm", classmethod(lambda _cls: None))
-    ran = cli("prices", "gpt", "--litellm")
-    assert ran.code == 2
-    assert "litellm is not installed" in ran.err
-
-
 # --- models ---
 
 
