@@ -6,19 +6,12 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cascade.api.logs import LogOptions, Models, Where, read_log
-from cascade.api.policies import read_directory
 from cascade.config import CascadeConfig, traces_url
-from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
-from cascade.fitting.attempts import place_of, upcoming
-from cascade.fitting.divide import unseen
 from cascade.records.address import is_url
 from cascade.reports.report import Tell
-from cascade.review.labels import Along, certifying, to_judge
 from cascade.review.pairs import Compared, compare
-from cascade.review.reviews import SUFFIX, Ask, Place, Reviews, Terms, reviews_at
-from cascade.review.session import Room
-from cascade.table import Log
+from cascade.review.reviews import SUFFIX, Ask, Location, Reviews, Terms, reviews_at
 from cascade.text import counted
 
 
@@ -29,27 +22,24 @@ class Judging(NamedTuple):
         episodes: the log: a file, or the URL of a store.
         file: the file of reviews; None: beside the log.
         ask: "preference", or "regret", which also asks whether each output is right.
-        policy: a policy directory; only the outputs that decide its certificate are shown.
-        risk, confidence: those of the certificate.
         rate: the share of the requests that is drawn; None: the file's rate, or all.
         seed: seed of the draw; None: a random one.
         where, matcher, models: how the log is read.
+        confidence: of the bound on the loss that the judgements show.
     """
 
     episodes: str
-    file: Place | None = None
+    file: Location | None = None
     ask: str = "preference"
-    policy: Path | None = None
-    risk: float = 0.05
-    confidence: float = 0.9
     rate: float | None = None
     seed: int | None = None
     where: Where = None
     matcher: str | None = None
     models: Models = None
+    confidence: float = 0.9
 
     @property
-    def path(self) -> Place:
+    def path(self) -> Location:
         """The file of reviews, or the store that holds them. Raises UsageError if neither is known."""
         return beside(self.episodes) if self.file is None else self.file
 
@@ -70,32 +60,8 @@ class Judging(NamedTuple):
         rate = self.rate if self.rate is not None else 1.0 if begun is None else begun.terms.rate
         return Terms(cast("Ask", self.ask), comparator, rate, key)
 
-    def promise(self, rate: float = 1.0) -> Promise:
-        """Return what is to be certified with the judgements of a share of the requests."""
-        return Promise(self.ask, self.risk, self.confidence, rate)
 
-    def room(self, outputs: Compared, terms: Terms) -> Room:
-        """Return the room.
-
-        Args:
-            outputs: what `read` returned.
-            terms: the terms in the file's first line.
-        """
-        log, promise = to_judge(outputs, terms), self.promise(terms.rate)
-        return Room(outputs.pairs, terms, certifying(log, promise).n, self._along(outputs, log, promise))
-
-    def _along(self, outputs: Compared, log: Log, promise: Promise) -> Along | None:
-        if self.policy is None:
-            return None
-        directory = read_directory(self.policy)
-        directory.refuse_other_plan(log)
-        fresh = unseen(log, directory.requests.fitted)
-        share = upcoming(place_of(self.episodes), certifying(fresh, promise).ids).share
-        level = share * (promise.delta or 0.0)  # what the next fit may spend
-        return Along.of(fresh, directory.policy, outputs.pairs, promise, level)
-
-
-def beside(episodes: str) -> Place:
+def beside(episodes: str) -> Location:
     """Return where the reviews of a log are kept: a file beside it; those of a store, in the store."""
     if is_url(episodes):
         return episodes
@@ -106,7 +72,7 @@ def beside(episodes: str) -> Place:
     return Path(f"{episodes}{SUFFIX}")
 
 
-def review_place(settings: CascadeConfig) -> Place | None:
+def review_location(settings: CascadeConfig) -> Location | None:
     """Return the path or the store of the judgements made on a server's pages; None if traces are off.
 
     That is `server.review.file`, or else a file beside the named log, or else the store of the traces.
@@ -126,5 +92,5 @@ def reviews_of(settings: CascadeConfig) -> Reviews | None:
         UsageError: it cannot be read.
         StoreError: the store cannot be reached.
     """
-    place = review_place(settings)
-    return None if place is None else reviews_at(place)
+    location = review_location(settings)
+    return None if location is None else reviews_at(location)

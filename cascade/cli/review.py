@@ -21,8 +21,8 @@ from cascade.cli import options as opt
 from cascade.cli.main import console, print_report, say
 from cascade.errors import UsageError
 from cascade.reports.report import Report, Table
+from cascade.review.labels import agreements, tallies
 from cascade.review.pairs import Output, output_lines, request_lines
-from cascade.review.report import agreements, tallies
 from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
 from cascade.review.session import MOVES, Room, Session
 from cascade.text import counted, spelled
@@ -42,12 +42,6 @@ def review(
         Path | None, typer.Option("--output", "-o", help="The file of reviews. By default beside the log.")
     ] = None,
     reviewer: Annotated[str | None, typer.Option(help="The reviewer's name. By default the user's name.")] = None,
-    policy: Annotated[
-        Path | None,
-        typer.Option(help="A policy directory: show only what decides its certificate, until it is decided."),
-    ] = None,
-    risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
-    confidence: Annotated[float, typer.Option(help="The probability that it is no larger.")] = 0.9,
     label_rate: Annotated[
         float | None, typer.Option(help="The share of questions drawn for review. By default 1: all.")
     ] = None,
@@ -67,7 +61,7 @@ def review(
 
     Example: cascade review episodes.parquet --ask regret
     """
-    judging = Judging(episodes, output, ask, policy, risk, confidence, label_rate, seed, where, matcher, models)
+    judging = Judging(episodes, output, ask, label_rate, seed, where, matcher, models)
     if report:
         print_report(_report(read_reviews(output or beside(episodes))), as_json=as_json)
         return
@@ -75,7 +69,7 @@ def review(
         raise UsageError("A review prints no JSON; --json goes with --report.")
     outputs = judging.read(say)
     with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
-        _review(store, judging.room(outputs, store.reviews.terms), reviewer or _user(), skipped=skipped)
+        _review(store, Room(outputs.pairs, store.reviews.terms, outputs.requests), reviewer or _user(), skipped=skipped)
 
 
 def _user() -> str:
@@ -90,8 +84,8 @@ def _review(store: ReviewStore, room: Room, reviewer: str, *, skipped: bool) -> 
     judged = store.reviews.by(reviewer)
     if skipped:
         judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
-    session = room.session(reviewer, judged)
-    screen = _Screen(console(), Keys(), len(room.drawn) if room.along is None else None)
+    session = Session(room, reviewer, judged)
+    screen = _Screen(console(), Keys(), len(room.drawn))
     if session.current is not None:
         say(f"{_to_do(room)} You are {reviewer}; {store.path} keeps your judgements.")
     _loop(session, store, screen)
@@ -105,8 +99,6 @@ def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
     summary = f"{counted(len(done) - aside, 'pair')} of {len(room.drawn)} judged"
     if aside:
         summary += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
-    if room.along is not None and session.current is None:
-        summary += "; no further judgement changes what can be certified"
     screen.out.print(Text(f"{summary}. {spelled(str(path))}"), soft_wrap=True)
 
 
@@ -117,19 +109,18 @@ def _to_do(room: Room) -> str:
 
 
 class _Screen(NamedTuple):
-    """Where pairs are shown, where keys are read, and the number of pairs, if known."""
+    """Where pairs are shown, where keys are read, and the number of pairs."""
 
     out: Console
     keys: Keys
-    total: int | None
+    total: int
 
     def show(self, session: Session, number: int) -> None:
         """Show the current pair, whole."""
         assert session.current is not None  # noqa: S101 - a pair is there
         first, second = session.current.outputs
         width = self.out.width
-        of = "" if self.total is None else f" of {self.total}"
-        rows = [Text(f"pair {number}{of}", style="bold")]
+        rows = [Text(f"pair {number} of {self.total}", style="bold")]
         parts = {"request": request_lines(session.current.pair), "first": _said(first), "second": _said(second)}
         for name, lines in parts.items():
             rows += [Text(f"{name}:", style="bold"), *map(Text, barred([spelled(line) for line in lines], width))]
@@ -232,7 +223,7 @@ def _report(reviews: Reviews) -> Report:
             *((*tally[:3], *(tally.verdicts[name] for name in verdicts), *tally[4:]) for tally in people),
         ],
         "Agreement": [
-            ("reviewers", "pairs of both", "same verdict", "Cohen's κ of it", "same on loss", "Cohen's κ of that"),
+            ("reviewers", "pairs of both", "same verdict", "Cohen's κ"),
             *((" and ".join(pair.reviewers), *map(_figure, pair[1:])) for pair in pairs),
         ],
     }

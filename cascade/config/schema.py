@@ -262,8 +262,6 @@ class ReviewConfig(Section):
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)
     ask: Literal["preference", "regret"] = "preference"
-    policy: str | None = Field(default=None, min_length=1)
-    risk: Annotated[float, Field(gt=0, lt=1)] = 0.05
     confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
     label_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 

@@ -1,38 +1,29 @@
-"""People's judgements as a log's truth, and which of them a certificate depends on.
+"""What people's judgements say: the truth of a log, a bound on the loss, and how far reviewers agree.
 
 An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
 judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
-hash that depends on no outcome, and the drawn losses are tested at the risk times this share.
-
-A policy's thresholds are tested from the strictest, an order that depends on no outcome. At each one only the requests
-count on which an output is served that differs from the reference's. Judgements are asked for until the threshold
-passes whatever the missing ones are, or fails. A missing one never helps, so they may depend on earlier ones, and the
-certificate is the same as with all of them.
+hash that depends on no outcome, and the drawn losses are tested at the risk times this share. A missing judgement never
+helps, so which pairs are judged may depend on earlier judgements.
 """
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
-from typing import NamedTuple
-
-import numpy as np
+from collections import Counter
+from collections.abc import Container, Hashable, Sequence
+from itertools import combinations
+from typing import NamedTuple, TypeVar
 
 from cascade.conformal.binomial import upper_bound
-from cascade.conformal.certify import most_units
 from cascade.conformal.monitor import is_drawn
-from cascade.conformal.path import Jumps, Walks, strict_to_lenient
-from cascade.conformal.promise import Promise, kind_of
+from cascade.conformal.promise import kind_of
 from cascade.episodes.episode import Row
-from cascade.episodes.reading import Judgements, reviewed
-from cascade.episodes.rows import joined, reads_of
+from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
-from cascade.fitting.divide import drawn, usable
-from cascade.logs.schema import Dropped
-from cascade.policies.policy import Policy
-from cascade.review.pairs import Compared, Pair, PairId, place_of
-from cascade.review.reviews import ASKS, Reviews, Terms
-from cascade.table import Floats, Ints, Log
+from cascade.review.pairs import Compared, Pair, PairId, episode_key
+from cascade.review.reviews import ASKS, SKIPPED, Reviews, Terms
+
+_T = TypeVar("_T", bound=Hashable)
+VERDICTS = ("output", "reference", "equal", "both_bad")
 
 
 def judgements(
@@ -66,8 +57,8 @@ def judgements(
         pair = compared.pair_of(row)
         if pair is None:  # without the reference's output nobody can judge
             return True
-        lost, (_, episode) = pair.lost(losses), place_of(row)
-        if lost is None and episode in harmless and len(set(compared.differing[place_of(row)].values())) == 1:
+        lost, key = pair.lost(losses), episode_key(row)
+        if lost is None and key[1] in harmless and len(set(compared.differing[key].values())) == 1:
             return False
         return lost
 
@@ -90,106 +81,6 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
     return terms
-
-
-# --- the judgements that a certificate depends on ---
-
-
-def to_judge(compared: Compared, terms: Terms) -> Log:
-    """Return a log before anybody judged: an output that differs is unknown.
-
-    Its signal `PAIR` has for each such output the number of its pair among those of `compared`.
-    """
-    nobody = Judgements(terms.ask, terms.rate, lambda name: is_drawn(terms.key, terms.rate, name), lambda _: None)
-    log = joined(reviewed(compared.labelled, nobody, Dropped())).log
-    number = {pair.id: float(index) for index, pair in enumerate(compared.pairs)}
-
-    def numbered() -> Iterable[Row]:
-        """Yield the rows with the number of the pair as their confidence, which stands at the output's own node."""
-        for row in compared.labelled.rows(Dropped()):
-            pair = compared.pair_of(row)
-            yield {**row, "confidence": None if pair is None else number[pair.id]}
-
-    pairs = joined(reads_of(numbered(), drawn=nobody.drawn)).log.confidence
-    return replace(log, signals={**log.signals, PAIR: pairs})
-
-
-PAIR = "pair to judge"
-"""The signal of `to_judge`."""
-
-
-def certifying(log: Log, promise: Promise) -> Log:
-    """Return the requests that can certify: one of each group."""
-    return drawn(usable(log, promise).log, 0)
-
-
-@dataclass(frozen=True)
-class Along:
-    """The path of a policy's thresholds, on the requests that certify.
-
-    Attributes:
-        walks: the policy's walks over the requests, of which no differing output was judged.
-        pair: int64 (n, T), the number of the pair of each output; −1: it needs no judgement, or none can be made.
-        pairs: the pairs of the log.
-        promise: what is to be certified.
-        level: the probability, over calibrations, at which it will be tested.
-    """
-
-    walks: Walks = field(repr=False)
-    pair: Ints = field(repr=False)
-    pairs: Sequence[Pair] = field(repr=False)
-    promise: Promise
-    level: float
-
-    @classmethod
-    def of(cls, log: Log, policy: Policy, pairs: Sequence[Pair], promise: Promise, level: float) -> Along:
-        """Return the path of a policy.
-
-        Args:
-            log: a log `to_judge`, of which the requests that made the policy were left out.
-            policy: the policy.
-            pairs: the pairs of the log.
-            promise: what is to be certified, with the share drawn as its rate.
-            level: the probability at which it will be tested.
-
-        Raises:
-            UsageError: its thresholds are put in order by requests that would need judgements of their own.
-        """
-        certifies = certifying(log, promise)
-        if not promise.rules.safe_last(certifies):
-            raise UsageError(
-                "The thresholds of this policy are ordered on questions, which also need judgements. Review without "
-                "--policy: every differing output is then shown."
-            )
-        number = np.nan_to_num(certifies.signals[PAIR], nan=-1.0).astype(np.int64)
-        assert certifies.drawn is not None  # noqa: S101 - the log is read so
-        return cls(policy.walks(certifies), np.where(certifies.drawn[:, None], number, -1), pairs, promise, level)
-
-    def wanted(self, losses: Mapping[PairId, bool], passed: frozenset[PairId] = frozenset()) -> list[Pair]:
-        """Return the pairs that decide the next threshold; none if no judgement changes the certificate.
-
-        Args:
-            losses: the judgements.
-            passed: pairs that will not be judged and count as lost.
-        """
-        counted = {**losses, **dict.fromkeys(passed, True)}
-        verdicts = [pair.lost(counted) for pair in self.pairs]
-        right = np.array([np.nan if lost is None else 1.0 - lost for lost in verdicts] or [np.nan])[self.pair]
-        right = np.where(self.pair >= 0, right, self.walks.log.right)
-        worst, best = self._jumps(right), self._jumps(np.where((self.pair >= 0) & np.isnan(right), 1.0, right))
-        path, most = strict_to_lenient(self.walks, worst), most_units(self.walks.log.n, self.promise, self.level)
-        fails = np.flatnonzero(path.loss > most)
-        if not fails.size:
-            return []
-        kappa = path.points[fails[0]].kappa
-        if int(best.at(kappa).sum()) > most:
-            return []
-        waits = np.flatnonzero(worst.at(kappa) != best.at(kappa))
-        node = self.walks.serve[waits, self.walks.stop(kappa)[waits]]
-        return [self.pairs[number] for number in self.pair[waits, node].tolist()]
-
-    def _jumps(self, right: Floats) -> Jumps:
-        return self.promise.rules.jumps(replace(self.walks, log=replace(self.walks.log, right=right)))
 
 
 # --- what the judgements show ---
@@ -215,7 +106,7 @@ class LossBound(NamedTuple):
     confidence: float
 
 
-def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promise) -> LossBound:
+def loss_bound(pairs: Sequence[Pair], requests: int, reviews: Reviews, confidence: float) -> LossBound:
     """Return the bound from reviews on the loss of serving the differing outputs instead of the reference's.
 
     The losses of the drawn requests, with those that lack a judgement, are counted among all that can certify. An
@@ -225,14 +116,91 @@ def shown(pairs: Sequence[Pair], requests: int, reviews: Reviews, promise: Promi
         pairs: the pairs of the drawn requests.
         requests: the number of requests that can certify.
         reviews: the judgements.
-        promise: what is promised; its confidence is that of the bound.
+        confidence: the probability that the bound is not too low.
     """
-    assert promise.delta is not None  # noqa: S101 - what people judge is promised with a confidence
-    losses, lost_of = reviews.losses(reviews.terms.ask), dict[str, list[bool | None]]()
+    losses, by_request = reviews.losses(reviews.terms.ask), dict[str, list[bool | None]]()
     for pair in pairs:
-        lost_of.setdefault(pair.question, []).append(pair.lost(losses))
-    lost = sum(any(verdicts) for verdicts in lost_of.values())
-    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in lost_of.values())
-    n = max(requests, len(lost_of), 1)
-    bound = upper_bound(min(n, lost + unjudged), n, promise.delta) / reviews.terms.rate
-    return LossBound(n, len(lost_of), lost, unjudged, min(1.0, bound), 1 - promise.delta)
+        by_request.setdefault(pair.question, []).append(pair.lost(losses))
+    lost = sum(any(verdicts) for verdicts in by_request.values())
+    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in by_request.values())
+    n = max(requests, len(by_request), 1)
+    bound = upper_bound(min(n, lost + unjudged), n, 1 - confidence) / reviews.terms.rate
+    return LossBound(n, len(by_request), lost, unjudged, min(1.0, bound), confidence)
+
+
+class ReviewerTally(NamedTuple):
+    """The counts of one reviewer.
+
+    Attributes:
+        reviewer: the reviewer's name.
+        judged: pairs with a judgement.
+        skipped: pairs that the reviewer skipped.
+        verdicts: how often each was better: "output", "reference", "equal", "both_bad".
+        lost: pairs in which serving the output is a loss.
+        first_better, second_better: how often the output shown first, or second, was better, which reveals a bias.
+    """
+
+    reviewer: str
+    judged: int
+    skipped: int
+    verdicts: dict[str, int]
+    lost: int
+    first_better: int
+    second_better: int
+
+
+class RaterAgreement(NamedTuple):
+    """The agreement of two reviewers on the pairs that both judged: on how many verdicts, and Cohen's kappa of them.
+
+    The kappa is None if it is undefined.
+    """
+
+    reviewers: tuple[str, str]
+    pairs: int
+    equal: int
+    kappa: float | None
+
+
+def tallies(reviews: Reviews) -> list[ReviewerTally]:
+    """Return the judgements of each reviewer."""
+    counted = []
+    for name in reviews.reviewers:
+        every = reviews.by(name).values()
+        verdicts = Counter(judgement.verdict for judgement in every)
+        lost = sum(judgement.loses(reviews.terms.ask) is True for judgement in every)
+        first = sum(judgement.verdict == judgement.first for judgement in every)
+        sided, skipped = verdicts["output"] + verdicts["reference"], verdicts["skipped"]
+        counts = {verdict: verdicts[verdict] for verdict in VERDICTS}  # type: ignore[index]
+        counted.append(ReviewerTally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
+    return counted
+
+
+def agreements(reviews: Reviews) -> list[RaterAgreement]:
+    """Return the agreement of each two reviewers."""
+    every = []
+    for left, right in combinations(reviews.reviewers, 2):
+        first, second = reviews.by(left), reviews.by(right)
+        verdicts = [(first[pair].verdict, second[pair].verdict) for pair in first if pair in second]
+        both = [pair for pair in verdicts if SKIPPED not in pair]
+        every.append(RaterAgreement((left, right), len(both), sum(a == b for a, b in both), cohens_kappa(both)))
+    return every
+
+
+def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
+    """Return the agreement of two reviewers beyond chance: (seen − expected) / (1 − expected).
+
+    None without a pair, or if both always give the same single verdict, which chance explains.
+
+    Reference: Cohen, A coefficient of agreement for nominal scales (1960).
+
+    >>> cohens_kappa([("yes", "yes")] * 20 + [("yes", "no")] * 5 + [("no", "yes")] * 10 + [("no", "no")] * 15)
+    0.4
+    >>> cohens_kappa([("yes", "yes")]) is None
+    True
+    """
+    n = len(pairs)
+    left, right = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    by_chance = sum(left[name] * right[name] for name in left)
+    if n * n == by_chance or not n:
+        return None
+    return (sum(a == b for a, b in pairs) * n - by_chance) / (n * n - by_chance)

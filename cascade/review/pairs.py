@@ -20,7 +20,7 @@ from cascade.identity import identity
 from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.matching import Matcher, get_matcher
 
-Place: TypeAlias = tuple[str, str]
+EpisodeKey: TypeAlias = tuple[str, str]
 """A data set and an episode of it."""
 
 
@@ -96,12 +96,14 @@ class Compared:
         comparator: decides whether two outputs are the same.
         differing: for each episode the pair of each output that differs from the reference's, by the output's digest.
         without_reference: the number of episodes without the reference's output; any other output is lost there.
+        requests: the number of groups of requests with the reference's output, of which one each can certify.
     """
 
     labelled: Relabelled
     comparator: str
-    differing: Mapping[Place, Mapping[str, Pair]]
+    differing: Mapping[EpisodeKey, Mapping[str, Pair]]
     without_reference: int
+    requests: int
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -116,10 +118,10 @@ class Compared:
         """Return the pair of a row's output; None if it equals the reference's, or nobody can compare the two."""
         if row["answer"] is None or row["correct"] is not False:
             return None
-        return self.differing.get(place_of(row), {}).get(digest_of(row["answer"]))
+        return self.differing.get(episode_key(row), {}).get(digest_of(row["answer"]))
 
 
-def place_of(row: Row) -> Place:
+def episode_key(row: Row) -> EpisodeKey:
     """Return the data set and episode of a row."""
     return row["dataset"] or "log", row["episode_id"]
 
@@ -140,13 +142,15 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
     if not labelled.truths:
         raise UsageError("The log has no rows with texts: there is nothing to show.")
     chosen = next(iter(labelled.truths.values())).comparator
-    comparing, episodes = get_matcher(chosen), dict[Place, _Outputs]()
+    comparing, episodes = get_matcher(chosen), dict[EpisodeKey, _Outputs]()
     for row in labelled.rows(Dropped() if dropped is None else dropped):
         if row["answer"] is not None and row["correct"] is not None:
             _check_text(row)
-            episodes.setdefault(place_of(row), _Outputs(row)).add(row, comparing)
+            episodes.setdefault(episode_key(row), _Outputs(row)).add(row, comparing)
     lacking = sum(outputs.reference is None for outputs in episodes.values())
-    return Compared(labelled, chosen, {episode: outputs.pairs() for episode, outputs in episodes.items()}, lacking)
+    differing = {episode: outputs.pairs() for episode, outputs in episodes.items()}
+    groups = {outputs.group for outputs in episodes.values() if outputs.reference is not None}
+    return Compared(labelled, chosen, differing, lacking, len(groups))
 
 
 @dataclass(slots=True)
@@ -174,6 +178,11 @@ class _Outputs:
     def _outputs(self) -> Iterator[Output]:
         return (output for group in self.groups for output in group)
 
+    @property
+    def group(self) -> str:
+        """The name of the requests of which one can certify."""
+        return self.first["group"] or identity(self.first["question"], self.first["context"])
+
     def pairs(self) -> dict[str, Pair]:
         """Return the pair of each output that differs from the reference's, by its digest."""
         pairs = dict[str, Pair]()
@@ -198,10 +207,6 @@ def _check_text(row: Row) -> None:
 # --- a request and an output as lines of text; values that are not text are shown as JSON ---
 
 
-_OPTION_LINES = 8
-"""The most lines of a request's schema, tools or other option that are shown."""
-
-
 def request_lines(pair: Pair) -> Iterator[str]:
     """Yield the lines of a request: a chat request message by message with its tools, or question and context."""
     body = _json(pair.context) if pair.is_chat else None
@@ -214,10 +219,7 @@ def request_lines(pair: Pair) -> Iterator[str]:
         yield from _message(message)
     for name, value in body.items():
         if name != "messages":
-            lines = list(_value(value))
-            yield from (f"[{name}]", *lines[:_OPTION_LINES])
-            if len(lines) > _OPTION_LINES:  # a schema of pages must not push the outputs off the screen
-                yield f"… and {len(lines) - _OPTION_LINES:,} more lines"
+            yield from (f"[{name}]", *_value(value))
 
 
 def output_lines(output: Output) -> Iterator[str]:
@@ -227,38 +229,28 @@ def output_lines(output: Output) -> Iterator[str]:
 
 
 def _message(message: Mapping[str, Any]) -> Iterator[str]:
-    """Yield a message's content and every other field with a value; calls with their arguments as JSON."""
+    """Yield a message's texts, its calls without their ids (which reveal whose they are), and every other field."""
     content = message.get("content")
     for piece in content if isinstance(content, list) else [] if content is None else [content]:
         is_text = isinstance(piece, Mapping) and piece.keys() == {"type", "text"}
         yield from piece["text"].split("\n") if is_text else _value(piece)
     for call in message.get("tool_calls") or ():
-        yield from _call(call)
+        function = call.get("function") if isinstance(call, Mapping) else None
+        if isinstance(function, Mapping):
+            yield from (f"call {function.get('name')}", *_value(function.get("arguments")))
+        else:
+            yield from _value(call)
     for name, value in message.items():
         if name not in {"role", "content", "tool_calls"} and value not in (None, [], ""):
-            yield f"{name}:"
-            yield from _value(value)
-
-
-def _call(call: Any) -> Iterator[str]:
-    """Yield a tool call without its id, which is random and would reveal whose output it is."""
-    function = call.get("function") if isinstance(call, Mapping) else None
-    if not isinstance(function, Mapping):
-        yield from _value(call)
-        return
-    yield f"call {function.get('name')}"
-    yield from _value(function.get("arguments"))
+            yield from (f"{name}:", *_value(value))
 
 
 def _value(value: Any) -> Iterator[str]:
     """Yield a text, or a value as JSON over several lines; so is a text that holds an object or a list."""
-    if isinstance(value, str):
-        parsed = _json(value) if value.lstrip()[:1] in {"{", "["} else None
-        if parsed is None:
-            yield from value.split("\n")
-            return
-        value = parsed
-    yield from json.dumps(value, ensure_ascii=False, indent=2, sort_keys=True).split("\n")
+    parsed = _json(value) if isinstance(value, str) and value.lstrip()[:1] in {"{", "["} else None
+    shown = value if parsed is None else parsed
+    text = shown if isinstance(shown, str) else json.dumps(shown, ensure_ascii=False, indent=2, sort_keys=True)
+    yield from text.split("\n")
 
 
 def _json(text: str | None) -> Any:

@@ -32,7 +32,7 @@ SKIPPED = "skipped"
 SUFFIX = ".reviews.db"
 _LIMIT_S = 10.0
 """How long a page or a person waits for the database."""
-Place: TypeAlias = Path | str
+Location: TypeAlias = Path | str
 """A file, or the URL of a store."""
 
 
@@ -143,25 +143,25 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="milliseconds")
 
 
-def reviews_at(place: Place) -> Reviews | None:
+def reviews_at(location: Location) -> Reviews | None:
     """Return the judgements that are kept there; None if no review has begun.
 
     Raises:
         UsageError: it is no file of reviews.
         StoreError: the database cannot be reached.
     """
-    path = place if isinstance(place, Path) else parse(place).path
+    path = location if isinstance(location, Path) else parse(location).path
     if path is not None and not (path.is_file() and path.stat().st_size):
         return None
-    with closing(_database(place)) as database:
+    with closing(_database(location)) as database:
         return _read(database)
 
 
-def read_reviews(place: Place) -> Reviews:
+def read_reviews(location: Location) -> Reviews:
     """Return the judgements that are kept there. Raises UsageError if no review has begun."""
-    reviews = reviews_at(place)
+    reviews = reviews_at(location)
     if reviews is None:
-        raise UsageError(f"There are no reviews in {place_shown(place)}: cascade review writes them.")
+        raise UsageError(f"There are no reviews in {location_shown(location)}: cascade review writes them.")
     return reviews
 
 
@@ -169,11 +169,11 @@ class ReviewStore:
     """Writes judgements; processes and people may share it. Use it as a context manager.
 
     Args:
-        place: the file, which is created if it does not exist, or the URL of a store.
+        location: the file, which is created if it does not exist, or the URL of a store.
         terms: the terms of the review. A review that has begun keeps its key, and refuses other terms.
 
     Attributes:
-        path: the place, as it may be shown.
+        path: the location, as it may be shown.
         reviews: the judgements when it was opened.
 
     Raises:
@@ -181,9 +181,9 @@ class ReviewStore:
         StoreError: the database cannot be reached.
     """
 
-    def __init__(self, place: Place, terms: Terms) -> None:
-        self.path = place_shown(place)
-        self._database = _database(place)
+    def __init__(self, location: Location, terms: Terms) -> None:
+        self.path = location_shown(location)
+        self._database = _database(location)
         begun = asdict(terms) | {"key": terms.key or secrets.token_hex(16)}
         try:
             self._write(0, begun)
@@ -215,13 +215,13 @@ class ReviewStore:
         self._database.close()
 
 
-def place_shown(place: Place) -> str:
-    """Return a place as it may be shown: without a password."""
-    return str(place) if isinstance(place, Path) else parse(place).shown
+def location_shown(location: Location) -> str:
+    """Return a location as it may be shown: without a password."""
+    return str(location) if isinstance(location, Path) else parse(location).shown
 
 
-def _database(place: Place) -> Database:
-    return Database(place if isinstance(place, str) else f"sqlite:///{place.resolve()}", limit_s=_LIMIT_S)
+def _database(location: Location) -> Database:
+    return Database(location if isinstance(location, str) else f"sqlite:///{location.resolve()}", limit_s=_LIMIT_S)
 
 
 def _read(database: Database) -> Reviews | None:

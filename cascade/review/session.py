@@ -5,13 +5,12 @@ A terminal and a page share them: they decide which pair comes next, what a key 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
 
 from cascade.conformal.monitor import is_drawn, uniform
-from cascade.review.labels import Along
 from cascade.review.pairs import Output, Pair, PairId
 from cascade.review.reviews import Better, Judgement, Side, Terms, now
 
@@ -69,13 +68,11 @@ class Room:
         pairs: every pair of the log.
         terms: the terms of the file of reviews.
         requests: the number of requests of the log that can certify, one of each group.
-        along: the path of thresholds along which pairs are shown; None to show all pairs.
     """
 
     pairs: Sequence[Pair]
     terms: Terms
     requests: int
-    along: Along | None = None
 
     @cached_property
     def drawn(self) -> tuple[Pair, ...]:
@@ -85,20 +82,6 @@ class Room:
     def order(self, reviewer: str) -> list[Pair]:
         """Return the drawn pairs in a reviewer's own random order, which stays the same."""
         return sorted(self.drawn, key=lambda pair: uniform(self.terms.key, "order", reviewer, pair.id.name))
-
-    def session(self, reviewer: str, judged: Mapping[PairId, Judgement]) -> Session:
-        """Return the session of a reviewer, continued after the earlier judgements, in their order."""
-        return Session(self, reviewer, judged)
-
-    def following(self, order: Iterable[Pair], judged: Mapping[PairId, Judgement]) -> Pair | None:
-        """Return the first pair of an order that is still to be judged; None if no more are needed."""
-        if self.along is None:
-            return next((pair for pair in order if pair.id not in judged), None)
-        losses = {
-            pair: lost for pair, judgement in judged.items() if (lost := judgement.loses(self.terms.ask)) is not None
-        }
-        deciding = {pair.id for pair in self.along.wanted(losses, frozenset(judged.keys() - losses.keys()))}
-        return next((pair for pair in order if pair.id in deciding), None)
 
     def token(self, reviewer: str, pair: PairId) -> str:
         """Return a name for a pair that does not reveal which model wrote which output."""
@@ -129,7 +112,7 @@ class Session:
         self._earlier = [pairs[identifier] for identifier in judged if identifier in pairs]
         self._keys = ""  # the answers about the current pair so far
         self.current: Sides | None = None
-        self._show(room.following(self._order, self.judged))
+        self._show(self._following())
 
     @property
     def stage(self) -> Stage:
@@ -172,8 +155,11 @@ class Session:
         judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now())
         self.judged[sides.pair.id] = judgement
         self._earlier.append(sides.pair)
-        self._show(self._room.following(self._order, self.judged))
+        self._show(self._following())
         return Pressed(written=judgement)
+
+    def _following(self) -> Pair | None:
+        return next((pair for pair in self._order if pair.id not in self.judged), None)
 
     def _back(self) -> bool:
         """Go back to the first question of this pair, or to the pair before; return whether there was one."""

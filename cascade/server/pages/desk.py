@@ -8,17 +8,15 @@ from __future__ import annotations
 
 import threading
 import time
-from pathlib import Path
 from typing import Any, NamedTuple
 
-from cascade.api.judging import Judging, review_place
+from cascade.api.judging import Judging, review_location
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
-from cascade.review.labels import shown
+from cascade.review.labels import agreements, loss_bound, tallies
 from cascade.review.pairs import Compared, output_lines, request_lines
-from cascade.review.report import agreements, tallies
-from cascade.review.reviews import ReviewStore, Terms, place_shown, reviews_at
+from cascade.review.reviews import ReviewStore, location_shown, reviews_at
 from cascade.review.session import MOVES, Pressed, Room, Session
 from cascade.server.errors import GatewayError
 
@@ -47,7 +45,6 @@ class Desk:
         self._config = config
         self._lock = threading.Lock()
         self._log: _OpenLog | None = None
-        self._made: tuple[Compared, str, Room] | None = None
 
     def view(self, reviewer: str) -> dict[str, Any]:
         """Return the page's contents for a reviewer. Raises UsageError, with advice, if there is nothing to judge."""
@@ -74,8 +71,8 @@ class Desk:
             pressed = Pressed()
             with ReviewStore(judging.path, judging.terms(log.outputs.comparator)) as store:
                 reviews = store.reviews
-                room = self._room(judging, log.outputs, reviews.terms)
-                session = room.session(reviewer, reviews.by(reviewer))
+                room = Room(log.outputs.pairs, reviews.terms, log.outputs.requests)
+                session = Session(room, reviewer, reviews.by(reviewer))
                 if pair is not None:
                     pressed = _press(room, session, reviewer, pair, keys)
                 if pressed.written is not None:
@@ -88,29 +85,24 @@ class Desk:
                 "pressed": keys if pressed.known else keys[:-1],
                 "unknown": "" if pressed.known else keys[-1],
                 "total": len(room.drawn),
-                "along": room.along is not None,
                 "done": sum(drawn.id in session.judged for drawn in room.drawn),
-                "settled": room.along is not None and session.current is None,
                 "people": tallies(reviews),
                 "agreement": agreements(reviews),
-                "shown": shown(room.drawn, room.requests, reviews, judging.promise(room.terms.rate)),
-                "path": place_shown(judging.path),
+                "shown": loss_bound(room.drawn, room.requests, reviews, judging.confidence),
+                "path": location_shown(judging.path),
                 "notes": log.notes,
             }
 
     def _judging(self) -> Judging:
         """Return the log to judge and the options, from the configuration."""
         options = self._config.server.review
-        log, where, file = options.log, None, review_place(self._config)
+        log, where, file = options.log, None, review_location(self._config)
         if log is None:
             log, where = traces_url(self._config.traces), {"split": "audit"}
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
-        policy = None if options.policy is None else Path(options.policy)
-        return Judging(
-            log, file, options.ask, policy, options.risk, options.confidence, options.label_rate, where=where
-        )
+        return Judging(log, file, options.ask, options.label_rate, where=where, confidence=options.confidence)
 
     def _read(self, judging: Judging, *, again: bool) -> _OpenLog:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""
@@ -119,12 +111,6 @@ class Desk:
             notes = list[str]()
             self._log = _OpenLog(judging.read(notes.append), tuple(notes), now_s)
         return self._log
-
-    def _room(self, judging: Judging, outputs: Compared, terms: Terms) -> Room:
-        cached = self._made
-        if cached is None or cached[0] is not outputs or cached[1] != terms.key:
-            cached = self._made = outputs, terms.key, judging.room(outputs, terms)
-        return cached[2]
 
 
 def _press(room: Room, session: Session, reviewer: str, pair: str, keys: str) -> Pressed:

@@ -1,8 +1,9 @@
-"""Judgements as a log's truth, and the path of thresholds that asks for as few of them as it can."""
+"""Judgements as a log's truth, the bound that they show, and how far reviewers agree."""
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import pytest
 from cases import each
 from scipy import stats
 
+from cascade.conformal.binomial import upper_bound
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
@@ -20,7 +22,7 @@ from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.logs.schema import Dropped
 from cascade.policies.policy import Threshold
-from cascade.review.labels import Along, judgements, shown, to_judge
+from cascade.review.labels import agreements, cohens_kappa, judgements, loss_bound, tallies
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
@@ -81,32 +83,13 @@ def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:
     return answered
 
 
-def along(kind: str, rate: float) -> Along:
-    terms = Terms(kind, COMPARED.comparator, rate, "key")  # type: ignore[arg-type]
-    return Along.of(to_judge(COMPARED, terms), POLICY, COMPARED.pairs, Promise(kind, 0.05, 0.9, rate), LEVEL)
-
-
 @each("kind, rate", [(kind, rate) for kind in ("regret", "preference") for rate in (1.0, 0.5)])
-def test_the_path_asks_for_the_labels_that_a_plain_loop_needs(kind: str, rate: float) -> None:
-    """With the labels that it asks for, all or half of them: what is proven is what a plain loop proves."""
-    path, losses = along(kind, rate), dict[PairId, bool]()
-    while pairs := path.wanted(losses):
-        assert all(is_drawn("key", rate, pair.question) for pair in pairs)
-        losses[pairs[0].id] = HARMS[NUMBER[pairs[0].id]]
-    few, full = fitted(reviews(list(losses), rate), kind), fitted(reviews(list(NUMBER), rate), kind)
-    assert few.certified[""].point == full.certified[""].point
+def test_what_is_proven_is_what_a_plain_loop_proves_with_all_judgements_or_half(kind: str, rate: float) -> None:
+    full = fitted(reviews(list(NUMBER), rate), kind)
     assert served(full) == by_hand(0.05, rate, labelled=set(range(N)))
-    assert len(losses) > 0
-    assert rate < 1 or len(losses) < len(NUMBER)
     odd = {number for number in range(N) if number % 2}
     half = fitted(reviews([pair for pair in NUMBER if NUMBER[pair] in odd], rate), kind)
     assert served(half) == by_hand(0.05, rate, labelled=odd)
-
-
-def test_what_is_skipped_is_lost_and_ends_nothing() -> None:
-    path = along("preference", 1.0)
-    first = path.wanted({})[0].id
-    assert first not in {pair.id for pair in path.wanted({}, frozenset({first}))}
 
 
 def test_an_output_that_nobody_judged_is_unknown() -> None:
@@ -151,18 +134,43 @@ def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement
 
 
 def test_what_is_not_judged_counts_as_lost() -> None:
-    from cascade.conformal.binomial import upper_bound
-
-    digests = [Output(f"a{n}", None).digest for n in range(20)]
-    pairs = [
-        Pair(f"q{n}", "?", None, False, Output(f"a{n}", None), Output("b", None), (digests[n],)) for n in range(20)
-    ]
+    pairs = [Pair(f"q{n}", "?", None, False, Output("a", None), Output("b", None), ()) for n in range(20)]
+    pairs = [pair._replace(equal=(pair.output.digest,)) for pair in pairs]
     verdicts = ["reference"] * 2 + ["output"] * 3
     judgement = [
         Judgement(*pair.id, "output", verdict, None, None, "ann", "")  # type: ignore[arg-type]
         for pair, verdict in zip(pairs, verdicts, strict=False)
     ]
-    state = Reviews(Terms("preference", "text"), tuple(judgement))
-    bounds = shown(pairs, 100, state, Promise("preference", 0.05, 0.9))
+    bounds = loss_bound(pairs, 100, Reviews(Terms("preference", "text"), tuple(judgement)), 0.9)
     assert (bounds.requests, bounds.drawn, bounds.lost, bounds.unjudged) == (100, 20, 2, 15)
     assert bounds.bound == upper_bound(17, 100, 0.1)
+
+
+def kappa(pairs: Sequence[tuple[str, str]]) -> float:
+    names = sorted({name for pair in pairs for name in pair})
+    table = np.array([[pairs.count((row, column)) for column in names] for row in names]) / len(pairs)
+    expected = float(table.sum(1) @ table.sum(0))
+    return (float(np.trace(table)) - expected) / (1 - expected)
+
+
+def test_kappa_is_the_agreement_beyond_chance() -> None:
+    draw = random.Random(3)
+    for _ in range(50):
+        pairs = [(draw.choice("abcd"), draw.choice("abcd")) for _ in range(draw.randint(5, 60))]
+        assert cohens_kappa(pairs) == pytest.approx(kappa(pairs))
+
+
+def test_counts_and_agreement_of_two() -> None:
+    ann = ["output", "reference", "equal", "both_bad", "reference", "skipped"]
+    bob = ["output", "reference", "both_bad", "both_bad", "skipped", "equal"]
+    rows = [
+        Judgement(str(number), "a", "b", "output", verdict, None, None, name, "")  # type: ignore[arg-type]
+        for name, verdicts in (("ann", ann), ("bob", bob))
+        for number, verdict in enumerate(verdicts)
+    ]
+    given = Reviews(Terms("preference", "auto"), tuple(rows))
+    first = tallies(given)[0]
+    assert (first.judged, first.skipped, first.lost, first.first_better, first.second_better) == (5, 1, 2, 1, 2)
+    (both,) = agreements(given)
+    assert (both.pairs, both.equal) == (4, 3)
+    assert both.kappa == pytest.approx(kappa(list(zip(ann[:4], bob[:4], strict=True))))

@@ -19,14 +19,14 @@ from cascade.errors import UsageError
 from cascade.records.database import Database
 from cascade.records.database import reviews as rows
 from cascade.review.pairs import PairId
-from cascade.review.reviews import Judgement, Place, ReviewStore, Terms, read_reviews, reviews_at
+from cascade.review.reviews import Judgement, Location, ReviewStore, Terms, read_reviews, reviews_at
 
 TERMS = Terms("preference", "auto", 0.5)
 ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "now \ud800 \x00")
 
 
 @pytest.fixture(params=["sqlite", "postgres"])
-def place(request: Any, tmp_path: Path) -> Iterator[Place]:
+def place(request: Any, tmp_path: Path) -> Iterator[Location]:
     """Yield where reviews are kept."""
     if request.param == "sqlite":
         yield tmp_path / "reviews.db"
@@ -35,7 +35,7 @@ def place(request: Any, tmp_path: Path) -> Iterator[Place]:
         yield url
 
 
-def test_what_was_added_is_read_and_the_last_word_counts(place: Place) -> None:
+def test_what_was_added_is_read_and_the_last_word_counts(place: Location) -> None:
     assert reviews_at(place) is None
     with ReviewStore(place, TERMS) as store:
         for one in (ONE, ONE._replace(question="p"), ONE._replace(verdict="equal"), ONE._replace(reviewer="bob")):
@@ -51,7 +51,7 @@ def test_what_was_added_is_read_and_the_last_word_counts(place: Place) -> None:
     assert found.losses("preference")[ONE.pair] is True  # where reviewers differ it is a loss
 
 
-def test_a_review_keeps_its_key_and_refuses_other_terms(place: Place) -> None:
+def test_a_review_keeps_its_key_and_refuses_other_terms(place: Location) -> None:
     with ReviewStore(place, TERMS) as store, ReviewStore(place, TERMS) as other:
         key = store.reviews.terms.key
         assert other.reviews.terms.key == key
@@ -61,7 +61,7 @@ def test_a_review_keeps_its_key_and_refuses_other_terms(place: Place) -> None:
     assert all(word in str(refused.value) for word in ("ask", "matcher", "rate", "key"))
 
 
-def test_no_judgement_is_lost_between_reviewers(place: Place) -> None:
+def test_no_judgement_is_lost_between_reviewers(place: Location) -> None:
     with ReviewStore(place, TERMS):
         pass
 

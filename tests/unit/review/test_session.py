@@ -18,7 +18,7 @@ def room(ask: Ask = "preference", pairs: list[Pair] = PAIRS) -> Room:
 
 
 def session(ask: Ask = "preference", pairs: list[Pair] = PAIRS) -> Session:
-    return room(ask, pairs).session("ann", {})
+    return Session(room(ask, pairs), "ann", {})
 
 
 def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
@@ -122,7 +122,7 @@ def test_who_comes_back_goes_on_and_can_go_back() -> None:
         one.press(key)
     left = one.current
     order = room().order("ann")
-    again = room().session("ann", one.judged)
+    again = Session(room(), "ann", one.judged)
     assert again.current == left
     again.press("b")
     assert again.current is not None
