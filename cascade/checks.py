@@ -103,15 +103,15 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
     """Yield the places of keys in a configuration (F67), without the keys."""
     advice = "keys do not belong in a configuration; put it in an environment variable and name that: api_key_env: NAME"
     if isinstance(value, Mapping):
-        for name, item in value.items():
+        for name, inner in value.items():
             here = f"{path}.{name}" if path else str(name)
             if is_secret_name(name):
                 yield f"{here}: {advice}"
             else:
-                yield from secret_problems(item, here)
+                yield from secret_problems(inner, here)
     elif isinstance(value, list | tuple):
-        for index, item in enumerate(value):
-            yield from secret_problems(item, f"{path}[{index}]")
+        for index, inner in enumerate(value):
+            yield from secret_problems(inner, f"{path}[{index}]")
     elif isinstance(value, str) and holds_key(value):
         yield f"{path}: this looks like a key; {advice}"
 
@@ -126,9 +126,9 @@ def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
     >>> share_problems(alpha=1.0, delta=None, level=0.05), share_problems(alpha=1.5, ends=True)
     (['alpha must lie between 0 and 1, not 1'], ['alpha must lie in 0..1, not 1.5'])
     """
-    where = "in 0..1" if ends else "between 0 and 1"
+    bounds = "in 0..1" if ends else "between 0 and 1"
     return [
-        f"{name} must lie {where}, not {share:g}"
+        f"{name} must lie {bounds}, not {share:g}"
         for name, share in shares.items()
         if share is not None and not (0 < share < 1 or (ends and share in {0, 1}))  # NaN is neither
     ]

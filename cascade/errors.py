@@ -58,14 +58,14 @@ def _link(name: str) -> Any:
     """Return a property for `__cause__` or `__context__` that drops exceptions of other trees."""
     slot = vars(BaseException)[name]
 
-    def kept(error: CascadeError) -> BaseException | None:
-        found: BaseException | None = slot.__get__(error)
-        if found is None or isinstance(found, CascadeError):
-            return found
+    def own(error: CascadeError) -> BaseException | None:
+        linked: BaseException | None = slot.__get__(error)
+        if linked is None or isinstance(linked, CascadeError):
+            return linked
         slot.__set__(error, None)
         return None
 
-    return property(kept, slot.__set__)
+    return property(own, slot.__set__)
 
 
 class CascadeError(Exception):
@@ -109,10 +109,10 @@ class ConfigError(CascadeError):
 
     def __init__(self, problems: Iterable[str], source: str | None = None) -> None:
         listed = tuple(redact(problem) for problem in problems)
-        where = f" in {source}" if source else ""
+        file = f" in {source}" if source else ""
         count = "1 problem" if len(listed) == 1 else f"{len(listed)} problems"
         lines = "".join(f"\n  - {problem}" for problem in listed)
-        super().__init__(f"{count}{where}:{lines}", problems=listed, source=source)
+        super().__init__(f"{count}{file}:{lines}", problems=listed, source=source)
 
 
 class NewerFileError(ConfigError):
@@ -410,9 +410,8 @@ def from_status(
         kind = RefusedError
     elif kind is RateLimitedError and _QUOTA.search(text):
         kind = QuotaError
-    said = quote(text, secrets)
     return kind(
-        f"{model or 'the provider'} answered {status}: {said}. {_next_action(kind)}",
+        f"{model or 'the provider'} answered {status}: {quote(text, secrets)}. {_next_action(kind)}",
         model=model,
         status=status,
         billed="maybe" if status in LOST_BY_A_GATEWAY else "no" if kind is RefusedError else kind.billed,
@@ -423,7 +422,7 @@ def from_status(
 
 def _next_action(kind: type[ProviderError]) -> str:
     """Return what to do next after an error, by its class or the nearest one above it."""
-    return next((_NEXT_ACTION[each] for each in kind.__mro__ if each in _NEXT_ACTION), "Ask the provider.")
+    return next((_NEXT_ACTION[base] for base in kind.__mro__ if base in _NEXT_ACTION), "Ask the provider.")
 
 
 _NEXT_ACTION: Mapping[type[ProviderError], str] = {

@@ -24,27 +24,17 @@ REPAIR = "restore the file as it was, and readable, or make the policy again (ca
 def writable(directory: str | Path) -> None:
     """Refuse a path where no folder can be written. Call this before hours of work, not after.
 
-    It removes everything that it creates for the check.
-
     Raises:
         UsageError: the name is empty, it is a file, or nothing can be written there; the message has the reason.
     """
     if not str(directory):
         raise UsageError("Name the policy directory to be written: --output DIR")
     folder = Path(directory)
-    made: list[Path] = []
     try:
-        missing = [one for one in (folder, *folder.parents) if not one.exists()]
-        for one in reversed(missing):
-            one.mkdir(exist_ok=True)
-            made.append(one)
-        tempfile.TemporaryDirectory(prefix=".writing.", dir=folder).cleanup()
+        nearest = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+        tempfile.TemporaryDirectory(prefix=".writing.", dir=nearest).cleanup()
     except OSError as error:
         raise unwritten(folder, error) from None
-    finally:
-        for one in reversed(made):
-            with contextlib.suppress(OSError):  # another process has written there in the meantime
-                one.rmdir()
 
 
 def unwritten(folder: Path, error: OSError) -> UsageError:
@@ -105,10 +95,10 @@ def _unread(file: Path, error: OSError) -> ConfigError:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    found = dict(pairs)
-    if len(found) != len(pairs):
+    names = dict(pairs)
+    if len(names) != len(pairs):
         raise ValueError("a name appears twice in an object")
-    return found
+    return names
 
 
 def _no_constant(name: str) -> float:
@@ -140,56 +130,35 @@ def write_whole(folder: Path, contents: Mapping[str, bytes | None]) -> None:
 
     Args:
         folder: created if it does not exist.
-        contents: the content by file name, or by a path below the folder ("levels/low/policy.json"). Folders are
-            created as needed, and removed with their last file.
+        contents: the content by file name.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    held = Path(tempfile.mkdtemp(prefix=".writing.", dir=folder))  # on the same disk, so that files can be moved
+    spare = Path(tempfile.mkdtemp(prefix=".writing.", dir=folder))  # on the same disk, so that files can be moved
+    begun: list[str] = []
     try:
         for name, data in contents.items():
             if data is not None:
-                _flushed(_beside(held, "new", name), data)
+                _flushed(spare / f"new.{name}", data)
             if (folder / name).exists():
-                shutil.copy2(folder / name, _beside(held, "old", name))
-        _put(folder, held, contents)
-    finally:
-        shutil.rmtree(held, ignore_errors=True)
-
-
-def _beside(held: Path, which: str, name: str) -> Path:
-    """Return the temporary path of a file before its move: in one flat folder, with "@" for "/"."""
-    return held / f"{which}.{name.replace('/', '@')}"
-
-
-def _put(folder: Path, held: Path, contents: Mapping[str, bytes | None]) -> None:
-    """Move the new files into place, or restore the old ones."""
-    done: list[str] = []
-    try:
-        for name, data in contents.items():
-            done.append(name)
-            if data is None:
-                (folder / name).unlink(missing_ok=True)
-            else:
-                (folder / name).parent.mkdir(parents=True, exist_ok=True)
-                _beside(held, "new", name).replace(folder / name)
+                shutil.copy2(folder / name, spare / f"old.{name}")
+        for name in contents:
+            begun.append(name)
+            _move(spare / f"new.{name}", folder / name)
     except BaseException:
-        for name in reversed(done):
+        for name in reversed(begun):
             with contextlib.suppress(OSError):  # report the first error
-                if _beside(held, "old", name).exists():
-                    _beside(held, "old", name).replace(folder / name)
-                else:
-                    (folder / name).unlink(missing_ok=True)
-        _tidy(folder, done)
+                _move(spare / f"old.{name}", folder / name)
         raise
-    _tidy(folder, done)
+    finally:
+        shutil.rmtree(spare, ignore_errors=True)
 
 
-def _tidy(folder: Path, names: list[str]) -> None:
-    """Remove folders that are now empty."""
-    below = {folder / parent for name in names for parent in Path(name).parents} - {folder}
-    for one in sorted(below, key=lambda path: len(path.parts), reverse=True):
-        with contextlib.suppress(OSError):  # it is not empty, or was removed already
-            one.rmdir()
+def _move(source: Path, target: Path) -> None:
+    """Move a file into its place; remove what is there if there is no such file."""
+    if source.exists():
+        source.replace(target)
+    else:
+        target.unlink(missing_ok=True)
 
 
 def _flushed(file: Path, data: bytes) -> None:

@@ -102,12 +102,12 @@ def taken_out(text: str) -> str | None:
         return None
     seen = _without_invisible(text)
     gone = Counter(_LINE_ENDS.sub("\n", text)) - Counter(seen)
-    marks = [found[0] for found in _MARKS.finditer(seen)]
-    said = [
+    marks = [mark[0] for mark in _MARKS.finditer(seen)]
+    counts = [
         _counted(sum(gone.values()), "invisible character", [f"U+{ord(char):04X}" for char in gone]),
         _counted(len(marks), "mark", [repr(mark) for mark in dict.fromkeys(marks)], " of a chat template"),
     ]
-    return " and ".join(filter(None, said)) or None
+    return " and ".join(filter(None, counts)) or None
 
 
 _TYPED_BLANKS = str.maketrans("\t\n\r", "   ")
@@ -121,8 +121,8 @@ def seen_places(text: str) -> list[int] | None:
     """
     if text.isascii() and text.translate(_TYPED_BLANKS).isprintable():
         return None
-    unseen = {found.start() for found in _UNSEEN.finditer(text)}
-    return [place for place in range(len(text)) if place not in unseen] if unseen else None
+    unseen = {match.start() for match in _UNSEEN.finditer(text)}
+    return [index for index in range(len(text)) if index not in unseen] if unseen else None
 
 
 _NAMED_AT_MOST = 5
@@ -138,18 +138,17 @@ def _counted(many: int, noun: str, examples: list[str], more: str = "") -> str:
 def _without_invisible(text: str) -> str:
     """Return a text without invisible characters, except those that carry meaning where they are."""
     text = _LINE_ENDS.sub("\n", text)
-    flags = {place for found in _FLAGS.finditer(text) for place in range(found.start() + 1, found.end())}
+    flags = {index for flag in _FLAGS.finditer(text) for index in range(flag.start() + 1, flag.end())}
 
-    def kept(found: re.Match[str]) -> str:
-        place = found.start()
-        return found[0] if place in flags or _means_something(text, place) else ""
+    def meaningful(match: re.Match[str]) -> str:
+        return match[0] if match.start() in flags or _means_something(text, match.start()) else ""
 
-    return _INVISIBLE.sub(kept, text)
+    return _INVISIBLE.sub(meaningful, text)
 
 
-def _means_something(text: str, place: int) -> bool:
+def _means_something(text: str, index: int) -> bool:
     """Return whether an invisible character has a meaning between its neighbours."""
-    char, before, after = text[place], text[place - 1 : place], text[place + 1 : place + 2]
+    char, before, after = text[index], text[index - 1 : index], text[index + 1 : index + 2]
     if not before:
         return False
     if char in {_ZWNJ, _ZWJ} and unicodedata.combining(before) == _VIRAMA_CLASS:
@@ -157,7 +156,7 @@ def _means_something(text: str, place: int) -> bool:
     if char in {_ZWNJ, _ZWJ} and after and _CURSIVE.match(before) and _CURSIVE.match(after):
         return True
     if char == _ZWJ and after:
-        base = text[place - 2 : place - 1] if before == _EMOJI_STYLE else before
+        base = text[index - 2 : index - 1] if before == _EMOJI_STYLE else before
         return bool(_EMOJI.match(base) and _EMOJI.match(after))
     if char in {_TEXT_STYLE, _EMOJI_STYLE}:
         return bool(_EMOJI.match(before)) or (before in "0123456789#*" and after == _KEYCAP)
@@ -315,11 +314,11 @@ def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
 
 
 def _keys_in(text: str, known: Sequence[str]) -> Iterator[tuple[int, int]]:
-    yield from _found(text, known)
+    yield from _shaped(text, known)
     places = seen_places(text)
     if places is not None:
-        bare = "".join([text[place] for place in places])
-        yield from ((places[start], places[end - 1] + 1) for start, end in _found(bare, known))
+        bare = "".join([text[index] for index in places])
+        yield from ((places[start], places[end - 1] + 1) for start, end in _shaped(bare, known))
 
 
 def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -330,14 +329,14 @@ def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
             start = text.find(secret, start + len(secret))
 
 
-def _found(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
+def _shaped(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Yield start and end of the keys in a text without invisible characters."""
     yield from _verbatim(text, secrets)
     lowered = text.lower()
     for shape in _SHAPES:
         if shape.piece in lowered:
-            for found in shape.pattern.finditer(text):
-                yield found.span(found.lastindex or 0)
+            for match in shape.pattern.finditer(text):
+                yield match.span(match.lastindex or 0)
 
 
 # --- files ---

@@ -66,16 +66,11 @@ class ByKind(Generic[S]):
     registry: Registry[type[S]]
     default: str
 
-    @property
-    def offered(self) -> tuple[str, ...]:
-        """The kinds that can be written into a configuration."""
-        return self.registry.names
-
     def class_at(self, value: Any) -> type[S] | None:
         """Return the class of a section, or of its settings; None if `read` would refuse them."""
         if isinstance(value, KindSection):
-            found: Any = type(value)
-            return found if self.registry.lacks(found) is None else None
+            kind: Any = type(value)
+            return kind if self.registry.lacks(kind) is None else None
         try:
             return self.class_of(value.get("kind", self.default)) if isinstance(value, Mapping) else None
         except ValueError:
@@ -88,19 +83,19 @@ class ByKind(Generic[S]):
             ValueError: there is no such kind, it cannot be imported, or it is not allowed here.
         """
         try:
-            found = self.registry.find(kind) if isinstance(kind, str) else None
+            section = self.registry.find(kind) if isinstance(kind, str) else None
         except UsageError as error:
-            said = str(error)
-            raise ValueError(f"{said[:1].lower()}{said[1:]}") from None
-        if found is None:
-            raise ValueError(unknown("kind", kind, self.offered))
-        return found
+            message = str(error)
+            raise ValueError(f"{message[:1].lower()}{message[1:]}") from None
+        if section is None:
+            raise ValueError(unknown("kind", kind, self.registry.names))
+        return section
 
     def read(self, value: Any) -> S:
         """Return the section from its settings; a section is returned unchanged."""
         if self.registry.lacks(type(value)) is None:
-            ready: S = value
-            return ready
+            section: S = value
+            return section
         if not isinstance(value, Mapping):
             # A ValueError, since pydantic collects those.
             raise ValueError(f"a setting here starts with its kind, as in {{kind: {self.default}}}")  # noqa: TRY004
@@ -113,5 +108,5 @@ class ByKind(Generic[S]):
 
     def __get_pydantic_json_schema__(self, schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
         """Return the schema of a choice among the kinds that can be written by hand."""
-        found = [self.class_of(name) for name in self.offered]
-        return {"oneOf": [handler(one.__pydantic_core_schema__) for one in found]}
+        sections = [self.class_of(name) for name in self.registry.names]
+        return {"oneOf": [handler(section.__pydantic_core_schema__) for section in sections]}

@@ -86,7 +86,7 @@ class JsonMatcher(KeyedMatcher):
 
 # --- tool calls ---
 
-Call = tuple[str, Mapping[str, Any]]
+Calling = tuple[str, Mapping[str, Any]]
 """A tool call: the tool's name, a dot in it as "_", and its arguments."""
 _MAX_CALLS = 64
 
@@ -137,18 +137,18 @@ class ToolCallsMatcher(KeyedMatcher):
             return JsonMatcher().key(output, request)
         return "[]" if spelling is not None and not self._words else f"text {normalize_answer(output)}"
 
-    def _agrees(self, calls: list[Call] | None, gold: Any) -> bool | None:
+    def _agrees(self, calls: list[Calling] | None, gold: Any) -> bool | None:
         if isinstance(gold, dict):
             wanted = [(_name(name), choices) for name, choices in gold.items() if isinstance(choices, dict)]
             return calls is not None and len(calls) == len(wanted) <= _MAX_CALLS and self._assigned(calls, wanted)
         listed = _calls(gold) if isinstance(gold, list) else None
         return None if listed is None else self._spelled(calls or [], {}) == self._spelled(listed, {})
 
-    def _spelled(self, calls: Sequence[Call], schemas: Mapping[str, Any]) -> list[str]:
+    def _spelled(self, calls: Sequence[Calling], schemas: Mapping[str, Any]) -> list[str]:
         spellings = [spelled((name, canonical(arguments, schemas.get(name)))) for name, arguments in calls]
         return sorted(spellings) if self._any_order else spellings
 
-    def _assigned(self, calls: Sequence[Call], wanted: Sequence[Call]) -> bool:
+    def _assigned(self, calls: Sequence[Calling], wanted: Sequence[Calling]) -> bool:
         """Whether calls and accepted calls can be matched one to one; a message has few calls."""
         if not calls:
             return True
@@ -168,14 +168,14 @@ def _schemas(request: ChatRequest) -> Mapping[str, Any]:
     return {_name(str(function.get("name"))): function.get("parameters") for function in functions}
 
 
-def read_calls(text: str) -> list[Call] | None:
+def read_calls(text: str) -> list[Calling] | None:
     """Return the calls of an answer, empty for an answer in words; None if a call cannot be read."""
     value = read_json(text)
     return _calls(value if isinstance(value, list) else [value]) if isinstance(value, list | dict) else []
 
 
-def _calls(values: list[Any]) -> list[Call] | None:
-    calls: list[Call] = []
+def _calls(values: list[Any]) -> list[Calling] | None:
+    calls: list[Calling] = []
     for value in values:
         name, arguments = (value.get("name"), value.get("arguments", {})) if isinstance(value, dict) else (None, None)
         if not isinstance(name, str) or not isinstance(arguments, dict):
