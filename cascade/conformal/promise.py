@@ -147,23 +147,31 @@ class Coverage(Kind):
         return float(not hopeless and True not in [verdicts[text] for text in audit.kept])
 
 
-class Error(Kind):
-    """A request is lost if the answer served is wrong."""
-
-    name = "error"
-    kept = "the answer served is right"
-    lost = "the answer served is wrong"
+class OfAnswer(Kind):
+    """The kinds that lose a request if the answer served is wrong, whatever "right" means."""
 
     def loss(self, log: Log) -> Floats:
-        """Return 1 − right."""
-        return _wrong(log)
+        """Return 1 − right, and 1 where it is unknown; 0 for requests that were not drawn for people to judge.
+
+        The risk that is tested is smaller by the share drawn (`Promise.tested_risk`).
+        """
+        wrong = np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
+        return wrong if log.drawn is None else wrong * log.drawn[:, None]
 
     def audited(self, audit: Audit) -> float:
         """Return 1 if the answer served is wrong."""
         return audit.wrong
 
 
-class Regret(Kind):
+class Error(OfAnswer):
+    """A request is lost if the answer served is wrong."""
+
+    name = "error"
+    kept = "the answer served is right"
+    lost = "the answer served is wrong"
+
+
+class Regret(OfAnswer):
     """A request is lost if the answer served is wrong and the reference alone is right."""
 
     name = "regret"
@@ -178,15 +186,15 @@ class Regret(Kind):
         if log.reference is None:
             raise UsageError(f"regret compares with the guide alone, and {log.name} has no answer of it.")
         might = np.where(np.isnan(log.reference.right), 1.0, log.reference.right)
-        return _wrong(log) * might[:, None]
+        return super().loss(log) * might[:, None]
 
     def audited(self, audit: Audit) -> float:
         """Return 1 if the answer served is wrong and the reference is right, or may be."""
         return 0.0 if audit.wrong == 0 else float(audit.reference() is not False)
 
 
-class Agreement(Kind):
-    """A request is lost if the answer served differs from the reference's own; no labels are needed."""
+class Agreement(OfAnswer):
+    """A request is lost if the answer served differs from the reference's own: "right" means equal to that."""
 
     name = "agreement"
     kept = "the answer served equals the reference's"
@@ -194,40 +202,18 @@ class Agreement(Kind):
     reference_keeps_it = True
     needs = ("reference",)
 
-    def loss(self, log: Log) -> Floats:
-        """Return 1 − right, where right means equal to the reference's."""
-        return _wrong(log)
 
-    def audited(self, audit: Audit) -> float:
-        """Return 1 if the answer served is not the reference's."""
-        return audit.wrong
+class Preference(OfAnswer):
+    """A request is lost if a person prefers the reference's answer to the one served; a tie loses nothing.
 
-
-class Preference(Kind):
-    """A request is lost if a person prefers the reference's answer to the one served; a tie loses nothing."""
+    "Right" means not worse, and an answer that nobody judged is lost.
+    """
 
     name = "preference"
     kept = "no reviewer prefers the reference's answer to the one served"
     lost = "a reviewer prefers the reference's answer to the one served"
     reference_keeps_it = True
     needs = ("reference", "judgements")
-
-    def loss(self, log: Log) -> Floats:
-        """Return 1 for an answer that is worse, or not judged, of a request that was drawn."""
-        return _wrong(log)
-
-    def audited(self, audit: Audit) -> float:
-        """Return 1 if the answer served is worse than the reference's."""
-        return audit.wrong
-
-
-def _wrong(log: Log) -> Floats:
-    """Return 1 − right, and 1 where it is unknown; 0 for requests that were not drawn for people to judge.
-
-    The risk that is tested is smaller by the share drawn (`Promise.tested_risk`).
-    """
-    wrong = np.where(np.isnan(log.right) | (log.answer < 0), 1.0, 1.0 - log.right)
-    return wrong if log.drawn is None else wrong * log.drawn[:, None]
 
 
 KINDS: Registry[type[Kind]] = Registry(

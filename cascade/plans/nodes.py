@@ -178,7 +178,7 @@ class _Purchase:
 
 
 @dataclass(slots=True)
-class _Draft:
+class _StepDraft:
     """A step while its nodes are bought; `results` are those of its nodes."""
 
     number: int
@@ -191,16 +191,9 @@ class _Draft:
     final: bool = False
 
     def step(self, parents: tuple[int, ...] | None) -> Step:
-        return Step(
-            self.number,
-            tuple(self.candidates),
-            self.signals,
-            tuple(self.notes),
-            forced=self.forced,
-            final=self.final,
-            warnings=tuple(self.warnings),
-            parents=parents,
-        )
+        notes, warnings = tuple(self.notes), tuple(self.warnings)
+        step = Step(self.number, tuple(self.candidates), self.signals, notes, forced=self.forced, final=self.final)
+        return step._replace(warnings=warnings, parents=parents)
 
 
 _Buying: TypeAlias = Generator[Request, Completion, None]
@@ -223,7 +216,7 @@ class _Walk:
         calls, most = self.plan.calls, len(self.numbers)
         number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
         while number <= most:
-            draft = _Draft(number, [self._result(node) for node in self.numbers[number - 1]])
+            draft = _StepDraft(number, [self._result(node) for node in self.numbers[number - 1]])
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
             draft.final = draft.final or number == most < self.plan.horizon
@@ -233,11 +226,17 @@ class _Walk:
                 return
             number = following(bought, number, most) if calls else number + 1
 
-    def _buy(self, number: int, draft: _Draft) -> _Buying:
+    def _buy(self, number: int, draft: _StepDraft) -> _Buying:
         """Buy a node. A failure is raised where no other node can answer, else noted in the step."""
         node = self.nodes[number - 1]
+        ways = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
         try:
-            yield from self._bought(number, node, draft)
+            if node.purpose in ANSWERING:
+                yield from self._answer(number, node, draft)
+            elif node.purpose in JUDGING:
+                yield from self._judge(number, node, draft)
+            else:
+                yield from ways[node.purpose](node, draft)
         except ProviderError as error:
             if error.shown or self._needs(number, node, draft):
                 raise
@@ -246,15 +245,7 @@ class _Walk:
                 reason = f"{node.name} could not be asked; on_guide_error is {node.judging.on_error!r}"
                 draft.forced = Forced(node.judging.on_error, reason)
 
-    def _bought(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
-        if node.purpose in ANSWERING:
-            return self._answer(number, node, draft)
-        if node.purpose in JUDGING:
-            return self._judge(number, node, draft)
-        others = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
-        return others[node.purpose](node, draft)
-
-    def _needs(self, number: int, node: PlanNode, draft: _Draft) -> bool:
+    def _needs(self, number: int, node: PlanNode, draft: _StepDraft) -> bool:
         """Whether no answer is left if a node brings none."""
         if node.purpose == "direct":
             return not draft.candidates
@@ -278,7 +269,7 @@ class _Walk:
 
     # --- answers ---
 
-    def _answer(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
+    def _answer(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model for an answer; it reads its parents' results."""
         request = reply.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
@@ -299,7 +290,7 @@ class _Walk:
         completion = yield request
         self._take(number, draft, completion, reply.read(completion, request, last=last))
 
-    def _take(self, number: int, draft: _Draft, completion: Completion, reading: reply.ParsedReply) -> None:
+    def _take(self, number: int, draft: _StepDraft, completion: Completion, reading: reply.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
         node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
         earlier = self._answers()
@@ -361,7 +352,7 @@ class _Walk:
             yield Message("assistant", defuse(result.text))
             yield from self.plan.prompts.again.fill(data_block(fields))
 
-    def _direct(self, node: PlanNode, draft: _Draft) -> _Buying:
+    def _direct(self, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Let a model answer by itself as the last resort: for a failure, after a refused message, or at the end."""
         first, *others = draft.results
         refused = self.chat is not None and any(other.verdict.says_yes is False for other in others)
@@ -387,7 +378,7 @@ class _Walk:
 
     # --- verdicts ---
 
-    def _judge(self, number: int, node: PlanNode, draft: _Draft) -> _Buying:
+    def _judge(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model whether its parent's answer is right; a step of its own offers that answer again, now judged."""
         judged, result = self._result(node.parents[0]), self._result(number)
         if node.joins and judged.candidate is None:
@@ -413,7 +404,7 @@ class _Walk:
             draft.candidates.append(judged.candidate._replace(source=node.name, confidence=verdict.p_yes))
 
     def _verdict(
-        self, node: PlanNode, draft: _Draft, judged: Candidate, trace: str = ""
+        self, node: PlanNode, draft: _StepDraft, judged: Candidate, trace: str = ""
     ) -> Generator[Request, Completion, Verdict]:
         verdict, notes = yield from node.judging.ask(
             node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace
@@ -430,7 +421,7 @@ class _Walk:
         ]
         return sum(verdicts) / len(verdicts) if verdicts else None
 
-    def _check(self, node: PlanNode, draft: _Draft) -> _Buying:
+    def _check(self, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
         candidate = self._result(node.parents[0]).candidate
         if candidate is None:
@@ -447,7 +438,7 @@ class _Walk:
         gate = None if verdict.says_yes is None else float(verdict.says_yes)
         draft.signals |= {"gate": gate, "p_yes": verdict.p_yes}
 
-    def _sent(self, node: PlanNode, draft: _Draft, candidate: Candidate) -> Request:
+    def _sent(self, node: PlanNode, draft: _StepDraft, candidate: Candidate) -> Request:
         """Return the call that sends an output to a verifier as it is."""
         message = {"content": candidate.text} if candidate.message is None else candidate.message
         output = (Message("user", sent_output(message)),)
@@ -455,7 +446,7 @@ class _Walk:
 
     # --- decisions of a model ---
 
-    def _decide(self, node: PlanNode, draft: _Draft) -> _Buying:
+    def _decide(self, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model what to do with this round."""
         draft.signals["decided_action"] = None
         base, *others = draft.results
@@ -467,7 +458,7 @@ class _Walk:
             request = self._short(node, draft, self.plan.prompts.decide.fill(fields))
             draft.signals["decided_action"] = read_action((yield request).text)
 
-    def _exit(self, node: PlanNode, draft: _Draft) -> _Buying:
+    def _exit(self, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model whether to stop. If that call fails, the answer is kept, since it is paid for."""
         draft.signals["says_exit"] = None
         if draft.candidates:
@@ -476,7 +467,7 @@ class _Walk:
             exits = read_exit((yield self._short(node, draft, messages)).text)
             draft.signals["says_exit"] = None if exits is None else float(exits)
 
-    def _short(self, node: PlanNode, draft: _Draft, messages: tuple[Message, ...]) -> Request:
+    def _short(self, node: PlanNode, draft: _StepDraft, messages: tuple[Message, ...]) -> Request:
         """Return a call whose reply is a word."""
         request = node.use.request(messages, node.name, node.purpose, draft.number, self.question)
         return request._replace(max_tokens=_DECISION_TOKENS)

@@ -17,7 +17,7 @@ from typing import Any, Literal, NamedTuple, TypeAlias
 from cascade.chat import ChatRequest, part_texts
 from cascade.matching.text import normalize_answer
 from cascade.plans.base import ModelUse
-from cascade.plans.prompts import Prompts
+from cascade.plans.prompts import Prompts, question_data
 from cascade.text import counted, data_block, encode_sorted
 from cascade.types import Candidate, Completion, Message, Question, Request, Token
 
@@ -45,6 +45,7 @@ _CONFIRMS_YES = re.compile(
 _NAMES_ANSWER = re.compile(r"\banswer\s*(?:is|was|would be|must be|[:=])\s*:?\s*(.+)", re.IGNORECASE)
 _CONTRADICTS_NO = re.compile(r"\byes\b", re.IGNORECASE)
 _NO_HEAD = re.compile(r"^\W*no\b[*_\"'`]{0,3}[ \t:;,.–—]*", re.IGNORECASE)
+_AT_ENDS = " \t\"'`*“”"
 _LONGEST_REMARK_CHARS = 500
 """The most characters of a remark such as "that is wrong", which is not a correction."""
 _SAYS_WRONG_FIRST = re.compile(
@@ -146,7 +147,8 @@ def read_text(text: str, answer: str | None = None) -> tuple[bool | None, str | 
     rest = word[2].strip()
     if word[1].lower() == "yes":
         return (True, None) if _stays_yes(rest, answer) else (None, None)
-    correction = _clean_whole(_NO_HEAD.sub("", text)) if _is_long(answer) else _clean(rest)
+    whole = "\n" in (answer or "")
+    correction = _correction(_NO_HEAD.sub("", text) if whole else rest, whole=whole)
     if correction is not None and _CONTRADICTS_NO.search(correction) and normalize_answer(correction) != "yes":
         return None, None
     return False, correction
@@ -159,13 +161,9 @@ def explains(text: str, answer: str) -> bool:
     (True, False)
     """
     word = _SAYS.match(text)
-    if word is None or word[1].lower() == "yes" or _is_long(answer):
+    if word is None or word[1].lower() == "yes" or "\n" in (answer or ""):
         return False
     return sum(1 for line in word[2].splitlines() if line.strip()) > 1
-
-
-def _is_long(answer: str | None) -> bool:
-    return answer is not None and "\n" in answer
 
 
 def _stays_yes(rest: str, answer: str | None) -> bool:
@@ -187,12 +185,6 @@ def _holds(text: str, answer: str) -> bool:
     return f" {normalize_answer(answer)} " in f" {normalize_answer(text)} "
 
 
-def _clean_whole(rest: str) -> str | None:
-    """Return the correction of a longer answer: all text after a "No", without a lead-in and blank lines."""
-    bare = _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", rest.strip("\r\n"))).strip("\r\n").rstrip()
-    return bare if _corrects(bare) else None
-
-
 def _corrects(text: str) -> bool:
     """Whether a text is more than the remark that something is wrong."""
     if not any(map(str.isalnum, text)):
@@ -200,16 +192,14 @@ def _corrects(text: str) -> bool:
     return len(text) > _LONGEST_REMARK_CHARS or not _ONLY_SAYS_WRONG.match(text)
 
 
-def _clean(rest: str) -> str | None:
-    """Return the correction after a "No": one line, without lead-in, quotes and full stop."""
-    line = next((line for line in rest.splitlines() if line.strip()), "")
-    bare = (
-        _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", line.strip()))
-        .strip(" \t\"'`*“”")
-        .removesuffix(".")
-        .strip(" \t\"'`*“”")
-    )
-    return bare if _corrects(line.strip()) and _corrects(bare) else None
+def _correction(rest: str, *, whole: bool) -> str | None:
+    """Return the correction after a "No", without lead-in: all of it, or one line without quotes and full stop."""
+    if whole:
+        bare = _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", rest.strip("\r\n"))).strip("\r\n").rstrip()
+        return bare if _corrects(bare) else None
+    line = next((line for line in rest.splitlines() if line.strip()), "").strip()
+    bare = _LEAD_IN.sub("", _SAYS_WRONG_FIRST.sub("", line)).strip(_AT_ENDS).removesuffix(".").strip(_AT_ENDS)
+    return bare if _corrects(line) and _corrects(bare) else None
 
 
 def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
@@ -294,8 +284,7 @@ class VerdictSettings(NamedTuple):
     def _messages(self, prompts: Prompts, question: Question, judged: Candidate, trace: str) -> tuple[Message, ...]:
         if question.chat is not None:
             return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
-        fields = {"question": question.text, "reasoning": trace, "answer": judged.text}
-        return prompts.judge.fill(data_block({"text": question.context, **fields} if question.context else fields))
+        return prompts.judge.fill(question_data(question, reasoning=trace, answer=judged.text))
 
     def _sample(self, request: Request, use: ModelUse, sample: int) -> Request:
         """Return the call for one of several verdicts."""
@@ -353,11 +342,10 @@ def read_action(text: str) -> float | None:
 def decided_fields(question: Question, answer: Candidate | None, verdict: Verdict, correction: str) -> str:
     """Return what a decider reads of a round, as data."""
     p_yes = verdict.p_yes
-    fields = {
-        "question": question.text,
-        "small_model_answer": "none" if answer is None else answer.text,
-        "strong_model_agrees": {True: "yes", False: "no", None: "no verdict"}[verdict.says_yes],
-        "strong_model_answer": correction,
-        "strong_model_uncertainty": "unknown" if p_yes is None else f"{-math.log(max(p_yes, 1.0 - p_yes)):.2f}",
-    }
-    return data_block({"text": question.context, **fields} if question.context else fields)
+    return question_data(
+        question,
+        small_model_answer="none" if answer is None else answer.text,
+        strong_model_agrees={True: "yes", False: "no", None: "no verdict"}[verdict.says_yes],
+        strong_model_answer=correction,
+        strong_model_uncertainty="unknown" if p_yes is None else f"{-math.log(max(p_yes, 1.0 - p_yes)):.2f}",
+    )

@@ -521,8 +521,10 @@ class _Run:
         return values[::2], values[1::2]
 
     def _update(self, number: int) -> None:
-        """Take one step of the network, κ and the price, each from the same batch."""
-        use, batch = self.use, self._batch(number)
+        """Take one step of the network, κ and the price, from a batch that the seed and its number alone decide."""
+        use, n = self.use, len(self.outcomes.counts)
+        rows = np.random.default_rng([self.seed, number]).choice(n, min(use.batch, n), replace=False)
+        batch = Outcomes(*[column[np.sort(rows)] for column in self.outcomes])
         logs = log_policy(self.net(batch.inputs), self.allowed)
         served = served_sets(logs.detach(), batch, self.kappa, keeps_all=self.keeps_all)
         missed = float(brought(served, batch, counted=self.keeps_all)[2].mean())
@@ -540,12 +542,6 @@ class _Run:
         if self.moves:
             lower = _ETA * number ** (-0.5 - _XI) * (missed - self.limit)
             self.kappa = float(np.clip(self.kappa - lower, *self.range))
-
-    def _batch(self, number: int) -> Outcomes:
-        """Return the batch of an update, which depends on the seed and its number alone."""
-        n = len(self.outcomes.counts)
-        rows = np.random.default_rng([self.seed, number]).choice(n, min(self.use.batch, n), replace=False)
-        return Outcomes(*[column[np.sort(rows)] for column in self.outcomes])
 
 
 def log_policy(logits: Tensor, allowed: Tensor) -> Tensor:

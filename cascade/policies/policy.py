@@ -197,10 +197,6 @@ class Threshold(Policy):
         """Return it with ties unbroken."""
         return replace(self, tie=None)
 
-    def settings(self) -> dict[str, Any]:
-        """Return signal, sign and tie."""
-        return {"signal": self.signal, "sign": self.sign, "tie": self.tie}
-
 
 @dataclass(frozen=True, slots=True)
 class Depth(Policy):
@@ -246,10 +242,6 @@ class Random(Policy):
         """Return hashes of seed, request and node as doubt."""
         draws = [drawn_number(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
         return Scores(ranked(np.array(draws).reshape(log.answer.shape)))
-
-    def settings(self) -> dict[str, Any]:
-        """Return the seed."""
-        return {"seed": self.seed}
 
 
 def drawn_number(text: str) -> float:
@@ -360,7 +352,7 @@ def named(log: Log) -> Known | None:
 
 def _is_common(values: Floats) -> bool:
     """Whether at least half of the requests, and one, have a signal."""
-    known = np.count_nonzero(~np.isnan(values).all(axis=-1))
+    known = int(np.count_nonzero(~np.isnan(values).all(axis=-1)))
     return 0 < len(values) <= 2 * known
 
 

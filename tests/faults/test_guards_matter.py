@@ -13,7 +13,7 @@ import pytest
 
 from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
-from cascade.plans import nodes, reply, verdict
+from cascade.plans import nodes, prompts, reply, verdict
 from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading, refused
 from cascade.resilience import background
@@ -165,7 +165,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F28": (test_streams, _first_usage_counts),
     "F29": (test_streams, instead(reading, "storable", lambda said, _notes: said)),
     "F30": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F40": (test_guide, instead(verdict, "data_block", _naive_block)),
+    "F40": (test_guide, instead(prompts, "data_block", _naive_block)),
     "F40 tokens": (test_guide, instead(text, "defuse", lambda said: said)),
     "F41": (test_guide, instead(reply, "is_answer", bool)),
     "F42": (test_guide, instead(verdict, "read_text", _naive_verdict)),

@@ -15,7 +15,7 @@ from typing import cast
 
 from cascade.errors import ConfigError
 from cascade.safety import read_bounded
-from cascade.text import defuse
+from cascade.text import data_block, defuse
 from cascade.types import Message, Question, Role
 
 _PLACEHOLDER: Mapping[str, str] = {
@@ -34,6 +34,12 @@ def question_text(question: Question) -> str:
     """Return a question as the answering model reads it: the context first, if any."""
     text = f"Question: {defuse(question.text)}"
     return f"Text: {defuse(question.context)}\n\n{text}" if question.context else text
+
+
+def question_data(question: Question, **fields: str) -> str:
+    """Return a question and more about it as a block of data, the context first, if any."""
+    context = {"text": question.context} if question.context else {}
+    return data_block({**context, "question": question.text, **fields})
 
 
 @dataclass(frozen=True, slots=True)
