@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
-from cascade.modes.certify import Turns
+from cascade.modes.certify import ConversationTurns
 from cascade.modes.draws import look_level
 from cascade.modes.look import LookSettings, Observed, look_at, stops_of
 from cascade.modes.state import CascadeState, Draw, InForce, Look, counted, missed
@@ -182,7 +182,7 @@ class Service(NamedTuple):
     def kept(self, world: World, traffic: Traffic) -> Bools:
         """Return which turns the base answers; the guide answers the rest of the conversation."""
         stops = stops_of(self.policy, traffic.log(np.zeros(traffic.of.size, dtype=np.bool_)), world.settings.promise)
-        since = Turns(np.arange(traffic.of.size), traffic.of).served(stops(self.kappa)).since
+        since = ConversationTurns(np.arange(traffic.of.size), traffic.of).served(stops(self.kappa)).since
         return np.asarray(since == 0, dtype=np.bool_)
 
 

@@ -16,7 +16,7 @@ from cascade.config import CascadeConfig, load, modes_url, traces_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.look import LookResult, LookSettings, Row, complete, look_at, observed_in, unjudged, unseen
-from cascade.modes.plan import Plan, plan_of, too_few
+from cascade.modes.plan import LookPlan, plan_of, too_few
 from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.records.traces import Store
@@ -59,7 +59,7 @@ class PromotionPlan(Result):
     """
 
     cascade: str
-    plan: Plan
+    plan: LookPlan
 
     @property
     def reports(self) -> tuple[Report, ...]:

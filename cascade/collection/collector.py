@@ -96,7 +96,7 @@ class Progress:
         return None if not self.done else self.elapsed_s / self.done * (self.total - self.done)
 
 
-class Refused(NamedTuple):
+class RefusedRole(NamedTuple):
     """A model or an offer that refused some of the logged questions, so that its answer to them is unknown.
 
     `questions` is their number, `first` the id of one of them, and `error` its error.
@@ -124,7 +124,7 @@ class Collected:
     failures: tuple[tuple[str, str], ...]
     stopped: CascadeError | None
     unused_calls: int = 0
-    refused: tuple[Refused, ...] = ()
+    refused: tuple[RefusedRole, ...] = ()
 
 
 class _HoleError(Exception):
@@ -190,7 +190,7 @@ class Collector:
         self._whole = 0
         self._logged: set[str] = set()
         self._refused: dict[str, str] = {}
-        self._lacking: dict[str, Refused] = {}
+        self._lacking: dict[str, RefusedRole] = {}
         self._started = time.monotonic()
 
     def run(
@@ -269,7 +269,7 @@ class Collector:
                 continue
             self._whole += 1
             for role, error in _failed_calls(whole).items():
-                lacking = self._lacking.get(role) or Refused(role, 0, asked.id, error)
+                lacking = self._lacking.get(role) or RefusedRole(role, 0, asked.id, error)
                 self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
             yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
             for walk in named:

@@ -51,7 +51,7 @@ class Stops(NamedTuple):
     asks_last: Bools
 
 
-class Turns(NamedTuple):
+class ConversationTurns(NamedTuple):
     """The turns of whole conversations, one conversation after the other, each in the order of its turns.
 
     Attributes:
@@ -67,7 +67,7 @@ class Turns(NamedTuple):
         """The number of turns of each conversation."""
         return np.bincount(self.of)
 
-    def served(self, at: Stops) -> Replay:
+    def served(self, at: Stops) -> ServedTurns:
         """Replay the conversations as they would be served at a threshold, given what the policy does on each row.
 
         A turn without a record is kept and lost: the server would have had to decide on it.
@@ -78,10 +78,10 @@ class Turns(NamedTuple):
         conversations, first = np.unique(self.of[stops], return_index=True)
         stop = np.full(self.lengths.size, self.row.size)
         stop[conversations] = stops[first]
-        return Replay(np.append(lost, False)[stop], np.arange(self.row.size) - stop[self.of])
+        return ServedTurns(np.append(lost, False)[stop], np.arange(self.row.size) - stop[self.of])
 
 
-class Replay(NamedTuple):
+class ServedTurns(NamedTuple):
     """Conversations as they are served at a threshold.
 
     Attributes:
@@ -144,11 +144,11 @@ class Lenient(NamedTuple):
 
     kappa: float
     stops: Stops
-    replay: Replay
+    replay: ServedTurns
 
 
 def most_lenient(
-    proof: Proof, turns: Turns, thresholds: Sequence[float], served: Callable[[float], Stops]
+    proof: Proof, turns: ConversationTurns, thresholds: Sequence[float], served: Callable[[float], Stops]
 ) -> Lenient | None:
     """Test thresholds from strict to lenient until one fails; return the last that passes, None if the first fails.
 

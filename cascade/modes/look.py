@@ -29,7 +29,7 @@ from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
 from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
-from cascade.modes.certify import Lenient, Proof, Stops, Turns, grid, most_lenient
+from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
 from cascade.modes.state import BY_PEOPLE, Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy
@@ -173,7 +173,7 @@ class Conversations(NamedTuple):
 
     log: Log
     uncached: Floats
-    turns: Turns
+    turns: ConversationTurns
 
     @classmethod
     def of(cls, observed: Observed, draws: Iterable[Draw]) -> Conversations:
@@ -187,13 +187,15 @@ class Conversations(NamedTuple):
         recorded = row >= 0
         if not recorded.any():
             raise UsageError("none of the requests that fit, or of those that certify, has an outcome.")
-        turns = Turns(np.where(recorded, recorded.cumsum() - 1, -1), _numbers([draw.conversation for draw in ordered]))
+        turns = ConversationTurns(
+            np.where(recorded, recorded.cumsum() - 1, -1), _numbers([draw.conversation for draw in ordered])
+        )
         return cls(observed.log.take(row[recorded]), observed.uncached[row[recorded]], turns)
 
     def take(self, rows: Ints) -> Conversations:
         """Return the chosen turns, if all are on record."""
         log = self.log.take(rows)
-        return Conversations(log, self.uncached[rows], Turns(np.arange(log.n), _numbers(log.groups)))
+        return Conversations(log, self.uncached[rows], ConversationTurns(np.arange(log.n), _numbers(log.groups)))
 
 
 def _numbers(names: Sequence[str]) -> Ints:

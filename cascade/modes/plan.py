@@ -13,7 +13,7 @@ LEAST_FIT = 50
 """The fewest rows that a policy is fitted on."""
 
 
-class Plan(NamedTuple):
+class LookPlan(NamedTuple):
     """What the next look takes, as far as counts tell.
 
     Attributes:
@@ -48,7 +48,7 @@ class Plan(NamedTuple):
         )
 
 
-def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: float | None = None) -> Plan:
+def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: float | None = None) -> LookPlan:
     """Return the plan of a cascade's next look.
 
     It reads no outcome of a row that may certify, so the time of a look does not depend on them.
@@ -65,7 +65,7 @@ def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig, unjudged: f
         unjudged = float(modes.promise == BY_PEOPLE)
     certify = modes.share * modes.certify * (counts.conversations / counts.certify if counts.certify else 1.0)
     waits = [(needed - counts.conversations, certify), (LEAST_FIT - counts.fit, modes.share * (1 - modes.certify))]
-    return Plan(
+    return LookPlan(
         *(state.looks + 1, counts.conversations, needed, counts.fit),
         max(math.ceil(max(0, missing) / share) for missing, share in waits),
         math.ceil(unjudged * needed),

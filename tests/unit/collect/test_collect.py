@@ -17,7 +17,7 @@ from patience import PATIENCE_S
 
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collection.collector import BASELINES, RecordedBaseline, Refused, recorded_baselines
+from cascade.collection.collector import BASELINES, RecordedBaseline, RefusedRole, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.journal import Journal
 from cascade.episodes.rows import reads_of
@@ -609,7 +609,7 @@ def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(
     made = config(strategy=strategy, policy=OFFERED_RULE)
     done = collected(log, asked(1, 2, 3), refusing(2, role=role), made=made)
     assert (done.questions, done.failures, done.stopped) == (3, (), None)
-    assert done.refused == (Refused(role, 1, "q2", "RefusedError: the filter declined"),)
+    assert done.refused == (RefusedRole(role, 1, "q2", "RefusedError: the filter declined"),)
     assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == read
     (each,) = reads_of(rows_of(log))
     at, found = 1, each.log

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from cascade.modes.certify import Proof, Stops, Turns, grid
+from cascade.modes.certify import ConversationTurns, Proof, Stops, grid
 
 
 def outcome(rng: np.random.Generator, n: int) -> Stops:
@@ -25,7 +25,7 @@ def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(s
     of = np.unique(of, return_inverse=True)[1]
     row = np.where(rng.random(20) < 0.9, np.arange(20), -1)
     at = outcome(rng, 20)
-    replay, lost, since = Turns(row, of).served(at), [], []
+    replay, lost, since = ConversationTurns(row, of).served(at), [], []
     for _, places in groupby(range(20), key=of.__getitem__):
         turns = list(places)
         stop = next((place for place in turns if row[place] < 0 or not at.asks_last[row[place]]), None)
