@@ -81,18 +81,8 @@ class CertificateMonitor:
             )
         return replace(self, monitor=monitor, alarm=alarm)
 
-    def at(self, level: float) -> CertificateMonitor:
-        """Return the same results with another probability of a false alarm.
-
-        The level is only the limit that the evidence is compared with, so the result equals a monitor that started at
-        this level.
-        """
-        return self if self.monitor is None else replace(self, monitor=replace(self.monitor, level=level))
-
 
 UNAUDITED = CertificateMonitor()
-
-
 _MOST_REASONS = 100
 """The maximum number of reasons counted separately; there are few, unless a server reports a new name at each call."""
 _OTHER_REASONS = "other reasons"
@@ -154,9 +144,8 @@ class CertificateMonitors:
         self._known: dict[str, CertificateMonitor] = {}
         self.status = ServiceStatus(uncertified=MappingProxyType({}))
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
-        self._heard: dict[str, set[str]] = {}
-        self._level = asked.monitor.level
-        audit, self._begun = asked.audit, dict[str, set[str]]()
+        self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
+        self._level, audit = asked.monitor.level, asked.audit
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
         self._key = f"audit {seed}"
 
@@ -165,10 +154,10 @@ class CertificateMonitors:
         audit = self._asked.audit
         if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
             return False
+        name = "" if certificate is None else certificate.id, group
         with self._lock:
-            begun = self._begun.setdefault("" if certificate is None else certificate.id, set())
-            first = group not in begun
-            begun.add(group)
+            first = name not in self._drawn
+            self._drawn.add(name)
         return first
 
     def _begin(self) -> None:
@@ -210,11 +199,13 @@ class CertificateMonitors:
 
     def share(self, certificates: Iterable[Certificate]) -> None:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
-        monitored = {one.id for one in certificates}
+        names = {certificate.id for certificate in certificates}
         with self._lock:
-            self._level = self._asked.monitor.level / max(len(monitored), 1)
-            again = {name: self._known[name].at(self._level) for name in monitored & self._known.keys()}
-            self._known = {**self._known, **again}
+            self._level = self._asked.monitor.level / max(len(names), 1)
+            for name in names & self._known.keys():
+                if (monitor := self._known[name].monitor) is not None:
+                    # The level is only the limit of the evidence: this is the monitor that began at it.
+                    self._known[name] = replace(self._known[name], monitor=replace(monitor, level=self._level))
 
     def count(self, certificate: Certificate, missed: bool, group: str) -> AuditOutcome:
         """Update the monitor of a certificate in service with an audited question, `missed` or not as it was served.
@@ -223,22 +214,18 @@ class CertificateMonitors:
         """
         name = certificate.id
         with self._lock:
-            known = self._known.get(name, UNAUDITED)
-            if known.monitor is None:
-                known = replace(known, monitor=self._new_monitor(certificate))
-            if known.alarm is not None:
+            before = self._known.get(name, UNAUDITED)
+            if before.alarm is not None:
                 return AuditOutcome(missed, reason="its certificate was withdrawn in the meantime")
-            heard = self._heard.setdefault(name, set())
-            again = group in heard
-            heard.add(group)
-            known = known if again else known.after(certificate, missed)
-            self._known = {**self._known, name: known}
+            if (name, group) in self._heard:
+                return AuditOutcome(missed, reason="its group was counted before, and counts once")
+            self._heard.add((name, group))
             status = self.status
             self.status = replace(status, audits=status.audits + 1, missed=status.missed + missed)
-        if known.alarm is not None:
-            logger.error("certificate %s: %s", name, known.alarm)
-        if again:
-            return AuditOutcome(missed, reason="its group was counted before, and counts once")
+            started = before if before.monitor else replace(before, monitor=self._new_monitor(certificate))
+            after = self._known[name] = started.after(certificate, missed)
+        if after.alarm is not None:
+            logger.error("certificate %s: %s", name, after.alarm)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
     def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
@@ -260,14 +247,14 @@ class CertificateMonitors:
             return
         with self._lock:
             known = self._known.get(name, UNAUDITED)
-            held = known.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
-            now = replace(known, odd=held.update(odd))
-            self._known = {**self._known, name: now}
-        if now.odder and not known.odder:
+            monitor = known.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
+            after = monitor.update(odd)
+            self._known[name] = replace(known, odd=after)
+        if after.alarmed and not known.odder:
             logger.error(
                 "certificate %s: %d of %d answers have a step without an answer or a signal; at calibration %d of "
                 "%d had one; from now on such answers have no certificate",
-                *(name, now.odd.misses if now.odd else 0, now.odd.audits if now.odd else 0, before, n),
+                *(name, after.misses, after.audits, before, n),
             )
 
     def _new_monitor(self, certificate: Certificate) -> Monitor:

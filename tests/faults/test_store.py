@@ -464,7 +464,7 @@ def test_f55_processes_that_trace_into_one_file_lose_nothing(file_url: str) -> N
         assert store.integrity() == []
 
 
-# --- F56: another version; F57: numbers that are none ---
+# --- F56: another version ---
 
 
 def test_f56_another_schema_is_refused(run: Callable[..., Ran], ask: Callable[..., Ran], tmp_path: Path) -> None:
@@ -481,16 +481,6 @@ def test_f56_another_schema_is_refused(run: Callable[..., Ran], ask: Callable[..
     ran = ask(f"{{store: '{url}', strict: true}}")
     assert (ran.code, "has the format" in ran.err) == (2, True)
     assert (tmp_path / "traces.db").read_bytes() == before
-
-
-def test_f57_numbers_that_are_none_are_null_everywhere(run: Callable[..., Ran], store_url: str) -> None:
-    with Store.open(store_url) as store:
-        store.append([row(1, latency_ms=float("inf"), signals={"p_yes": float("nan")}), row(2)])
-    ran = run("traces", "stats", "--store", store_url)
-    assert (ran.code, "1 rows had numbers that were not finite" in ran.out) == (0, True)
-    ran = run("traces", "export", "--store", store_url)
-    assert (ran.code, "NaN" in ran.out, "Infinity" in ran.out) == (0, False, False)
-    assert '"not_finite": ["signals", "latency_ms"]' in ran.out
 
 
 # --- F67, F68, F70 ---

@@ -37,7 +37,7 @@ from cascade.records import writer as writer_module
 from cascade.records.traces import Store
 from cascade.records.writer import TraceCounts, TraceWriter
 from cascade.safety import holds_key
-from cascade.types import Answer, Call, Question, Request, Step, TextDelta, Token
+from cascade.types import Answer, Call, Question, Request, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
 
 KEY = "sk-abcdefghijklmnop"
@@ -92,27 +92,21 @@ def test_answers_are_committed_in_groups(file_url: str, monkeypatch: pytest.Monk
     append = Store.append
     monkeypatch.setattr(Store, "append", lambda self, rows: sizes.append(append(self, rows)) or sizes[-1])
     writer = TraceWriter(file_url)
-    for number in range(1_000):
-        writer.submit(answer_of(question=Question(f"number {number}")))
+
+    def work(name: int) -> None:
+        for number in range(250):
+            writer.submit(answer_of(question=Question(f"{name} {number:03}")))
+
+    at_once(*(partial(work, name) for name in range(4)))
     writer.close()
     writer.close()
     assert sum(sizes) == 1_000
     assert len(sizes) < 100
-    assert [row["question"] for row in rows_in(file_url)] == [f"number {number}" for number in range(1_000)]
+    asked = [row["question"] for row in rows_in(file_url)]
+    assert sorted(asked) == [f"{name} {number:03}" for name in range(4) for number in range(250)]
+    assert [text for text in asked if text.startswith("0")] == [f"0 {number:03}" for number in range(250)]  # in order
     with pytest.raises(UsageError):
         writer.submit(answer_of())
-
-
-def test_threads_share_a_writer(store_url: str) -> None:
-    with TraceWriter(store_url) as writer:
-
-        def work(name: int) -> None:
-            for number in range(50):
-                writer.submit(answer_of(question=Question(f"{name} {number}")))
-
-        at_once(*(partial(work, name) for name in range(5)))
-        assert writer.flush()
-    assert {row["question"] for row in rows_in(store_url)} == {f"{a} {b}" for a in range(5) for b in range(50)}
 
 
 # --- what is kept of the texts ---
@@ -176,26 +170,15 @@ def test_no_key_reaches_the_file(file_url: str, tmp_path: Path, place: dict[str,
         assert "[redacted]" in str(row) or row["signals"]["replay"]["tokens"] is None
 
 
-def test_an_answer_without_a_key_is_stored_to_the_letter(file_url: str) -> None:
-    text = "A well-known work-around: http://danube.example/river, my_key-ring, sk-short, monkey-business"
-    with TraceWriter(file_url, secrets=("", "absent")) as writer:
-        writer.submit(answer_of(text, tokens=(Token(text, -0.5),)))
-    (row,) = rows_in(file_url)
-    assert row["text"] == text
-    assert row["signals"]["replay"]["tokens"] == [[text, -0.5]]
-
-
 _PIECES = st.sampled_from([
-    "sk", "PK", "rK", "gsk", "xai", "xAİ", "key", "Key", "ſk", "Key", "-", "_", "abcdefgh1", "Bearer", "bearer", "AIza",
-    "aıza", "://", "user:word@host", "é", ".", " ", "\t", "\x00", "ABCDEFGHIJKLMNOPQRSTUVWXY",
+    "sk", "gsk", "xai", "key", "ſk", "-", "_", "abcdefgh1", "Bearer", "AIza", "://", "user:word@host", "é", ".", " ", "\x00"
 ])  # fmt: skip
 
 
 @given(st.lists(st.lists(_PIECES, max_size=4).map("".join), max_size=4))
 @settings(max_examples=100, deadline=None)
 def test_texts_that_are_joined_hide_no_key(texts: list[str]) -> None:
-    joined = "\n".join(texts)
-    assert holds_key(joined) or not any(holds_key(text) for text in texts)
+    assert holds_key("\n".join(texts)) or not any(map(holds_key, texts))
 
 
 # --- the queue ---
@@ -415,25 +398,6 @@ def test_all_four_ways_to_ask_are_recorded(store_url: str) -> None:
     assert len({row["episode_id"] for row in found}) == 6
 
 
-@pytest.mark.parametrize("strict", [False, True])
-async def test_aclose_writes_what_waits(file_url: str, strict: bool) -> None:
-    async with wired({"store": file_url, "strict": strict}) as cascade:
-        await cascade.aask("what?")
-        _ = [event async for event in cascade.astream("what?")]
-    assert len(rows_in(file_url)) == 4
-
-
-def test_the_record_of_an_ask_can_be_replayed(file_url: str) -> None:
-    from cascade.logs.schema import completion_of
-
-    with wired(file_url) as cascade:
-        answer = cascade.ask(RIVER)
-    given = [call.completion for call in answer.calls if call.completion]
-    for row, done in zip(rows_in(file_url), given, strict=True):
-        again = completion_of(row)
-        assert (again.text, again.usage, again.tokens) == (done.text, done.usage, done.tokens)
-
-
 def test_a_failed_ask_is_recorded_with_its_cost(file_url: str) -> None:
     cut, down = reply("Reasoning: cut", finish_reason="length"), AuthenticationError("no")
     with wired(file_url, FakeProvider({"small": [cut], "large": [down]})) as cascade, pytest.raises(ProviderError):
@@ -462,27 +426,6 @@ def test_an_ask_that_failed_before_anything_came_leaves_nothing(file_url: str, t
     with wired(file_url, FakeProvider({"small": [down], "large": [down]})) as cascade, pytest.raises(ProviderError):
         cascade.ask("what?")
     assert list(tmp_path.iterdir()) == []
-
-
-def test_steps_that_were_finished_before_a_cancellation_keep_their_candidates(file_url: str) -> None:
-    with wired(file_url, two_models(guide=reply("Yes", p_yes=0.5))) as cascade:
-        events: Any = cascade.stream("what?", raw=True)
-        steps = 0
-        for event in events:
-            steps += isinstance(event, Step)
-            if steps == 2 and isinstance(event, TextDelta):
-                break
-        events.close()
-    found = rows_in(file_url)
-    assert [(row["step"], row["source"], row["candidate"]) for row in found if row["walk"] is None] == [
-        (1, "base", 0),
-        (1, "guide", 1),
-        (2, "base", 0),
-        (2, "guide", 1),
-    ]
-    assert {row["signals"]["replay"]["stopped"] for row in found} == {"cancelled"}
-    (cut,) = [row for row in found if row["walk"] == CUT]  # what the client read of it may be billed
-    assert (cut["step"], cut["text"], cut["cost_nano_usd"]) == (3, None, None)
 
 
 async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
@@ -515,6 +458,7 @@ def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
                 break
         events.close()
     assert [(row["source"], row["walk"]) for row in rows_in(file_url)] == [("base", None), ("guide", CUT)]
+    assert {row["signals"]["replay"]["stopped"] for row in rows_in(file_url)} == {"cancelled"}
     with wired(file_url) as cascade:
         untouched: Any = cascade.stream("what?", raw=True)
         next(untouched)

@@ -6,8 +6,9 @@ import asyncio
 import logging
 import math
 import threading
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -23,14 +24,14 @@ from cascade.conformal.promise import Coverage, Kind
 from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.episodes.opening import stored
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
-from cascade.factory import build_policy, build_strategy, serving_of
+from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
 from cascade.serving.made_for import made_for
 from cascade.serving.monitors import CertificateMonitors
-from cascade.types import Answer, Question, Request, Step
+from cascade.types import Answer, Question, Request
 from unit.certified import SURE, certificate, directory
 from unit.made import RIVER, TWO_MODELS
 
@@ -84,19 +85,6 @@ def test_an_answer_carries_its_certificate(certified: str) -> None:
     assert answer.to_dict()["certificate"]["id"] == held.id
 
 
-@pytest.mark.parametrize("recorded", [True, False])
-def test_a_request_of_a_kind_that_the_calibration_never_had_gets_no_certificate(tmp_path: Path, recorded: bool) -> None:
-    told = {**made_for(load(LADDER)), "requests": seen([kind_of(ChatRequest([HI]))] * 99) if recorded else None}
-    folder = directory(tmp_path / "policy", certificate(made_for=told), policy=SURE)
-    fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
-    with Orchestrator.from_config({**LADDER, "policy": folder}, providers={"fake": fake}) as orchestrator:
-        plain = orchestrator.chat([HI])
-        hot = orchestrator.chat([HI], temperature=2)
-    assert plain.certificate is not None
-    assert (hot.certificate is None) is recorded
-    assert any("temperature 2" in warning for warning in hot.warnings) is recorded
-
-
 OF_QUESTIONS, OF_CHATS = {"requests": seen([PLAIN] * 99)}, {"requests": seen([kind_of(ChatRequest([HI]))] * 99)}
 CHAT_REQUEST = "the request is a chat request, and no request of the log is"
 QUESTION = "the request is a question in cascade's own prompt, and no request of the log is"
@@ -116,6 +104,8 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
         ways = {True: lambda: orchestrator.chat([HI]), False: lambda: orchestrator.ask("Hi")}
         assert ways[covers_chat]().certificate is not None
+        hot = orchestrator.chat([HI], temperature=2) if covers_chat and not required else None
+        assert hot is None or hot.certificate is None  # of a kind that the calibration never had
         if required:
             with pytest.raises(NotCertifiedError, match=said):
                 ways[not covers_chat]()
@@ -236,15 +226,6 @@ def test_one_that_is_required_and_expires_in_service_is_refused_at_the_next_ques
         served.plan(RIVER)
     with pytest.raises(NotCertifiedError, match="it expired"):
         serving(tmp_path, day, required=True)
-
-
-def test_the_clock_is_the_worlds(tmp_path: Path) -> None:
-    old = certificate(made_for=fingerprint(), created="2020-01-01", expires="2020-02-01")
-    folder = directory(tmp_path, old)
-    with made(folder) as orchestrator:
-        assert orchestrator.ask(EASY).warnings == ("no certificate: it expired on 2020-02-01; fit again",)
-    with pytest.raises(NotCertifiedError, match="2020-02-01"):
-        made(folder, guarantee={"required": True})
 
 
 def test_what_was_tampered_with_never_loads(certified: str) -> None:
@@ -511,28 +492,10 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None
         assert orchestrator.ask(Question(HARD, segment="law")).certificate is None
         assert orchestrator.ask(Question(HARD, segment="art")).certificate is not None
         assert orchestrator.ask(Question(HARD, segment="maths")).warnings == ()
-
-
-def test_the_alarms_of_all_segments_are_told(tmp_path: Path) -> None:
-    folder = directory(tmp_path, *(certificate(made_for=fingerprint(), segment=name) for name in ("art", "law")))
-    with made(folder, guarantee=ALWAYS) as orchestrator:
-        for number in range(80):
-            asked = Question(f"{HARD} {number}", segment="law" if number < 40 else "art")
-            orchestrator.record_outcome(orchestrator.ask(asked), "Danube")
-        assert orchestrator.runtime.alarm is not None
-        told = [one for one in orchestrator.runtime.alarm.split("; ") if one.startswith("segment")]
-    assert [one.partition(": it was withdrawn")[0] for one in told] == ["segment art", "segment law"]
-
-
-def test_a_certificate_that_was_withdrawn_never_comes_back(certified: str, tmp_path: Path) -> None:
-    newer = directory(tmp_path / "newer", certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
-    with made(certified, guarantee=ALWAYS) as orchestrator:
-        miss(orchestrator, 40)
-        orchestrator.reload_policy(newer)
-        with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.reload_policy(certified)
-        assert orchestrator.ask(EASY).certificate is not None
-        assert orchestrator.runtime.policy.kappa == 0.02
+        for number in range(40):
+            orchestrator.record_outcome(orchestrator.ask(Question(f"{HARD} {number}", segment="art")), "Danube")
+        alarms = (orchestrator.runtime.alarm or "").split("; segment ")
+        assert [alarm.partition(": it was")[0].removeprefix("segment ") for alarm in alarms] == ["art", "law"]
 
 
 def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
@@ -562,97 +525,66 @@ def test_a_drift_while_many_threads_ask_raises_one_alarm(certified: str, caplog:
 # --- promises on the answer served ---
 
 
-def single(folder: Path, kind: str, **changes: Any) -> str:
-    return directory(folder, certificate(kind=kind, confidence=0.9, made_for=fingerprint(**changes)))
+@contextmanager
+def ladder(folder: Path, last: Any, kind: str, kappa: float = 5.0, **fields: Any) -> Iterator[Orchestrator]:
+    """Yield a ladder under a certificate, whose first model always answers Rhine; every answer is audited."""
+    now = certificate(kind=kind, confidence=0.9, kappa=kappa, made_for=made_for(load(LADDER)), **fields)
+    config = {**LADDER, "guarantee": ALWAYS, "policy": directory(folder, now, policy=SURE)}
+    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
+    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+        yield orchestrator
 
 
-def test_the_error_of_what_is_served_is_counted(tmp_path: Path) -> None:
-    with made(single(tmp_path, "error"), guarantee=ALWAYS) as orchestrator:
-        assert miss(orchestrator, 1)[0].missed is True
-        assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
-        assert orchestrator.service is not None
+@pytest.mark.parametrize(
+    ("kind", "reference_right", "missed"),
+    [("error", None, True), ("regret", True, True), ("regret", False, False)],
+)
+def test_what_is_served_is_compared_with_the_truth(
+    tmp_path: Path, kind: str, reference_right: bool | None, missed: bool
+) -> None:
+    folder = directory(tmp_path, certificate(kind=kind, confidence=0.9, made_for=fingerprint()))
+    with made(folder, guarantee=ALWAYS) as orchestrator:
+        hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
+        if kind == "regret":
+            with pytest.raises(UsageError, match="reference_right="):
+                orchestrator.record_outcome(hard, "Danube")
+        assert orchestrator.record_outcome(hard, "Danube", reference_right=reference_right).missed is missed
+        assert orchestrator.record_outcome(easy, "Danube").missed is False
         (monitor,) = watching(orchestrator).values()
-        assert monitor.risk == 0.1
-
-
-def test_regret_needs_to_know_of_the_reference(tmp_path: Path) -> None:
-    with made(single(tmp_path, "regret"), guarantee=ALWAYS) as orchestrator:
-        hard = orchestrator.ask(HARD)
-        with pytest.raises(UsageError, match="reference_right="):
-            orchestrator.record_outcome(hard, "Danube")
-        assert orchestrator.record_outcome(hard, "Danube", reference_right=True).missed is True
-        assert orchestrator.record_outcome(hard, "Danube", reference_right=False).missed is False
-        assert orchestrator.record_outcome(orchestrator.ask(EASY), "Danube").missed is False
+        assert (monitor.risk, monitor.audits, monitor.misses) == (0.1, 2, missed)
 
 
 @pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", True), ("Answer: Rhine", False), ("Answer:", None)])
 def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, missed: bool | None) -> None:
     """One that gave no answer, as it never did at calibration, is no wrong reference: that audit is missing."""
-    config = dict(LADDER) | {"guarantee": ALWAYS}
-    regret = certificate(kind="regret", confidence=0.9, kappa=5.0, made_for=made_for(load(LADDER)))
-    config["policy"] = directory(tmp_path, regret, policy=SURE)
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+    with ladder(tmp_path, last, "regret") as orchestrator:
         answer = orchestrator.ask(RIVER)
         assert (answer.text, len(answer.steps)) == ("Rhine", 2)
         assert orchestrator.record_outcome(answer, "Danube").missed is missed
+        if missed is False:  # a last model that an audit did not reach may have been right
+            assert orchestrator.record_outcome(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
 
 
-@pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", 1), ("Answer: the Rhine.", 0), ("Answer:", 1)])
-def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path: Path, last: str, missed: int) -> None:
-    """The reference was asked by the audit; where it gave nothing the answer counts as different."""
-    agreement = certificate(
-        kind="agreement",
-        confidence=0.9,
-        kappa=5.0,
-        made_for=made_for(load(LADDER)),
-        reference="large",
-        comparator="exact",
-    )
-    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=SURE)}
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
+@pytest.mark.parametrize(
+    ("last", "fields", "text", "counted"),
+    [
+        ("Answer: Danube", {}, "Rhine", (1, 1, 0)),
+        ("Answer: the Rhine.", {}, "Rhine", (1, 0, 0)),
+        ("Answer:", {}, "Rhine", (1, 1, 0)),  # the reference gave nothing: the answer counts as different
+        (ProviderUnavailableError("down", model="large"), {}, "Rhine", (0, 0, 1)),  # neither kept nor missed
+        ("Answer: no JSON", {"kappa": -5.0, "comparator": "json"}, "no JSON", (1, 0, 0)),  # served by the reference
+    ],
+)
+def test_an_audit_of_agreement_counts_at_once_without_a_label(
+    tmp_path: Path, last: Any, fields: dict[str, Any], text: str, counted: tuple[int, int, int]
+) -> None:
+    with ladder(tmp_path, last, "agreement", **{"comparator": "exact", "reference": "large", **fields}) as orchestrator:
         answer = orchestrator.ask(RIVER)
-        assert (answer.text, answer.audited) == ("Rhine", True)
-        assert orchestrator.service.status is not None
-        assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, missed)
-        told = orchestrator.record_outcome(answer, "Danube")
-        assert (told.counted, orchestrator.service.status.audits) == (False, 1)
-
-
-def test_an_outage_of_the_reference_is_neither_kept_nor_missed(tmp_path: Path) -> None:
-    now = made_for(load(LADDER))
-    agreement = certificate(kind="agreement", confidence=0.9, kappa=5.0, made_for=now, comparator="exact")
-    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=SURE)}
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": [ProviderUnavailableError("down", model="large")]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        assert orchestrator.ask(RIVER).text == "Rhine"
+        assert (answer.text, answer.audited) == (text, True)
+        assert orchestrator.record_outcome(answer, "Danube").counted is False
         assert orchestrator.service is not None
-        told = orchestrator.service.status
-        assert told is not None
-        assert (told.audits, told.missed, told.missing) == (0, 0, 1)
-
-
-def test_an_audit_of_agreement_that_was_served_by_the_reference_is_no_miss(tmp_path: Path) -> None:
-    now = made_for(load(LADDER))
-    agreement = certificate(kind="agreement", confidence=0.9, kappa=-5.0, made_for=now, comparator="json")
-    config = dict(LADDER) | {"guarantee": ALWAYS, "policy": directory(tmp_path, agreement, policy=SURE)}
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: no JSON"]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        assert orchestrator.ask(RIVER).text == "no JSON"
-        assert orchestrator.service.status is not None
-        assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, 0)
-
-
-def test_a_last_model_that_an_audit_did_not_reach_may_have_been_right(tmp_path: Path) -> None:
-    now = made_for(load(LADDER))
-    regret = certificate(kind="regret", confidence=0.9, kappa=5.0, made_for=now)
-    config = {**LADDER, "guarantee": ALWAYS, "policy": directory(tmp_path, regret, policy=SURE)}
-    provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Rhine"]})
-    with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        answer = orchestrator.ask(RIVER)
-        assert orchestrator.record_outcome(answer, "Danube").missed is False
-        assert orchestrator.record_outcome(replace(answer, steps=answer.steps[:1]), "Danube").missed is True
+        status = orchestrator.service.status
+        assert (status.audits, status.missed, status.missing) == counted
 
 
 # --- fallbacks ---
@@ -687,23 +619,3 @@ def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_
             answer = orchestrator.ask(RIVER)
         assert (answer.certificate is not None) is holds
         assert any("the order of the models is large, then small" in said for said in answer.warnings) is not holds
-
-
-def thresholds(orchestrator: Orchestrator, question: str) -> float:
-    decision = orchestrator.ask(question).steps[0].decision
-    assert decision is not None
-    return decision.kappa
-
-
-def test_a_serving_without_an_artefact_serves_the_policy_as_it_is() -> None:
-    config = load({**SETTINGS, "policy": {"kind": "fixed"}, "guarantee": {"audit": {"probability": 1}}})
-    assert config.guarantee is not None
-    monitors = CertificateMonitors(config.guarantee)
-    plan = CertifiedPolicy(config, build_strategy(config), build_policy(config), (), monitors).plan(RIVER)
-    assert (plan.certificate, plan.audit) == (None, True)
-
-
-def test_audited_steps_come_in_a_stream_too(certified: str) -> None:
-    with made(certified, guarantee=ALWAYS) as orchestrator:
-        steps = [event for event in orchestrator.stream(HARD) if isinstance(event, Step)]
-    assert [step.audited for step in steps] == [False, True, True]

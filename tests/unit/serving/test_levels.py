@@ -191,12 +191,6 @@ def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path: P
     assert served.default.plan(Question(QUESTION)).certificate is not None
 
 
-def test_another_cascade_voids_every_level(directory: str) -> None:
-    with made(directory, models={"base": "other", "guide": "large"}) as orchestrator:
-        assert orchestrator.ask(QUESTION, level="low").certificate is None
-        assert orchestrator.ask(QUESTION).certificate is None
-
-
 # --- audits ---
 
 
@@ -229,6 +223,9 @@ def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory
         assert set(withdrawn.answers) == {"Danube", "Elbe", "Rhine"}  # everything is kept
         for name in ("medium", "high"):
             assert certified(orchestrator.ask(QUESTION, level=name)) == ALPHAS[name]
+        audit(orchestrator, "medium", 40, missed=True)
+        alarms = orchestrator.runtime.alarm.split("; level ")
+    assert [alarm.partition(":")[0] for alarm in alarms] == ["level low", "medium"]
 
 
 def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory: str) -> None:
@@ -236,15 +233,6 @@ def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory:
         for name in ALPHAS:
             audit(orchestrator, name, 1, missed=False)
         assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
-
-
-def test_the_alarms_of_all_levels_are_told(directory: str) -> None:
-    with made(directory, guarantee=ALWAYS) as orchestrator:
-        audit(orchestrator, "medium", 40, missed=True)
-        audit(orchestrator, "low", 40, missed=True)
-        assert orchestrator.runtime.alarm is not None
-        told = orchestrator.runtime.alarm.split("; level ")
-    assert [one.partition(":")[0] for one in told] == ["level low", "medium"]
 
 
 def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
@@ -280,31 +268,18 @@ def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str
         assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
 
 
-def test_what_audits_told_of_a_level_is_kept_where_its_certificate_stays(directory: str) -> None:
-    with made(directory, guarantee=ALWAYS) as orchestrator:
-        for name in ALPHAS:
-            audit(orchestrator, name, 2, missed=False)
-        write(directory, three() | {"high": level(0.04, 0.05)}, "medium")
-        orchestrator.reload_policy()
-        assert {name: audits for name, (audits, _) in counted(orchestrator).items()} == {"low": 2, "medium": 2}
-
-
-def test_what_audits_told_of_a_certificate_stays_where_another_level_becomes_the_default(directory: str) -> None:
+def test_what_audits_found_stays_with_the_certificate_whatever_serves(directory: str, tmp_path: Path) -> None:
+    written(Path(tmp_path / "plain"), level(0.1, 0.5))
     with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
         audit(orchestrator, "low", 5, missed=False)
-        write(directory, three(), "high")
+        audit(orchestrator, "high", 2, missed=False)
+        write(directory, three() | {"high": level(0.04, 0.05)}, "high")  # another default, and another certificate
         orchestrator.reload_policy()
         assert counted(orchestrator) == {"low": (5, pytest.approx(0.02))}
-
-
-def test_audits_of_a_certificate_that_was_away_are_known_when_it_is_back(directory: str, tmp_path: Path) -> None:
-    written(Path(tmp_path / "plain"), level(0.1, 0.5))
-    with made(directory, guarantee=ALWAYS) as orchestrator:
-        audit(orchestrator, "low", 3, missed=False)
         orchestrator.reload_policy(tmp_path / "plain")
         assert counted(orchestrator) == {}
         orchestrator.reload_policy(directory)
-        assert counted(orchestrator) == {"low": (3, pytest.approx(0.05 / 3))}
+        assert counted(orchestrator) == {"low": (5, pytest.approx(0.02))}
 
 
 def broken(folder: str) -> None:

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.monitor import Monitor
-from cascade.serving.monitors import UNAUDITED, CertificateMonitor, CertificateMonitors, judge
+from cascade.serving.monitors import CertificateMonitors, judge
 from unit.certified import certificate
 
 MISSES = [number % 3 == 0 for number in range(12)]
@@ -69,13 +67,6 @@ def test_an_alarm_stays_whatever_serves() -> None:
     assert monitors.withdrawn == {held.id}
     assert monitors.of(held).alarm == told
     assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
-
-
-def test_a_certificate_without_audits_has_an_empty_status() -> None:
-    assert asking(0.05).of(named("a")) == UNAUDITED
-    assert CertificateMonitor().at(0.01) == CertificateMonitor()
-    risk = Monitor.start(risk=0.1)
-    assert CertificateMonitor(risk).at(0.01) == CertificateMonitor(replace(risk, level=0.01))
 
 
 def test_a_truth_is_a_rule_or_the_accepted_answers() -> None:
