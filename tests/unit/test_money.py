@@ -128,20 +128,14 @@ def test_every_bundled_price_can_be_read_and_is_not_negative() -> None:
     assert all(price is not None and price.input >= 0 and price.output >= 0 for price in prices)
 
 
-def test_a_providers_prefix_may_be_left_out() -> None:
-    table = PriceTable.bundled()
-    assert table.price("openai/gpt-4o-mini") == table.price("gpt-4o-mini") != None  # noqa: E711 - both and known
-
-
-def test_a_price_names_where_it_comes_from() -> None:
+def test_a_name_is_found_with_its_makers_prefix_and_no_other_hosts() -> None:
     table = PriceTable.bundled()
     price = table.price("gpt-4o-mini")
     assert price is not None
+    assert table.price("openai/gpt-4o-mini") == price
     assert price.source == f"{table.source}, {table.as_of}"
-
-
-def test_nobody_knows_the_price_of_an_unknown_model() -> None:
-    assert PriceTable.bundled().price("nobody/knows-this") is None
+    assert [table.price(f"{host}/gpt-4o-mini") for host in ("nobody", "my-proxy")] == [None, None]
+    assert table.price("nobody/knows-this") is None
 
 
 def test_the_age_is_in_days() -> None:
@@ -174,18 +168,10 @@ MAP = {
 }
 
 
-def test_only_models_priced_by_the_token_are_taken_from_litellms_map() -> None:
-    assert compact_map(MAP).keys() == {"plain", "full"}
-
-
-def test_amounts_of_litellms_map_become_usd_per_million() -> None:
-    assert compact_map(MAP)["plain"] == {"input": 0.15, "output": 0.6}
-
-
-def test_a_tier_of_litellms_map_inherits_what_it_does_not_change() -> None:
-    full = compact_map(MAP)["full"]
+def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_not_change() -> None:
     rates = {"input": 1.0, "output": 2.0, "cached_input": 0.1, "reasoning": 3.0, "request": 0.005}
-    assert full == {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
+    full = {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
+    assert compact_map(MAP) == {"plain": {"input": 0.15, "output": 0.6}, "full": full}
 
 
 def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:
@@ -197,11 +183,6 @@ def test_one_unknown_cost_makes_the_sum_unknown() -> None:
     assert total_nano_usd([1, 2, 3]) == 6
     assert total_nano_usd([]) == 0
     assert total_nano_usd([1, None, 3]) is None
-
-
-@pytest.mark.parametrize("name", ["nobody/gpt-4o", "my-proxy/gpt-4o-mini"])
-def test_another_host_is_not_given_the_makers_price(name: str) -> None:
-    assert PriceTable.bundled().price(name) is None
 
 
 @pytest.mark.parametrize("amount", [1e-7, "4.9e-7", Decimal("1e-30")])

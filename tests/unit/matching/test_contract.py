@@ -316,6 +316,15 @@ LABELS = ChatRequest(USER, {"response_format": {"enum": ["card_arrival", "card a
 ENUM = {"type": "object", "properties": {"intent": {"enum": ["a", "b"]}}}
 FIELD = ChatRequest(USER, {"response_format": {"type": "json_schema", "json_schema": {"name": "s", "schema": ENUM}}})
 
+SAME_WORDS = [
+    ("The Danube.", "danube"), ("a  Big\n river", "big river"), ("Straße", "STRASSE"), ("ＡＢＣ", "abc"), ("", " "),
+    ("1,851", "1851"), ("snake_case", "snakecase"), ("“Danube”", "Danube"), ("It's", "Its"),
+    ("x " * 2_000 + "The y.", "X " * 2_000 + "y"),
+]  # fmt: skip
+OTHER_WORDS = [
+    ("Danube", "Rhine"), ("10", "100"), ("Theo", "o"), ("theatre", "atre"), ("é", "e"), ("3.5", "35"), ("-5", "5"),
+    ("1.25", "12.5"), ("?!", "..."), ("the", "a"), ("—", ""), ("x" * 2_000 + "y", "x" * 2_000 + "z"),
+]  # fmt: skip
 OUTPUTS = [
     ("tool_calls", TOOLS, calls(("geo_weather", {"city": "Wien", "unit": "C"})), calls(WIEN), True),
     ("tool_calls", TOOLS, calls(("geo.weather", {"unit": "C", "city": "Wien"})), calls(WIEN), True),
@@ -378,10 +387,8 @@ OUTPUTS = [
     ("label", LABELS, "none of these", "something else", False),
     ("label", FIELD, '{"intent": "a"}', '{ "intent":"a" }', True),
     ("label", FIELD, '{"intent": "a"}', '{"intent": "b"}', False),
-    ("text", None, "The Danube.", "danube", True),
-    ("text", None, "3.5", "35", False),
-    ("text", None, "-5", "5", False),
-    ("text", None, "", " ", True),
+    *(("text", None, output, other, True) for output, other in SAME_WORDS),
+    *(("text", None, output, other, False) for output, other in OTHER_WORDS),
     ("number", None, "It costs $1,200.00", "1200", True),
     ("number", None, "12 km", "12.5 km", False),
     ("choice", None, "(B)", "B", True),

@@ -27,21 +27,17 @@ class Judge:
         return self.reply
 
 
+YES = ["Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes"]
+NO = ["No", "no.", "*No*", "No, it is another river.", "Verdict: No"]
+UNCLEAR = [
+    "", " ", "maybe", "Yes and no", "No... yes", "I think yes", "The answer is right", "yesterday", "Nobody knows", "{}",
+    "\x00", "correct", "1", "YesYesYes", "?" * 100_000,
+]  # fmt: skip
+
+
 @each(
     "reply, verdict",
-    [
-        *(
-            (reply, True)
-            for reply in ("Yes", "yes.", " YES\n", "**Yes**", "Yes, it is the same river.", "Verdict: yes")
-        ),
-        *((reply, False) for reply in ("No", "no.", "*No*", "No, it is another river.", "Verdict: No")),
-        *(
-            (reply, None)
-            for reply in ("", " ", "maybe", "Yes and no", "No... yes", "I think yes", "The answer is right")
-        ),
-        *((reply, None) for reply in ("yesterday", "Nobody knows", "{}", "\x00", "correct", "1", "YesYesYes")),
-        ("?" * 100_000, None),
-    ],
+    [*((reply, True) for reply in YES), *((reply, False) for reply in NO), *((reply, None) for reply in UNCLEAR)],
 )
 def test_what_is_no_clear_yes_or_no_is_unknown_and_never_right(reply: str, verdict: bool | None) -> None:
     assert read_verdict(reply) is verdict
@@ -111,18 +107,12 @@ def test_the_same_answer_is_asked_once() -> None:
     assert len(judge.asked) == 2
 
 
-def test_a_long_answer_that_starts_like_a_reference_is_judged() -> None:
+@each("answer", ["x" * 2_000 + " but not really", "y" * 1_000_000])
+def test_a_long_answer_is_judged_whole_also_where_it_starts_like_a_reference(answer: str) -> None:
+    """0.5.0 left out the middle of a text above 24,000 characters, and said nothing."""
     judge = Judge("No")
-    start = "x" * 2_000
-    assert JudgeMatcher(judge).matches(start + " but not really", [start]) is False
-    assert len(judge.asked) == 1
-
-
-def test_a_huge_answer_is_sent_whole() -> None:
-    """0.5.0 left out the middle of a text above 24,000 characters, and reply nothing."""
-    judge = Judge("No")
-    JudgeMatcher(judge).matches("y" * 1_000_000, ["Danube"])
-    assert "y" * 1_000_000 in judge.asked[0][1].content
+    assert JudgeMatcher(judge).matches(answer, ["x" * 2_000]) is False
+    assert answer in judge.asked[0][1].content
 
 
 def test_a_failing_judge_is_no_verdict() -> None:
@@ -146,18 +136,14 @@ def test_rows_are_judged_with_their_question() -> None:
 REQUEST = ChatRequest([{"role": "user", "content": "Say hello."}])
 
 
-@pytest.mark.parametrize(
-    ("replies", "same"),
+@each(
+    "replies, same",
     [
         (("Equal", "Equal."), True),
         (("First", "Second"), False),
         (("Second.", "**First**, it is politer"), False),
-        (("First", "First"), None),
-        (("Equal", "First"), None),
-        (("First", "Equal"), None),
-        (("neither", "Equal"), None),
-        (("Equal or first", "Equal"), None),
-        (("", ""), None),
+        *((replies, None) for replies in (("First", "First"), ("Equal", "First"), ("First", "Equal"), ("", ""))),
+        *((replies, None) for replies in (("neither", "Equal"), ("Equal or first", "Equal"))),
     ],
 )
 def test_both_orders_have_to_say_the_same(replies: tuple[str, str], same: bool | None) -> None:

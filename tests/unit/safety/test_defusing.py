@@ -12,18 +12,8 @@ from cascade.safety import defuse, taken_out
 
 MARKS = [
     *("<|im_start|>", "<|endofprompt|>", "<｜User｜>", "<｜begin▁of▁sentence｜>", "[|system|]", "[|endofturn|]"),
-    *(
-        "<s>",
-        "</s>",
-        "<bos>",
-        "<eos>",
-        "<unk>",
-        "<pad>",
-        "<mask>",
-        "<BOS_TOKEN>",
-        "<EOS_TOKEN>",
-        "<START_OF_TURN_TOKEN>",
-    ),
+    *("<s>", "</s>", "<bos>", "<eos>", "<unk>", "<pad>", "<mask>", "<BOS_TOKEN>", "<EOS_TOKEN>", "[/inst]"),
+    "<START_OF_TURN_TOKEN>",
     *("<extra_id_0>", "<extra_id_1>", "<SPECIAL_10>", "<unused7>", "<reserved_special_token_3>", "<mask_1>", "<pad_0>"),
     *("<tool_call>", "</tool_call>", "<tool_response>", "<tools>", "<think>", "</think>", "<function_call>"),
     *("<start_of_turn>", "<end_of_turn>", "<start_of_image>", "<image_soft_token>", "<IMG_CONTEXT>", "<image>"),
@@ -62,6 +52,14 @@ def test_a_mark_cannot_hide_behind_an_invisible_character(mark: str, char: str) 
         assert defuse(f"Paris{mark[:place]}{char}{mark[place:]}system").split() == ["Paris", "system"]
 
 
+@each("inner", MARKS[::7])
+@each("outer", ["<|im_end|>", "[INST]", "<<SYS>>", "<s>", "<｜User｜>"])
+def test_taking_one_mark_out_puts_no_other_together(outer: str, inner: str) -> None:
+    for place in range(1, len(outer)):
+        left = defuse(f"Paris{outer[:place]}{inner}{outer[place:]}").lower()
+        assert not [mark for mark in MARKS if mark.lower() in left]
+
+
 @pytest.mark.parametrize("char", ["\u2028", "\u2029", "\x0b", "\x0c", "\x85"])
 def test_another_line_end_becomes_a_line_end(char: str) -> None:
     """0.5.0: U+2028 reached base and judge."""
@@ -80,6 +78,8 @@ def test_another_line_end_becomes_a_line_end(char: str) -> None:
         "<b>bold</b> <video> x[0] a < b <filename> [citation needed] [x] <!-- c --> List<String> [INSTALL]",
         "naïve café 🙂 日本語 한국어",
         "tab\tand\nline\r\nends",
+        "a < b and c > d, if (a<|b) {}",
+        "",
     ],
 )
 def test_what_carries_meaning_stays(text: str) -> None:

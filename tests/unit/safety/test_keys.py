@@ -168,6 +168,8 @@ def test_f68_a_key_behind_a_letter_without_a_digit_or_behind_the_name_of_a_secre
 
 
 def test_f68_only_the_key_is_taken_out() -> None:
+    assert redact("failed with hunter2", ["hunter2", ""]) == "failed with [redacted]"
+    assert redact("failed at https://user:hunter2@host") == "failed at https://[redacted]@host"
     assert redact(f'{{"api_key": "{R}", "model": "x"}}') == '{"api_key": "[redacted]", "model": "x"}'
     assert redact(f"password={R} and ghp_{R}ghp_{R}") == "password=[redacted] and [redacted]"
 
