@@ -267,7 +267,7 @@ def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) ->
     before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()
     audited = state["monitor"]["audits"]
-    print(f"\nenforce: {told(before)}; {audited} audits, {state['monitor']['differing']} differ.")
+    print(f"\nenforce: {told(before)}; {audited} audits, {state['monitor']['misses']} differ.")
     said(pair, held_s)
     after, drifted_s, pair.worse = list[Asked](), time.monotonic(), True
     while len(after) < MOST and (not after or after[-1].mode == "enforce"):

@@ -109,7 +109,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/unit/config/test_loading.py",
         "tests/unit/collect",
         "tests/unit/server/test_http.py",
-        "tests/unit/server/test_refusals.py",
+        "tests/unit/server/test_contract.py",
         "tests/faults/test_gateway.py",
         "tests/faults/test_billing.py",
         "tests/property/test_engine.py",
@@ -117,7 +117,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
     "reading": [
         "tests/unit/providers",
         "tests/unit/test_chat.py",
-        "tests/unit/server/test_refusals.py",
+        "tests/unit/server/test_contract.py",
         "tests/property/test_reading.py",
         "tests/property/test_assembling.py",
         "tests/faults/test_payload.py",

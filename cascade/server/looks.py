@@ -184,35 +184,18 @@ class Looks:
 
     def _document(self, state: CascadeState) -> dict[str, Any]:
         store, settings, name = self._modes.store, self._modes.settings, self._modes.cascade
-        counts, monitor, certificate = store.counts(name), state.monitor, state.in_force
+        counts, looks, monitor, certificate = store.counts(name), store.looks(name), state.monitor, state.in_force
         audits = [] if certificate is None else store.draws(name, newest=_NEWEST, counted_for=certificate.certificate)
         return {
             "name": name,
             "mode": state.mode,
             "killed": state.killed,
             "alarm": state.alarm,
-            "certificate": None
-            if certificate is None
-            else {
-                "id": certificate.certificate,
-                **{field: getattr(certificate, field) for field in ("look", "risk", "level", "n")},
-            },
-            "monitor": None
-            if monitor is None
-            else {
-                "audits": monitor.audits,
-                "differing": monitor.misses,
-                "unknown": counts.unknown,
-                "e_value": monitor.e_value,
-                "alarm_at": 1 / monitor.level,
-                "alarmed_after": monitor.alarmed_after,
-            },
-            "audits": [{"trace_id": row.trace_id, "differs": row.differs, "e_value": row.e_value} for row in audits],
-            "rows": {field: value for field, value in counts._asdict().items() if field != "unknown"},
-            "looks": [
-                {"look": look.look, "at": look.at, "by": look.by, "verdict": look.verdict, **look.page}
-                for look in store.looks(name)
-            ],
+            "certificate": _fields(certificate, "certificate", "look", "risk", "level", "n"),
+            "monitor": _fields(monitor, "audits", "misses", "e_value", "level", "alarmed_after"),
+            "audits": [_fields(row, "trace_id", "differs", "e_value") for row in audits],
+            "rows": counts._asdict(),
+            "looks": [{**(_fields(look, "look", "at", "by", "verdict") or {}), **look.page} for look in looks],
             "promote": settings.promote,
             "plan": plan_of(state, counts, settings)._asdict(),
             "risk": settings.risk,
@@ -220,6 +203,11 @@ class Looks:
             "spent": state.spent,
             "changes": [change._asdict() for change in state.changes],
         }
+
+
+def _fields(value: object | None, *names: str) -> dict[str, Any] | None:
+    """Return some attributes of a value; None for None."""
+    return None if value is None else {name: getattr(value, name) for name in names}
 
 
 def _json(document: Mapping[str, Any]) -> Response:

@@ -66,7 +66,9 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
 
     _raise_file_limit()
     orchestrator = Orchestrator.from_config(config)
-    load_providers(orchestrator)
+    for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
+        if isinstance(guard.provider, Loads):
+            guard.provider.load()
     server = Server(listener(orchestrator))
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
@@ -84,13 +86,6 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
             signal.signal(number, handler)
     service = orchestrator.service
     return None if service is None else service.status
-
-
-def load_providers(orchestrator: Orchestrator) -> None:
-    """Load what a provider's first call would load, so that no request waits for it once `/readyz` is ready."""
-    for guard in orchestrator.runtime.guards.values():
-        if isinstance(guard.provider, Loads):
-            guard.provider.load()
 
 
 async def _served(server: Server, listens: socket.socket, listening: Callable[[int], None]) -> None:

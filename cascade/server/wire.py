@@ -6,6 +6,7 @@ It refuses a head that a proxy in front could read differently.
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Callable
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
@@ -30,28 +31,35 @@ class LimitedConnection(HttpToolsProtocol):
         self._max_head_bytes, self._patience_s = max_head_bytes, patience_s
         self._head_bytes = 0
         self._in_head, self._too_large, self._last = True, False, False
-        self._clock: asyncio.TimerHandle | None = None
-        self._unread: asyncio.TimerHandle | None = None
+        self._timers: dict[str, asyncio.TimerHandle] = {}
+
+    def _start(self, timer: str, wait_s: float, act: Callable[[], None]) -> None:
+        self._stop(timer)
+        self._timers[timer] = self.loop.call_later(wait_s, act)
+
+    def _stop(self, timer: str) -> None:
+        if timer in self._timers:
+            self._timers.pop(timer).cancel()
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         """Start the clock for the first head."""
         super().connection_made(transport)
-        self._clock = self.loop.call_later(self._patience_s, transport.close)
+        self._start("head", self._patience_s, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stop the clock."""
-        self._stop_clock()
-        self._stop_unread()
+        """Stop the clocks."""
+        for timer in [*self._timers]:
+            self._stop(timer)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Wait for the client to read, for a limited time."""
         super().pause_writing()
-        self._unread = self.loop.call_later(self._patience_s, self.transport.abort)
+        self._start("unread", self._patience_s, self.transport.abort)
 
     def resume_writing(self) -> None:
         """Note that the client reads."""
-        self._stop_unread()
+        self._stop("unread")
         super().resume_writing()
 
     def data_received(self, data: bytes) -> None:
@@ -62,8 +70,8 @@ class LimitedConnection(HttpToolsProtocol):
             return
         if self._head_bytes > self._max_head_bytes:
             self._refuse_head()
-        elif self._clock is None:
-            self._clock = self.loop.call_later(self._patience_s, self.transport.close)
+        elif "head" not in self._timers:
+            self._start("head", self._patience_s, self.transport.close)
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Take a header of the head; ignore trailers (RFC 9110, 6.5), which come after the body."""
@@ -72,7 +80,7 @@ class LimitedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """Note that the head is complete. A ValueError makes the parser give up, and uvicorn answer 400."""
-        self._stop_clock()
+        self._stop("head")
         # The piece that completes a head may also hold a body, or further requests.
         if self._head_bytes > self._max_head_bytes and _size(self.headers) > self._max_head_bytes:
             self._too_large = True
@@ -89,7 +97,7 @@ class LimitedConnection(HttpToolsProtocol):
         self._last = True
         cycle: Any = self.cycle  # None before the first request
         if cycle is None or cycle.response_complete:
-            self._linger()
+            self._start("head", _LINGER_S, self.transport.close)
         elif not cycle.response_started:
             cycle.keep_alive = False  # the response's headers say so, unless it has begun
 
@@ -97,11 +105,7 @@ class LimitedConnection(HttpToolsProtocol):
         """Wait for the next request; only briefly if the server is stopping."""
         super().on_response_complete()
         if self._last and not self.transport.is_closing():
-            self._linger()
-
-    def _linger(self) -> None:
-        self._stop_clock()
-        self._clock = self.loop.call_later(_LINGER_S, self.transport.close)
+            self._start("head", _LINGER_S, self.transport.close)
 
     def on_message_complete(self) -> None:
         """Note that the next data are another head."""
@@ -118,16 +122,6 @@ class LimitedConnection(HttpToolsProtocol):
     def _refuse_head(self) -> None:
         self.transport.write(_TOO_LARGE)
         self.transport.close()
-
-    def _stop_unread(self) -> None:
-        if self._unread is not None:
-            self._unread.cancel()
-            self._unread = None
-
-    def _stop_clock(self) -> None:
-        if self._clock is not None:
-            self._clock.cancel()
-            self._clock = None
 
 
 _ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-type", b"transfer-encoding"})

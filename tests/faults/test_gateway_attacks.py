@@ -13,7 +13,7 @@ import pytest
 from patience import until
 from unit.server.served import ASK, CONFIG, WAIT_S, Held, asgi, listening, orchestrator
 from unit.server.test_attacks import chat, connected, request, sent
-from unit.server.test_written import SURE
+from unit.server.test_contract import SURE
 
 from cascade import Orchestrator, errors
 from cascade.providers.fake import FakeProvider, reply

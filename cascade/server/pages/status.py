@@ -1,24 +1,21 @@
-"""The contents of `/ui`, as plain values for a template: who serves, what was promised, what was saved, what to do."""
+"""The values that the template of `/ui` shows: the state and the certificates, and what the served requests cost."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 from cascade.config import CascadeConfig, modes_url, traces_url
-from cascade.conformal.monitor import Monitor
 from cascade.errors import UsageError
 from cascade.logs.schema import CUT
 from cascade.modes.plan import plan_of
-from cascade.modes.state import CascadeState, Counts, Look
+from cascade.modes.state import CascadeState, Counts
 from cascade.modes.store import ModeStore
 from cascade.money import Price, Usage
 from cascade.orchestrator import Orchestrator
 from cascade.records.address import parse
 from cascade.records.traces import Store
-from cascade.text import capital, percent
 from cascade.types import ALONE
 
 DAYS = 30
@@ -26,7 +23,7 @@ DAYS = 30
 MOST_CALLS = 20_000
 """The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
 LEAST_MEASURED = 20
-"""The least number of audits for an interval: with fewer, a mean of costs is not close to normal."""
+"""The least number of audits whose costs correct the estimate of a saving."""
 _TOKENS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 COLUMNS = (
     *("episode_id", "walk", "split", "step", "candidate", "model", "kept", *_TOKENS),
@@ -37,29 +34,7 @@ _LIMIT_S = 10.0
 """How long a page waits for the traces."""
 _NEWEST = 5_000
 """The most drawn rows that are read, the newest ones."""
-_Z95 = 1.959964
 Row = Mapping[str, Any]
-
-
-class Standing(NamedTuple):
-    """The state of a cascade with modes.
-
-    Attributes:
-        state: its state.
-        counts: its drawn rows.
-        looks: all looks, the earliest first.
-        observed: the traces of requests that were drawn while observing.
-    """
-
-    state: CascadeState
-    counts: Counts
-    looks: Sequence[Look]
-    observed: frozenset[str]
-
-    @property
-    def mode(self) -> str:
-        """The mode, or "killed"."""
-        return "killed" if self.state.killed else self.state.mode
 
 
 def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, Any]:
@@ -74,19 +49,27 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         StoreError: the traces or the modes cannot be read.
     """
     config, service = orchestrator.runtime.config, orchestrator.service
-    standing = _standing(config)
-    observed = frozenset[str]() if standing is None else standing.observed
+    url, (standing, observed) = traces_url(config.traces), _standing(config)
+    state = None if standing is None else standing["state"]
     requests, cut = _requests(config, guide, now - timedelta(days=DAYS), observed)
-    certificates = _in_service(orchestrator) if standing is None else _in_force(config, standing)
-    alarm = orchestrator.runtime.alarm if standing is None else standing.state.alarm
-    unknown = 0 if service is None else service.monitors.status.missing
-    todo, code = _next(config, standing, certificates, any_requests=bool(requests))
+    watched: list[tuple[Any, tuple[str, ...], Any]] = []  # certificates, why they do not hold here, their monitors
+    if state is not None:
+        watched += [(state.in_force, (), state.monitor)] if state.in_force is not None else []
+    elif service is not None:
+        watched += [(each, reasons, service.monitors.of(each).monitor) for each, reasons in service.holding]
+    mode, unknown = "enforce" if watched else "no promise", 0 if service is None else service.monitors.status.missing
     return {
-        "mode": standing.mode if standing is not None else "enforce" if certificates else "no promise",
+        "mode": mode if state is None else "killed" if state.killed else state.mode,
+        "alarm": orchestrator.runtime.alarm if state is None else state.alarm,
         "guide": guide,
-        "alarm": alarm,
-        "todo": todo,
-        "code": code,
+        "modes": config.modes,
+        "standing": standing,
+        "certificates": watched,
+        "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
+        "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
+        "unknown": unknown if standing is None else standing["counts"].unknown,
+        "log": None if url is None else parse(url).shown,  # without a password
+        "address": f"http://{config.server.host}:{config.server.port}/v1",
         "now": now.isoformat(),
         "days": DAYS,
         "cut": cut,
@@ -95,113 +78,26 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "audited": sum(request.audited for request in requests),
         "saving": savings(requests),
         "least": LEAST_MEASURED,
-        "audits": sum(certificate["audits"] for certificate in certificates),
-        "missed": sum(certificate["missed"] for certificate in certificates),
-        "unknown": unknown if standing is None else standing.counts.unknown,
-        "certificates": certificates,
-        "standing": standing,
-        "delta": None if config.modes is None else config.modes.delta,
     }
 
 
-# --- what was promised ---
-
-
-def _standing(config: CascadeConfig) -> Standing | None:
-    """Return the state of a configuration's cascade; None if it has no modes."""
+def _standing(config: CascadeConfig) -> tuple[dict[str, Any] | None, frozenset[str]]:
+    """Return the state of a cascade with modes, else None; and the traces that were only observed."""
     url, name = modes_url(config), config.server.name
     if config.modes is None or url is None:
-        return None
+        return None, frozenset()
+    state, counts, looks, observed = CascadeState(name), Counts(), list[Any](), frozenset[str]()
     store = ModeStore.open(url)
     try:
         rows = store.draws(name, newest=_NEWEST)
         observed = frozenset([row.trace_id for row in rows if row.role != "audit"])
-        return Standing(store.state(name), store.counts(name), store.looks(name), observed)
+        state, counts, looks = store.state(name), store.counts(name), store.looks(name)
     except UsageError:  # it has not been served yet
-        return Standing(CascadeState(name), Counts(), [], frozenset())
+        pass
     finally:
         store.close()
-
-
-def _promise(monitor: Monitor | None, problems: Sequence[str], **fields: Any) -> dict[str, Any]:
-    """Return a certificate as the page shows it, with what its audits show."""
-    watched = None if monitor is None else {"e_value": monitor.e_value, "alarm_at": 1 / monitor.level}
-    counts = {"audits": 0, "missed": 0} if monitor is None else {"audits": monitor.audits, "missed": monitor.misses}
-    return {**fields, **counts, "problems": problems, "watched": watched}
-
-
-def _in_service(orchestrator: Orchestrator) -> list[dict[str, Any]]:
-    """Return the certificates of a policy directory in service."""
-    service, promises = orchestrator.service, list[dict[str, Any]]()
-    for certificate, reasons in () if service is None else service.holding:
-        monitor = None if service is None else service.monitors.of(certificate).monitor
-        alarmed = ("Audits withdrew it.",) if monitor is not None and monitor.alarmed else ()
-        every = certificate.covers == "all"
-        promise = _promise(
-            monitor,
-            (*reasons, *alarmed),
-            title="All requests" if every else f"{capital(certificate.covers)} {certificate.name}",
-            statement=certificate.statement(),
-            id=certificate.id,
-            n=certificate.n,
-            expires=certificate.expires,
-            risk=certificate.promise.risk,
-        )
-        promises.append(promise)
-    return promises
-
-
-def _in_force(config: CascadeConfig, standing: Standing) -> list[dict[str, Any]]:
-    """Return the certificate in force of a cascade with modes, if there is one."""
-    state, modes, certificate = standing.state, config.modes, standing.state.in_force
-    if certificate is None or modes is None:
-        return []
-    problems = [] if state.alarm is None else [state.alarm]
-    problems += ["It is not in service: the mode is observe."] if state.mode == "observe" else []
-    promise = _promise(
-        state.monitor,
-        problems,
-        title=f"Look {certificate.look}",
-        statement=f"At most {percent(certificate.risk)} of the requests that the policy may answer are "
-        f"{certificate.broken}. All certificates ever issued hold together with probability at least "
-        f"{percent(modes.confidence)}.",
-        id=certificate.certificate,
-        n=certificate.n,
-        expires=None,
-        risk=certificate.risk,
-    )
-    return [promise]
-
-
-def _next(
-    config: CascadeConfig, standing: Standing | None, certificates: Sequence[Mapping[str, Any]], *, any_requests: bool
-) -> tuple[str, str]:
-    """Return what to do next, in a sentence, and a line to paste or ""."""
-    log, server, modes = traces_url(config.traces), config.server, config.modes
-    curl = f"curl http://{server.host}:{server.port}/v1/%s -H \"Content-Type: application/json\" -d '%s'"
-    todo, code = "Nothing: the certificate holds, and audits watch it.", ""
-    if log is None:
-        todo = "This page reads the traces, and they are off: set traces in the configuration, then restart."
-    elif standing is not None and standing.state.killed:
-        todo = "Once the reason is gone, switch the kill switch off:"
-        code = curl % (f"cascades/{server.name}/kill", '{"on": false}')
-    elif not any_requests:
-        todo = "Send a first request: point your application's base_url here, or try:"
-        body = f'{{"model": "{server.name}", "messages": [{{"role": "user", "content": "Hello"}}]}}'
-        code = curl % ("chat/completions", body)
-    elif standing is not None and modes is not None and standing.state.mode != "enforce":
-        plan, automatic = plan_of(standing.state, standing.counts, modes), modes.promote == "automatic"
-        act = "Wait, the server looks by itself" if automatic else "Wait, then promote" if plan.requests else "Promote"
-        todo, code = f"{act}: {plan.describe()}.", "" if automatic else "cascade promote"
-    elif not certificates:
-        todo = "Nothing is promised. Let the server certify (modes), or fit, and name the directory as policy:"
-        code = f"cascade fit {parse(log).shown} --promise agreement --confidence 0.9 -o policy"  # without a password
-    elif standing is None and any(certificate["problems"] for certificate in certificates):
-        todo = "A certificate does not hold: fit and certify again, on newer requests."
-    return todo, code
-
-
-# --- what was served, and what it saved ---
+    plan = plan_of(state, counts, config.modes)
+    return {"state": state, "counts": counts, "looks": looks, "plan": plan}, observed
 
 
 class ServedRequest(NamedTuple):
@@ -215,8 +111,7 @@ class ServedRequest(NamedTuple):
         cost: the cost of all its calls; None if one is unknown.
         audit_cost: the cost of the calls made only for the audit, or only to observe.
         guide: the cost of the guide's answer; None if it was not asked, or if the cost is unknown.
-        likely: an estimate of what the guide would have cost, if it had read and written as many tokens as the served
-            model.
+        likely: what the guide would have cost for the served model's tokens; None if unknown.
     """
 
     at: str
@@ -276,7 +171,6 @@ def _served_request(calls: Sequence[Row], guide: str, price: Price | None, *, ob
     costs = [call["cost_nano_usd"] for call in calls]
     of_guide = [call["cost_nano_usd"] for call in calls if call["model"] == guide and call["candidate"] is not None]
     guide_cost = of_guide[-1] if of_guide else None
-    likely = price.cost_nano_usd(Usage(*(last[name] for name in _TOKENS))) if price is not None and kept else None
     return ServedRequest(
         calls[0]["created_at"] or "",
         bool(kept) and not observed and walk is None and len(models) == 1 and guide not in models,
@@ -285,83 +179,39 @@ def _served_request(calls: Sequence[Row], guide: str, price: Price | None, *, ob
         None if None in costs else sum(costs),
         sum(cost or 0 for cost in costs) - sum(call["cost_nano_usd"] or 0 for call in before),
         guide_cost,
-        likely,
+        price.cost_nano_usd(Usage(*(last[name] for name in _TOKENS))) if price is not None and kept else None,
     )
 
 
-class Savings(NamedTuple):
-    """The cost of the cascade and what the guide alone would have cost. Nano-dollars.
-
-    Attributes:
-        requests: how many the cascade answered at a known cost.
-        unknown: how many were left out, because a cost is unknown.
-        spent: the cost of all calls, including audits.
-        audits: the part of it for calls that only audits made.
-        alone: what the guide alone would have cost: measured if it was asked, otherwise estimated.
-        margin: half the width of a 95 % interval of `alone`; None if too few audits measured it.
-        estimated: for how many requests the guide was not asked, so that its cost is estimated.
-        measured: how many requests that the guide did not answer were audited, so that its cost is known.
-    """
-
-    requests: int
-    unknown: int
-    spent: int
-    audits: int
-    alone: int
-    margin: int | None
-    estimated: int
-    measured: int
-
-    @property
-    def saved(self) -> int:
-        """The saving; below 0 if the cascade cost more."""
-        return self.alone - self.spent
-
-    @property
-    def share(self) -> float | None:
-        """The saving as a share of what the guide alone would have cost; None if that is 0."""
-        return self.saved / self.alone if self.alone else None
+def _alone(request: ServedRequest) -> int | None:
+    return request.likely if request.guide is None else request.guide
 
 
-def savings(requests: Iterable[ServedRequest]) -> Savings:
-    """Return the saving of requests.
+def savings(requests: Iterable[ServedRequest]) -> dict[str, Any]:
+    """Return what requests cost, and what the guide alone would have cost, in nano-dollars.
 
-    If the guide was asked, its cost is known (y). Otherwise it is estimated from its cost with the served model's
-    tokens (x), corrected by the ratio of y to x on the audited requests, which are drawn at random: a ratio estimator,
-    with the error of prediction.
-
-    Reference: Cochran, Sampling Techniques (1977), chapter 6.
+    If the guide was asked, its cost is known. Otherwise it is estimated from its cost with the served model's tokens,
+    corrected by the ratio of the two on audited requests, which are drawn at random: a ratio estimator (Cochran,
+    Sampling Techniques, 1977, chapter 6). Requests of unknown cost are left out and counted.
     """
     cascaded = [request for request in requests if request.cascaded]
-    known = [
-        request
-        for request in cascaded
-        if request.cost is not None and not (request.guide is None and request.likely is None)
-    ]
+    known = [request for request in cascaded if None not in {request.cost, _alone(request)}]
     without = [request.likely or 0 for request in known if request.guide is None]
     asked = [request for request in known if request.guide is not None]
-    pairs = [(request.likely or 0, request.guide or 0) for request in asked if request.audited and request.audit_cost]
-    ratio, margin = _ratio(pairs, without)
-    return Savings(
-        len(known),
-        len(cascaded) - len(known),
-        sum(request.cost or 0 for request in known),
-        sum(request.audit_cost for request in known),
-        sum(request.guide or 0 for request in asked) + round(ratio * sum(without)),
-        margin,
-        len(without),
-        len(pairs),
-    )
-
-
-def _ratio(pairs: Sequence[tuple[int, int]], without: Sequence[int]) -> tuple[float, int | None]:
-    """Return the ratio of y to x on pairs (x, y), and the 95 % margin of the sum of y where only x is known."""
-    n, x = len(pairs), sum(x for x, _ in pairs)
-    if not without:
-        return 1.0, 0
-    if n < LEAST_MEASURED or not x:
-        return 1.0, None
-    ratio = sum(y for _, y in pairs) / x
-    variance = sum((y - ratio * x) ** 2 for x, y in pairs) / (n - 1)
-    of_ratio = variance / n * (sum(without) / (x / n)) ** 2
-    return ratio, round(_Z95 * math.sqrt(of_ratio + variance * len(without)))
+    audits = [request for request in asked if request.audited and request.audit_cost]
+    likely = sum(request.likely or 0 for request in audits)
+    corrects = len(audits) >= LEAST_MEASURED and likely > 0
+    ratio = sum(request.guide or 0 for request in audits) / likely if corrects else 1.0
+    spent = sum(request.cost or 0 for request in known)
+    alone = sum(request.guide or 0 for request in asked) + round(ratio * sum(without))
+    return {
+        "requests": len(known),
+        "unknown": len(cascaded) - len(known),
+        "spent": spent,
+        "audits": sum(request.audit_cost for request in known),
+        "alone": alone,
+        "saved": alone - spent,
+        "share": (alone - spent) / alone if alone else None,
+        "estimated": len(without),
+        "measured": len(audits),
+    }

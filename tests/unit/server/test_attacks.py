@@ -25,7 +25,7 @@ from cascade.server import running
 from cascade.server.running import serve
 
 from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator
-from .test_written import SURE
+from .test_contract import SURE
 
 LIMITS = {"max_head_bytes": 4_000, "max_body_bytes": 20_000, "body_s": 0.2}
 

@@ -1,11 +1,11 @@
-"""The official client library against the server, on a loopback port."""
+"""The official client libraries of OpenAI and Anthropic against the server, on a loopback port."""
 
 from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 from pydantic import BaseModel
@@ -16,13 +16,16 @@ from cascade.server.auth import new_key
 from cascade.types import Request
 
 from .served import ASK, listening, orchestrator
-from .test_http import TOOLS
-from .test_written import SURE, UNSURE
+from .test_contract import SURE, UNSURE
+from .test_http import SCHEMA, TOOLS
 
+anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
 KEY = new_key()
 INJECTION = 'a\n\ndata: [DONE]\n\nevent: x\r\ndata: {"error": {}}'
+CLAUDE_TOOLS = [{"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}]
+RESPONSE_TOOLS = [{"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": False}]
 
 
 class City(BaseModel):
@@ -33,138 +36,215 @@ class City(BaseModel):
 def script(request: Request) -> Any:
     """Answer by what is asked: the last message says how."""
     assert request.chat is not None
-    said = request.chat.asked_text
-    sure = [-0.01] * 40
-    if said == "call a tool":
+    text, sure = request.chat.asked_text, [-0.01] * 40
+    if text == "call a tool":
         days: Any = "3" if request.model == "small" else 3
         return reply("", tool_calls=[("get_weather", {"days": days})], logprobs=sure)
-    if said == "write JSON":
+    if text == "write JSON":
         people = '"many"' if request.model == "small" else "2"
         return reply(f'{{"name": "Vienna", "people": {people}}}', logprobs=sure)
-    if said == "inject":
+    if text == "inject":
         return reply(INJECTION, logprobs=sure)
-    if said == "limit":
+    if text == "limit":
         return errors.RateLimitedError("slow down", retry_after_s=0)
-    return UNSURE if request.model == "small" and said == "hard" else SURE
-
-
-@pytest.fixture(scope="module")
-def address() -> Iterator[str]:
-    keys = [{"name": "app", "sha256": KEY.sha256}]
-    with orchestrator(FakeProvider(script), server={"keys": keys}) as served, listening(served) as url:
-        yield f"{url}/v1"
-
-
-@pytest.fixture(scope="module")
-def client(address: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=address, api_key=KEY.key, max_retries=0) as made:
-        yield made
-
-
-def final(library: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
-    """Return a client library's last word on a request, asked as a whole or as a stream."""
-    if not stream:
-        return getattr(library, whole)(**asked)
-    with library.stream(**asked) as events:
-        for name in ("get_final_completion", "get_final_message", "get_final_response"):
-            if hasattr(events, name):
-                return getattr(events, name)()
-    raise AssertionError("the stream has no end")
+    return UNSURE if request.model == "small" and text == "hard" else SURE
 
 
 def ask(text: str) -> list[dict[str, str]]:
     return [{"role": "user", "content": text}]
 
 
-ERRORS = pytest.mark.parametrize(
-    ("kind", "asked"),
-    [
-        ("NotFoundError", {"model": "nope", "messages": ASK}),
-        ("BadRequestError", {"model": "cascade", "messages": []}),
-        ("RateLimitError", {"model": "cascade", "messages": ask("limit")}),
-    ],
-)
+class Form(NamedTuple):
+    """How one form of the API is asked by its client, and what of an answer has which place."""
+
+    library: Any
+    place: Callable[[Any], Any]
+    asked: Callable[[str], dict[str, Any]]
+    tools: Any
+    text: Callable[[Any], str]
+    end: Callable[[Any], tuple[str, int, int]]
+    call: Callable[[Any], tuple[str, Any]]
 
 
-def test_a_plain_answer(client: Any) -> None:
-    found = client.chat.completions.create(model="cascade", messages=ASK)
-    assert found.choices[0].message.content == "The Danube."
-    assert (found.model, found.usage.total_tokens) == ("small", 110)
+def _responses_call(answer: Any) -> tuple[str, Any]:
+    return answer.output[-1].name, json.loads(answer.output[-1].arguments)
 
 
-def test_headers_can_be_read_with_the_answer(client: Any) -> None:
-    raw = client.chat.completions.with_raw_response.create(
-        model="cascade", messages=ask("hard"), extra_headers={"x-cascade-explain": "1"}
+def _completions_call(answer: Any) -> tuple[str, Any]:
+    function = answer.choices[0].message.tool_calls[0].function
+    return function.name, json.loads(function.arguments)
+
+
+FORMS = {
+    "chatcmpl": Form(
+        openai, lambda client: client.chat.completions, lambda text: {"messages": ask(text)}, TOOLS,
+        lambda answer: answer.choices[0].message.content,
+        lambda answer: (answer.choices[0].finish_reason, answer.usage.prompt_tokens, answer.usage.completion_tokens),
+        _completions_call,
+    ),
+    "resp": Form(
+        openai, lambda client: client.responses, lambda text: {"input": ask(text)}, RESPONSE_TOOLS,
+        lambda answer: answer.output_text,
+        lambda answer: (answer.status, answer.usage.input_tokens, answer.usage.output_tokens), _responses_call,
+    ),
+    "msg": Form(
+        anthropic, lambda client: client.messages, lambda text: {"messages": ask(text), "max_tokens": 50}, CLAUDE_TOOLS,
+        lambda answer: answer.content[0].text,
+        lambda answer: (answer.stop_reason, answer.usage.input_tokens, answer.usage.output_tokens),
+        lambda answer: (answer.content[-1].name, answer.content[-1].input),
+    ),
+}  # fmt: skip
+ENDS = {"chatcmpl": ("stop", "tool_calls"), "resp": ("completed", "completed"), "msg": ("end_turn", "tool_use")}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    keys = [{"name": "app", "sha256": KEY.sha256}]
+    with orchestrator(FakeProvider(script), server={"keys": keys}) as served, listening(served) as address:
+        yield address
+
+
+@pytest.fixture(scope="module")
+def clients(url: str) -> Iterator[dict[Any, Any]]:
+    with (
+        openai.OpenAI(base_url=f"{url}/v1", api_key=KEY.key, max_retries=0) as first,
+        anthropic.Anthropic(base_url=url, api_key=KEY.key, max_retries=0) as second,
+    ):
+        yield {openai: first, anthropic: second}
+
+
+@pytest.fixture(params=FORMS)
+def form(request: Any, clients: dict[Any, Any]) -> tuple[str, Form, Any]:
+    """Return a form by its name, and the part of its client that asks."""
+    found = FORMS[request.param]
+    return request.param, found, found.place(clients[found.library])
+
+
+def final(part: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
+    """Return a client library's last word on a request, asked as a whole or as a stream."""
+    if not stream:
+        return getattr(part, whole)(model="cascade", **asked)
+    with part.stream(model="cascade", **asked) as events:
+        for name in ("get_final_completion", "get_final_message", "get_final_response"):
+            if hasattr(events, name):
+                return getattr(events, name)()
+    raise AssertionError("the stream has no end")
+
+
+def test_a_plain_answer_with_its_headers(form: tuple[str, Form, Any]) -> None:
+    name, reads, part = form
+    raw = part.with_raw_response.create(
+        model="cascade", **reads.asked("hard"), extra_headers={"x-cascade-explain": "1"}
     )
+    answer = raw.parse()
+    assert (reads.text(answer), answer.model, answer.cascade["stopped"]) == ("The Danube.", "large", "horizon")
+    assert reads.end(answer) == (ENDS[name][0], 100, 10)
+    assert answer.id == f"{name}{'-' if name == 'chatcmpl' else '_'}{raw.headers['x-cascade-trace-id']}"
     assert raw.headers["x-cascade-served-by"] == "large"
-    assert raw.parse().cascade["stopped"] == "horizon"
 
 
 @pytest.mark.parametrize("text", ["easy", "hard", "inject"])
-def test_a_stream(client: Any, text: str) -> None:
-    chunks = list(
-        client.chat.completions.create(
-            model="cascade", messages=ask(text), stream=True, stream_options={"include_usage": True}
-        )
-    )
-    said = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
-    assert said == (INJECTION if text == "inject" else "The Danube.")
-    assert chunks[-1].usage.prompt_tokens > 0
-    assert chunks[-2].choices[0].finish_reason == "stop"
+def test_a_stream(form: tuple[str, Form, Any], text: str) -> None:
+    name, reads, part = form
+    usage = {"stream_options": {"include_usage": True}} if name == "chatcmpl" else {}
+    answer = final(part, "create", stream=True, **reads.asked(text), **usage)
+    assert reads.text(answer) == (INJECTION if text == "inject" else "The Danube.")
+    assert reads.end(answer)[0] == ENDS[name][0]
+    assert 0 not in reads.end(answer)
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_tools(client: Any, stream: bool) -> None:
-    asked = {"model": "cascade", "messages": ask("call a tool"), "tools": TOOLS}
-    found = final(client.chat.completions, "create", stream=stream, **asked)
-    call = found.choices[0].message.tool_calls[0]
-    assert (found.model, json.loads(call.function.arguments)) == ("large", {"days": 3})
-    assert found.choices[0].finish_reason == "tool_calls"
+def test_a_tool_is_called(form: tuple[str, Form, Any], stream: bool) -> None:
+    name, reads, part = form
+    answer = final(part, "create", stream=stream, **reads.asked("call a tool"), tools=reads.tools)
+    assert reads.call(answer) == ("get_weather", {"days": 3})
+    assert answer.model == "large"  # the base's call breaks the schema
+    end = answer.choices[0].finish_reason if name == "chatcmpl" else reads.end(answer)[0]
+    assert end == ENDS[name][1]
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_json_schema(client: Any, stream: bool) -> None:
-    asked = {"model": "cascade", "messages": ask("write JSON"), "response_format": City}
-    found = final(client.chat.completions, "parse", stream=stream, **asked)
-    assert found.choices[0].message.parsed == City(name="Vienna", people=2)
-    assert found.model == "large"  # the base's JSON breaks the schema
+def test_a_json_schema(form: tuple[str, Form, Any], stream: bool) -> None:
+    name, reads, part = form
+    field = {"chatcmpl": "response_format", "resp": "text_format", "msg": "output_format"}[name]
+    answer = final(part, "parse", stream=stream, **reads.asked("write JSON"), **{field: City})
+    parsed = {
+        "chatcmpl": lambda: answer.choices[0].message.parsed,
+        "resp": lambda: answer.output_parsed,
+        "msg": lambda: answer.parsed_output,
+    }
+    assert (parsed[name](), answer.model) == (City(name="Vienna", people=2), "large")  # the base's breaks the schema
 
 
-async def test_the_asynchronous_client(address: str) -> None:
-    async with openai.AsyncOpenAI(base_url=address, api_key=KEY.key) as client:
+def test_the_events_of_a_response_are_numbered(clients: dict[Any, Any]) -> None:
+    with clients[openai].responses.stream(model="large", input="easy") as stream:
+        events = list(stream)
+    assert [event.sequence_number for event in events] == list(range(len(events)))
+    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
+    assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["The", " Danube."]
+
+
+async def test_the_asynchronous_clients(url: str) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY.key) as client:
         stream = await client.chat.completions.create(model="large", messages=ASK, stream=True)
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
         both = await asyncio.gather(*(client.chat.completions.create(model="cascade", messages=ASK) for _ in range(8)))
     assert "".join(pieces) == "The Danube."
-    assert {found.choices[0].message.content for found in both} == {"The Danube."}
+    assert {answer.choices[0].message.content for answer in both} == {"The Danube."}
+    async with (
+        anthropic.AsyncAnthropic(base_url=url, auth_token=KEY.key, api_key=None) as claude,
+        claude.messages.stream(model="large", max_tokens=50, messages=ASK) as stream,
+    ):
+        assert [text async for text in stream.text_stream] == ["The", " Danube."]
 
 
-def test_models(client: Any) -> None:
-    assert [model.id for model in client.models.list()] == ["cascade", "small", "large", "base", "guide"]
-    assert client.models.retrieve("large").owned_by == "provider"
+def test_models(clients: dict[Any, Any]) -> None:
+    models = clients[openai].models
+    assert [model.id for model in models.list()] == ["cascade", "small", "large", "base", "guide"]
+    assert models.retrieve("large").owned_by == "provider"
 
 
-@ERRORS
-def test_errors_are_those_that_an_application_catches(client: Any, kind: str, asked: Any) -> None:
-    with pytest.raises(getattr(openai, kind)) as caught:
-        client.chat.completions.create(**asked)
-    assert caught.value.code
-    assert caught.value.response.headers["x-cascade-trace-id"]
+@pytest.mark.parametrize(
+    ("kind", "fields", "text"),
+    [
+        ("NotFoundError", {"model": "nope"}, "easy"),
+        ("BadRequestError", {"tools": [{"type": "web_search"}]}, "easy"),
+        ("RateLimitError", {}, "limit"),
+    ],
+)
+def test_errors_are_those_that_an_application_catches(
+    form: tuple[str, Form, Any], kind: str, fields: Any, text: str
+) -> None:
+    name, reads, part = form
+    if name == "chatcmpl" and kind == "BadRequestError":
+        fields = {"tools": "all"}
+    with pytest.raises(getattr(reads.library, kind)) as caught:
+        part.create(**{"model": "cascade", **reads.asked(text), **fields})
+    trace_id = caught.value.response.headers["x-cascade-trace-id"]
+    assert caught.value.body["request_id"] == trace_id if name == "msg" else caught.value.type
 
 
-def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else(address: str) -> None:
+@pytest.mark.parametrize("key", ["not-it", KEY.sha256, "sk-cascade-" + "A" * 43], ids=["other", "hash", "form"])
+def test_a_wrong_key(form: tuple[str, Form, Any], clients: dict[Any, Any], key: str) -> None:
+    _, reads, _ = form
+    part = reads.place(clients[reads.library].with_options(api_key=key))
+    with pytest.raises(reads.library.AuthenticationError) as caught:
+        part.create(model="cascade", **reads.asked("easy"))
+    assert key not in str(caught.value)
+
+
+@pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
+def test_what_needs_state_is_refused(clients: dict[Any, Any], asked: Any) -> None:
+    with pytest.raises(openai.BadRequestError) as caught:
+        clients[openai].responses.create(model="cascade", input="easy", **asked)
+    assert caught.value.param in asked
+
+
+def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else(url: str) -> None:
     tries: list[int] = []
-    with openai.OpenAI(base_url=address, api_key=KEY.key, max_retries=1) as client:
+    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY.key, max_retries=1) as client:
         client._client.event_hooks = {"response": [lambda response: tries.append(response.status_code)]}
         for text in ("limit", ""):
             with pytest.raises(openai.APIStatusError):
                 client.chat.completions.create(model="cascade", messages=ask(text) if text else [])
     assert tries == [429, 429, 400]
-
-
-def test_a_wrong_key(address: str) -> None:
-    for key in ("not-it", KEY.sha256, "sk-cascade-" + "A" * 43):
-        client = openai.OpenAI(base_url=address, api_key=key, max_retries=0)
-        with client, pytest.raises(openai.AuthenticationError) as caught:
-            client.chat.completions.create(model="cascade", messages=ASK)
-        assert key not in str(caught.value)

@@ -1,10 +1,8 @@
-"""OpenAI's responses and Anthropic's messages: the official client libraries against the server, and the translation."""
+"""Translation from and to OpenAI's responses and Anthropic's messages."""
 
 from __future__ import annotations
 
 import base64
-import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,154 +15,13 @@ from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, refusal_of
 from cascade.types import Request
 
-from .served import ASK, asgi, listening, orchestrator
-from .test_client_library import ERRORS, INJECTION, KEY, City, ask, final, script
+from .served import ASK, asgi, orchestrator
+from .test_client_library import CLAUDE_TOOLS, RESPONSE_TOOLS, script
+from .test_http import SCHEMA
 
-anthropic = pytest.importorskip("anthropic")
 openai = pytest.importorskip("openai")
 
 PNG = base64.b64encode(b"not really a picture").decode()
-SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}}, "required": ["days"]}
-CLAUDE_TOOLS = [{"name": "get_weather", "description": "The weather.", "input_schema": SCHEMA}]
-RESPONSE_TOOLS = [{"type": "function", "name": "get_weather", "parameters": SCHEMA, "strict": False}]
-FAKE = FakeProvider(script)
-
-
-@pytest.fixture(scope="module")
-def url() -> Iterator[str]:
-    keys = [{"name": "app", "sha256": KEY.sha256}]
-    with orchestrator(FAKE, server={"keys": keys}) as served, listening(served) as address:
-        yield address
-
-
-@pytest.fixture(scope="module")
-def claude(url: str) -> Iterator[Any]:
-    with anthropic.Anthropic(base_url=url, api_key=KEY.key, max_retries=0) as made:
-        yield made
-
-
-@pytest.fixture(scope="module")
-def client(url: str) -> Iterator[Any]:
-    with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY.key, max_retries=0) as made:
-        yield made
-
-
-# --- Anthropic's client ---
-
-
-def test_a_message(claude: Any) -> None:
-    raw = claude.messages.with_raw_response.create(
-        model="cascade", max_tokens=50, messages=ASK, extra_headers={"x-cascade-explain": "1"}
-    )
-    found = raw.parse()
-    assert [block.text for block in found.content] == ["The Danube."]
-    assert (found.model, found.stop_reason, found.role) == ("small", "end_turn", "assistant")
-    assert (found.usage.input_tokens, found.usage.output_tokens) == (100, 10)
-    assert raw.headers["x-cascade-served-by"] == "small"
-    assert found.cascade["served_by"] == "small"
-    assert found.id == f"msg_{raw.headers['x-cascade-trace-id']}"
-
-
-@pytest.mark.parametrize("text", ["easy", "hard", "inject"])
-def test_a_message_as_a_stream(claude: Any, text: str) -> None:
-    with claude.messages.stream(model="cascade", max_tokens=50, messages=ask(text)) as stream:
-        said = "".join(stream.text_stream)
-        found = stream.get_final_message()
-    assert said == (INJECTION if text == "inject" else "The Danube.")
-    assert (found.stop_reason, found.content[0].text) == ("end_turn", said)
-    assert (found.usage.input_tokens, found.usage.output_tokens) != (0, 0)
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_message_that_calls_a_tool(claude: Any, stream: bool) -> None:
-    asked = {"model": "cascade", "max_tokens": 50, "messages": ask("call a tool"), "tools": CLAUDE_TOOLS}
-    found = final(claude.messages, "create", stream=stream, **asked)
-    block = found.content[-1]
-    assert (found.stop_reason, found.model) == ("tool_use", "large")  # the base's call breaks the schema
-    assert (block.type, block.name, block.input) == ("tool_use", "get_weather", {"days": 3})
-
-
-def test_a_message_with_a_json_schema(claude: Any) -> None:
-    found = claude.messages.parse(
-        model="cascade", max_tokens=50, messages=ask("write JSON"), output_format=City
-    )  # fmt: skip
-    assert (found.parsed_output, found.model) == (City(name="Vienna", people=2), "large")
-
-
-async def test_the_asynchronous_client_of_anthropic(url: str) -> None:
-    async with (
-        anthropic.AsyncAnthropic(base_url=url, auth_token=KEY.key, api_key=None) as claude,
-        claude.messages.stream(model="large", max_tokens=50, messages=ASK) as stream,
-    ):
-        assert [text async for text in stream.text_stream] == ["The", " Danube."]
-
-
-@ERRORS
-def test_errors_are_those_of_anthropic_s_client(claude: Any, kind: str, asked: Any) -> None:
-    with pytest.raises(getattr(anthropic, kind)) as caught:
-        claude.messages.create(max_tokens=50, **asked)
-    assert caught.value.body["type"] == "error"
-    assert caught.value.body["request_id"] == caught.value.response.headers["x-cascade-trace-id"]
-
-
-def test_a_wrong_key_in_anthropic_s_header(url: str) -> None:
-    with (
-        anthropic.Anthropic(base_url=url, api_key="wrong", max_retries=0) as claude,
-        pytest.raises(anthropic.AuthenticationError),
-    ):
-        claude.messages.create(model="cascade", max_tokens=50, messages=ASK)
-
-
-# --- OpenAI's responses ---
-
-
-def test_a_response(client: Any) -> None:
-    raw = client.responses.with_raw_response.create(model="cascade", input="easy", instructions="Be brief.")
-    found = raw.parse()
-    assert (found.output_text, found.model, found.status) == ("The Danube.", "small", "completed")
-    assert (found.usage.input_tokens, found.usage.total_tokens, found.instructions) == (100, 110, "Be brief.")
-    assert found.id == f"resp_{raw.headers['x-cascade-trace-id']}"
-    assert [one.role for one in FAKE.requests[-1:]] == ["small"]
-
-
-@pytest.mark.parametrize("text", ["easy", "hard", "inject"])
-def test_a_response_as_a_stream(client: Any, text: str) -> None:
-    with client.responses.stream(model="cascade", input=text) as stream:
-        events = list(stream)
-        found = stream.get_final_response()
-    said = "".join(one.delta for one in events if one.type == "response.output_text.delta")
-    assert said == found.output_text == (INJECTION if text == "inject" else "The Danube.")
-    assert [one.sequence_number for one in events] == list(range(len(events)))
-    assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_response_that_calls_a_tool(client: Any, stream: bool) -> None:
-    asked = {"model": "cascade", "input": ask("call a tool"), "tools": RESPONSE_TOOLS}
-    call = final(client.responses, "create", stream=stream, **asked).output[-1]
-    assert (call.type, call.name, json.loads(call.arguments)) == ("function_call", "get_weather", {"days": 3})
-
-
-@pytest.mark.parametrize("stream", [False, True])
-def test_a_response_with_a_json_schema(client: Any, stream: bool) -> None:
-    found = final(client.responses, "parse", stream=stream, model="cascade", input="write JSON", text_format=City)
-    assert found.output_parsed == City(name="Vienna", people=2)
-
-
-async def test_the_asynchronous_client_reads_responses(url: str) -> None:
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY.key) as client:
-        stream = await client.responses.create(model="large", input=ASK, stream=True)
-        types = [event.type async for event in stream]
-    assert types.count("response.output_text.delta") == 2
-
-
-@pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
-def test_what_needs_state_is_refused(client: Any, asked: Any) -> None:
-    with pytest.raises(openai.BadRequestError, match=r"kept between requests|in its own response"):
-        client.responses.create(model="cascade", input="easy", **asked)
-
-
-# --- translation ---
 
 
 def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:

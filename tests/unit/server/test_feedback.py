@@ -18,7 +18,7 @@ from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
 from .served import ASK, CONFIG, asgi, orchestrator
-from .test_written import SURE, UNSURE
+from .test_contract import SURE, UNSURE
 
 SCRIPT = {"small": [UNSURE], "large": [SURE]}
 

@@ -212,7 +212,12 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: P
         served.runtime.flush_traces()
         page = status(served, "large", datetime.now(UTC))
         assert (await client.get("/ui")).status_code == 200
-    assert (page["total"], page["saving"].requests, page["saving"].unknown, page["saving"].spent) == (1, 0, 1, 0)
+    assert (page["total"], page["saving"]["requests"], page["saving"]["unknown"], page["saving"]["spent"]) == (
+        1,
+        0,
+        1,
+        0,
+    )
 
 
 async def test_hashed_texts_are_not_judged(tmp_path: Path) -> None:
@@ -258,13 +263,10 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: P
 async def test_the_status_has_a_line_to_paste(
     tmp_path: Path, requests: int, settings: dict[str, Any], mode: str, line: str
 ) -> None:
-    async with filled(tmp_path, requests, **settings):
-        pass
-    with orchestrator(
-        FakeProvider(SCRIPT), models=MODELS, **({"traces": {"store": f"sqlite:///{tmp_path}/t.db"}} | settings)
-    ) as served:
-        page = status(served, GUIDE, datetime.now(UTC))
-    assert (page["mode"], page["code"][: len(line) or None]) == (mode, line)
+    async with filled(tmp_path, requests, **settings) as client:
+        page = Tags((await client.get("/ui")).text).text
+    assert mode in page
+    assert (line or "the server looks by itself") in page
 
 
 async def test_the_status_says_how_the_kill_switch_is_switched_off(tmp_path: Path) -> None:
@@ -280,7 +282,7 @@ def test_what_observing_costs_is_no_saving() -> None:
     rows = [row("drawn", 1, "small", True, 100_000), row("drawn", 2, "large", True, 1_000_000)]
     (one,) = served_requests(rows, "large", PRICE, frozenset({"drawn"}))
     assert (one.by_base, one.audit_cost) == (False, 100_000)
-    assert (savings([one]).saved, savings([one]).alone) == (-100_000, 1_000_000)
+    assert (savings([one])["saved"], savings([one])["alone"]) == (-100_000, 1_000_000)
 
 
 PRICE = Price.per_million(input=10.0, output=20.0)
@@ -307,27 +309,18 @@ def test_the_guide_s_cost_is_measured_where_it_was_asked_and_estimated_elsewhere
     asked = [row("asked", 1, "small", False, 100_000), row("asked", 2, "large", True, 1_500_000)]
     rows = [*kept, *asked, *[one for number in range(20) for one in audited(number, 2_000_000)]]
     found = savings(served_requests(rows, "large", PRICE))
-    assert (found.requests, found.estimated, found.measured) == (31, 10, 20)
-    assert found.spent == 10 * 100_000 + 1_600_000 + 20 * 2_100_000
-    assert found.audits == 20 * 2_000_000
-    assert found.alone == 1_500_000 + 20 * 2_000_000 + 10 * 2_000_000
-    assert found.margin == 0  # audits that all say the same leave nothing open
-
-
-def test_an_interval_needs_audits_and_grows_with_what_they_leave_open() -> None:
-    kept = [row(f"kept {number}", 1, "small", True, 100_000) for number in range(10)]
-    few = [one for number in range(19) for one in audited(number, 2_000_000)]
-    many = [one for number in range(20) for one in audited(number, 1_000_000 + 2_000_000 * (number % 2))]
-    assert savings(served_requests([*kept, *few], "large", PRICE)).margin is None
-    found = savings(served_requests([*kept, *many], "large", PRICE)).margin
-    # s² = 20 (10⁶)² / 19; of the ratio s²/20 · 10², of ten predictions 10 s²
-    assert found == pytest.approx(1.959964 * (20 / 19 * 1e12 * (100 / 20 + 10)) ** 0.5, abs=1)
+    assert (found["requests"], found["estimated"], found["measured"]) == (31, 10, 20)
+    assert found["spent"] == 10 * 100_000 + 1_600_000 + 20 * 2_100_000
+    assert found["audits"] == 20 * 2_000_000
+    assert found["alone"] == 1_500_000 + 20 * 2_000_000 + 10 * 2_000_000
+    few = savings(served_requests(rows[:-2], "large", PRICE))
+    assert few["alone"] == 1_500_000 + 19 * 2_000_000 + 10 * 1_000_000  # too few audits to correct the estimate
 
 
 def test_an_unknown_cost_is_left_out_and_counted_and_never_zero() -> None:
     rows = [row("a", 1, "small", True, None), row("b", 1, "small", True, 100_000)]
     found = savings(served_requests(rows, "large", PRICE))
-    assert (found.requests, found.unknown, found.spent) == (1, 1, 100_000)
+    assert (found["requests"], found["unknown"], found["spent"]) == (1, 1, 100_000)
 
 
 def test_the_base_answered_where_no_other_model_was_asked() -> None:
