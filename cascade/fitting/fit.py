@@ -319,11 +319,8 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
 
 def _learns(log: Log, settings: FitSettings) -> Log:
     """Return the requests that may learn: a share of the groups, none of a log of one group."""
-    return (
-        divided(log, settings.learns, settings.seed).learns
-        if len(set(log.groups)) > 1
-        else log.take(np.zeros(0, np.int64))
-    )
+    single = len(set(log.groups)) < 2
+    return log.take(np.zeros(0, np.int64)) if single else divided(log, settings.learns, settings.seed).learns
 
 
 def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
@@ -366,19 +363,15 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     default = settings.default(promise)
     tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        raise _unproven(promise, certifies.n, proven)
+        elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
+        raise NotCertifiedError(
+            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log more "
+            "of them, or allow a higher risk."
+        )
     served = policy if proven else Alone()
     done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)
     learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
     return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
-
-
-def _unproven(promise: Promise, n: int, proven: Mapping[str, Certified]) -> NotCertifiedError:
-    elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
-    return NotCertifiedError(
-        f"{promise.kind} is not proven at a risk of {promise.risk:g} on {n} requests{elsewhere}: log more of them, or "
-        "allow a higher risk."
-    )
 
 
 def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:

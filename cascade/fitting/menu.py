@@ -22,7 +22,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.policies.policy import LEARNED, TIE, Known, Policy, Threshold, named, tie_of
+from cascade.policies.policy import LEARNED, TIE, Policy, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
@@ -83,7 +83,13 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     plans: list[tuple[int, ...]] = [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
     if last > 1:
         plans.append(tuple(range(last + 1)))
-    return [Member(_title(log, plan, score), share / len(plans), _threshold(log, score, plan)) for plan in plans]
+    members = []
+    for plan in plans:
+        nodes = None if len(plan) == log.width else plan
+        policy = Threshold(score.signal, score.sign, tie_of(log.only(plan)), nodes)
+        title = f"{score.name}: {' > '.join(log.nodes[node].name for node in plan)}"
+        members.append(Member(title, share / len(plans), lambda policy=policy: policy))
+    return members
 
 
 def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
@@ -111,15 +117,6 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
         *simple_members(certifies, 1 - share),
         Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
     ]
-
-
-def _threshold(log: Log, score: Known, plan: tuple[int, ...]) -> Callable[[], Policy]:
-    tie, nodes = tie_of(log.only(plan)), None if len(plan) == log.width else plan
-    return lambda: Threshold(score.signal, score.sign, tie, nodes)
-
-
-def _title(log: Log, plan: Sequence[int], score: Known) -> str:
-    return f"{score.name}: {' > '.join(log.nodes[node].name for node in plan)}"
 
 
 def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[Tested]:

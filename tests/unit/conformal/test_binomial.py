@@ -27,33 +27,9 @@ from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 
 SHARES = ["0.001", "0.05", "0.1", "0.25", "0.3333333333333333", "0.5", "0.77", "0.9", "0.999"]
+
+
 # n, alpha, (most losses + 1) at delta 0.05 and at 0.1; 0 = not even no loss proves it
-KNOWN_RANKS = [
-    (5, 0.05, 0, 0),
-    (5, 0.1, 0, 0),
-    (5, 0.2, 0, 0),
-    (9, 0.2, 0, 0),
-    (19, 0.05, 0, 0),
-    (19, 0.1, 0, 0),
-    (19, 0.2, 1, 2),
-    (50, 0.05, 0, 1),
-    (50, 0.1, 2, 2),
-    (50, 0.2, 6, 6),
-    (100, 0.05, 2, 2),
-    (100, 0.1, 5, 6),
-    (100, 0.2, 14, 15),
-    (200, 0.05, 5, 6),
-    (200, 0.1, 13, 15),
-    (200, 0.2, 31, 33),
-    (500, 0.05, 17, 19),
-    (500, 0.1, 39, 41),
-    (500, 0.2, 85, 89),
-    (1000, 0.05, 39, 41),
-    (1000, 0.1, 85, 88),
-    (1000, 0.2, 179, 184),
-]
-
-
 def rejects(losses: int, n: int, alpha: float, delta: float) -> bool:
     most = most_losses(n, alpha, delta)
     return most is not None and losses <= most
@@ -114,12 +90,6 @@ def test_what_cannot_be_decided_is_not_proven() -> None:
     assert not rejects(5_000_000, 10_000_001, 0.5, 0.5)
     assert rejects(4_999_999, 10_000_001, 0.5, 0.5)
     assert most_losses(10_000_001, 0.5, 0.5) == 4_999_999
-
-
-@each("n, alpha, at_05, at_10", KNOWN_RANKS)
-def test_known_ranks(n: int, alpha: float, at_05: int, at_10: int) -> None:
-    for delta, rank in ((0.05, at_05), (0.1, at_10)):
-        assert most_losses(n, alpha, delta) == (rank - 1 if rank else None)
 
 
 @pytest.mark.parametrize("n", [30, 1_000, 123_457, 10**6, 10**8])

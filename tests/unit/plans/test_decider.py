@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from cases import each
 
-from cascade.errors import AuthenticationError, ConfigError
+from cascade.errors import ConfigError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan
@@ -58,21 +58,6 @@ def test_a_reply_is_an_action_or_none(text: str, action: float | None) -> None:
     assert read_action(text) == action
 
 
-def test_without_a_decider_nobody_is_asked_and_there_is_no_such_signal() -> None:
-    asked, (step,) = walked(deciding(decider=None), "Answer: Danube", yes_no(0.9))
-    assert [one.purpose for one in asked] == ["answer", "judge"]
-    assert "decided_action" not in step.signals
-
-
-@pytest.mark.parametrize(("decider", "use"), [("base", SMALL), ("guide", LARGE)])
-def test_the_decider_is_asked_last_as_its_model_is_configured(decider: Any, use: ModelUse) -> None:
-    asked, (step,) = walked(deciding(decider=decider), "Answer: Rhine", yes_no(0.2, "No, Danube"), "2")
-    last = asked[-1]
-    assert (last.role, last.purpose, last.step, last.model) == (decider, "decide", 1, use.name)
-    assert (last.max_tokens, last.temperature, last.seed, last.top_logprobs) == (8, use.temperature, use.seed, None)
-    assert step.signals["decided_action"] == 2.0
-
-
 def test_it_sees_what_the_round_brought_as_data() -> None:
     asked, _ = walked(deciding(), "Answer: Rhine", yes_no(0.2, "No, Danube"), "2")
     assert data_of(asked[-1]) == {
@@ -84,38 +69,11 @@ def test_it_sees_what_the_round_brought_as_data() -> None:
     }
 
 
-def test_it_sees_the_text_to_read_from() -> None:
-    question = Question("Which river?", "Vienna lies on the Danube.")
-    asked, _ = walked(deciding(), "Answer: Danube", yes_no(0.9), "1", question=question)
-    assert data_of(asked[-1])["text"] == question.context
-
-
 def test_where_there_is_no_verdict_it_is_told_so() -> None:
     asked, _ = walked(deciding(verdict="logprobs"), "Answer: Rhine", completion("Hm"), "3")
     seen = data_of(asked[-1])
     assert (seen["strong_model_agrees"], seen["strong_model_answer"]) == ("no verdict", "none")
     assert seen["strong_model_uncertainty"] == "unknown"
-
-
-def test_where_no_answer_came_there_is_nothing_to_decide_on() -> None:
-    asked, steps = walked(deciding(rounds=2), ":", "Answer: Danube", yes_no(0.9), "1")
-    assert [one.purpose for one in asked] == ["answer", "answer", "judge", "decide"]
-    assert [step.signals["decided_action"] for step in steps] == [None, 1.0]
-
-
-def test_a_guide_that_answered_by_itself_may_be_decided_on() -> None:
-    asked, (step,) = walked(deciding(decider="base"), ":", "Answer: Danube", "2")
-    assert [(one.role, one.purpose) for one in asked] == [("base", "answer"), ("guide", "direct"), ("base", "decide")]
-    assert data_of(asked[-1])["small_model_answer"] == "none"
-    assert data_of(asked[-1])["strong_model_answer"] == "Danube"
-    assert step.signals["decided_action"] == 2.0
-
-
-def test_a_decider_that_fails_is_noted_and_the_round_stands() -> None:
-    _, (step,) = walked(deciding(), "Answer: Danube", yes_no(0.9), AuthenticationError("no key"))
-    assert step.signals["decided_action"] is None
-    assert [made.text for made in step.candidates] == ["Danube", "Danube"]
-    assert any("AuthenticationError" in note for note in step.notes)
 
 
 def test_what_the_next_round_sees_does_not_depend_on_the_decision() -> None:

@@ -10,7 +10,7 @@ from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.engine import drive, run
 from cascade.episodes.rows import reads_of
-from cascade.errors import ConfigError, ProviderUnavailableError, UsageError
+from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.schema import rows
 from cascade.plans.base import ModelUse
@@ -59,17 +59,6 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     assert [step.signals.get("agrees_with_earlier") for step in steps] == [None, None, 0.0, 0.5]
 
 
-@pytest.mark.parametrize(
-    ("said", "answer", "sure"), [(yes_no(0.1, "No, Danube"), "Danube", 0.9), (yes_no(0.8), "Rhine", 0.8)]
-)
-def test_a_verifier_gives_its_own_answer_after_a_no(said: Completion, answer: str, sure: float) -> None:
-    offers = (PlanNode("base", SMALL), PlanNode("check", LARGE, "verify", (1,)), PlanNode("guide", LARGE, "outright"))
-    _, steps = walked(Plan(offers), "Answer: Rhine", said, "Answer: Inn")
-    (found,) = steps[1].candidates
-    assert (found.text, found.model) == (answer, "large" if answer == "Danube" else "small")
-    assert found.confidence == pytest.approx(sure)
-
-
 def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
     offers = (
         PlanNode("base", SMALL),
@@ -81,33 +70,11 @@ def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
     assert "Danube" in asked[2].messages[-1].content
 
 
-def test_samples_are_drawn_with_other_seeds_and_say_how_often_an_answer_came() -> None:
-    offers = (*(PlanNode(f"draw {n}", SMALL, "sample") for n in range(3)), PlanNode("guide", LARGE, "outright"))
-    asked, steps = walked(Plan(offers), "Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube")
-    assert [one.seed for one in asked] == [5, 6, 7, None]
-    assert [step.signals.get("answer_share") for step in steps] == [None, 0.5, pytest.approx(2 / 3), None]
-
-
-def test_a_panel_says_which_share_of_it_said_yes() -> None:
-    judges = tuple(PlanNode(f"judge {n}", LARGE, "judge", (1,)) for n in range(3))
-    offers = (PlanNode("base", SMALL), *judges, PlanNode("guide", LARGE, "outright"))
-    _, steps = walked(Plan(offers), "Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Danube")
-    assert [step.signals["judge_share"] for step in steps[1:4]] == [1.0, 0.5, pytest.approx(2 / 3)]
-
-
 def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
     cut = completion("Reasoning: it is long", finish_reason="length")
     asked, steps = walked(Plan(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
     assert "Reasoning: it is long" in asked[1].messages[-1].content
     assert [len(step.candidates) for step in steps] == [0, 0, 1, 1]
-
-
-def test_what_failed_is_neither_judged_nor_read() -> None:
-    asked, steps = walked(Plan(JUDGED), ProviderUnavailableError("down"), "Answer: Danube")
-    assert [one.role for one in asked] == ["base", "guide"]
-    assert [len(step.candidates) for step in steps] == [0, 0, 0, 1]
-    with pytest.raises(ProviderUnavailableError):
-        walked(Plan(JUDGED), *[ProviderUnavailableError("down")] * 2)
 
 
 def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
@@ -172,24 +139,6 @@ def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> Non
     assert [said.split(": ")[1] for said in caught.value.problems] == [
         "a is named more than once", "up", "later", "own", "two", "both", "'line\\nbreak'", "g", "g",
     ]  # fmt: skip
-
-
-@pytest.mark.parametrize(
-    ("offers", "said"),
-    [
-        ({"a": {"model": "small"}}, "strategy.nodes: input should be a list"),
-        (["small"], "strategy.nodes[0]: input should be settings, as in {name: value}, not 'small'"),
-        ([], "strategy.nodes: input should have at least 1 item"),
-        (
-            [CALL_LEVEL[0], {**CALL_LEVEL[3], "parents": "base"}],
-            "strategy.nodes[1].parents: input should be a list, not 'base'",
-        ),
-    ],
-)
-def test_a_list_that_is_none_is_refused_in_the_words_of_a_configuration(offers: object, said: str) -> None:
-    with pytest.raises(ConfigError) as caught:
-        load({"models": MODELS, "strategy": {"kind": "nodes", "nodes": offers}, "provider": "fake"})
-    assert caught.value.problems == (said,)
 
 
 def test_a_sample_at_temperature_0_is_refused() -> None:
@@ -335,21 +284,8 @@ def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list() -> None
     assert [step.signals.get("model_skipped") for step in steps] == [1.0, None]
 
 
-def test_a_no_that_repeats_the_answer_counts_for_it() -> None:
-    nodes = (PlanNode("base", SMALL), PlanNode("check", LARGE, "verify", (1,)), PlanNode("guide", LARGE, "outright"))
-    _, steps = walked(Plan(nodes), "Answer: Inn", yes_no(0.4, "No, Inn"), "Answer: Inn")
-    assert steps[1].candidates[0].confidence == pytest.approx(0.4)
-
-
 def test_a_reply_that_cannot_be_read_is_not_handed_on() -> None:
     asked, _ = walked(
         Plan((*JUDGED[:1], PlanNode("again", SMALL, "answer", (1,)), JUDGED[3])), ":", *["Answer: Inn"] * 2
     )
     assert asked[1].messages == asked[0].messages
-
-
-def test_a_decider_is_not_paid_after_a_base_that_failed() -> None:
-    plan = base_guide(SMALL, LARGE, 2, decider="guide")
-    asked, (step,) = walked(plan, ProviderUnavailableError("down"), "Answer: Danube")
-    assert [request.purpose for request in asked] == ["answer", "direct"]
-    assert (step.signals["decided_action"], step.final) == (None, True)

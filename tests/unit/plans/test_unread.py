@@ -82,17 +82,3 @@ def test_base_and_guide_hand_code_on_whole() -> None:
     }
     answer = Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}).ask("Which code?")
     assert set(answer.answers) == {CODE, "```python\nprint(2)\n```"}
-
-
-def test_lines_after_a_short_correction_are_noted() -> None:
-    def script(request: Any) -> Any:
-        return reply("No, Danube.\nIt flows.", p_yes=0.01) if request.purpose == "judge" else reply("Answer: Rhine")
-
-    config = {
-        "models": {"base": "small", "guide": "large"},
-        "strategy": {"kind": "base_guide", "rounds": 1},
-        "provider": "fake",
-        "traces": "off",
-    }
-    answer = Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}).ask("Which river?")
-    assert "the lines after the first are left out" in answer.explain()

@@ -1,0 +1,249 @@
+"""What each plan asks, in which order, and what its steps offer: one row a story of replies."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from cases import each
+
+from cascade.errors import AuthenticationError, ProviderError, ProviderUnavailableError, RateLimitedError
+from cascade.plans.base import ModelUse, Strategy
+from cascade.plans.nodes import Plan, PlanNode
+from cascade.plans.presets import ladder
+from cascade.types import Request
+from unit.made import RIVER, base_guide, completion, exits, walked, yes_no
+
+SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 32, 0.2, 22)
+RUNGS = (ModelUse("small", 10, 0.1, 1), ModelUse("middle", 20), ModelUse("large", 30))
+DOWN, NO_KEY = ProviderUnavailableError("down"), AuthenticationError("no key")
+CUT = completion("Answer: Dan", finish_reason="length")
+GUIDE = PlanNode("guide", LARGE, "outright")
+
+
+def listed(*nodes: PlanNode) -> Plan:
+    return Plan((PlanNode("base", SMALL), *nodes, GUIDE))
+
+
+CHECK, VERIFY = PlanNode("check", LARGE, "judge", (1,)), PlanNode("check", LARGE, "verify", (1,))
+JUDGED = listed(CHECK, PlanNode("again", SMALL, "answer", (1, 2)))
+VERIFIED = listed(VERIFY, PlanNode("again", SMALL, "answer", (1, 2)))
+SAMPLES = Plan((*(PlanNode(f"draw {n}", SMALL, "sample") for n in range(3)), GUIDE))
+PANEL = listed(*(PlanNode(f"judge {n}", LARGE, "judge", (1,)) for n in range(3)))
+
+
+def rounds(number: int, **settings: Any) -> Plan:
+    return base_guide(SMALL, LARGE, number, **settings)
+
+
+@each(
+    "plan, replies, asked, offers, signals",
+    [
+        # a ladder: one model's answer a step
+        (
+            ladder(RUNGS), ["Answer: Rhine", "Answer: Danube", "Answer: Danube"],
+            "small:answer middle:answer large:answer", ["small=Rhine", "middle=Danube", "large=Danube"],
+            {"agrees_with_earlier": [None, 0.0, 0.5]},
+        ),
+        *[
+            (
+                ladder(RUNGS[:2]), [unread, "Answer: Danube"], "small:answer middle:answer", ["", "middle=Danube"],
+                {"agrees_with_earlier": [None, None]},
+            )
+            for unread in (":", CUT)
+        ],
+        (ladder(RUNGS), [DOWN, "Answer: Inn", DOWN], "small:answer middle:answer large:answer", ["", "middle=Inn", ""], {}),
+        # rounds: the base answers, the guide judges and corrects
+        *[
+            (
+                rounds(1), [f"Reasoning: It flows.\nAnswer: {answer}", verdict], "base:answer guide:judge", [offer],
+                {"p_yes": [sure], "guide_agrees": [agrees]},
+            )
+            for answer, verdict, offer, sure, agrees in (
+                ("Danube", yes_no(0.9), "base=Danube@0.90 guide=Danube@0.90", 0.9, 1.0),
+                ("Rhine", yes_no(0.2, "No, the Danube."), "base=Rhine@0.20 guide=the Danube@0.80", 0.2, 0.0),
+                ("Rhine", yes_no(0.2, "No."), "base=Rhine@0.20", 0.2, None),
+                ("Danube", yes_no(0.4, "No, Danube"), "base=Danube@0.40 guide=Danube@0.40", 0.4, 1.0),  # it supports it
+                ("Danube", yes_no(0.9, "Yes and no"), "base=Danube", None, None),
+            )
+        ],
+        (
+            rounds(2), [CUT, "Answer: Inn", yes_no(0.9)], "base:answer base:answer guide:judge",
+            ["", "base=Inn@0.90 guide=Inn@0.90"], {"p_yes": [None, 0.9]},
+        ),
+        *[
+            (
+                rounds(2), [text, "Answer: Inn", yes_no(0.9)], "base:answer base:answer guide:judge",
+                ["", "base=Inn@0.90 guide=Inn@0.90"], {"p_yes": [0.0, 0.9]},  # no answer scores 0, unasked
+            )
+            for text in ("Thought process:", ":", "Answer: N/A")
+        ],
+        (rounds(2), [":", ":", "Answer: Inn"], "base:answer base:answer guide:direct", ["", "guide=Inn"], {}),
+        *[(rounds(1), [":", last], "base:answer guide:direct", [""], {}) for last in (":", CUT)],
+        (rounds(2), [DOWN, "Answer: Inn"], "base:answer guide:direct", ["guide=Inn"], {}),
+        (rounds(1), [DOWN, ":"], "base:answer guide:direct", [""], {}),
+        (rounds(1), ["Answer: Inn", DOWN], "base:answer guide:judge", ["base=Inn"], {"p_yes": [None]}),
+        (
+            rounds(1), ["Answer: Inn", "Yes", "No, Rhine", "Yes"], "base:answer" + 3 * " guide:judge",
+            ["base=Inn@0.62 guide=Inn@0.62"], {"p_yes": [2.5 / 4]},
+        ),
+        (
+            rounds(3), ["Answer: Rhine", yes_no(0.9), "Answer: the Inn", yes_no(0.9), "Answer: Inn", yes_no(0.9)],
+            " ".join(["base:answer guide:judge"] * 3),
+            ["base=Rhine@0.90 guide=Rhine@0.90", "base=the Inn@0.90 guide=the Inn@0.90", "base=Inn@0.90 guide=Inn@0.90"],
+            {"agrees_with_earlier": [None, 0.0, 0.5]},
+        ),
+        # a model that decides each round
+        (
+            rounds(1, decider="base"), ["Answer: Rhine", yes_no(0.2, "No, Inn"), "2"],
+            "base:answer guide:judge base:decide", ["base=Rhine@0.20 guide=Inn@0.80"], {"decided_action": [2.0]},
+        ),
+        (
+            rounds(2, decider="guide"), [":", "Answer: Inn", yes_no(0.9), "1"],
+            "base:answer base:answer guide:judge guide:decide", ["", "base=Inn@0.90 guide=Inn@0.90"],
+            {"decided_action": [None, 1.0]},
+        ),
+        (
+            rounds(1, decider="base"), [":", "Answer: Inn", "2"], "base:answer guide:direct base:decide", ["guide=Inn"],
+            {"decided_action": [2.0]},
+        ),
+        (
+            rounds(1, decider="guide"), ["Answer: Inn", yes_no(0.9), NO_KEY], "base:answer guide:judge guide:decide",
+            ["base=Inn@0.90 guide=Inn@0.90"], {"decided_action": [None]},
+        ),
+        (rounds(2, decider="guide"), [DOWN, "Answer: Inn"], "base:answer guide:direct", ["guide=Inn"], {}),
+        # one model that says when to stop
+        (
+            exits(SMALL, "base", 1), ["Reasoning: It flows.\nAnswer: Inn", "EXIT"], "base:answer base:exit", ["base=Inn"],
+            {"says_exit": [1.0]},
+        ),
+        *[
+            (
+                exits(SMALL, rounds=2), [unread, "Answer: Inn", "EXIT"], "guide:answer guide:answer guide:exit",
+                ["", "guide=Inn"], {"says_exit": [None, 1.0]},
+            )
+            for unread in (":", CUT)
+        ],
+        (
+            exits(SMALL, rounds=1), ["Answer: Inn", NO_KEY], "guide:answer guide:exit", ["guide=Inn"],
+            {"says_exit": [None]},
+        ),
+        # lists of nodes
+        (
+            JUDGED, ["Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Inn", "Answer: Inn"],
+            "base:answer check:judge again:answer guide:answer",
+            ["base=Rhine", "check=Rhine@0.20", "again=Inn", "guide=Inn"],
+            {"p_yes": [None, 0.2, None, None], "agrees_with_earlier": [None, None, 0.0, 0.5]},
+        ),
+        *[
+            (
+                listed(VERIFY), ["Answer: Rhine", verdict, "Answer: Inn"], "base:answer check:judge guide:answer",
+                ["base=Rhine", offer, "guide=Inn"], {},
+            )
+            for verdict, offer in (
+                (yes_no(0.1, "No, Danube"), "check=Danube@0.90"),
+                (yes_no(0.8), "check=Rhine@0.80"),
+                (yes_no(0.4, "No, Rhine"), "check=Rhine@0.40"),
+            )
+        ],
+        (
+            SAMPLES, ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Danube"],
+            "draw 0:answer draw 1:answer draw 2:answer guide:answer",
+            ["draw 0=Inn", "draw 1=Danube", "draw 2=Danube", "guide=Danube"],
+            {"answer_share": [None, 0.5, 2 / 3, None]},
+        ),
+        (
+            PANEL, ["Answer: Inn", yes_no(0.9), yes_no(0.2), yes_no(0.7), "Answer: Inn"],
+            "base:answer judge 0:judge judge 1:judge judge 2:judge guide:answer",
+            ["base=Inn", "judge 0=Inn@0.90", "judge 1=Inn@0.20", "judge 2=Inn@0.70", "guide=Inn"],
+            {"judge_share": [None, 1.0, 0.5, 2 / 3, None]},
+        ),
+        (  # what cannot be read is judged as it is, and offered by nobody
+            JUDGED, [completion("Reasoning: it is long", finish_reason="length"), yes_no(0.1), *["Answer: Inn"] * 2],
+            "base:answer check:judge again:answer guide:answer", ["", "", "again=Inn", "guide=Inn"], {},
+        ),
+        (JUDGED, [DOWN, "Answer: Inn"], "base:answer guide:answer", ["", "", "", "guide=Inn"], {}),
+    ],
+)  # fmt: skip
+def test_what_is_asked_and_offered(
+    plan: Plan, replies: list[Any], asked: str, offers: list[str], signals: dict[str, list[float | None]]
+) -> None:
+    requests, steps = walked(plan, *replies)
+    assert " ".join(f"{request.role}:{request.purpose}" for request in requests) == asked
+    found = [
+        " ".join(
+            f"{each.source}={each.text}" + ("" if each.confidence is None else f"@{each.confidence:.2f}")
+            for each in step.candidates
+        )
+        for step in steps
+    ]
+    assert found == offers
+    for name, values in signals.items():
+        assert [step.signals.get(name) for step in steps] == [None if v is None else pytest.approx(v) for v in values]
+
+
+@each(
+    "plan, replies, error",
+    [
+        (ladder(RUNGS), [DOWN, DOWN, RateLimitedError("slow down")], RateLimitedError),
+        (ladder(RUNGS[:2]), [":", DOWN], ProviderUnavailableError),
+        (rounds(2), [DOWN, NO_KEY], AuthenticationError),
+        (exits(SMALL), [NO_KEY], AuthenticationError),
+        (JUDGED, [DOWN, DOWN], ProviderUnavailableError),
+    ],
+)
+def test_a_failure_after_which_nobody_can_answer_comes_out(
+    plan: Plan, replies: list[Any], error: type[ProviderError]
+) -> None:
+    with pytest.raises(error):
+        walked(plan, *replies)
+
+
+LONG = (64, 0.7, 5, 1)
+"""How the small model is asked for an answer: the longest reply, temperature, seed, log-probs."""
+
+
+@each(
+    "plan, replies, settings",
+    [
+        (ladder(RUNGS), ["Answer: a"] * 3, [(10, 0.1, 1, 1), (20, 0.0, None, 1), (30, 0.0, None, 1)]),
+        (rounds(1), ["Answer: a", yes_no(0.9)], [LONG, (32, 0.2, 22, 20)]),
+        (rounds(1), ["Answer: a", yes_no(0.9, "Yes and no")], [LONG, (32, 0.2, 22, 20)]),  # log-probs: no samples
+        (rounds(1, verdict="logprobs"), ["Answer: a", "Yes"], [LONG, (32, 0.2, 22, 20)]),
+        (rounds(1), ["Answer: a", *["Yes"] * 3], [LONG, (32, 0.2, 22, 20), (32, 1.0, 23, None), (32, 1.0, 24, None)]),
+        (
+            rounds(1, verdict="sampled", samples=2), ["Answer: a", "Yes", "Yes"],
+            [LONG, (32, 1.0, 22, None), (32, 1.0, 23, None)],
+        ),
+        (rounds(1, verdict="sampled", samples=1), ["Answer: a", "Yes"], [LONG, (32, 0.2, 22, None)]),  # its own heat
+        (
+            base_guide(SMALL, ModelUse("large", 32), 1, verdict="sampled", samples=2), ["Answer: a", "Yes", "Yes"],
+            [LONG, (32, 1.0, None, None), (32, 1.0, None, None)],
+        ),
+        (rounds(1, decider="base"), ["Answer: a", yes_no(0.9), "1"], [LONG, (32, 0.2, 22, 20), (8, 0.7, 5, None)]),
+        (rounds(1, decider="guide"), ["Answer: a", yes_no(0.9), "1"], [LONG, (32, 0.2, 22, 20), (8, 0.2, 22, None)]),
+        (exits(SMALL, rounds=1), ["Answer: a", "EXIT"], [LONG, (8, 0.7, 5, None)]),
+        (SAMPLES, ["Answer: a"] * 4, [LONG, (64, 0.7, 6, 1), (64, 0.7, 7, 1), (32, 0.2, 22, 1)]),
+    ],
+)  # fmt: skip
+def test_models_are_asked_as_configured(plan: Plan, replies: list[Any], settings: list[Any]) -> None:
+    asked, _ = walked(plan, *replies)
+    found = [(each.max_tokens, each.temperature, each.seed, each.top_logprobs) for each in asked]
+    assert found == settings
+    assert {each.question for each in asked} == {RIVER}
+
+
+@pytest.mark.parametrize(("setting", "forced"), [("escalate", None), ("accept", "accept"), ("abstain", "abstain")])
+def test_what_a_guide_that_fails_means_is_configured(setting: Any, forced: str | None) -> None:
+    _, (step,) = walked(rounds(1, on_guide_error=setting), "Answer: Inn", DOWN)
+    assert (step.forced.action if step.forced else None) == forced
+
+
+@pytest.mark.parametrize("plan", [rounds(1), ladder(RUNGS[:2])])
+def test_a_plan_starts_with_a_request_and_can_be_dropped(plan: Strategy) -> None:
+    walk = plan.plan(RIVER)
+    first = next(walk)
+    assert isinstance(first, Request)
+    assert first.model == plan.models[0]
+    walk.close()
+    assert next(walk, None) is None
