@@ -365,8 +365,8 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
         elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
         raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log more "
-            "of them, or allow a higher risk."
+            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log "
+            "more of them, or allow a higher risk."
         )
     served = policy if proven else Alone()
     done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import numpy as np
@@ -86,9 +87,9 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     members = []
     for plan in plans:
         nodes = None if len(plan) == log.width else plan
-        policy = Threshold(score.signal, score.sign, tie_of(log.only(plan)), nodes)
+        make = partial(Threshold, score.signal, score.sign, tie_of(log.only(plan)), nodes)
         title = f"{score.name}: {' > '.join(log.nodes[node].name for node in plan)}"
-        members.append(Member(title, share / len(plans), lambda policy=policy: policy))
+        members.append(Member(title, share / len(plans), make))
     return members
 
 
