@@ -25,12 +25,10 @@ from cascade._names import __version__, loaded_on_use
 
 if TYPE_CHECKING:
     from cascade.api.collecting import collect
-    from cascade.api.evaluating import evaluate
     from cascade.api.fitting import fit
     from cascade.api.logs import open_log
     from cascade.api.onboarding import onboard
-    from cascade.api.study import compare, prove
-    from cascade.api.verifying import verify
+    from cascade.api.study import compare, evaluate, prove, verify
     from cascade.chat import ChatRequest
     from cascade.config import CascadeConfig
     from cascade.conformal.certificate import Certificate
@@ -55,12 +53,10 @@ if TYPE_CHECKING:
 
 _HOMES = {
     "api.collecting": "collect",
-    "api.evaluating": "evaluate",
     "api.fitting": "fit",
     "api.logs": "open_log",
     "api.onboarding": "onboard",
-    "api.study": "compare prove",
-    "api.verifying": "verify",
+    "api.study": "compare evaluate prove verify",
     "chat": "ChatRequest",
     "config": "CascadeConfig",
     "conformal.promise": "Promise",

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -15,7 +14,7 @@ from cascade.collection import collect as collecting
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.rows import Read, reads_of
-from cascade.errors import CascadeError, ProviderError, UsageError
+from cascade.errors import ProviderError, UsageError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
@@ -25,9 +24,9 @@ from cascade.reports.report import Report, Result, Table, Tell, warn
 from cascade.text import counted
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class CollectionResult(Result):
-    """A log that was collected.
+    """A log that was collected; `error` is why it ended early, or lists the questions that failed.
 
     Attributes:
         collected: how many questions are in it, what it cost, and which failed.
@@ -36,70 +35,6 @@ class CollectionResult(Result):
 
     collected: Collected
     output: Path
-    detailed = True
-
-    @property
-    def error(self) -> CascadeError | None:
-        """The error that ended the run early, or an error that lists the failed questions; None if all are logged."""
-        done = self.collected
-        if done.stopped is not None or not done.failures:
-            return done.stopped
-        return ProviderError(
-            f"{len(done.failures)} of {done.progress.total} questions failed, first {done.failures[0][0]}: "
-            f"{done.failures[0][1]}. The others are logged; ask for these again with --resume."
-        )
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """What was logged and what it cost; how often each step is right."""
-        tables, lines = self._tables(), list(self._lines())
-        if self.collected.rows and not tables:
-            lines.append("The log does not say which answers are right, for any question.")
-        return (Report(tuple(lines), tables, self._document()),)
-
-    def _lines(self) -> Iterator[str]:
-        done, progress = self.collected, self.collected.progress
-        yield (
-            f"{done.questions} questions logged: {progress.made_calls} calls made, "
-            f"{progress.reused_calls} reused from earlier runs, {spending(progress)}"
-        )
-        if done.rows:
-            yield f"{done.rows} rows in {self.output}"
-        for refused in done.refused:
-            yield (
-                f"{refused.role} refused {counted(refused.questions, 'question')}, first {refused.first}: "
-                f"{refused.error} The log has {'it' if refused.questions == 1 else 'them'} without the answer of "
-                f"{refused.role}, which is unknown. --resume asks again."
-            )
-        if done.unused_calls:
-            yield f"{done.unused_calls} recorded calls are not in this log; they stay in {journal_of(self.output).name}"
-
-    def _tables(self) -> tuple[Table, ...]:
-        if not self.collected.rows:
-            return ()
-        try:
-            return tuple([_rounds_table(read) for read in reads_of(read_rows(self.output))])
-        except UsageError:  # the log is written all the same
-            return ()
-
-    def _document(self) -> dict[str, Any]:
-        done, progress = self.collected, self.collected.progress
-        refused = [
-            {"name": refusal.role, "questions": refusal.questions, "first": refusal.first, "error": refusal.error}
-            for refusal in done.refused
-        ]
-        return {
-            "output": str(self.output),
-            "questions": done.questions,
-            "rows": done.rows,
-            "made_calls": progress.made_calls,
-            "reused_calls": progress.reused_calls,
-            "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
-            "unused_calls": done.unused_calls,
-            "failures": [{"question": name, "error": error} for name, error in done.failures],
-            "refused": refused,
-            "stopped": None if done.stopped is None else str(done.stopped),
-        }
 
 
 def collect(
@@ -142,8 +77,7 @@ def collect(
     """
     cap, judge = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
-    from_file = isinstance(questions, (str, Path))
-    if isinstance(questions, (str, Path)):
+    if isinstance(questions, str | Path):
         dropped = Dropped()
         listed = read_questions(Path(questions), dropped)
         if dropped.describe():  # before anything is paid: a misspelt field leaves a question without its answer
@@ -156,13 +90,57 @@ def collect(
         Path(output),
         baselines=recorded_baselines(settings, _walks(walks)),
         matcher=judge,
-        dataset=dataset or (Path(str(questions)).stem if from_file else "questions"),
+        dataset=dataset or (Path(questions).stem if isinstance(questions, str | Path) else "questions"),
         resume=resume,
         concurrency=concurrency,
         max_cost_nano_usd=cap,
         tell=show,
     )
-    return CollectionResult(done, Path(output))
+    error, file = done.stopped, Path(output)
+    if error is None and done.failures:
+        (name, why), *_ = done.failures
+        error = ProviderError(
+            f"{len(done.failures)} of {done.progress.total} questions failed, first {name}: {why}. The others are "
+            "logged; ask for these again with --resume."
+        )
+    return CollectionResult(reports=(_report(done, file),), error=error, detailed=True, collected=done, output=file)
+
+
+def _report(done: Collected, output: Path) -> Report:
+    """Return what was logged and what it cost; how often each step is right."""
+    progress, tables = done.progress, tuple[Table, ...]()
+    calls = f"{progress.made_calls} calls made, {progress.reused_calls} reused from earlier runs"
+    lines = [f"{done.questions} questions logged: {calls}, {spending(progress)}"]
+    if done.rows:
+        lines.append(f"{done.rows} rows in {output}")
+        try:
+            tables = tuple([_rounds_table(read) for read in reads_of(read_rows(output))])
+        except UsageError:  # the log is written all the same
+            lines.append("The log does not say which answers are right, for any question.")
+    lines += [
+        f"{refused.role} refused {counted(refused.questions, 'question')}, first {refused.first}: {refused.error} The "
+        f"log has {'it' if refused.questions == 1 else 'them'} without the answer of {refused.role}, which is unknown. "
+        "--resume asks again."
+        for refused in done.refused
+    ]
+    if done.unused_calls:
+        lines.append(f"{done.unused_calls} recorded calls are not in this log; they stay in {journal_of(output).name}")
+    document = {
+        "output": str(output),
+        "questions": done.questions,
+        "rows": done.rows,
+        "made_calls": progress.made_calls,
+        "reused_calls": progress.reused_calls,
+        "spent_usd": usd(progress.spent_nano_usd) if progress.cost_known else None,
+        "unused_calls": done.unused_calls,
+        "failures": [{"question": name, "error": error} for name, error in done.failures],
+        "refused": [
+            {"name": refused.role, "questions": refused.questions, "first": refused.first, "error": refused.error}
+            for refused in done.refused
+        ],
+        "stopped": None if done.stopped is None else str(done.stopped),
+    }
+    return Report(tuple(lines), tables, document)
 
 
 def _walks(walks: Sequence[str] | None) -> list[str]:

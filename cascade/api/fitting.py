@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
@@ -23,15 +23,15 @@ from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
+from cascade.reports.fit import of_fit
 from cascade.reports.notices import about_data_sets, about_requests, outside, reference_of
-from cascade.reports.report import Result, warn
+from cascade.reports.report import Result, Tell, warn
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.reports.report import Report, Tell
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class FitResult(Result):
     """A policy, what is certified about it, and what it saves.
 
@@ -42,7 +42,7 @@ class FitResult(Result):
     """
 
     done: Fit
-    directory: PolicyDirectory = field(repr=False)
+    directory: PolicyDirectory
     output: str | None = None
 
     @property
@@ -50,17 +50,10 @@ class FitResult(Result):
         """The certificates: one for all requests, or one for each segment or level."""
         return tuple(self.directory.certificates.values())
 
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The report of the fit."""
-        from cascade.reports.fit import of_fit  # which a fit that prints nothing does without
-
-        return (of_fit(self.done, self.output),)
-
     def to_dict(self) -> dict[str, Any]:
         """Return the document of `fit --json`."""
         certificates = {name: certificate.document for name, certificate in self.directory.certificates.items()}
-        return {"output": self.output, **self.reports[0].document, "certificates": certificates}
+        return {"output": self.output, **super().to_dict(), "certificates": certificates}
 
     def save(self, directory: str | PathLike[str]) -> FitResult:
         """Write the policy directory, whatever is there, and return the result that names it.
@@ -69,7 +62,7 @@ class FitResult(Result):
             UsageError: it cannot be written there.
         """
         self.directory.write(Path(directory))
-        return replace(self, output=str(directory))
+        return replace(self, output=str(directory), reports=(of_fit(self.done, str(directory)),))
 
 
 def fit(
@@ -153,7 +146,7 @@ def _fitted(
             tell(f"The configured strategy cannot serve it: {problem}")
     if notice := outside(read, directory.certificates):
         tell(notice)
-    return FitResult(done, directory)
+    return FitResult(reports=(of_fit(done),), done=done, directory=directory)
 
 
 def _cascade(read: Read, config: CascadeConfig) -> MadeFor:

@@ -21,13 +21,13 @@ from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import base as strategies
-from cascade.reports.report import Report, Result, Tell, promise_options, warn
+from cascade.reports.report import Result, Tell, promise_options, warn
 from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class OnboardingResult(Result):
     """A new model on its probes.
 
@@ -41,17 +41,6 @@ class OnboardingResult(Result):
     reference: str
     output: Path
     fitted: FitResult
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The report of the fit, between what it is about and the command that repeats it."""
-        (report,), requests = self.fitted.reports, self.fitted.done.requests
-        head = f"{self.model} before {self.reference}, on {requests} probes:"
-        promise = " ".join(promise_options(self.fitted.done.promise))
-        following = f"Next: cascade fit {shlex.quote(str(self.output))} {promise} -o policy"
-        document = {"model": self.model, "reference": self.reference, "output": str(self.output)}
-        lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
-        return (replace(report, lines=lines, document={**document, "fit": self.fitted.to_dict()}),)
 
 
 def onboard(
@@ -106,7 +95,12 @@ def onboard(
     new = [dict(row) for row in read_rows(record) if row["episode_id"] in {question.id for question in questions}]
     write_rows(file, _ladder(new, last, f"{name} > {reference}"))
     fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
-    return OnboardingResult(name, reference, file, fitted)
+    report, head = fitted.reports[0], f"{name} before {reference}, on {fitted.done.requests} probes:"
+    following = f"Next: cascade fit {shlex.quote(str(file))} {' '.join(promise_options(promise))} -o policy"
+    lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
+    document = {"model": name, "reference": reference, "output": str(file), "fit": fitted.to_dict()}
+    report = replace(report, lines=lines, document=document)
+    return OnboardingResult(reports=(report,), model=name, reference=reference, output=file, fitted=fitted)
 
 
 def _ladder(new: Sequence[_Row], last: Mapping[str, _Row], dataset: str) -> list[_Row]:

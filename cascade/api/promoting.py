@@ -28,7 +28,7 @@ LEASE_S = 300.0
 _MOST_TRIES = 3
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class Promotion(Result):
     """The outcome of an attempt to promote (a look).
 
@@ -42,30 +42,13 @@ class Promotion(Result):
     promoted: bool
     page: Mapping[str, Any]
 
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The arithmetic in sentences."""
-        document = {"cascade": self.cascade, "promoted": self.promoted, **self.page}
-        return (Report(tuple(_sentences(self)), document=document),)
 
-
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, repr=False, kw_only=True)
 class PromotionPlan(Result):
-    """What the next look takes.
-
-    Attributes:
-        cascade: the cascade's name.
-        plan: the figures.
-    """
+    """What the next look takes: the figures for a cascade, by its name."""
 
     cascade: str
     plan: LookPlan
-
-    @property
-    def reports(self) -> tuple[Report, ...]:
-        """The plan in a sentence."""
-        line = f"{self.cascade}: {self.plan.describe()}"
-        return (Report((line,), document={"cascade": self.cascade, **self.plan._asdict()}),)
 
 
 def promote(
@@ -166,7 +149,10 @@ class _Looking:
         promoted = store.close_look(look, page, result.files, put_in_force)
         if promoted is None:
             raise UsageError(f"Another process closed look {look.look} of {name} first: see the page /ui.")
-        return Promotion(name, promoted, page)
+        report = Report(
+            tuple(_sentences(name, promoted, page)), document={"cascade": name, "promoted": promoted, **page}
+        )
+        return Promotion(reports=(report,), cascade=name, promoted=promoted, page=page)
 
     def _result(self, look: Look, settings: LookSettings) -> LookResult:
         """Look at the rows of an open look, and at those to fit that were drawn before it began."""
@@ -200,7 +186,10 @@ class _Looking:
             ]
             fit = [draw for draw in settled if draw.role != "certify" or draw.look is not None]
             share = unjudged(self._rows(fit), fit, self.settings)
-        return PromotionPlan(self.name, plan_of(state, self.store.counts(self.name), self.modes, share))
+        plan = plan_of(state, self.store.counts(self.name), self.modes, share)
+        document = {"cascade": self.name, **plan._asdict()}
+        report = Report((f"{self.name}: {plan.describe()}",), document=document)
+        return PromotionPlan(reports=(report,), cascade=self.name, plan=plan)
 
     def _rows(self, drawn: list[Draw]) -> list[Row]:
         """Read the traces of drawn requests."""
@@ -230,11 +219,10 @@ def _now_s() -> float:
     return datetime.now(UTC).timestamp()
 
 
-def _sentences(promotion: Promotion) -> Iterator[str]:
-    page, look = promotion.page, promotion.page["look"]
+def _sentences(cascade: str, promoted: bool, page: Mapping[str, Any]) -> Iterator[str]:
     if "fit_rows" in page:
         yield (
-            f"{promotion.cascade}, look {look}: {page['fit_rows']} rows fit the policy, and "
+            f"{cascade}, look {page['look']}: {page['fit_rows']} rows fit the policy, and "
             f"{page['certifying_conversations']} conversations certify it. {page['missing']} of their "
             f"{page['requests']} requests have no outcome and count as losses."
         )
@@ -257,7 +245,7 @@ def _sentences(promotion: Promotion) -> Iterator[str]:
             f"{page['served_by_cheaper']:.0%}, with {page['audit']:.0%} of the "
             f"requests audited; the guide alone costs {page['guide_usd']:.3g} USD."
         )
-    if promotion.promoted:
+    if promoted:
         yield f"promoted, certificate {page['certificate']}: it serves from now on."
     else:
         yield f"not promoted: {page.get('why', 'a certificate was withdrawn meanwhile')}."

@@ -5,7 +5,6 @@ Each calls the function of its name in the package and prints what it returns.
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -14,7 +13,7 @@ import typer
 import cascade
 from cascade.api.logs import LogOptions, read_judged
 from cascade.cli import options as opt
-from cascade.cli.main import Meter, notes, print_result, say
+from cascade.cli.main import Meter, print_result, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.errors import UsageError
 from cascade.fitting.fit import CHOICES, FitSettings
@@ -32,7 +31,6 @@ def prove(
     seed: opt.Seed = 0,
     details: opt.Details = False,
     as_json: opt.AsJson = False,
-    report: opt.Page = None,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     reference: opt.Reference = None,
@@ -48,7 +46,7 @@ def prove(
     """
     options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
     settings = {"splits": splits, "seed": seed}
-    _study(cascade.prove, options, (promise, risk, confidence), settings, report, as_json=as_json, details=details)
+    _study(cascade.prove, options, (promise, risk, confidence), settings, as_json=as_json, details=details)
 
 
 def compare(
@@ -61,7 +59,6 @@ def compare(
     networks: Annotated[bool, typer.Option("--networks", help="Also train CPO and CCPO; slow. Extra: train.")] = False,
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of each network; fewer are quicker.")] = None,
     as_json: opt.AsJson = False,
-    report: opt.Page = None,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     reference: opt.Reference = None,
@@ -81,18 +78,16 @@ def compare(
         from cascade.policies.networks import NetworkSettings
 
         settings["networks"] = NetworkSettings() if steps is None else NetworkSettings(steps=steps)
-    _study(cascade.compare, options, (promise, risk, confidence), settings, report, as_json=as_json, details=None)
+    _study(cascade.compare, options, (promise, risk, confidence), settings, as_json=as_json, details=None)
 
 
 def _study(
     verb: Any, options: LogOptions, wanted: tuple[str | None, float | None, float | None],
-    settings: dict[str, Any], page: Path | None, *, as_json: bool, details: bool | None,
+    settings: dict[str, Any], *, as_json: bool, details: bool | None,
 ) -> None:  # fmt: skip
-    """Run a study, and print it; refuse an unknown promise and a page that cannot be written before the log is read."""
+    """Run a study, and print it; refuse an unknown promise before the log is read."""
     from cascade.studies.study import default_promise
 
-    if page is not None and (page.is_dir() or not os.access(page if page.exists() else page.parent, os.W_OK)):
-        raise UsageError(f"--report {page} cannot be written: name a file in a folder where files can be written.")
     if wanted[0] is not None and kind_of(wanted[0]) is None:
         Promise(wanted[0])  # raises the error that lists what there is
     log = read_judged(options, wanted[0], say)
@@ -100,9 +95,6 @@ def _study(
     with Meter() as meter:
         result = verb(log, goal, **settings, show=meter.tell, tell=say)
     print_result(result, as_json=as_json, details=details)
-    if page is not None:
-        page.write_text(result.markdown(), "utf-8")
-        notes().print(f"written: {page}")
 
 
 def evaluate(

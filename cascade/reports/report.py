@@ -1,7 +1,7 @@
 """What a verb reports: a few lines first, tables for those who want them, and the same as JSON.
 
-A report holds every figure once, and each renderer prints it: the terminal (`text`), a page (`markdown`), a notebook,
-a program (`document`). A `Result` of the package's functions is made of reports.
+A report holds every figure once; the terminal and a notebook show its text, a program reads its `document`. The
+`Result` of each function of the package is made of reports.
 """
 
 from __future__ import annotations
@@ -9,10 +9,9 @@ from __future__ import annotations
 import html
 import logging
 import math
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError
@@ -63,39 +62,25 @@ class Report:
         tables = [line for table in self.tables if details for line in ("", *table.text(width))]
         return "\n".join([*self.lines, *tables[not self.lines :]])
 
-    def markdown(self) -> str:
-        """Return it as a page, tables included."""
-        head = [f"# {self.title}\n"] if self.title else []
-        tables = [line for table in self.tables for line in _page(table)]
-        return "\n".join([*head, "\n\n".join(self.lines), *tables]) + "\n"
 
-
-class Result(ABC):
+@dataclass(frozen=True, repr=False, kw_only=True)
+class Result:
     """The result of a function of the package. `print(result)` and a notebook show what the command line prints.
 
-    `to_dict` returns the document that the command prints with `--json`; `docs/schemas` has its JSON Schema.
+    Attributes:
+        reports: its reports: one, or one for each data set.
+        error: the error with which the command ends although there is a result; None if all is well.
+        detailed: whether the tables are shown unasked.
+        listed_as: the name of the list in `to_dict`, of a result with a report for each data set.
     """
 
-    listed_as: ClassVar[str | None] = None
-    """The name of the list in `to_dict`, of a result with a report for each data set."""
-
-    @property
-    @abstractmethod
-    def reports(self) -> tuple[Report, ...]:
-        """Its reports: one, or one for each data set."""
-
-    @property
-    def detailed(self) -> bool:
-        """Whether the tables are shown unasked."""
-        return False
-
-    @property
-    def error(self) -> CascadeError | None:
-        """The error with which the command ends although there is a result; None if all is well."""
-        return None
+    reports: tuple[Report, ...]
+    error: CascadeError | None = None
+    detailed: bool = False
+    listed_as: str | None = None
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the figures as plain values. Costs are in USD; unknown is None."""
+        """Return the document that the command prints with `--json`. Costs are in USD; unknown is None."""
         documents = [dict(report.document) for report in self.reports]
         return documents[0] if self.listed_as is None else {self.listed_as: documents}
 
@@ -106,10 +91,6 @@ class Result(ABC):
         texts = [report.text(details=details, width=width) for report in self.reports]
         return shown("\n\n".join(map("".join, zip(titles, texts, strict=True))))
 
-    def markdown(self) -> str:
-        """Return it as a page, tables included."""
-        return shown("\n".join(report.markdown() for report in self.reports))
-
     def __str__(self) -> str:
         return self.text()
 
@@ -119,12 +100,6 @@ class Result(ABC):
     def _repr_html_(self) -> str:
         """Return the text for a notebook, every character of it escaped."""
         return f'<pre style="white-space:pre;overflow-x:auto;line-height:1.3">{html.escape(str(self))}</pre>'
-
-
-def _page(table: Table) -> Iterator[str]:
-    yield from ("", f"## {table.title}", "", f"| {' | '.join(table.columns)} |")
-    yield "|" + "---|" * len(table.columns)
-    yield from (f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in row)} |" for row in table.rows)
 
 
 def promise_line(promise: Promise) -> str:

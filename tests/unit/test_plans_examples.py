@@ -9,7 +9,7 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.api.fitting import fit
-from cascade.api.verifying import verify
+from cascade.api.study import verify
 from cascade.collection import collect
 from cascade.config import load
 from cascade.conformal.promise import Promise

@@ -86,7 +86,7 @@ def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -
     html = found._repr_html_()
     assert html.startswith("<pre")
     assert "reference alone" in html
-    named = type(found)((replace(found.reports[0], lines=("<script>alert(1)</script>",)),))
+    named = replace(found, reports=(replace(found.reports[0], lines=("<script>alert(1)</script>",)),))
     assert "<script>" not in named._repr_html_()
 
 

@@ -10,14 +10,13 @@ from typing import Any
 import pytest
 
 from cascade.api.collecting import collect
-from cascade.api.evaluating import evaluate
 from cascade.api.onboarding import onboard
 from cascade.api.promoting import promote
-from cascade.api.verifying import verify
+from cascade.api.study import evaluate, verify
 from cascade.cli import logs, verbs
 from cascade.cli.main import COMMANDS, loaded, print_result
 from cascade.conformal.promise import Promise
-from cascade.errors import CascadeError, NotCertifiedError
+from cascade.errors import NotCertifiedError
 from cascade.reports.report import Report, Result
 
 RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
@@ -48,15 +47,7 @@ def test_every_command_is_there_and_says_what_it_does() -> None:
 
 
 def test_a_result_with_an_error_is_printed_and_then_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
-    class Burnt(Result):
-        @property
-        def reports(self) -> tuple[Report, ...]:
-            return (Report((), document={"sugar": 0.5}),)
-
-        @property
-        def error(self) -> CascadeError:
-            return NotCertifiedError("burnt")
-
+    burnt = Result(reports=(Report((), document={"sugar": 0.5}),), error=NotCertifiedError("burnt"))
     with pytest.raises(NotCertifiedError):
-        print_result(Burnt(), as_json=True)
+        print_result(burnt, as_json=True)
     assert "sugar" in capsys.readouterr().out

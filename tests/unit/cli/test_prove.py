@@ -101,13 +101,6 @@ def test_several_data_sets_are_studied_one_by_one(cli: Cli, written: Callable[..
     assert only == found[1]
 
 
-def test_a_report_is_written_beside_the_lines(cli: Cli, written: Callable[..., str], tmp_path: Path) -> None:
-    ran = cli("prove", written(ladder_rows(300)), *QUICK, "--report", "report.md")
-    page = (tmp_path / "report.md").read_text("utf-8")
-    assert (ran.code, page.count("\n## ")) == (0, 3)
-    assert all(line in page for line in ran.out.splitlines())
-
-
 @pytest.mark.parametrize(
     "words",
     [
@@ -120,7 +113,6 @@ def test_a_report_is_written_beside_the_lines(cli: Cli, written: Callable[..., s
         ("prove", "LOG", "--matcher", "exacd"),
         ("prove", "LOG", "--models", "small,huge"),
         ("prove", "LOG", "--label-rate", "0.5"),
-        ("prove", "LOG", "--report", "no/where.md"),
         ("prove", "nowhere.jsonl"),
         ("prove", "ladder:nowhere"),
         ("compare", "LOG", "--steps", "5"),
@@ -134,11 +126,11 @@ def test_what_cannot_be_is_2_and_prints_nothing(cli: Cli, log: str, tmp_path: Pa
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_control_codes_of_a_log_reach_no_terminal_and_no_page(cli: Cli, tmp_path: Path) -> None:
+def test_control_codes_of_a_log_reach_no_terminal(cli: Cli, tmp_path: Path) -> None:
     write_rows(tmp_path / "log.jsonl", ladder_rows(30, "a\x1b[31m\u202e"))
-    ran = cli("compare", "log.jsonl", *QUICK, "--report", "report.md")
+    ran = cli("compare", "log.jsonl", *QUICK)
     assert ran.code == 0, ran.err
-    for text in (ran.out, ran.err, (tmp_path / "report.md").read_text("utf-8")):
+    for text in (ran.out, ran.err):
         assert not {"\x1b", "\u202e"} & set(text)
 
 

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cascade.api.promoting import promote
-from cascade.api.verifying import verify
+from cascade.api.study import verify
 from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.records.database import Database
 from cascade.records.traces import Store
