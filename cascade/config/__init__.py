@@ -189,7 +189,7 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
 
 
 _PATHS = ("strategy.prompts", "policy.path", "traces.store", "modes.store", "budget.store")
-_REVIEWED = ("log", "file", "policy")
+_REVIEWED = ("log", "file")
 
 
 def beside_folder(config: CascadeConfig, folder: Path) -> CascadeConfig:
