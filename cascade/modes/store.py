@@ -22,6 +22,13 @@ from cascade.records.database import Database, cascades, draws, insert, looks, w
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
 _LOOK = [looks.c[name] for name in Look._fields]
+_bound = sa.bindparam
+_STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.document)), cascades.c.version).where(
+    cascades.c.cascade == _bound("cascade")
+)
+_LOCKED = _STATE.with_for_update()
+_WRITTEN = sa.select(written).where(written.c.conversation == _bound("conversation"))
+"""Statements of every request. To make one takes as long as to run it."""
 _PENDING, _COMPLETE, _MISSING = (draws.c.outcome == outcome for outcome in ("pending", "complete", "missing"))
 
 Refuse: TypeAlias = Callable[[Look, Counts], str | None]
@@ -60,10 +67,10 @@ class ModeStore:
         """
         return cls(Database.shared(url))
 
-    def _read(self, query: sa.Select[Any]) -> list[Any]:
+    def _read(self, query: sa.Select[Any], **values: Any) -> list[Any]:
         """Return the rows that a query finds."""
         with self._database.transaction(reading=True) as connection:
-            return list(connection.execute(query))
+            return list(connection.execute(query, values))
 
     # --- state ---
 
@@ -91,10 +98,8 @@ class ModeStore:
     def _state(
         connection: sa.Connection, cascade: str, known: CascadeState | None = None, *, lock: bool = False
     ) -> CascadeState:
-        version = -1 if known is None else known.version
-        document = sa.case((cascades.c.version != version, cascades.c.document))
-        query = sa.select(document, cascades.c.version).where(cascades.c.cascade == cascade)
-        row = connection.execute(query.with_for_update() if lock else query).one_or_none()
+        values = {"known": -1 if known is None else known.version, "cascade": cascade}
+        row = connection.execute(_LOCKED if lock else _STATE, values).one_or_none()
         if row is None:
             raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
         return known if known is not None and known.version == row[1] else CascadeState.loads(*row)
@@ -347,7 +352,7 @@ class ModeStore:
 
     def cheaply_written(self, conversation: str) -> bool:
         """Return whether a cheaper model has answered a turn of a conversation."""
-        return bool(self._read(sa.select(written).where(written.c.conversation == conversation)))
+        return bool(self._read(_WRITTEN, conversation=conversation))
 
 
 def _update(look: Look) -> sa.Update:

@@ -266,7 +266,7 @@ class Database:
         def check(driver: Any, _record: Any, _proxy: Any) -> None:
             """Replace a connection that broke while it was not in use, as after a restart of the server."""
             try:
-                with _cut_off(driver, limit_s):
+                with _cut_off(driver, min(limit_s, _GRACE_S)):
                     engine.dialect.do_ping(driver)
             except Exception:  # noqa: BLE001 - whatever broke, the pool opens another
                 raise sa.exc.DisconnectionError from None
