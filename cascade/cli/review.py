@@ -22,9 +22,9 @@ from cascade.cli.main import console, print_report, say
 from cascade.errors import UsageError
 from cascade.reports.report import Report, Table
 from cascade.review.labels import agreements, tallies
-from cascade.review.pairs import Output, output_lines, request_lines
+from cascade.review.pairs import Output, Pair, output_lines, request_lines
 from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
-from cascade.review.session import MOVES, Room, Session
+from cascade.review.session import MOVES, Session
 from cascade.text import counted, spelled
 
 ENDED = "\x04"
@@ -69,7 +69,7 @@ def review(
         raise UsageError("A review prints no JSON; --json goes with --report.")
     outputs = judging.read(say)
     with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
-        _review(store, Room(outputs.pairs, store.reviews.terms, outputs.requests), reviewer or _user(), skipped=skipped)
+        _review(store, outputs.pairs, reviewer or _user(), skipped=skipped)
 
 
 def _user() -> str:
@@ -79,33 +79,27 @@ def _user() -> str:
         return "reviewer"
 
 
-def _review(store: ReviewStore, room: Room, reviewer: str, *, skipped: bool) -> None:
+def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped: bool) -> None:
     """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits."""
-    judged = store.reviews.by(reviewer)
+    judged, terms = store.reviews.by(reviewer), store.reviews.terms
     if skipped:
         judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
-    session = Session(room, reviewer, judged)
-    screen = _Screen(console(), Keys(), len(room.drawn))
+    session = Session(pairs, terms, reviewer, judged)
+    screen, total = _Screen(console(), Keys(), len(session.drawn)), len(session.drawn)
     if session.current is not None:
-        say(f"{_to_do(room)} You are {reviewer}; {store.path} keeps your judgements.")
+        share = "" if terms.rate == 1 else f"; {total} of them were drawn, at a rate of {terms.rate:g}"
+        differ = "differs" if len(pairs) == 1 else "differ"
+        say(
+            f"{counted(len(pairs), 'output')} {differ} from the reference's{share}. You are {reviewer}; {store.path} "
+            "keeps your judgements."
+        )
     _loop(session, store, screen)
-    _say_done(session, room, screen, store.path)
-
-
-def _say_done(session: Session, room: Room, screen: _Screen, path: str) -> None:
-    """Print how many pairs were judged, and how many are left."""
-    done = [session.judged[pair.id] for pair in room.drawn if pair.id in session.judged]
+    done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
     aside = sum(judgement.verdict == SKIPPED for judgement in done)
-    summary = f"{counted(len(done) - aside, 'pair')} of {len(room.drawn)} judged"
+    summary = f"{counted(len(done) - aside, 'pair')} of {total} judged"
     if aside:
         summary += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
-    screen.out.print(Text(f"{summary}. {spelled(str(path))}"), soft_wrap=True)
-
-
-def _to_do(room: Room) -> str:
-    share = "" if room.terms.rate == 1 else f"; {len(room.drawn)} of them were drawn, at a rate of {room.terms.rate:g}"
-    differ = "differs" if len(room.pairs) == 1 else "differ"
-    return f"{counted(len(room.pairs), 'output')} {differ} from the reference's{share}."
+    screen.out.print(Text(f"{summary}. {spelled(str(store.path))}"), soft_wrap=True)
 
 
 class _Screen(NamedTuple):
@@ -140,8 +134,7 @@ def _loop(session: Session, store: ReviewStore, screen: _Screen) -> None:
     while session.current is not None:
         if session.current != displayed:
             displayed = session.current
-            number = 1 + sum(pair != displayed.pair.id for pair in session.judged)
-            screen.show(session, number)
+            screen.show(session, session.number)
             screen.keys.forget()
         choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
         screen.out.print(Text(f"{session.stage.question}  {choices}", style="bold"), soft_wrap=True)

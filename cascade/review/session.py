@@ -1,13 +1,11 @@
-"""The review of one log (`Room`), and one person's part of it as a state machine (`Session`). No terminal.
+"""One person's review of a log as a state machine, which a terminal and a page share.
 
-A terminal and a page share them: they decide which pair comes next, what a key means and what is written.
+It decides which pair comes next, what a key means and what is written.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
 from typing import NamedTuple
 
 from cascade.conformal.monitor import is_drawn, uniform
@@ -34,10 +32,14 @@ BOTH = Stage("Are both right, or both wrong?", _RIGHT)
 
 
 class Sides(NamedTuple):
-    """A pair in the order shown, from which a reviewer cannot tell which model wrote which output."""
+    """A pair in the order shown, from which a reviewer cannot tell which model wrote which output.
+
+    The token is a name for the pair that does not reveal it either.
+    """
 
     pair: Pair
     first: Side
+    token: str
 
     @property
     def outputs(self) -> tuple[Output, Output]:
@@ -60,59 +62,31 @@ class Pressed(NamedTuple):
     ended: bool = False
 
 
-@dataclass(frozen=True)
-class Room:
-    """The review of a log by any number of people.
+class Session:
+    """A review by one person, of the drawn pairs in a random order of the person's own, which stays the same.
 
     Args:
         pairs: every pair of the log.
         terms: the terms of the file of reviews.
-        requests: the number of requests of the log that can certify, one of each group.
-    """
-
-    pairs: Sequence[Pair]
-    terms: Terms
-    requests: int
-
-    @cached_property
-    def drawn(self) -> tuple[Pair, ...]:
-        """The pairs whose request was drawn for review."""
-        return tuple([pair for pair in self.pairs if is_drawn(self.terms.key, self.terms.rate, pair.question)])
-
-    def order(self, reviewer: str) -> list[Pair]:
-        """Return the drawn pairs in a reviewer's own random order, which stays the same."""
-        return sorted(self.drawn, key=lambda pair: uniform(self.terms.key, "order", reviewer, pair.id.name))
-
-    def token(self, reviewer: str, pair: PairId) -> str:
-        """Return a name for a pair that does not reveal which model wrote which output."""
-        return f"{uniform(self.terms.key, 'token', reviewer, pair.name):.17f}"[2:]
-
-    def first_side(self, reviewer: str, pair: PairId) -> Side:
-        """Return which output a reviewer sees first: random, but the same each time the pair is shown."""
-        return "output" if is_drawn(self.terms.key, 0.5, "side", reviewer, pair.name) else "reference"
-
-
-class Session:
-    """A review by one person.
-
-    Args:
-        room: the review.
         reviewer: who.
-        judged: the reviewer's earlier judgements, in their order.
+        judged: the reviewer's earlier judgements, in their order; the review goes on after them.
 
     Attributes:
-        current: the pair that is shown; None if no more are needed.
+        drawn: the pairs that were drawn.
+        current: the pair that is shown; None if all were judged.
         judged: the judgements so far, by pair.
     """
 
-    def __init__(self, room: Room, reviewer: str, judged: Mapping[PairId, Judgement]) -> None:
-        self._room, self._reviewer, self._order = room, reviewer, room.order(reviewer)
+    def __init__(self, pairs: Sequence[Pair], terms: Terms, reviewer: str, judged: Mapping[PairId, Judgement]) -> None:
+        self._terms, self._reviewer = terms, reviewer
+        drawn = (pair for pair in pairs if is_drawn(terms.key, terms.rate, pair.question))
+        self.drawn = sorted(drawn, key=lambda pair: uniform(terms.key, "order", reviewer, pair.id.name))
         self.judged: dict[PairId, Judgement] = dict(judged)
-        pairs = {pair.id: pair for pair in self._order}
-        self._earlier = [pairs[identifier] for identifier in judged if identifier in pairs]
+        by_id = {pair.id: pair for pair in self.drawn}
+        self._earlier = [by_id[name] for name in judged if name in by_id]
         self._keys = ""  # the answers about the current pair so far
         self.current: Sides | None = None
-        self._show(self._following())
+        self._show_next()
 
     @property
     def stage(self) -> Stage:
@@ -120,6 +94,11 @@ class Session:
         if not self._keys:
             return BETTER
         return BOTH if self._keys[0] == "=" else (FIRST, SECOND)[len(self._keys) - 1]
+
+    @property
+    def number(self) -> int:
+        """The number of the current pair among those that the reviewer has seen."""
+        return 1 + sum(self.current is None or pair != self.current.pair.id for pair in self.judged)
 
     def press(self, key: str) -> Pressed:
         """Process a key; the caller must write `Pressed.written` before showing anything else."""
@@ -139,7 +118,7 @@ class Session:
         """Judge the pair, if its answers say all that is asked."""
         other: Side = "reference" if sides.first == "output" else "output"
         verdict = _VERDICTS.get(better) or (sides.first if better == "1" else other)
-        if self._room.terms.ask == "preference":
+        if self._terms.ask == "preference":
             return self._judge(sides, verdict, None, None)
         if better == "0":  # both bad: neither is right
             rights = "ww"
@@ -155,22 +134,22 @@ class Session:
         judgement = Judgement(*sides.pair.id, sides.first, verdict, output, reference, self._reviewer, now())
         self.judged[sides.pair.id] = judgement
         self._earlier.append(sides.pair)
-        self._show(self._following())
+        self._show_next()
         return Pressed(written=judgement)
-
-    def _following(self) -> Pair | None:
-        return next((pair for pair in self._order if pair.id not in self.judged), None)
 
     def _back(self) -> bool:
         """Go back to the first question of this pair, or to the pair before; return whether there was one."""
-        if self._keys:
-            self._keys = ""
-            return True
-        if self._earlier:
-            self._show(self._earlier.pop())
-            return True
-        return False
+        if not self._keys and not self._earlier:
+            return False
+        self._show(self.current.pair if self._keys and self.current else self._earlier.pop())
+        return True
+
+    def _show_next(self) -> None:
+        self._show(next((pair for pair in self.drawn if pair.id not in self.judged), None))
 
     def _show(self, pair: Pair | None) -> None:
-        self._keys = ""
-        self.current = None if pair is None else Sides(pair, self._room.first_side(self._reviewer, pair.id))
+        self._keys, self.current = "", None
+        if pair is not None:
+            key, reviewer, name = self._terms.key, self._reviewer, pair.id.name
+            first: Side = "output" if is_drawn(key, 0.5, "side", reviewer, name) else "reference"
+            self.current = Sides(pair, first, f"{uniform(key, 'token', reviewer, name):.17f}"[2:])

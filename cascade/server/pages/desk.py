@@ -17,7 +17,7 @@ from cascade.records.traces import Store
 from cascade.review.labels import agreements, loss_bound, tallies
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.reviews import ReviewStore, location_shown, reviews_at
-from cascade.review.session import MOVES, Pressed, Room, Session
+from cascade.review.session import MOVES, Pressed, Session
 from cascade.server.errors import GatewayError
 
 _LIMIT_S = 10.0
@@ -71,24 +71,23 @@ class Desk:
             pressed = Pressed()
             with ReviewStore(judging.path, judging.terms(log.outputs.comparator)) as store:
                 reviews = store.reviews
-                room = Room(log.outputs.pairs, reviews.terms, log.outputs.requests)
-                session = Session(room, reviewer, reviews.by(reviewer))
+                session = Session(log.outputs.pairs, reviews.terms, reviewer, reviews.by(reviewer))
                 if pair is not None:
-                    pressed = _press(room, session, reviewer, pair, keys)
+                    pressed = _press(session, pair, keys)
                 if pressed.written is not None:
                     store.add(pressed.written)
             if pressed.written is not None:
                 reviews, keys = reviews_at(judging.path) or reviews, ""
             return {
                 "reviewer": reviewer,
-                "card": _card(room, session, reviewer),
+                "card": _card(session),
                 "pressed": keys if pressed.known else keys[:-1],
                 "unknown": "" if pressed.known else keys[-1],
-                "total": len(room.drawn),
-                "done": sum(drawn.id in session.judged for drawn in room.drawn),
+                "total": len(session.drawn),
+                "done": sum(drawn.id in session.judged for drawn in session.drawn),
                 "people": tallies(reviews),
                 "agreement": agreements(reviews),
-                "shown": loss_bound(room.drawn, room.requests, reviews, judging.confidence),
+                "shown": loss_bound(session.drawn, log.outputs.requests, reviews, judging.confidence),
                 "path": location_shown(judging.path),
                 "notes": log.notes,
             }
@@ -113,12 +112,12 @@ class Desk:
         return self._log
 
 
-def _press(room: Room, session: Session, reviewer: str, pair: str, keys: str) -> Pressed:
+def _press(session: Session, pair: str, keys: str) -> Pressed:
     """Press keys, the last one on the pair that was on the screen; return its effect."""
     for key in keys[:-1]:
         session.press(key)
     current = session.current
-    if current is None or room.token(reviewer, current.pair.id) != pair:
+    if current is None or current.token != pair:
         raise GatewayError(409, "Another pair is next by now. Reload the page.", code="stale_pair")
     return session.press(keys[-1])
 
@@ -137,14 +136,14 @@ def _refuse_unaudited(url: str) -> None:
         )
 
 
-def _card(room: Room, session: Session, reviewer: str) -> dict[str, Any] | None:
+def _card(session: Session) -> dict[str, Any] | None:
     """Return a pair as texts, without any hint at which model wrote which output; None if no more are needed."""
     sides = session.current
     if sides is None:
         return None
     return {
-        "token": room.token(reviewer, sides.pair.id),
-        "number": 1 + sum(judged != sides.pair.id for judged in session.judged),
+        "token": sides.token,
+        "number": session.number,
         "text": sides.pair.text,
         "request": "\n".join(request_lines(sides.pair)),
         "outputs": ["\n".join(output_lines(output)) for output in sides.outputs],

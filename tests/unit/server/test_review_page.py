@@ -12,7 +12,7 @@ import pytest
 from cascade.api.judging import Judging
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import read_reviews
-from cascade.review.session import Room, Session
+from cascade.review.session import Session
 
 from .served import asgi, orchestrator
 
@@ -95,7 +95,7 @@ async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
     file = tmp_path / "t.db"
     asked = Judging(f"sqlite:///{tmp_path}/t.db", file)
     found, reviews = asked.read(lambda _: None), read_reviews(file)
-    session = Session(Room(found.pairs, reviews.terms, found.requests), "ann", reviews.by("ann"))
+    session = Session(found.pairs, reviews.terms, "ann", reviews.by("ann"))
     assert session.current is not None
     assert outputs(page.text) == [one.text for one in session.current.outputs]
     assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
