@@ -56,7 +56,7 @@ Promised = Annotated[Promise, WrapValidator(_promised)]
 Sha256 = Annotated[str, Field(pattern="^[0-9a-f]{64}$")]
 """A SHA-256 in a file."""
 _Day = Annotated[str, AfterValidator(_dated)]
-_Threshold = Annotated[float, BeforeValidator(lambda given: float(given) if given in ("inf", "-inf") else given)]
+_Threshold = Annotated[float, BeforeValidator(lambda raw: float(raw) if raw in ("inf", "-inf") else raw)]
 
 
 @dataclass(frozen=True)

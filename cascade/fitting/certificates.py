@@ -64,20 +64,18 @@ def policy_directory(
     shared = {"attempts": number, "expires": expires, "assumptions": (*ASSUMPTIONS, counted), **about}
     shared["unit"] = "group" if grouped else "request"
     levels = promises(done.promise, done.settings)
-    certificates = []
-    for name, proven in _points_proven(done).items():
-        covers: Literal["all", "segment", "level"] = (
-            "all" if not name else "segment" if done.settings.by_segment else "level"
+    covers: Literal["all", "segment", "level"] = (
+        "segment" if done.settings.by_segment else "level" if done.settings.risks else "all"
+    )
+    proofs = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
+    return bare.certified(*[
+        Certificate(
+            levels.get(name, done.promise), proven.point.kappa, proven.n, float(proven.losses), sha256_of(proving),
+            bare.policy_sha256, today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
+            made_for=made_for(proving), **shared,
         )
-        proving = covered(done.log, covers, name)
-        certificates.append(
-            Certificate(
-                levels[name] if covers == "level" else done.promise, proven.point.kappa, proven.n,
-                float(proven.losses), sha256_of(proving), bare.policy_sha256, today.isoformat(), bar=proven.point.bar,
-                level=proven.level, covers=covers, name=name, made_for=made_for(proving), **shared,
-            )
-        )  # fmt: skip
-    return bare.certified(*certificates)
+        for name, proven, proving in proofs
+    ])  # fmt: skip
 
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:

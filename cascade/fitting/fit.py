@@ -363,15 +363,17 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     default = settings.default(promise)
     tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
-        raise NotCertifiedError(
-            f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests{elsewhere}: log "
-            "more of them, or allow a higher risk."
-        )
+        raise _unproven(promise, certifies.n, proven)
     served = policy if proven else Alone()
     done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)
     learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
     return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
+
+
+def _unproven(promise: Promise, n: int, proven: Mapping[str, Certified]) -> NotCertifiedError:
+    elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
+    text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {n} requests{elsewhere}"
+    return NotCertifiedError(f"{text}: log more of them, or allow a higher risk.")
 
 
 def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:

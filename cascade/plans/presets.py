@@ -87,7 +87,7 @@ class PlanConfig(StrategyConfig):
     def given(self) -> frozenset[str]:
         """The signals of its nodes."""
         of_messages = frozenset() if self.no_chat else OF_MESSAGES
-        return OF_ANSWERS.union(of_messages, *[_given(node) for node in self._nodes])
+        return OF_ANSWERS.union(of_messages, *[_signals_of(node) for node in self._nodes])
 
     @property
     def no_chat(self) -> str | None:
@@ -127,7 +127,7 @@ class PlanConfig(StrategyConfig):
         return [own.get(node.use.name, node.use.name) for node in self._nodes] if self.has_parts else None
 
 
-def _given(node: PlanNode) -> frozenset[str]:
+def _signals_of(node: PlanNode) -> frozenset[str]:
     """Return the signals that a node adds to those of answers."""
     own = _SIGNALS.get(node.purpose, frozenset())
     if node.purpose in JUDGING:
@@ -180,7 +180,7 @@ class BaseGuideConfig(PlanConfig):
     decider: Decider | None = None
 
     candidates = ("base", "guide")
-    baselines = (GUIDE_ONLY, *(f"{who}{place}" for place in ("base", "guide") for who in (_DECIDES, _EXITS)))
+    baselines = (GUIDE_ONLY, *(f"{method}{entry}" for entry in ("base", "guide") for method in (_DECIDES, _EXITS)))
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the rounds."""
@@ -212,8 +212,8 @@ class BaseGuideConfig(PlanConfig):
             return {"kind": "ladder", "models": ["guide"], "prompts": self.prompts}, {"kind": "fixed"}
         if name.startswith(_DECIDES):
             return {**self.model_dump(), "decider": name.removeprefix(_DECIDES)}, {"kind": "prompted"}
-        place = name.removeprefix(_EXITS)
-        alone = {"kind": "exit", "model": place, "rounds": self.rounds, "prompts": self.prompts}
+        entry = name.removeprefix(_EXITS)
+        alone = {"kind": "exit", "model": entry, "rounds": self.rounds, "prompts": self.prompts}
         return alone, {"kind": "prompted"}
 
 

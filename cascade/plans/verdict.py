@@ -316,7 +316,7 @@ def _shown(content: Any) -> Any:
     """Return a message's content with a mark in place of each part that is not text, such as an image."""
     if not isinstance(content, list | tuple):
         return content
-    return [_MARK if text is None else part for part, text in zip(content, part_texts(content), strict=True)]
+    return [_MARK if text is None else block for block, text in zip(content, part_texts(content), strict=True)]
 
 
 def read_exit(text: str) -> bool | None:

@@ -354,8 +354,8 @@ def learn(log: Log, kind: Kind, allowed: float, *, signals: Sequence[str] | None
         raise UsageError(f"No request of {log.name} has every node.")
     nodes = log.nodes if signals is None else [node._replace(reads=None) for node in log.nodes]
     right = np.append(np.clip(np.nan_to_num(log.right).mean(axis=0)[:-1], 0.0, 0.98), 1.0)
-    known = named(log)
-    most = MOST if known is None or known.signal == TIE else FEATURES
+    score = named(log)
+    most = MOST if score is None or score.signal == TIE else FEATURES
     stages = {state: _stage(log, state, further(state, nodes), signals, most) for state in states(nodes)}
     lost = {state: _lost(log, kind, state, right) for state in (*stages, (log.width - 1,))}
     cost = _costs(log)

@@ -195,9 +195,9 @@ class Live:
     @classmethod
     def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
         """Return a directory's policy at its certified thresholds, of one level if it has levels."""
-        name, each = level or directory.default_level or "", directory.certificates
-        points = {segment: held.point for segment, held in each.items() if held.covers == "segment"}
-        point = each[name].point if name in each else STRICTEST
+        name, proven = level or directory.default_level or "", directory.certificates
+        points = {segment: certificate.point for segment, certificate in proven.items() if certificate.segment}
+        point = proven[name].point if name in proven else STRICTEST
         single = directory.promise is not None and not directory.promise.rules.of_set
         return cls(directory.policy, directory.plan, point, points, single)
 
@@ -219,43 +219,43 @@ class Live:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
         step, buy = observation.steps[-1], None
         log = row_of(observation, self.nodes, self.columns)
-        given, many = self.rule.scores(log), int(np.count_nonzero(log.bought))
-        if given.order is not None:  # the columns of the scores are calls, in the order of purchase
-            log, buy = log.in_order(given.order), int(given.order[0, many]) + 1 if many < len(self.nodes) else None
+        scored, count = self.rule.scores(log), int(np.count_nonzero(log.bought))
+        if scored.order is not None:  # the columns of the scores are calls, in the order of purchase
+            log, buy = log.in_order(scored.order), int(scored.order[0, count]) + 1 if count < len(self.nodes) else None
         if not step.number:
             return StepScores((), ALWAYS, buy=buy)
         bought, sources = layout_of(self.nodes)[step.number - 1]
-        columns = bought if given.order is None else (many - 1,)
+        columns = bought if scored.order is None else (count - 1,)
         row = in_places(step.candidates, sources)
-        column_of = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
-        places = [column_of.get(id(candidate)) for candidate in step.candidates]
-        scores = [ALWAYS] * len(places)
-        if given.keep is not None:
-            scores = [NEVER if place is None else float(given.keep[0, place]) for place in places]
-        doubt, ranks = float(given.doubt[0, columns[-1]]), self._ranks(log, given, places, columns[-1])
+        by_candidate = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
+        columns_of = [by_candidate.get(id(candidate)) for candidate in step.candidates]
+        scores = [ALWAYS] * len(columns_of)
+        if scored.keep is not None:
+            scores = [NEVER if column is None else float(scored.keep[0, column]) for column in columns_of]
+        doubt, ranks = float(scored.doubt[0, columns[-1]]), self._ranks(log, scored, columns_of, columns[-1])
         if self.single and self.abstain_below is None:
             stops = bool(log.complete[0]) or doubt < self.kappa or doubt == NEVER
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
-                scores = [ALWAYS] * len(places)
+                scores = [ALWAYS] * len(columns_of)
         return StepScores(tuple(scores), doubt, ranks, buy)
 
     def _ranks(
-        self, log: Log, given: path.Scores, places: Sequence[int | None], last: int
+        self, log: Log, scored: path.Scores, columns_of: Sequence[int | None], last: int
     ) -> tuple[float | None, ...] | None:
         """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
 
         The answer served has the highest so far, or how sure it is; the other answers of the step have none.
         """
-        if given.keep is not None and given.serve is None:
+        if scored.keep is not None and scored.serve is None:
             return None
-        level = (last + 1) / len(self.nodes) if given.sure is None else float(given.sure[0, last])
+        level = (last + 1) / len(self.nodes) if scored.sure is None else float(scored.sure[0, last])
         answers = log.answer[0]  # the newest is the last that is known
         newest = (
-            np.flatnonzero(answers[: last + 1] >= 0)[-1:] if given.serve is None else given.serve[0, last : last + 1]
+            np.flatnonzero(answers[: last + 1] >= 0)[-1:] if scored.serve is None else scored.serve[0, last : last + 1]
         )
         serve = int(newest[0]) if newest.size else -1
-        if serve < 0 or np.isnan(level) or (given.sure is None and self.abstain_below is not None):
-            return (None,) * len(places)
-        served = [serve] if serve in places else np.flatnonzero(answers == answers[serve]).tolist()
-        return tuple([level if place in served else None for place in places])
+        if serve < 0 or np.isnan(level) or (scored.sure is None and self.abstain_below is not None):
+            return (None,) * len(columns_of)
+        served = [serve] if serve in columns_of else np.flatnonzero(answers == answers[serve]).tolist()
+        return tuple([level if column in served else None for column in columns_of])

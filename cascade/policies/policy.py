@@ -78,7 +78,7 @@ class Policy(ABC):
         By default the fields of a dataclass that are not among its numbers (`tensors`).
         """
         own: Any = self
-        names = [each.name for each in fields(own)] if is_dataclass(own) else []
+        names = [entry.name for entry in fields(own)] if is_dataclass(own) else []
         return {name: getattr(self, name) for name in names if name not in {"nodes", *self.tensors()}}
 
     def tensors(self) -> Mapping[str, NDArray[Any]]:
@@ -352,8 +352,8 @@ def named(log: Log) -> Known | None:
 
 def _is_common(values: Floats) -> bool:
     """Whether at least half of the requests, and one, have a signal."""
-    known = int(np.count_nonzero(~np.isnan(values).all(axis=-1)))
-    return 0 < len(values) <= 2 * known
+    count = int(np.count_nonzero(~np.isnan(values).all(axis=-1)))
+    return 0 < len(values) <= 2 * count
 
 
 @dataclass(frozen=True, slots=True)

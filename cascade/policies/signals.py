@@ -60,11 +60,11 @@ def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]
     """Return the mean and the least log-prob of tokens, in nats; None for both if any log-prob is unknown."""
     if not tokens:
         return None, None
-    known = [token.logprob for token in tokens if token.logprob is not None]
-    total = sum(known)
-    if len(known) < len(tokens) or not total > -math.inf:
+    logprobs = [token.logprob for token in tokens if token.logprob is not None]
+    total = sum(logprobs)
+    if len(logprobs) < len(tokens) or not total > -math.inf:
         return None, None  # a mean over a part of the tokens would mislead
-    return total / len(known), min(known)
+    return total / len(logprobs), min(logprobs)
 
 
 def message_signals(request: ChatRequest, completion: Completion) -> dict[str, float | None]:
@@ -99,8 +99,8 @@ def _arguments(request: ChatRequest, calls: Sequence[Mapping[str, Any]]) -> dict
 def _leaves(value: Any) -> Iterator[str]:
     """Yield the values inside a JSON value as texts; 2.0 becomes "2"."""
     if isinstance(value, Mapping | list):
-        for item in value.values() if isinstance(value, Mapping) else value:
-            yield from _leaves(item)
+        for entry in value.values() if isinstance(value, Mapping) else value:
+            yield from _leaves(entry)
     elif isinstance(value, float) and value.is_integer():
         yield str(int(value))
     else:
@@ -118,10 +118,10 @@ def value_tokens(tokens: Sequence[Token]) -> list[Token]:
     """
     text = "".join([token.text for token in tokens])
     depth, of_values = 0, bytearray(len(text))
-    for part in _JSON.finditer(text):
-        depth = max(depth + (part["open"] is not None) - (part["close"] is not None), 0)
-        if depth and part["key"] is None and part["name"] is None:
-            start, end = part.span("text" if part["literal"] is None else "literal")
+    for match in _JSON.finditer(text):
+        depth = max(depth + (match["open"] is not None) - (match["close"] is not None), 0)
+        if depth and match["key"] is None and match["name"] is None:
+            start, end = match.span("text" if match["literal"] is None else "literal")
             of_values[start:end] = bytes([1]) * (end - start)
     ends = [*accumulate(len(token.text) for token in tokens)]
     return [token for token, end in zip(tokens, ends, strict=True) if any(of_values[end - len(token.text) : end])]
