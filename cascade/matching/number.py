@@ -24,7 +24,7 @@ class Number(NamedTuple):
 
 def _tolerance(value: Any) -> Fraction:
     """Return a number that is at least 0, exactly as written: 0.1 is one tenth."""
-    number = None if isinstance(value, bool) else _only(read_numbers(str(value)))
+    number = None if isinstance(value, bool) else _only(str(value))
     if number is None or number.value < 0:
         raise ValueError("must be a number that is not negative, such as 0.01 or 1%")
     return number.value / (100 if number.percent else 1)
@@ -59,16 +59,14 @@ class NumberMatcher(Matcher):
         golds = accepted(gold)
         if any(same_text(answer, text) for text in golds):
             return True
-        targets = [number for text in golds if (number := _only(read_numbers(text))) is not None]
+        targets = [number for text in golds if (number := _only(text)) is not None]
         if not targets:
             return None
-        numbers = read_numbers(answer)
+        numbers = read_numbers(answer) or ()
         return bool(numbers) and any(all(self._agree(number, target) for number in numbers) for target in targets)
 
-    def _agree(self, number: Number | None, target: Number) -> bool:
+    def _agree(self, number: Number, target: Number) -> bool:
         """Whether a number is near enough: 50 % is 0.5, and 42 % is also 42, but 0.5 % is not 0.5."""
-        if number is None:
-            return False
         scales = [Fraction(1)]
         if number.percent != target.percent:
             share = Fraction(1, 100) if number.percent else Fraction(100)
@@ -78,7 +76,8 @@ class NumberMatcher(Matcher):
         return any(abs(number.value * scale - target.value) <= limit for scale in scales)
 
 
-def _only(numbers: Sequence[Number | None]) -> Number | None:
+def _only(text: str) -> Number | None:
+    numbers = read_numbers(text) or ()
     return numbers[0] if len(set(numbers)) == 1 else None
 
 
@@ -102,7 +101,6 @@ _VALUES = {word: value for value, word in enumerate(_UNITS + _TEENS)} | {"a": 1,
 _VALUES |= {word: 10 * value for value, word in enumerate(_TENS, 2)}
 _SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
 _TEN, _SCALE, _WORD = "|".join(_TENS), "|".join(_SCALES), "|".join([*_TENS, *_TEENS, *_UNITS])
-_PART = "fourth|fifth|sixth|seventh|eighth|ninth|tenth"
 # Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
 _RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|\.\d+)"
 _TIMES_TEN = r"(?:[eE]|[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?)"
@@ -111,76 +109,70 @@ _NUMBER = re.compile(
     (?<!\w)(?<![A-Za-z]-)                                             # not of a name: B12, COVID-19
     (?P<minus>(?<!\))[-+]|(?i:minus|negative)\ )?(?:(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?(?P<inner>[-+])?
     (?:
-      (?P<odd>\d+(?:[:/]\d+){{2,}}|\d+:\d+)                          # a date, a time
-      |(?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
+      (?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
       |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
       |(?P<ten>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
       |(?P<run>{_RUN})(?:{_TIMES_TEN}(?P<exponent>[-+]?\d+)[)}}]?)?
       |(?i:(?P<words>(?:{_TEN})[ -](?:{"|".join(_UNITS[1:])})|{_WORD}|an?(?=\ (?:{_SCALE})))\b)
     )
     (?:(?:st|nd|rd|th)\b)?(?P<scales>(?i:\ (?:{_SCALE})s?\b)*)(?P<percent>\ ?%|[ -](?i:per\ ?cent)\b)?
-    (?P<more>(?i:[ -](?:and\ )?(?:an?\ )?(?:{_WORD}|half|halves|(?:quarter|third|{_PART})s?)\b))?  # two thirds
     """,
     re.VERBOSE,
 )
 _FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
 _SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
-# A variable or a bracket beside an operator, a relation, a word that counts nothing: p - 2, (a+b)/2, "at least 5".
-_ODD_BEFORE = re.compile(
-    r"(?:(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?|[<>≤≥]=? ?|"
-    r"\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) )$",
+# What makes a text with numbers something else than numbers, where \0 stands for each of them.
+_ODD = re.compile(
+    r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?\0|[<>≤≥]=? ?\0"  # beside a variable or a bracket; a relation
+    r"|\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) \0"  # a bound
+    r"|\0(?:\^|(?:[:/]|\*\*)\0| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)])"
+    r"|\0[ -](?:and )?(?:an? )?(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?)\b"
+    r"|\0[ -](?:and )?\0",  # words of a number above a hundred
     re.IGNORECASE,
 )
-_ODD_BEHIND = re.compile(
-    r"\^|\*\*\d| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)]", re.IGNORECASE
-)
-_SOMEBODY = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) $", re.IGNORECASE)
+_NO_NUMBER = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) one\b", re.IGNORECASE)
 _DIGIT = re.compile(r"\d")
-_CHARS_BEFORE = len("greater than ")
 _EQUALS = re.compile(r"=>|->|→|(?<![<>!])=|[≈≅]")
 _CLAUSE = re.compile(r"[;\n]|,\s|\b(?:and|or|so)\b")
 
 
-def read_numbers(text: str) -> list[Number | None]:
-    """Return the numbers that a text states, of an equation those on its right; None for one that cannot be read.
+def read_numbers(text: str) -> tuple[Number, ...] | None:
+    """Return the numbers that a text states, of an equation those on its right; None if they cannot be read.
 
     >>> [str(number.value) for number in read_numbers("a = 3, so 2a = a + a = 1,234.5")]
     ['3', '2469/2']
     """
     plain = clean(text)
-    return [None] if plain is None else list(_stated_numbers(plain))
+    return None if plain is None else _stated_numbers(plain)
 
 
 @lru_cache(maxsize=1_024)
-def _stated_numbers(plain: str) -> tuple[Number | None, ...]:
+def _stated_numbers(plain: str) -> tuple[Number, ...] | None:
     part = stated(plain).strip("* ").rstrip(".")
     clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(part)]
     last = max((index for index, sides in enumerate(clauses) if len(sides) > 1), default=-1)
-    right = [sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last]
-    numbers = [number for side in right for number in _numbers(side)] if last >= 0 else []
-    return tuple(numbers or _numbers(part))
+    right = "; ".join(sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last)
+    numbers = _numbers(right) if last >= 0 else ()
+    return _numbers(part) if numbers == () else numbers
 
 
-def _numbers(text: str) -> list[Number | None]:
+def _numbers(text: str) -> tuple[Number, ...] | None:
     """Return the numbers of a cleaned text; "one" counts for none in "the one with 5 apples" and "no one"."""
     text = _FRAC.sub(lambda frac: f"{frac[1] or ''}{' ' * bool(frac[1])}{frac[2]}/{frac[3]} ", text)
-    text = _SQUARED.sub(r"\1", text)
-    numbers: list[Number | None] = []
+    text = _NO_NUMBER.sub("", _SQUARED.sub(r"\1", text))
+    if _ODD.search(_NUMBER.sub("\0", text)):
+        return None
+    numbers: list[Number] = []
     for match in _NUMBER.finditer(text):
-        before = text[max(0, match.start() - _CHARS_BEFORE) : match.start()]
-        if match[0].lower() == "one" and (numbers or _DIGIT.search(text) or _SOMEBODY.search(before)):
+        if match[0].lower() == "one" and (numbers or _DIGIT.search(text)):
             continue
-        odd = match["odd"] or match["more"] or _ODD_BEFORE.search(before) or _ODD_BEHIND.match(text, match.end())
-        value = None if odd else _value(match)
-        if value is not None:
-            negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
-            value *= prod(_SCALES[scale] for scale in re.findall(_SCALE, match["scales"].lower())) * (
-                -1 if negative else 1
-            )
-        numbers.append(None if value is None else Number(value, match["percent"] is not None))
-        if len(numbers) > MAX_NUMBERS:
-            return [None]
-    return numbers
+        value = _value(match)
+        if value is None or len(numbers) == MAX_NUMBERS:
+            return None
+        value *= prod(_SCALES[scale] for scale in re.findall(_SCALE, match["scales"].lower()))
+        negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
+        numbers.append(Number(-value if negative else value, match["percent"] is not None))
+    return tuple(numbers)
 
 
 def _value(match: re.Match[str]) -> Fraction | None:

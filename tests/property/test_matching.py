@@ -138,10 +138,7 @@ QUANTITY = st.builds(
 
 @given(QUANTITY, QUANTITY)
 def test_numbers_agree_both_ways(one: str, other: str) -> None:
-    if (
-        None not in {*read_numbers(one), *read_numbers(other)}
-        and len(read_numbers(one)) == len(read_numbers(other)) == 1
-    ):
+    if all(len(read_numbers(text) or ()) == 1 for text in (one, other)):
         assert NumberMatcher().matches(one, [other]) == NumberMatcher().matches(other, [one])
 
 
@@ -165,8 +162,8 @@ def in_words(number: int) -> str:
 
 @given(st.integers(0, 10**12 - 1) | st.integers(0, 1_000))
 def test_a_number_in_words_is_the_number_or_cannot_be_read(number: int) -> None:
-    numbers = set(read_numbers(f"it was {in_words(number)} years"))
-    assert numbers == {Number(Fraction(number))} or (number >= 100 and (None in numbers or len(numbers) > 1))
+    numbers = read_numbers(f"it was {in_words(number)} years")
+    assert numbers == (Number(Fraction(number)),) or (number >= 100 and numbers is None)
 
 
 @given(st.sampled_from("ABCDEFGHIJ"), st.sampled_from("ABCDEFGHIJ"))
