@@ -44,7 +44,7 @@ def unwritten(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
 
 
-def there(file: Path) -> bool:
+def exists(file: Path) -> bool:
     """Whether a file exists.
 
     Raises:

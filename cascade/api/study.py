@@ -22,7 +22,7 @@ from cascade.episodes.opening import SHIPPED
 from cascade.episodes.reading import Reading, mispriced, read
 from cascade.episodes.rows import joined
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
-from cascade.files import damaged, there
+from cascade.files import damaged, exists
 from cascade.fitting.attempts import counted, place_of
 from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.policies.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory, Requests
@@ -247,7 +247,7 @@ def read_directory(path: Path) -> PolicyDirectory:
         ConfigError: lists every problem with it, also files that were changed.
     """
     try:
-        present = there(path / POLICY_FILE)
+        present = exists(path / POLICY_FILE)
     except ConfigError as error:
         raise damaged(error) from None
     if not present:

@@ -117,11 +117,11 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
     """Yield problems of entries under `models`: two of one model that differ, unknown providers, fallbacks, prices."""
     first, priced = dict[str, ModelConfig](), dict[str, PriceConfig]()
     prices = None if config.budget.per_question is None else config.prices()
-    for place, entry in config.models.items():
-        path, other = f"models.{place}", first.setdefault(entry.model, entry)
-        for name in ("provider", "api_base", "api_key_env", "agent", "fallbacks"):
-            if getattr(entry, name) != getattr(other, name):
-                yield f"{path}.{name}: {entry.model} appears twice under models, with another {name}"
+    for name, entry in config.models.items():
+        path, before = f"models.{name}", first.setdefault(entry.model, entry)
+        for field in ("provider", "api_base", "api_key_env", "agent", "fallbacks"):
+            if getattr(entry, field) != getattr(before, field):
+                yield f"{path}.{field}: {entry.model} appears twice under models, with another {field}"
         if entry.price is not None and priced.setdefault(entry.model, entry.price) != entry.price:
             yield f"{path}.price: {entry.model} has another price here"
         if prices is not None and prices[entry.model] is None:

@@ -32,13 +32,13 @@ class _Loader(yaml.SafeLoader):
         return super().compose_node(parent, index)
 
     def construct_mapping(self, node: Any, deep: bool = False) -> dict[Any, Any]:
-        seen = set()
+        keys = set()
         for key_node, _ in node.value:
             key = self.construct_object(key_node, deep=deep)
-            if isinstance(key, str) and key in seen:
+            if isinstance(key, str) and key in keys:
                 raise yaml.YAMLError(f"{key!r} appears twice, the second time in line {key_node.start_mark.line + 1}")
             if isinstance(key, str):
-                seen.add(key)
+                keys.add(key)
         return super().construct_mapping(node, deep)
 
 

@@ -125,7 +125,8 @@ _SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
 _ODD = re.compile(
     r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?\0|[<>≤≥]=? ?\0"  # beside a variable or a bracket; a relation
     r"|\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) \0"  # a bound
-    r"|\0(?:\^|(?:[:/]|\*\*)\0| ?[ap]\.?m\b|[^\W\d_]| ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()|\([A-Za-z] ?[-+*/^)])"
+    r"|\0(?:\^|(?:[:/]|\*\*)\0| ?[ap]\.?m\b|[^\W\d_]|\([A-Za-z] ?[-+*/^)])"  # a power, a date, a time, 2x, 3(x + 1)
+    r"|\0 ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()"  # before a variable or a bracket
     r"|\0[ -](?:and )?(?:an? )?(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?)\b"
     r"|\0[ -](?:and )?\0",  # words of a number above a hundred
     re.IGNORECASE,
