@@ -1,6 +1,6 @@
 """Serve the demo's requests, replayed from the log that ships with the package, and look at the pages in Chromium.
 
-    python tools/pages_demo.py docs/pages.png      the picture in docs/pages.md
+    python tools/pages_demo.py docs/pages.png      the picture in docs/serve.md
     python tools/pages_demo.py --serve             the pages themselves, until Ctrl-C
 
 The policy is fitted on that log and serves the same log, so that its audits bear it out; the requests' times are spread

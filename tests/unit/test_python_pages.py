@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
     [
         "docs/index.md",
         "docs/python.md",
-        "docs/levels.md",
+        "docs/fit.md",
         "docs/write-an-agent.md",
     ],
 )

@@ -47,7 +47,7 @@ def test_the_page_shows_the_example() -> None:
     blocks = re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (code,), (project,) = ([text for kind, text in blocks if kind == each] for each in ("python", "toml"))
     assert code == (EXAMPLE / "avoidable_promise.py").read_text("utf-8")
-    assert project.strip() == (EXAMPLE / "pyproject.toml").read_text("utf-8").strip()
+    assert project in (EXAMPLE / "pyproject.toml").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["avoidable", PLACE])
