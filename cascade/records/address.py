@@ -95,8 +95,8 @@ def holds_password(url: str) -> bool:
 def prepare_file(address: Address, path: Path) -> list[str]:
     """Make sure that a store's file exists, is a file, and only its owner can read it (F70); return warnings.
 
-    An existing file is never opened: closing it would release the locks that SQLite has on it in this process
-    (sqlite.org/howtocorrupt.html, 2.2).
+    An existing file is opened once, before SQLite has it open: closing it would release the locks that SQLite has on it
+    in this process (sqlite.org/howtocorrupt.html, 2.2).
 
     Raises:
         UsageError: it is a link or a folder, or cannot be written.
@@ -112,6 +112,7 @@ def prepare_file(address: Address, path: Path) -> list[str]:
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
         except FileExistsError:
             warnings += _tightened(path)
+        _seen.add(_identity(path))
     except OSError as error:
         raise from_system(error, address.shown) from None
     return warnings
@@ -133,8 +134,17 @@ def _refuse_links(address: Address, path: Path) -> None:
             raise UsageError(f"The store {address.shown}: {file} is a symbolic link. Name the file itself.")
     if path.exists() and not path.is_file():
         raise UsageError(f"The store {address.shown}: {path} is not a file. Choose another name.")
-    if path.exists() and path.stat().st_size and not _is_sqlite(path):  # before its mode is changed
+    if path.exists() and path.stat().st_size and _identity(path) not in _seen and not _is_sqlite(path):
         raise UsageError(f"The store {address.shown}: {path} is not an SQLite database. Choose another name.")
+
+
+_seen: set[tuple[int, int]] = set()
+"""The files that this process has looked into."""
+
+
+def _identity(path: Path) -> tuple[int, int]:
+    status = path.stat()
+    return status.st_dev, status.st_ino
 
 
 def _is_sqlite(path: Path) -> bool:

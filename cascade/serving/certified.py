@@ -165,8 +165,7 @@ class CertifiedPolicy:
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
         answer = yield from walk
-        reasons = [text.removeprefix(NO_CERTIFICATE) for text in answer.warnings if text.startswith(NO_CERTIFICATE)]
-        self._monitors.answered(answer.certificate is not None, reasons, answer.cost_nano_usd)
+        self._monitors.answered(answer.certificate is not None, answer.cost_nano_usd)
         if answer.certificate is not None and odd:
             scope = self._scopes[answer.certificate.id]
             if scope.calibrated[0]:  # otherwise any odd step is outside the scope

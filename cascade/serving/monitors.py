@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from logging import getLogger
-from types import MappingProxyType
 from typing import NamedTuple
 
 from cascade.config.schema import GuaranteeConfig
@@ -83,9 +82,6 @@ class CertificateMonitor:
 
 
 UNAUDITED = CertificateMonitor()
-_MOST_REASONS = 100
-"""The maximum number of reasons counted separately; there are few, unless a server reports a new name at each call."""
-_OTHER_REASONS = "other reasons"
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +91,6 @@ class ServiceStatus:
     Attributes:
         answered: how many were answered.
         certified: how many of these answers have a certificate.
-        uncertified: how many have none, by the reason; an answer counts at each of its reasons.
         uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
         audits: audited answers whose truth was recorded and counted.
         missed: how many of these were missed.
@@ -106,7 +101,6 @@ class ServiceStatus:
 
     answered: int = 0
     certified: int = 0
-    uncertified: Mapping[str, int] = field(default_factory=dict)
     uncertified_nano_usd: int | None = 0
     audits: int = 0
     missed: int = 0
@@ -142,7 +136,7 @@ class CertificateMonitors:
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
-        self.status = ServiceStatus(uncertified=MappingProxyType({}))
+        self.status = ServiceStatus()
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
         self._level, audit = asked.monitor.level, asked.audit
@@ -168,21 +162,16 @@ class CertificateMonitors:
         """Return the audit results of a certificate."""
         return self._known.get(certificate.id, UNAUDITED)
 
-    def answered(self, certified: bool, reasons: Iterable[str], cost_nano_usd: int | None) -> None:
-        """Count an answer, and the reasons why it has no certificate."""
+    def answered(self, certified: bool, cost_nano_usd: int | None) -> None:
+        """Count an answer."""
         with self._lock:
-            status = self.status
-            by_reason, spent = {**status.uncertified}, status.uncertified_nano_usd
-            for reason in dict.fromkeys(reasons):
-                name = reason if reason in by_reason or len(by_reason) < _MOST_REASONS else _OTHER_REASONS
-                by_reason[name] = by_reason.get(name, 0) + 1
+            status, spent = self.status, self.status.uncertified_nano_usd
             if not certified:
                 spent = None if spent is None or cost_nano_usd is None else spent + cost_nano_usd
             self.status = replace(
                 status,
                 answered=status.answered + 1,
                 certified=status.certified + certified,
-                uncertified=MappingProxyType(by_reason),
                 uncertified_nano_usd=spent,
             )
 

@@ -516,6 +516,16 @@ def test_a_server_that_does_not_answer_ends_a_transaction_in_time_and_the_next_w
             assert connection.scalar(sa.text("SELECT 1")) == 1
 
 
+def test_a_file_that_is_open_is_not_opened_again_beside_sqlite(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """To close it would release SQLite's locks on it in this process: another one could then damage it."""
+    with Store.open(file_url) as store:
+        store.append([row(1)])
+        monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("the file was opened"))
+        with Store.open(file_url) as other:
+            assert other.append([row(2)]) == 1
+        assert store.count() == 2
+
+
 def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
     other = tmp_path / "notes.txt"
     other.write_text("somebody's own")

@@ -42,7 +42,7 @@ def test_a_question_that_stands_twice_in_a_log_is_asked_once() -> None:
     rows = episode(1, call(7), call(1))
     twice = [*rows, *({**row, "episode_id": "again"} for row in rows)]
     assert len(compared(twice).differing) == 2
-    assert len(texts(twice)) == 1
+    assert (len(texts(twice)), compared(twice).requests) == (1, 1)
 
 
 def test_the_comparator_decides() -> None:
@@ -57,7 +57,7 @@ def test_the_comparator_decides() -> None:
 def test_where_the_reference_gave_nothing_there_is_no_pair() -> None:
     found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
     assert len(found.pairs) == 1
-    assert found.without_reference == 1
+    assert (found.without_reference, found.requests) == (1, 1)
 
 
 def test_of_a_ladder_the_last_model_is_the_reference() -> None:
