@@ -262,10 +262,11 @@ class ProviderError(CascadeError):
 
     `model` and `status` identify the call, `retryable` is whether it may be made again, `retry_after_s` when, `billed`
     whether the provider may charge for it, `maybe_billed` for how many tries, `usage` the reported tokens, if any.
-    `shown`: a client already has a part of the reply, so that no other reply can be served.
+    `shown`: a client already has a part of the reply, so that no other reply can be served. `advice`: what to do next.
     """
 
     exit_code = 5
+    advice: ClassVar[str] = "Ask the provider."
     retryable: ClassVar[bool] = False
     max_retries: ClassVar[int] = 2
     model: str | None = None
@@ -302,6 +303,7 @@ class ProviderUnavailableError(ProviderError):
     gateway (502, 504, 520, 524) lost the answer of the server behind it.
     """
 
+    advice = "Try again later, or configure another model."
     retryable = True
 
 
@@ -312,36 +314,49 @@ class AddressError(ProviderError):
 class RateLimitedError(ProviderError):
     """The provider answered 429."""
 
+    advice = "Lower the concurrency or ask the provider for a higher limit."
     retryable = True
 
 
 class QuotaError(RateLimitedError):
     """The provider answered 429 because the account has no credit left: to wait changes nothing."""
 
+    advice = "The account behind the key has no credit left: check its plan and billing."
     retryable = False
 
 
 class ProviderTimeoutError(ProviderError):
     """The call or the question ran out of time. The provider may have done, and billed, the work."""
 
+    advice = "Raise timeouts.per_call_s or use a faster model."
     billed = "maybe"
 
 
 class AuthenticationError(ProviderError):
     """The provider refused the key (401, 403). Check the variable that the configuration names."""
 
+    advice = "Check the environment variable that holds this provider's key."
+
 
 class BadRequestError(ProviderError):
     """The provider refused the request (400, 404, 422): a parameter or the model's name."""
+
+    advice = "Check the model's name and its options."
 
 
 class ContextTooLongError(BadRequestError):
     """The prompt does not fit into the model's context."""
 
+    advice = (
+        "Use a model with a longer context, raise its server's limit, or shorten long contexts with "
+        "limits: {context_chars: …}."
+    )
+
 
 class BadResponseError(ProviderError):
     """The reply is not a completion: HTML, cut JSON, no choices field, a wrong content type."""
 
+    advice = "Check the address: something other than a model answered."
     retryable = True
     max_retries = 1
     billed = "maybe"
@@ -357,6 +372,7 @@ class EmptyCompletionError(BadResponseError):
 class RefusedError(ProviderError):
     """The model or its filter declined to answer. Never served as an empty answer."""
 
+    advice = "The provider's filter declined the prompt: change it, or ask a provider that takes it."
     billed = "yes"
 
 
@@ -411,31 +427,10 @@ def from_status(
     elif kind is RateLimitedError and _QUOTA.search(text):
         kind = QuotaError
     return kind(
-        f"{model or 'the provider'} answered {status}: {quote(text, secrets)}. {_next_action(kind)}",
+        f"{model or 'the provider'} answered {status}: {quote(text, secrets)}. {kind.advice}",
         model=model,
         status=status,
         billed="maybe" if status in LOST_BY_A_GATEWAY else "no" if kind is RefusedError else kind.billed,
         retry_after_s=retry_after_s,
         request_id=request_id,
     )
-
-
-def _next_action(kind: type[ProviderError]) -> str:
-    """Return what to do next after an error, by its class or the nearest one above it."""
-    return next((_NEXT_ACTION[base] for base in kind.__mro__ if base in _NEXT_ACTION), "Ask the provider.")
-
-
-_NEXT_ACTION: Mapping[type[ProviderError], str] = {
-    AuthenticationError: "Check the environment variable that holds this provider's key.",
-    BadRequestError: "Check the model's name and its options.",
-    BadResponseError: "Check the address: something other than a model answered.",
-    ContextTooLongError: (
-        "Use a model with a longer context, raise its server's limit, or shorten long contexts with "
-        "limits: {context_chars: …}."
-    ),
-    ProviderTimeoutError: "Raise timeouts.per_call_s or use a faster model.",
-    ProviderUnavailableError: "Try again later, or configure another model.",
-    RefusedError: "The provider's filter declined the prompt: change it, or ask a provider that takes it.",
-    QuotaError: "The account behind the key has no credit left: check its plan and billing.",
-    RateLimitedError: "Lower the concurrency or ask the provider for a higher limit.",
-}

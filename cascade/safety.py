@@ -22,7 +22,7 @@ shapes are those that the issuers document, or on which secret scanners agree. A
 variable. Invisible characters inside a key hide nothing of it.
 
 A file that a user names (`open_regular`, `read_bounded`) is a regular one: no wait for a pipe, no device without an
-end, no more bytes than asked for.
+end, no more bytes than asked for. A command that judges an output (`exit_code`) ends with all that it started.
 
 Sources: Unicode 15.1, DerivedCoreProperties (Default_Ignorable_Code_Point) and UTS #51 (emoji); RFC 5892, appendix A.
 """
@@ -32,12 +32,15 @@ from __future__ import annotations
 import errno
 import os
 import re
+import signal
 import stat
+import subprocess
 import unicodedata
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 
 _NAMES = (
     r"s|bos|eos|unk|pad|mask|cls|sep|eot|eom|eod|eop|think|thinking|tools?"
@@ -389,3 +392,65 @@ def _check_kind(mode: int, path: Path, *, or_open_pipe: bool) -> None:
         return
     kind = "a pipe" if stat.S_ISFIFO(mode) else "a device or a socket"
     raise OSError(errno.EINVAL, f"it is not a regular file but {kind}; write its contents to a file and name that")
+
+
+# --- commands ---
+
+
+def exit_code(
+    command: Sequence[str],
+    folder: str,
+    environment: Mapping[str, str],
+    limit_s: float,
+    *,
+    stdin: Any = subprocess.DEVNULL,
+) -> int | None:
+    """Run a command and return its exit code; None if its time was over.
+
+    It runs without a shell, in a session of its own, of which every process is killed at the end. It is not a sandbox.
+
+    Args:
+        command: the program and its arguments.
+        folder: the working directory.
+        environment: all of the environment that it gets.
+        limit_s: how long it may take, in seconds.
+        stdin: an open file; by default there is no input.
+
+    Raises:
+        OSError: it cannot be started.
+    """
+    process = subprocess.Popen(  # noqa: S603 - the user's own command
+        list(command),
+        stdin=stdin,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+        cwd=folder,
+        env=dict(environment),
+        start_new_session=True,
+    )
+    try:
+        return process.wait(limit_s)
+    except subprocess.TimeoutExpired:
+        return None
+    finally:
+        _kill_session(process)
+
+
+def _kill_session(process: subprocess.Popen[bytes]) -> None:
+    """Kill a command and the processes that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
+    for member in _session(process.pid):  # those that have left its group
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(member, signal.SIGKILL)
+    process.wait()
+
+
+def _session(leader: int) -> list[int]:
+    """Return the processes of a session, as far as the system lists processes under /proc."""
+    members = []
+    for folder in Path("/proc").glob("[0-9]*"):
+        with suppress(OSError, ValueError, IndexError):
+            if int((folder / "stat").read_text("utf-8").rpartition(")")[2].split()[3]) == leader:
+                members.append(int(folder.name))
+    return members

@@ -6,12 +6,9 @@ user may read, and use the network. Run unreviewed code in a container.
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shlex
-import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,6 +20,7 @@ from pydantic import validate_call
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
 from cascade.matching.registry import Matcher, TimeLimit, accepted
+from cascade.safety import exit_code
 
 _FENCED = re.compile(r"```[\w+-]*\n(.*?)```", re.DOTALL)
 _PASSED_ON = ("PATH", "LANG", "LC_ALL", "SYSTEMROOT")
@@ -55,7 +53,7 @@ class CodeMatcher(Matcher):
         tests, code = accepted(gold), code_in(answer)
         return any(self._passes(f"{code}\n\n{test}\n") for test in tests) if tests else None
 
-    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:  # noqa: ARG002 - the Protocol's
+    def same(self, output: str, other: str, request: ChatRequest | None = None) -> bool | None:  # noqa: ARG002 - the base class's
         """Return whether both outputs pass the command's tests, or both fail."""
         if not self._own_tests:
             raise UsageError(
@@ -70,26 +68,12 @@ class CodeMatcher(Matcher):
             file = Path(folder, "answer.py")
             file.write_text(code, "utf-8", errors="replace")
             inherited = {name: os.environ[name] for name in _PASSED_ON if name in os.environ}
+            command = [word.replace("{file}", str(file)) for word in self._command]
             try:
-                process = subprocess.Popen(  # noqa: S603 - the user's own command, without a shell
-                    [word.replace("{file}", str(file)) for word in self._command],
-                    cwd=folder,
-                    env={**inherited, "HOME": folder, "TMPDIR": folder},
-                    stdin=subprocess.DEVNULL,
-                    stdout=subprocess.DEVNULL,
-                    stderr=subprocess.DEVNULL,
-                    start_new_session=True,
-                )
+                exited = exit_code(command, folder, {**inherited, "HOME": folder, "TMPDIR": folder}, self._timeout_s)
             except OSError as error:
                 raise UsageError(f"The tests cannot be run: {error}. Check the command of the matcher code.") from None
-            try:
-                return process.wait(self._timeout_s) == 0
-            except subprocess.TimeoutExpired:
-                return False
-            finally:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-                process.wait()
+            return exited == 0
 
 
 def code_in(answer: str) -> str:

@@ -10,18 +10,15 @@ import asyncio
 import json
 import os
 import re
-import signal
-import subprocess
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 from cascade.chat import output_text, parsed
 from cascade.errors import BadRequestError, ProviderTimeoutError, quote
 from cascade.providers.base import Payload
+from cascade.safety import exit_code
 from cascade.types import Question, Request
 
 Verify = Callable[[Question, Mapping[str, Any], float], object]
@@ -143,47 +140,8 @@ class Command:
         with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryFile() as held:
             held.write(json.dumps(told).encode("utf-8", "replace"))
             held.seek(0)
-            code = _exit_code(self.command, held, folder, min(left_s, self.timeout_s))
+            clean = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
+            code = exit_code(self.command, folder, clean, min(left_s, self.timeout_s), stdin=held)
         if code is None and left_s < self.timeout_s:
             raise TimeoutError
         return None if code == CANNOT_TELL else code == 0
-
-
-def _exit_code(command: Sequence[str], given: Any, folder: str, limit_s: float) -> int | None:
-    """Run a command and return its exit code; None if it was killed because its time was over."""
-    clean = {name: value for name, value in os.environ.items() if not _SECRET.search(name)}
-    process = subprocess.Popen(  # noqa: S603 - the configuration names the command
-        list(command),
-        stdin=given,
-        stdout=subprocess.DEVNULL,
-        stderr=subprocess.DEVNULL,
-        cwd=folder,
-        env=clean,
-        start_new_session=True,
-    )
-    try:
-        return process.wait(limit_s)
-    except subprocess.TimeoutExpired:
-        return None
-    finally:
-        _kill_session(process)
-
-
-def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and the processes that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(process.pid, signal.SIGKILL)
-    for member in _session(process.pid):  # those that have left its group
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(member, signal.SIGKILL)
-    process.wait()
-
-
-def _session(leader: int) -> list[int]:
-    """Return the processes of a session, as far as the system lists processes under /proc."""
-    found = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            if int((folder / "stat").read_text("utf-8").rpartition(")")[2].split()[3]) == leader:
-                found.append(int(folder.name))
-    return found
