@@ -96,12 +96,8 @@ class PolicyDirectory:
     @property
     def levels(self) -> Mapping[str, float]:
         """The risk of each level, the cheapest level (of the largest risk) first; empty without levels."""
-        risks = {
-            name: certificate.promise.risk
-            for name, certificate in self.certificates.items()
-            if certificate.covers == "level"
-        }
-        return {name: risks[name] for name in sorted(risks, key=lambda name: -risks[name])}
+        levels = [certificate for certificate in self.certificates.values() if certificate.covers == "level"]
+        return {level.name: level.promise.risk for level in sorted(levels, key=lambda level: -level.promise.risk)}
 
     @property
     def default_level(self) -> str | None:

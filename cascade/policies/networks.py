@@ -85,9 +85,6 @@ class NetworkSettings(BaseModel):
     """Where it is trained: cpu, cuda or cuda:N. On "cpu" the same seed gives the same bytes."""
 
 
-# --- what is served: numpy ---
-
-
 class Scaling(NamedTuple):
     """How each of S steps reads d features: (clip(x, low, high) − centre) · gain, and 0 where x is unknown.
 
@@ -365,7 +362,7 @@ class Outcomes(NamedTuple):
         onward = ~log.complete[:, None] | np.roll(bought, -1, axis=1)
         possible = np.concatenate([answered, onward[:, :, None]], axis=2) & actions.allowed(not rules.of_set)
         possible[:, :, 0] |= ~possible.any(axis=2)  # an action that changes nothing
-        columns = [inputs, possible, right, counts, _step_costs(log, bought)]
+        columns = (inputs, possible, right, counts, _step_costs(log, bought))
         tensors = [torch.from_numpy(np.ascontiguousarray(column, dtype=np.float64)).to(device) for column in columns]
         return cls(*tensors)._replace(possible=tensors[1] > 0)
 
@@ -496,8 +493,7 @@ class _Run:
         self.rate = torch.optim.lr_scheduler.LambdaLR(self.adam, lambda done: 1.0 - done / use.steps)
         self.average = torch.optim.swa_utils.AveragedModel(self.net)
         self.range = (_LOWEST / actions, 1.0 / actions) if self.joint else (_LEAST, 1.0)
-        likeliest = 0.5 if self.keeps_all else _ABOVE_ALL
-        self.kappa = _START / actions if self.moves else likeliest
+        self.kappa = _START / actions if self.moves else 0.5 if self.keeps_all else _ABOVE_ALL
         self.limit, self.unit = promise.tested_risk, max(promise.tested_risk, _LEAST_LIMIT)
         self.price, self.violation = float(np.clip(use.multiplier / self.unit, *_PRICES)), math.nan
 
