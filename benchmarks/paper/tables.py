@@ -51,7 +51,7 @@ from cascade.conformal.path import Scores, hopeless, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import NetworkSettings, train
 from cascade.policies.policy import Policy, named_policy
-from cascade.studies.student import student_quantile
+from cascade.studies.study import student_quantile
 from cascade.studies.ways import Uniform
 from cascade.table import Log
 

@@ -23,12 +23,12 @@ from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load, traces_url
 from cascade.episodes.opening import stored
 from cascade.errors import StoreError, UsageError
-from cascade.logs.duck import MEMORY, opened
+from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
-from cascade.logs.importing import Asked, Imported, imported
+from cascade.logs.importing import Asked, imported
 from cascade.logs.presets import presets
 from cascade.logs.questions import AskedQuestion
-from cascade.money import dollars, usd_or_none
+from cascade.money import dollars, nano_usd, usd_or_none
 from cascade.records.address import is_url
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
@@ -149,8 +149,11 @@ def import_log(
         rename=parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename),
         memory=memory,
     )
-    dropped = Dropped()
-    with _written(sources, wanted, dropped, output) as log:
+    dropped, rows = Dropped(), stored(sources[0]) if is_url(sources[0]) else None
+    with contextlib.ExitStack() as stack:
+        parquet = stack.enter_context(replaced(output)) if output.suffix == ".parquet" else None
+        log = stack.enter_context(imported(sources, wanted, dropped, tell=_tell, output=parquet, rows=rows))
+        write_rows(output, log.rows()) if parquet is None else log.write_parquet(parquet)
         counts = log.counts()
     document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
     left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}
@@ -162,22 +165,8 @@ def _refuse_overwriting(output: Path, *, force: bool) -> None:
         raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
 
 
-@contextlib.contextmanager
-def _written(sources: Sequence[str], wanted: Asked, dropped: Dropped, output: Path) -> Iterator[Imported]:
-    """Read the sources, write the output, and yield the log for its counts."""
-
-    def tell(lines: Sequence[str]) -> None:
-        notes().print("\n".join(lines))
-
-    rows = stored(sources[0]) if is_url(sources[0]) else None
-    if output.suffix != ".parquet":
-        with imported(sources, wanted, dropped, tell=tell, rows=rows) as log:
-            write_rows(output, log.rows())
-            yield log
-        return
-    with replaced(output) as new, imported(sources, wanted, dropped, tell=tell, output=new, rows=rows) as log:
-        log.write_parquet(new)
-        yield log
+def _tell(lines: Sequence[str]) -> None:
+    notes().print("\n".join(lines))
 
 
 def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
@@ -186,14 +175,17 @@ def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
     >>> _costs({"small": "0.0001"})
     {'small': 100000}
     """
-    if not amounts:
-        return {}
-    with opened() as duck:
-        values = {model: duck.nano_usd(amount) for model, amount in amounts.items()}
-    bad = [f"{model}={amounts[model]}" for model, amount in values.items() if amount is None]
+    costs, bad = dict[str, int](), list[str]()
+    for model, amount in amounts.items():
+        try:
+            costs[model] = nano_usd(amount)
+        except (ArithmeticError, ValueError):  # no number, or one without an end
+            costs[model] = -1
+        if not 0 <= costs[model] < 10**18:
+            bad.append(f"{model}={amount}")
     if bad:
         raise UsageError(f"--cost takes MODEL=USD, an amount of 0 or more; not {', '.join(bad)}.")
-    return {model: amount for model, amount in values.items() if amount is not None}
+    return costs
 
 
 def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[str, str]:

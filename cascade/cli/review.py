@@ -7,14 +7,13 @@ import getpass
 import json
 import os
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, NamedTuple
+from typing import Annotated, Any
 
 import typer
 from rich.cells import chop_cells
 from rich.console import Console
-from rich.text import Text
 
 from cascade.api.judging import Judging, beside
 from cascade.cli import options as opt
@@ -22,14 +21,13 @@ from cascade.cli.main import console, print_report, say
 from cascade.errors import UsageError
 from cascade.reports.report import Report, Table
 from cascade.review.labels import agreements, tallies
-from cascade.review.pairs import Output, Pair, output_lines, request_lines
+from cascade.review.pairs import Pair, output_lines, request_lines
 from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
 from cascade.review.session import MOVES, Session
 from cascade.text import counted, spelled
 
 ENDED = "\x04"
-"""What `Keys.read` returns at the end of the input."""
-_ESCAPE = b"\x1b"
+"""What `_key` returns at the end of the input."""
 _BAR = "│ "
 
 
@@ -80,100 +78,74 @@ def _user() -> str:
 
 
 def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped: bool) -> None:
-    """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits."""
-    judged, terms = store.reviews.by(reviewer), store.reviews.terms
+    """Show each drawn pair that the reviewer has not judged, until none is left or the reviewer quits.
+
+    Each judgement is on the disk before anything else is shown.
+    """
+    judged, rate = store.reviews.by(reviewer), store.reviews.terms.rate
     if skipped:
         judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
-    session = Session(pairs, terms, reviewer, judged)
-    screen, total = _Screen(console(), Keys(), len(session.drawn)), len(session.drawn)
+    session, out, displayed = Session(pairs, store.reviews.terms, reviewer, judged), console(), None
+    total = len(session.drawn)
     if session.current is not None:
-        share = "" if terms.rate == 1 else f"; {total} of them were drawn, at a rate of {terms.rate:g}"
-        differ = "differs" if len(pairs) == 1 else "differ"
-        say(
-            f"{counted(len(pairs), 'output')} {differ} from the reference's{share}. You are {reviewer}; {store.path} "
-            "keeps your judgements."
-        )
-    _loop(session, store, screen)
-    done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
-    aside = sum(judgement.verdict == SKIPPED for judgement in done)
-    summary = f"{counted(len(done) - aside, 'pair')} of {total} judged"
-    if aside:
-        summary += f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)"
-    screen.out.print(Text(f"{summary}. {spelled(str(store.path))}"), soft_wrap=True)
-
-
-class _Screen(NamedTuple):
-    """Where pairs are shown, where keys are read, and the number of pairs."""
-
-    out: Console
-    keys: Keys
-    total: int
-
-    def show(self, session: Session, number: int) -> None:
-        """Show the current pair, whole."""
-        assert session.current is not None  # noqa: S101 - a pair is there
-        first, second = session.current.outputs
-        width = self.out.width
-        rows = [Text(f"pair {number} of {self.total}", style="bold")]
-        parts = {"request": request_lines(session.current.pair), "first": _said(first), "second": _said(second)}
-        for name, lines in parts.items():
-            rows += [Text(f"{name}:", style="bold"), *map(Text, barred([spelled(line) for line in lines], width))]
-        for row in rows:
-            self.out.print(row, no_wrap=True, overflow="ignore", crop=False)
-
-
-def _said(output: Output) -> Iterator[str]:
-    """Yield an output's lines, or a note that it is empty."""
-    lines = list(output_lines(output))
-    yield from lines if any(lines) else ["(nothing)"]
-
-
-def _loop(session: Session, store: ReviewStore, screen: _Screen) -> None:
-    """Show pairs and ask until the review ends. Each judgement is on the disk before anything else is shown."""
-    displayed = None
+        drawn = "" if rate == 1 else f"; {total} of them were drawn, at a rate of {rate:g}"
+        differ = f"{counted(len(pairs), 'output')} {'differs' if len(pairs) == 1 else 'differ'}"
+        say(f"{differ} from the reference's{drawn}. You are {reviewer}; {store.path} keeps your judgements.")
     while session.current is not None:
         if session.current != displayed:
             displayed = session.current
-            screen.show(session, session.number)
-            screen.keys.forget()
+            out.print(f"pair {session.number} of {total}", style="bold")
+            first, second = displayed.outputs
+            _show("request", request_lines(displayed.pair), out)
+            _show("first", output_lines(first), out)
+            _show("second", output_lines(second), out)
+            _forget_keys()
         choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
-        screen.out.print(Text(f"{session.stage.question}  {choices}", style="bold"), soft_wrap=True)
-        key = screen.keys.read()
+        out.print(f"{session.stage.question}  {choices}", style="bold")
+        key = _key()
         pressed = session.press("q" if key == ENDED else key)
         if pressed.written is not None:
             store.add(pressed.written)
         if pressed.ended:
-            return
+            break
         if not pressed.known:
-            screen.out.print(f"{json.dumps(key)} has no meaning here.", markup=False)
+            out.print(f"{json.dumps(key)} has no meaning here.")
+    done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
+    aside = sum(judgement.verdict == SKIPPED for judgement in done)
+    skips = (
+        f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)" if aside else ""
+    )
+    out.print(f"{counted(len(done) - aside, 'pair')} of {total} judged{skips}. {spelled(str(store.path))}")
+
+
+def _show(name: str, lines: Iterable[str], out: Console) -> None:
+    """Print lines whole under a name."""
+    out.print(f"{name}:", style="bold")
+    texts = [spelled(line) for line in lines]
+    out.print("\n".join(barred(texts if any(texts) else ["(nothing)"], out.width)))
 
 
 # --- keys from the reviewer ---
 
 
-class Keys:
-    """Reads keys: single ones from a terminal, the first letter of each line from anything else."""
+def _key() -> str:
+    """Return the next key of a terminal, or the first letter of a line from anything else; `ENDED` at the end."""
+    if not sys.stdin.isatty():
+        line = sys.stdin.readline()
+        return line.strip()[:1] if line else ENDED
+    with _single_keys(sys.stdin.fileno()) as descriptor:
+        typed = os.read(descriptor, 64)
+    # An arrow or function key arrives as several bytes, some of them digits; it is ignored.
+    return "" if typed.startswith(b"\x1b") else typed[:1].decode("ascii", "replace") or ENDED
 
-    def __init__(self) -> None:
-        self.is_terminal = sys.stdin.isatty()
 
-    def read(self) -> str:
-        """Return the next key; `ENDED` at the end of the input."""
-        if not self.is_terminal:
-            line = sys.stdin.readline()
-            return line.strip()[:1] if line else ENDED
-        with _single_keys(sys.stdin.fileno()) as descriptor:
-            typed = os.read(descriptor, 64)
-        # An arrow or function key arrives as several bytes, some of them digits; it is ignored.
-        return "" if typed.startswith(_ESCAPE) else typed[:1].decode("ascii", "replace") or ENDED
+def _forget_keys() -> None:
+    """Drop keys typed ahead: a key judges only the pair that was on the screen when it was pressed."""
+    if sys.stdin.isatty():
+        with contextlib.suppress(ImportError):
+            import termios
 
-    def forget(self) -> None:
-        """Drop keys typed ahead: a key judges only the pair that was on the screen when it was pressed."""
-        if self.is_terminal:
-            with contextlib.suppress(ImportError):
-                import termios
-
-                termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
+            termios.tcflush(sys.stdin.fileno(), termios.TCIFLUSH)
 
 
 @contextlib.contextmanager
@@ -210,21 +182,15 @@ def _report(reviews: Reviews) -> Report:
     """Return the reviewers' judgements, and how far they agree."""
     people, pairs = tallies(reviews), agreements(reviews)
     verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
-    tables: dict[str, list[tuple[Any, ...]]] = {
-        "Reviewers": [
-            ("reviewer", "judged", "skipped", *verdicts.values(), "lost", "first better", "second better"),
-            *((*tally[:3], *(tally.verdicts[name] for name in verdicts), *tally[4:]) for tally in people),
-        ],
-        "Agreement": [
-            ("reviewers", "pairs of both", "same verdict", "Cohen's κ"),
-            *((" and ".join(pair.reviewers), *map(_figure, pair[1:])) for pair in pairs),
-        ],
-    }
     document: dict[str, Any] = {"ask": reviews.terms.ask, "rate": reviews.terms.rate}
     document |= {"reviewers": [tally._asdict() for tally in people], "agreement": [pair._asdict() for pair in pairs]}
-    columns = {title: [tuple(map(str, row)) for row in rows] for title, rows in tables.items() if len(rows) > 1}
-    filled = tuple([Table(title, head, tuple(rows)) for title, (head, *rows) in columns.items()])
-    return Report((f"{counted(len(people), 'reviewer')}.",), filled, document)
+    head = ("reviewer", "judged", "skipped", *verdicts.values(), "lost", "first better", "second better")
+    rows = [(*tally[:3], *(tally.verdicts[name] for name in verdicts), *tally[4:]) for tally in people]
+    tables = [Table("Reviewers", head, tuple([tuple(map(str, row)) for row in rows]))] if rows else []
+    if pairs:
+        agreed = [(" and ".join(pair.reviewers), *map(_figure, pair[1:])) for pair in pairs]
+        tables.append(Table("Agreement", ("reviewers", "pairs of both", "same verdict", "Cohen's κ"), tuple(agreed)))
+    return Report((f"{counted(len(people), 'reviewer')}.",), tuple(tables), document)
 
 
 def _figure(value: object) -> str:

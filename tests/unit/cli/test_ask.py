@@ -45,36 +45,13 @@ def test_a_stream_is_shown_on_stderr_and_the_answer_on_stdout(cli: Cli) -> None:
     assert "Answer: Danube" in cli("ask", "Which river?", "--stream", "--raw").err
 
 
-def test_a_question_can_come_from_standard_input(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_question_can_come_from_standard_input_and_a_context_from_a_file(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
     monkeypatch.setattr("sys.stdin", io.StringIO("Which river?\n"))
-    assert json.loads(cli("ask", "-", "--json").out)["question"]["text"] == "Which river?"
-
-
-def test_a_context_is_read_from_a_file(cli: Cli, tmp_path: Path) -> None:
     (tmp_path / "text.txt").write_text("Vienna lies on the Danube.")
-    document = json.loads(cli("ask", "Which river?", "--context", "text.txt", "--json").out)
-    assert document["question"]["context"] == "Vienna lies on the Danube."
-
-
-@pytest.mark.parametrize("content", [None, b"\xff\xfe"])
-def test_a_context_that_cannot_be_read_is_bad_usage(cli: Cli, tmp_path: Path, content: bytes | None) -> None:
-    if content is not None:
-        (tmp_path / "text.txt").write_bytes(content)
-    ran = cli("ask", "x", "--context", "text.txt")
-    assert (ran.code, ran.out) == (2, "")
-    assert "--context" in ran.err
-
-
-def test_asking_nothing_is_2(cli: Cli) -> None:
-    ran = cli("ask", "  ")
-    assert (ran.code, ran.out) == (2, "")
-    assert "There is no question" in ran.err
-
-
-def test_a_missing_configuration_is_2(cli: Cli) -> None:
-    ran = cli("ask", "x", "-c", "nothing.yaml", "--json")
-    assert (ran.code, ran.out) == (2, "")
-    assert "cascade init" in ran.err
+    question = json.loads(cli("ask", "-", "--context", "text.txt", "--json").out)["question"]
+    assert (question["text"], question["context"]) == ("Which river?", "Vienna lies on the Danube.")
 
 
 def changed(tmp_path: Path, old: str, new: str) -> None:
@@ -84,21 +61,30 @@ def changed(tmp_path: Path, old: str, new: str) -> None:
     path.write_text(text.replace(old, new))
 
 
-def test_a_cap_too_small_is_4(cli: Cli, tmp_path: Path) -> None:
-    changed(tmp_path, "strategy:", "budget: {per_question: 0.0000001}\nstrategy:")
-    ran = cli("ask", "x", "--json")
-    assert (ran.code, ran.out) == (4, "")
-    assert "budget.per_question" in ran.err
-
-
-def test_a_provider_that_fails_is_5(cli: Cli, tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("words", "change", "code", "says"),
+    [
+        (("x", "--context", "nothing.txt"), None, 2, "--context"),
+        (("x", "--context", "binary.txt"), None, 2, "--context"),
+        (("  ",), None, 2, "question"),
+        (("x", "-c", "nothing.yaml"), None, 2, "cascade init"),
+        (("x",), ("strategy:", "budget: {per_question: 0.0000001}\nstrategy:"), 4, "budget.per_question"),
+        (("x",), ("", "replay"), 5, "has no call"),
+    ],
+)
+def test_how_a_question_ends_that_cannot_be_asked(
+    cli: Cli, tmp_path: Path, words: tuple[str, ...], change: tuple[str, str] | None, code: int, says: str
+) -> None:
+    (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "log.jsonl").write_text("")
-    text = (tmp_path / "cascade.yaml").read_text()
-    start, end = text.index("provider:"), text.index("strategy:")
-    (tmp_path / "cascade.yaml").write_text(text[:start] + "provider: replay:log.jsonl\n" + text[end:])
-    ran = cli("ask", "x")
-    assert (ran.code, ran.out) == (5, "")
-    assert "has no call" in ran.err
+    if change == ("", "replay"):
+        text = (tmp_path / "cascade.yaml").read_text()
+        provider = text[text.index("provider:") : text.index("strategy:")]
+        change = provider, "provider: replay:log.jsonl\n"
+    if change is not None:
+        changed(tmp_path, *change)
+    ran = cli("ask", *words, "--json")
+    assert (ran.code, ran.out, says in ran.err) == (code, "", True), ran.err
 
 
 def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:

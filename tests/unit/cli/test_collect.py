@@ -65,43 +65,27 @@ def rows(log: str = "log.jsonl") -> list[dict[str, Any]]:
 def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
-    assert "3 questions logged: " in ran.out
-    assert "15 rows in log.jsonl" in ran.out
-    assert "spent" in ran.out
-    assert "rivers: 3 questions, right answers by step" in ran.out
-    assert "100.0%" in ran.out
-    assert "questions: 3 of 3" in ran.err
-    assert {row["walk"] for row in rows()} == {None, "guide only"}
-    assert {row["dataset"] for row in rows()} == {"rivers"}
+    assert ("100.0%" in ran.out, "questions: 3 of 3" in ran.err) == (True, True)
+    assert {(row["walk"], row["dataset"]) for row in rows()} == {(None, "rivers"), ("guide only", "rivers")}
     assert [row["episode_id"] for row in rows()] == ["q1"] * 5 + ["q2"] * 5 + ["q3"] * 5
     assert not Path("log.jsonl.journal").exists()
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_json_is_one_document_on_stdout_and_nothing_else(cli: Cli) -> None:
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
-    said = json.loads(ran.out)
-    assert said == {
-        "output": "log.jsonl",
-        "questions": 3,
-        "rows": 15,
-        "made_calls": said["made_calls"],
-        "reused_calls": said["reused_calls"],
-        "spent_usd": said["spent_usd"],
-        "unused_calls": 0,
-        "refused": [],
-        "failures": [],
-        "stopped": None,
-    }
+def test_json_is_one_document_on_stdout_with_what_was_paid(cli: Cli) -> None:
+    document = json.loads(cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json").out)
     paid = {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows()}
-    assert (said["made_calls"], said["reused_calls"]) == (len(paid), 15 - len(paid))
-    assert said["spent_usd"] == pytest.approx(sum(paid.values()) / 1e9)
+    assert (document["questions"], document["rows"], document["unused_calls"]) == (3, 15, 0)
+    assert (document["failures"], document["refused"], document["stopped"]) == ([], [], None)
+    assert (document["made_calls"], document["reused_calls"]) == (len(paid), 15 - len(paid))
+    assert document["spent_usd"] == pytest.approx(sum(paid.values()) / 1e9)
 
 
 @pytest.mark.usefixtures("settings", "questions")
 @pytest.mark.parametrize(
     ("flags", "walks"),
     [
+        (("--limit", "2", "--dataset", "mine", "--matcher", "number:rel=0.1"), {"guide only"}),
         (("--walk", "none"), set()),
         (("--walk", "LLM-exit, base"), {"LLM-exit, base"}),
         (("--walk", "guide only", "--walk", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
@@ -111,14 +95,11 @@ def test_json_is_one_document_on_stdout_and_nothing_else(cli: Cli) -> None:
 def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walks: set[str]) -> None:
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
     assert {row["walk"] for row in rows()} - {None} == walks
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_limit_dataset_and_matcher_are_taken(cli: Cli) -> None:
-    flags = ("--limit", "2", "--dataset", "mine", "--matcher", "number:rel=0.1", "--concurrency", "1")
-    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
-    assert {row["episode_id"] for row in rows()} == {"q1", "q2"}
-    assert {row["dataset"] for row in rows()} == {"mine"}
+    limited = "--limit" in flags
+    assert ({row["dataset"] for row in rows()}, len({row["episode_id"] for row in rows()})) == (
+        {"mine" if limited else "rivers"},
+        2 if limited else 3,
+    )
 
 
 @pytest.mark.usefixtures("settings")
@@ -137,8 +118,6 @@ def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp
     (tmp_path / "open.jsonl").write_text(json.dumps({"question": "Which river?"}) + "\n")
     ran = cli("collect", "open.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
-    assert "5 rows in log.jsonl" in ran.out
-    assert "The log does not say which answers are right" in ran.out
     assert {row["correct"] for row in rows()} == {None}
 
 
@@ -154,27 +133,17 @@ def first_fails(request: Request) -> Any:
 @pytest.mark.usefixtures("settings", "questions")
 def test_a_failed_question_is_5_and_named_and_the_others_are_logged(cli: Cli, scripted: Any) -> None:
     scripted(first_fails)
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
-    assert ran.code == 5
-    assert "1 of 3 questions failed, first q2: AuthenticationError: [bold]no key[/bold]" in ran.err
-    assert "--resume" in ran.err
-    assert "2 questions logged" in ran.out
+    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
+    assert (ran.code, "q2: AuthenticationError: [bold]no key[/bold]" in ran.err) == (5, True)
+    document = json.loads(ran.out)
+    assert document["failures"] == [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
+    assert document["questions"] == 2
     assert {row["episode_id"] for row in rows()} == {"q1", "q3"}
     fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume")
     assert ran.code == 0
     assert {one.question.text for one in fake.requests} == {"Which river is number 2?"}
     assert {row["episode_id"] for row in rows()} == {"q1", "q2", "q3"}
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_json_names_the_failures(cli: Cli, scripted: Any) -> None:
-    scripted(first_fails)
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
-    assert ran.code == 5
-    said = json.loads(ran.out)
-    assert said["failures"] == [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
-    assert said["questions"] == 2
 
 
 @pytest.mark.usefixtures("settings")
@@ -184,8 +153,6 @@ def test_an_outage_is_5_and_says_how_to_go_on(cli: Cli, tmp_path: Path, scripted
     fake = scripted(lambda _: AuthenticationError("no key"))
     ran = cli("collect", "many.jsonl", "-o", "log.jsonl", "--concurrency", "1")
     assert ran.code == 5
-    assert "20 consecutive questions failed" in ran.err
-    assert "--resume" in ran.err
     assert len(fake.requests) == 20
     assert not Path("log.jsonl").exists()
 

@@ -139,3 +139,78 @@ def test_an_open_name_is_one_message_on_stderr(cli: Cli, tmp_path: Path) -> None
     assert ran.err.count("error:") == 1
     assert "--map question=prompt" in " ".join(ran.err.split())
     assert not (tmp_path / "episodes.jsonl").exists()
+
+
+# --- a log of one's own, in our form ---
+
+PROMISED = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
+
+
+def example() -> dict[str, Any]:
+    """Return the row that the page shows."""
+    (found,) = re.findall(r"```json\n(\{.*?\})\n```", PAGE)
+    made: dict[str, Any] = json.loads(found)
+    return made
+
+
+def own_log(path: Path, signal: str | None = None) -> Path:
+    """Write a ladder of two models, with rows of the page's form; the signal says how likely the first is right."""
+    rng, lines = Random(0), []
+    (name,) = example()["signals"]
+    for q in range(240):
+        sure = rng.random()
+        for step, model, right, cost in (
+            (1, "small", rng.random() < sure, 100),
+            (2, "large", rng.random() < 0.95, 2_000),
+        ):
+            row = example() | {
+                "question": f"{q} + {q}?",
+                "step": step,
+                "model": model,
+                "cost_nano_usd": cost,
+                "horizon": 2,
+            }
+            row |= {"answer": str(2 * q) if right else "no", "correct": right}
+            row["signals"] = {signal or name: -1.5 + sure} if step == 1 else {}
+            lines.append(json.dumps(row))
+    path.write_text("\n".join(lines))
+    return path
+
+
+def unserved_config(folder: Path) -> Path:
+    path = folder / "cascade.yaml"
+    path.write_text(
+        "models: {small: small, large: large}\nstrategy: {kind: ladder, models: [small, large]}\n"
+        "policy: ./policy\nprovider: fake\ntraces: off\n"
+    )
+    return path
+
+
+def test_the_example_log_is_fitted_and_served_from_any_folder(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """0.5.0: the page's own example was fitted, `fit` said "serves it", and `ask` refused; `policy: ./policy` was
+    looked for in the working directory."""
+    episodes = own_log(tmp_path / "log.jsonl")
+    ran = cli("fit", str(episodes), *PROMISED, "-o", str(tmp_path / "policy"))
+    assert ran.code == 0, ran.err
+    monkeypatch.chdir("/")
+    with Orchestrator.from_config(load(unserved_config(tmp_path))) as orchestrator:
+        answer = orchestrator.ask("1 + 1?")
+    assert not [said for said in answer.warnings if "policy" in said]
+
+
+def test_a_policy_that_the_configuration_cannot_serve_is_reported_at_once(cli: Cli, tmp_path: Path) -> None:
+    episodes = own_log(tmp_path / "log.jsonl", "logprob")
+    policy = ("--policy", "{kind: threshold, signal: logprob, sign: -1}", "--config", str(unserved_config(tmp_path)))
+    ran = cli("fit", str(episodes), *PROMISED, *policy, "-o", str(tmp_path / "policy"))
+    assert ran.code == 0, ran.err
+    assert "no step of the strategy gives logprob" in " ".join(ran.err.split())
+
+
+def test_collect_does_not_open_the_policy(cli: Cli, tmp_path: Path) -> None:
+    """0.5.0: with `policy: ./policy` in the configuration the log that it is to be fitted on could not be collected."""
+    (tmp_path / "asked.jsonl").write_text(json.dumps({"question": "1 + 1?", "gold": ["2"]}))
+    ran = cli("collect", "asked.jsonl", "-o", "log.jsonl", "--config", str(unserved_config(tmp_path)))
+    assert "policy" not in ran.err
+    assert (tmp_path / "log.jsonl").exists(), ran.err

@@ -1,7 +1,9 @@
-"""Everything that is wrong with a call of `fit` is said at once, before anything is fitted."""
+"""Everything that is wrong with a call of `fit` is said at once; a damaged policy directory is one line with its file."""
 
 from __future__ import annotations
 
+import os
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -11,7 +13,8 @@ import pytest
 from cascade.api.logs import Problems
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, UsageError
 from cascade.logs.files import write_rows
-from unit.cli.certified import hard_rows
+from cascade.policies.directory import CERTIFICATE_FILE, MODEL_FILE, POLICY_FILE
+from unit.cli.certified import hard_rows, ladder_log
 
 Cli = Callable[..., Any]
 
@@ -104,9 +107,53 @@ def test_what_cannot_be_fitted_is_2(cli: Cli, log: str, options: tuple[str, ...]
     assert {one.name for one in tmp_path.iterdir()} <= {"log.jsonl", "cascade.attempts.jsonl"}
 
 
-@pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300])
+@pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300, "/proc/none"])
 def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(
     cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, output: str
 ) -> None:
     monkeypatch.setattr("cascade.api.fitting.fitted", lambda *_, **__: pytest.fail("it was fitted"))
     refused(cli("fit", log, *PROMISED, "-o", output))
+
+
+# --- policy directories that cannot be read ---
+
+REGRET = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
+REPAIR = "restore the file as it was, and readable, or make the policy again"
+READERS = (
+    ("verify", "policy", "log.jsonl"),
+    ("evaluate", "log.jsonl", "--policy", "policy"),
+    ("fit", "log.jsonl", *REGRET, "--policy", "policy"),
+)
+
+
+@pytest.fixture
+def policy(cli: Cli, tmp_path: Path, kept: Path) -> Path:
+    """Return a policy in the test's folder, beside its log: fitted once, and copied."""
+    write_rows(tmp_path / "log.jsonl", ladder_log(240))
+    if not kept.exists():
+        assert cli("fit", "log.jsonl", *REGRET, "--policy", "learned", "-o", str(kept)).code == 0
+    shutil.copytree(kept, tmp_path / "policy")
+    return tmp_path / "policy"
+
+
+@pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
+@pytest.mark.parametrize("called", READERS, ids=lambda called: called[0])
+def test_a_damaged_file_is_named_with_what_to_do(cli: Cli, policy: Path, called: tuple[str, ...], name: str) -> None:
+    (policy / name).write_bytes((policy / name).read_bytes()[:-20])
+    ran = cli(*called)
+    assert ran.code == (3 if called[0] == "verify" else 2)
+    said = " ".join((ran.out + ran.err).split())
+    assert name in said
+    assert REPAIR in said
+    assert "Traceback" not in said
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
+@pytest.mark.parametrize("called", READERS[2:], ids=lambda called: called[0])
+def test_a_directory_that_may_not_be_looked_into_is_2(cli: Cli, policy: Path, called: tuple[str, ...]) -> None:
+    policy.chmod(0)
+    try:
+        ran = cli(*called)
+    finally:
+        policy.chmod(0o755)
+    assert (ran.code, "Permission denied" in ran.err) == (2, True)

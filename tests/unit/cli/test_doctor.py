@@ -1,0 +1,231 @@
+"""`cascade doctor`: what it finds in a set-up, before any question is paid for."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sqlite3
+from collections.abc import Callable
+from importlib.metadata import PackageNotFoundError
+from pathlib import Path
+from typing import Any
+
+import pytest
+from stores import postgres_url, row
+
+from cascade.cli import doctor
+from cascade.conformal.certificate import Certificate
+from cascade.records.traces import Store
+from unit.certified import certificate, directory
+
+Cli = Callable[..., Any]
+PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY", "OPENAI_API_KEY", "OPENAI_BASE_URL")
+SERVER = "provider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1'"
+
+
+@pytest.fixture(autouse=True)
+def bare(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Leave no proxy and no key in the environment."""
+    for name in (*PROXIES, *map(str.lower, PROXIES)):
+        monkeypatch.delenv(name, raising=False)
+
+
+def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
+    ran = cli("doctor", "--json", *flags)
+    return ran.code, {finding["what"]: (finding["state"], finding["says"]) for finding in json.loads(ran.out)}
+
+
+@pytest.mark.parametrize(
+    ("config", "code", "states"),
+    [
+        (None, 0, {"configuration": "note", "Python": "ok"}),
+        ("models: {base: a, guide: b}\nprovider: fake\n", 0, {"provider": "ok", "price of base": "note"}),
+        ("models: {base: a, guide: b}\nprovider: replay:nothing.jsonl\n", 2, {"provider": "problem"}),
+        ("models: {base: a, guide: b}\nprovider: openai_http\n", 2, {"address of a": "problem"}),
+        (f"models: {{base: a, guide: b}}\n{SERVER}}}\n", 0, {"address of a": "note"}),
+        ("models: {base: same, guide: same}\nprovider: fake\n", 0, {"models": "note"}),
+        ("models: {base: a, guide: b}\nprovider: {kind: fake, api_key_env: NO_KEY}\n", 2, {"key of base": "problem"}),
+        (
+            "models: {base: no-such.gguf, guide: no-such-model}\nprovider: local\n",
+            2,
+            {"file of base": "problem", "file of guide": "problem"},
+        ),
+    ],
+)
+def test_findings_of_a_configuration(
+    cli: Cli, tmp_path: Path, config: str | None, code: int, states: dict[str, str]
+) -> None:
+    if config is not None:
+        (tmp_path / "cascade.yaml").write_text(config)
+    ended, found = findings(cli)
+    assert (ended, {what: found[what][0] for what in states}) == (code, states)
+    if "file of base" in states:  # 0.5.0: "ok", and `ask` ended with 2
+        assert cli("ask", "Which river?").code == 2
+
+
+def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "cascade.yaml").write_text("models: {base: a}\nbudgt: {}")
+    ran = cli("doctor", "--json")
+    problems = [finding["says"] for finding in json.loads(ran.out) if finding["state"] == "problem"]
+    assert (ran.code, {text.split(":")[0] for text in problems}) == (2, {"budgt", "models.guide"})
+
+
+def test_no_key_is_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MY_KEY", "hunter2")
+    monkeypatch.setenv("https_proxy", "http://user:hunter2@proxy:3128")
+    (tmp_path / "cascade.yaml").write_text(f"models: {{base: a, guide: b}}\n{SERVER}, api_key_env: MY_KEY}}\n")
+    ran = cli("doctor", "--json")
+    assert "hunter2" not in ran.out + ran.err
+    found = {finding["what"]: (finding["state"], finding["says"]) for finding in json.loads(ran.out)}
+    assert found["address of a"] == ("ok", "http://127.0.0.1:1/v1, with a key")
+    assert (found["proxy"][0], "HTTPS_PROXY" in found["proxy"][1]) == ("note", True)
+
+
+# --- packages ---
+
+
+def test_a_litellm_that_carried_malware_is_a_problem(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "version", lambda _name: "1.82.7")
+    code, found = findings(cli)
+    assert (code, found["litellm"][0]) == (2, "problem")
+
+
+def test_a_package_that_is_missing_comes_with_its_command(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+    def nothing(name: str) -> str:
+        raise PackageNotFoundError(name)
+
+    monkeypatch.setattr(doctor, "version", nothing)
+    state, says = findings(cli)[1]["duckdb"]
+    assert (state, 'pip install "certified-cascade[logs]"' in says) == ("note", True)
+
+
+def test_two_distributions_with_the_same_files_are_a_problem(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Installed one over the other, either may be half of an older version."""
+    monkeypatch.syspath_prepend(tmp_path)
+    for name in ("certified-cascade", "certified-cascade-core"):
+        folder = tmp_path / f"{name.replace('-', '_')}-1.0.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.4\nName: {name}\nVersion: 1.0\n")
+        (folder / "RECORD").write_text("cascade/__init__.py,sha256=x,1\n")
+    code, found = findings(cli)
+    assert (code, found["cascade"][0]) == (2, "problem")
+    assert "pip uninstall certified-cascade certified-cascade-core" in found["cascade"][1]
+
+
+@pytest.mark.parametrize(("version", "state"), [((3, 51, 2), "note"), ((3, 51, 3), "ok"), ((3, 53, 0), "ok")])
+def test_a_slow_sqlite_is_a_note(
+    cli: Cli, monkeypatch: pytest.MonkeyPatch, version: tuple[int, ...], state: str
+) -> None:
+    monkeypatch.setattr(sqlite3, "sqlite_version_info", version)
+    assert findings(cli)[1]["SQLite"][0] == state
+
+
+# --- the server and the stores ---
+
+SERVED = """
+server: {port: PORT, keys: [{name: app, sha256: HASH}, {name: old, sha256: HASH, expires: 2020-01-01}]}
+traces: {store: "sqlite:///STORE/traces.db"}
+budget: {total: 5, store: "sqlite:///STORE/ledger.db"}
+"""
+
+
+def serve(config: Path, port: int, store: Path) -> None:
+    text = SERVED.replace("PORT", str(port)).replace("HASH", "a" * 64).replace("STORE", str(store))
+    config.write_text(config.read_text() + text)
+
+
+def test_a_server_that_could_start_is_0(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
+    serve(fake_config, 0, tmp_path)
+    assert not any("server" in what for what in findings(cli)[1])
+    code, found = findings(cli, "--serve")
+    assert (code, {what: state for what, (state, _) in found.items() if "server" in what}) == (
+        0,
+        {
+            "server packages": "ok", "server address": "ok", "server key app": "ok", "server key old": "note",
+            "server traces": "ok", "server budget": "ok",
+        },
+    )  # fmt: skip
+    assert not (tmp_path / "traces.db").exists()
+
+
+def test_what_keeps_a_server_from_starting_is_a_problem(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
+    before = fake_config.read_text()
+    (tmp_path / "file").write_text("no folder")
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        serve(fake_config, taken.getsockname()[1], tmp_path / "file")
+        code, found = findings(cli, "--serve")
+    assert code == 2
+    assert {what for what, (state, _) in found.items() if state == "problem" and "server" in what} == {
+        "server address", "server traces", "server budget",
+    }  # fmt: skip
+    fake_config.write_text(before + "server: {host: 0.0.0.0, port: 0}\nbudget: {total: 5}\n")
+    code, found = findings(cli, "--serve")  # without keys, beyond this machine
+    assert (code, found["server address"][0], found["server keys"][0]) == (2, "problem", "note")
+    assert "cascade serve --new-key" in found["server address"][1]
+
+
+def test_an_empty_database_is_what_everybody_begins_with(cli: Cli, fake_config: Path) -> None:
+    with postgres_url() as url:
+        fake_config.write_text(f"{fake_config.read_text()}traces: {url}\nserver: {{port: 0}}\n")
+        code, found = findings(cli, "--serve")
+    assert (code, found["traces"][0], found["server traces"][0]) == (0, "ok", "ok")
+
+
+@pytest.mark.usefixtures("fake_config")
+def test_the_store_is_looked_at_and_none_is_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = tmp_path / "mine.db"
+    assert findings(cli)[1]["traces"] == ("note", "off")
+    monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{file}")
+    assert (findings(cli)[1]["traces"][0], file.exists()) == ("ok", False)
+    with Store.open(f"sqlite:///{file}") as store:
+        store.append([row(1)])
+    assert findings(cli)[1]["traces"][1].endswith("mine.db, 1 rows")
+    file.write_bytes(b"this is no database, and it is long enough to be looked at" * 20)
+    code, found = findings(cli)
+    assert (code, found["traces"][0]) == (2, "problem")
+    (tmp_path / "cascade.yaml").unlink()
+    assert findings(cli)[1]["traces"][0] == "problem"
+
+
+# --- certificates ---
+
+
+def calibrated(config: Path, *certificates: Certificate, guarantee: str = "", many: int = 4) -> None:
+    folder = directory(config.parent / "policy", *certificates, many=many)
+    text = config.read_text().replace("policy: {kind: fixed}", f"policy: {folder}")
+    config.write_text(text + (f"guarantee: {guarantee}\n" if guarantee else ""))
+
+
+@pytest.mark.parametrize("required", ["true", "false"])
+def test_a_certificate_that_does_not_hold_is_a_problem(cli: Cli, fake_config: Path, required: str) -> None:
+    expired = certificate(created="2020-01-01", expires="2020-02-01")
+    calibrated(fake_config, expired, guarantee=f"{{required: {required}}}")
+    code, found = findings(cli)
+    assert (code, found["certificate"][0], "2020-02-01" in found["certificate"][1]) == (2, "problem", True)
+
+
+@pytest.mark.parametrize(("guarantee", "code", "state"), [("", 0, "note"), ("{required: true}", 2, "problem")])
+def test_no_certificate_is_a_problem_where_one_is_required(
+    cli: Cli, fake_config: Path, guarantee: str, code: int, state: str
+) -> None:
+    calibrated(fake_config, guarantee=guarantee)
+    ended, found = findings(cli)
+    assert (ended, found["certificate"][0]) == (code, state)
+
+
+def test_a_policy_directory_that_was_edited_is_a_problem(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, certificate())
+    file = fake_config.parent / "policy" / "policy.json"
+    file.write_text(file.read_text().replace("guide", "guides"))
+    code, found = findings(cli)
+    assert (code, found["policy"][0]) == (2, "problem")
+
+
+def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli: Cli, fake_config: Path) -> None:
+    calibrated(fake_config, many=2)
+    code, found = findings(cli)
+    assert (code, found["policy"][0], "provider" in found) == (2, "problem", False)
