@@ -56,12 +56,13 @@ def parse(words: list[str]) -> None:
     """Parse a command without running it."""
     root: Any = typer.main.get_command(app)
     name, *rest = words
+    context = root.context_class(root, info_name="cascade", **root.context_settings)
     command = root.get_command(None, name)
     assert command is not None, name
     while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
         name, *rest = rest
         command = command.commands[name]
-    command.make_context(name, rest)
+    command.make_context(name, rest, parent=context)
 
 
 @pytest.mark.parametrize(("page", "line", "whole"), LINES)
