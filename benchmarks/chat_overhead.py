@@ -29,6 +29,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
 from cascade.providers.wire import wire_body
+from cascade.resilience.portal import run
 from cascade.types import Message, Question, Request
 
 _PROPERTIES = {"city": {"type": "string"}, "days": {"type": "integer"}, "unit": {"enum": ["c", "f"]}}
@@ -138,12 +139,12 @@ def _blocking(base: str, rounds: int, calls: int) -> dict[str, float]:
             return client.post(f"{base}/chat/completions", json=sent).json()
 
         def ours() -> object:
-            return provider.complete(REQUEST, 10.0)
+            return run(provider.complete(REQUEST, 10.0))
 
         for _ in range(rounds + 1):  # the first is a warm-up
             found["bare"].append(statistics.median(timed_us(bare, calls)))
             found["ours"].append(statistics.median(timed_us(ours, calls)))
-    provider.close()
+    run(provider.close())
     bare_us, ours_us = (statistics.median(found[name][1:]) for name in ("bare", "ours"))
     return {"httpx_median_us": bare_us, "openai_http_median_us": ours_us, "http_ratio": ours_us / bare_us}
 
@@ -160,14 +161,14 @@ async def _async(base: str, rounds: int, calls: int) -> dict[str, float]:
                 if name == "bare":
                     (await client.post(f"{base}/chat/completions", json=sent)).json()
                 else:
-                    await provider.acomplete(REQUEST, 10.0)
+                    await provider.complete(REQUEST, 10.0)
                 times.append((time.perf_counter() - started) * 1e6)
             found[name].append(statistics.median(times))
 
         for _ in range(rounds + 1):
             await timed("bare")
             await timed("ours")
-    await provider.aclose()
+    await provider.close()
     bare_us, ours_us = (statistics.median(found[name][1:]) for name in ("bare", "ours"))
     return {
         "httpx_async_median_us": bare_us,

@@ -1,16 +1,18 @@
 """One question as a generator: it yields requests and finished steps, is sent completions, and returns the answer.
 
-The generator makes all decisions and performs no action: it does not wait and calls no provider. Two drivers at the end
-of the file run it, one blocking and one not, for whole answers and for streams alike.
+The generator makes all decisions and performs no action: it does not wait and calls no provider. `drive` at the end of
+the file runs it for a whole answer, `streaming.play` for a streamed one.
 """
 
 from __future__ import annotations
 
+import asyncio
 import math
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Generator, Iterable, Mapping, Sequence
-from contextlib import aclosing, closing
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
 from cascade.budget.charges import QuestionBudget, failed_call, paid_call
@@ -22,7 +24,7 @@ from cascade.plans.base import Conclusion, ModelUse, Standins, Strategy, Walk
 from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline, Worker
 from cascade.types import (
     NO_CERTIFICATE,
     SKIP,
@@ -34,7 +36,6 @@ from cascade.types import (
     Question,
     Request,
     Step,
-    TextDelta,
     Usage,
 )
 
@@ -487,77 +488,46 @@ def abstains(sure: float | None, abstain_below: float | None) -> bool:
     return sure is None or not sure >= abstain_below
 
 
-def play(
-    walk: Run, answer: Callable[[Request], Iterable[TextDelta | Completion]]
-) -> Generator[TextDelta | Step | Answer, None, None]:
-    """Run a question to its end, blocking; yield text from `answer` as it arrives, each finished step, and the answer.
+class Steps:
+    """Resumes a question's walk, in a thread of its own if its plan runs code that may block."""
 
-    `answer` gives the pieces of a reply, if it streams, and the completion.
-    """
+    def __init__(self, walk: Run, *, blocks: bool = False) -> None:
+        self._walk, self._worker = walk, Worker() if blocks else None
+
+    async def after(self, result: Completion | Exception | None) -> Request | Step | Answer:
+        """Resume with a reply or an error; return what the walk yields next, or the answer at its end."""
+        if self._worker is None:
+            return self._resumed(result)
+        work = asyncio.ensure_future(self._worker.do(partial(self._resumed, result)))
+        try:
+            return await asyncio.shield(work)
+        except asyncio.CancelledError:
+            await asyncio.wait([work])  # a generator cannot be closed while it runs
+            raise
+
+    def _resumed(self, result: Completion | Exception | None) -> Request | Step | Answer:
+        try:
+            return self._walk.throw(result) if isinstance(result, Exception) else self._walk.send(result)
+        except StopIteration as end:
+            answer: Answer = end.value
+            return answer
+
+    def close(self) -> None:
+        """Close the walk."""
+        self._walk.close()
+        if self._worker is not None:
+            self._worker.close()
+
+
+async def drive(walk: Run, call: Callable[[Request], Awaitable[Completion]], *, blocks: bool = False) -> Answer:
+    """Run a question to its end and return the answer; cancelling closes it."""
     result: Completion | Exception | None = None
-    with closing(walk):
-        while isinstance(item := _resume(walk, result), Request | Step):
+    with closing(Steps(walk, blocks=blocks)) as steps:
+        while isinstance(item := await steps.after(result), Request | Step):
             result = None
-            if isinstance(item, Step):
-                yield item
-                continue
-            try:
-                for event in answer(item):
-                    if isinstance(event, Completion):
-                        result = event
-                    else:
-                        yield event
-            except (ProviderError, BudgetExceededError) as error:
-                result = error
-        yield item
-
-
-async def aplay(
-    walk: Run, answer: Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
-) -> AsyncGenerator[TextDelta | Step | Answer, None]:
-    """Do as `play` without blocking; cancelling closes the walk."""
-    result: Completion | Exception | None = None
-    with closing(walk):
-        while isinstance(item := _resume(walk, result), Request | Step):
-            result = None
-            if isinstance(item, Step):
-                yield item
-                continue
-            try:
-                async with aclosing(answer(item)) as events:
-                    async for event in events:
-                        if isinstance(event, Completion):
-                            result = event
-                        else:
-                            yield event
-            except (ProviderError, BudgetExceededError) as error:
-                result = error
-        yield item
-
-
-def _resume(walk: Run, result: Completion | Exception | None) -> Request | Step | Answer:
-    """Resume a question with a reply or an error; return what it yields next, or the answer at its end."""
-    try:
-        return walk.throw(result) if isinstance(result, Exception) else walk.send(result)
-    except StopIteration as end:
-        answer: Answer = end.value
-        return answer
-
-
-def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
-    """Run a question to its end, blocking, and return the answer."""
-    with closing(play(walk, lambda request: (call(request),))) as events:
-        return next(event for event in events if isinstance(event, Answer))
-
-
-async def adrive(walk: Run, call: Callable[[Request], Awaitable[Completion]]) -> Answer:
-    """Run a question to its end without blocking, and return the answer; cancelling closes it."""
-
-    async def answer(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        yield await call(request)
-
-    async with aclosing(aplay(walk, answer)) as events:
-        async for event in events:
-            if isinstance(event, Answer):
-                return event
-    raise AssertionError("a walk ends with an answer")
+            if isinstance(item, Request):
+                try:
+                    result = await call(item)
+                except (ProviderError, BudgetExceededError) as error:
+                    result = error
+    return item

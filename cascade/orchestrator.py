@@ -2,26 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import aclosing
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self, TypeAlias
+from typing import TYPE_CHECKING, Any, Self
 
 from cascade import config as configuration
 from cascade.chat import Chat
 from cascade.config import CascadeConfig
-from cascade.errors import UsageError
+from cascade.errors import CascadeError, UsageError
 from cascade.providers.base import Provider
-from cascade.runtime import Runtime, asked_question, chat_question
+from cascade.resilience.portal import iterate, run
+from cascade.runtime import Asked, Runtime, all_or_error, asked_question, chat_question, listed
 from cascade.types import Answer, Question, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
-    from cascade.resilience.halting import Halt
     from cascade.serving.certified import ServingState
     from cascade.serving.monitors import AuditOutcome
-
-Asked: TypeAlias = str | Question | Chat
-"""A question, or a chat request: messages in OpenAI's form, the body of a request, or a `ChatRequest`."""
 
 
 class Orchestrator:
@@ -97,7 +95,7 @@ class Orchestrator:
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).answer()
+        return self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).wait()
 
     async def aask(
         self,
@@ -108,7 +106,7 @@ class Orchestrator:
         deadline_s: float | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).aanswer()
+        return await self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).answer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -164,9 +162,7 @@ class Orchestrator:
             **fields: as in `chat`; of a question its `segment`.
         """
         started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
-        from cascade.streaming import stream
-
-        return stream(started.walk, started.stream, started.settle, raw=raw)
+        return iterate(started.drafts(raw=raw))
 
     async def astream(
         self,
@@ -179,9 +175,7 @@ class Orchestrator:
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
         started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
-        from cascade.streaming import astream
-
-        async with aclosing(astream(started.walk, started.astream, started.asettle, raw=raw)) as events:
+        async with aclosing(started.drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 
@@ -194,26 +188,30 @@ class Orchestrator:
             BatchError: some failed; `results` has every answer and every error.
             UsageError: an argument is not valid.
         """
-        from cascade import batches
-
-        runtime = self.runtime
-        runtime.serves(level)
-
-        def answered(each: Asked, halt: Halt) -> Answer:
-            return runtime.start(asked_question(each, {}), level=level, halt=halt).answer()
-
-        return batches.in_threads(answered, asked, concurrency, runtime.halt)
+        return run(self.amany(listed(asked, concurrency), concurrency=concurrency, level=level))
 
     async def amany(self, asked: Iterable[Asked], *, concurrency: int = 32, level: str | None = None) -> list[Answer]:
         """Answer without blocking, at most `concurrency` at a time. Raises as `many` does."""
-        from cascade import batches
-
         self.runtime.serves(level)
+        questions = listed(asked, concurrency)
+        results: list[Answer | CascadeError | None] = [None] * len(questions)
+        waiting = iter(enumerate(questions))
 
-        async def answered(each: Asked) -> Answer:
-            return await self.aask(asked_question(each, {}), level=level)
+        async def answer() -> None:
+            for number, question in waiting:
+                try:
+                    results[number] = await self.aask(asked_question(question, {}), level=level)
+                except CascadeError as error:
+                    results[number] = error
 
-        return await batches.in_tasks(answered, asked, concurrency)
+        tasks = [asyncio.create_task(answer()) for _ in range(min(concurrency, len(questions)))]
+        try:
+            await asyncio.gather(*tasks)
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+        return all_or_error(results)
 
     @property
     def service(self) -> ServingState | None:
@@ -275,11 +273,11 @@ class Orchestrator:
         Questions in other threads end at once with `ClosedError`; no further call is made. Inside an event loop use
         `aclose`, which also waits for the questions of that loop to end.
         """
-        self.runtime.close()
+        run(self.runtime.close())
 
     async def aclose(self) -> None:
         """Do as `close` without blocking the event loop."""
-        await self.runtime.aclose()
+        await self.runtime.close()
 
     def __enter__(self) -> Self:
         return self

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from cascade import config as configuration
 from cascade.budget.charges import QuestionBudget
@@ -15,17 +15,18 @@ from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
-from cascade.engine import Run, adrive, drive, run
-from cascade.errors import UsageError
+from cascade.engine import Run, drive, run
+from cascade.errors import BatchError, CascadeError, UsageError
 from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.plans.base import Strategy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.halting import SETTLE_S, Deadline, Halt
+from cascade.resilience.portal import SETTLE_S, Deadline, Halt, in_thread
+from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import taken_out
 from cascade.serving.plan import RunPlan, no_level
-from cascade.types import Answer, Completion, Question, Request, TextDelta
+from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
     from cascade.policies.live import Live
@@ -33,6 +34,10 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
     from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy, ServingState
     from cascade.serving.spending import Spending
+
+
+LATE_S = 60.0
+"""How long after its deadline a blocking caller waits for an answer and its trace, should the loop stand still."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +50,6 @@ class Started:
         plan: its run plan.
         trace: its record; None: it has none.
         deadline: when the best answer so far is returned.
-        halt: the switch that stops its calls.
         key: the name of the server's key whose budget counts.
     """
 
@@ -54,44 +58,57 @@ class Started:
     plan: RunPlan
     trace: Trace | None
     deadline: Deadline
-    halt: Halt
     key: str | None = None
 
-    def answer(self) -> Answer:
-        """Run it to its end, blocking, and return the answer after its trace is settled."""
-        with self.halt.working():
-            answer = drive(self.walk, self.complete)
-        return self.settle(answer)
+    @property
+    def halt(self) -> Halt:
+        """The switch that stops its calls."""
+        return self.runtime.halt
 
-    async def aanswer(self) -> Answer:
-        """Do as `answer` without blocking."""
-        with self.halt.working():
-            answer = await adrive(self.walk, self.acomplete)
-        return await self.asettle(answer)
+    def wait(self) -> Answer:
+        """Run it to its end as `answer` does, blocking."""
+        return run_on_loop(self.answer(), self.deadline.remaining_s() + LATE_S)
 
-    def settle(self, answer: Answer) -> Answer:
+    async def answer(self) -> Answer:
+        """Run it to its end, and return the answer after its trace is settled."""
+        with self.halt.covering():
+            answer = await drive(self.walk, self.complete, blocks=self.plan.strategy.blocks)
+        return await self.settle(answer)
+
+    async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
+        """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""
+        from cascade.streaming import drafts
+
+        events = drafts(self.walk, self.stream, raw=raw, blocks=self.plan.strategy.blocks)
+        async with aclosing(self.halt.covered(events)) as covered:
+            async for event in covered:
+                yield await self.settle(event) if isinstance(event, Answer) else event
+
+    async def served(self) -> AsyncGenerator[TextDelta | Answer, None]:
+        """Run it to its end; yield only text that is served, and the settled answer."""
+        from cascade.streaming import Flow, served
+
+        strategy, live = self.plan.strategy, self.plan.policy
+        withholds = live is not None and live.abstain_below is not None
+        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0, may_abstain=withholds)
+        events = served(self.walk, self.complete, self.stream, flow, blocks=strategy.blocks)
+        async with aclosing(self.halt.covered(events)) as covered:
+            async for event in covered:
+                yield await self.settle(event) if isinstance(event, Answer) else event
+
+    async def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.record` does."""
-        return answer if self.trace is None else self.trace.settle(answer)
+        return answer if self.trace is None else await self.trace.settle(answer)
 
-    async def asettle(self, answer: Answer) -> Answer:
-        """Do as `settle` without blocking the event loop."""
-        return answer if self.trace is None else await self.trace.asettle(answer)
+    def complete(self, request: Request) -> Awaitable[Completion]:
+        """Make a call."""
+        self.halt.check()
+        return self.runtime.guard(request, self.key).complete(request, self.deadline)
 
-    def complete(self, request: Request) -> Completion:
-        """Make a call, blocking."""
-        return self.runtime.guard(request, self.key).complete(request, self.deadline, self.halt)
-
-    def acomplete(self, request: Request) -> Awaitable[Completion]:
-        """Make a call without blocking."""
-        return self.runtime.guard(request, self.key).acomplete(request, self.deadline, self.halt)
-
-    def stream(self, request: Request) -> Iterator[TextDelta | Completion]:
+    def stream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
         """Make a call and yield the reply as it is written."""
-        return self.runtime.guard(request, self.key).stream(request, self.deadline, self.halt)
-
-    def astream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Do as `stream` without blocking."""
-        return self.runtime.guard(request, self.key).astream(request, self.deadline, self.halt)
+        self.halt.check()
+        return self.runtime.guard(request, self.key).stream(request, self.deadline)
 
 
 class Runtime:
@@ -204,7 +221,6 @@ class Runtime:
         traced: bool = True,
         audit: bool = False,
         key: str | None = None,
-        halt: Halt | None = None,
     ) -> Started:
         """Begin a question.
 
@@ -218,7 +234,6 @@ class Runtime:
             traced: as there.
             key: as there.
             audit: whether to run it to the end for an audit that the caller counts.
-            halt: the switch that stops it; by default the runtime's own.
 
         Raises:
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
@@ -254,7 +269,7 @@ class Runtime:
 
             trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
             walk = trace.follow(asked, walk)
-        return Started(self, walk, plan, trace, deadline, halt or self.halt, key)
+        return Started(self, walk, plan, trace, deadline, key)
 
     async def serve(
         self,
@@ -292,22 +307,16 @@ class Runtime:
             asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
         )
         if not stream:
-            yield await started.aanswer()
+            yield await started.answer()
             return
-        from cascade.streaming import Flow, aserve
+        async with aclosing(started.served()) as events:
+            async for event in events:
+                yield event
 
-        strategy, live = started.plan.strategy, started.plan.policy
-        withholds = live is not None and live.abstain_below is not None
-        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0, may_abstain=withholds)
-        pieces = aserve(started.walk, started.acomplete, started.astream, flow, started.asettle)
-        with self.halt.working():
-            async with aclosing(pieces) as events:
-                async for event in events:
-                    yield event
-
-    def complete(self, request: Request) -> Completion:
+    async def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `Orchestrator.ask` does."""
-        return self.guard(request).complete(self.fields.sent(request), self._deadline(), self.halt)
+        with self.halt.covering():
+            return await self.guard(request).complete(self.fields.sent(request), self._deadline())
 
     def reload_policy(self, directory: str | Path | None = None) -> None:
         """Serve another policy directory: see `Orchestrator.reload_policy`."""
@@ -328,32 +337,17 @@ class Runtime:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
         return self.traces is None or self.traces.flush(timeout_s)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release connections and memory, and write queued traces: see `Orchestrator.close`."""
         self._closed = True
         self.halt.stop()
-        if not in_event_loop():
-            self.halt.wait_idle(SETTLE_S)
+        await in_thread(partial(self.halt.wait_idle, SETTLE_S))
         for guard in self._own:
-            guard.close()
-        self._close_ledger()
-        if self.traces is not None:
-            self.traces.close()
-
-    async def aclose(self) -> None:
-        """Do as `close` without blocking the event loop."""
-        self._closed = True
-        self.halt.stop()
-        await asyncio.to_thread(self.halt.wait_idle, SETTLE_S)
-        for guard in self._own:
-            await guard.aclose()
-        self._close_ledger()
-        if self.traces is not None:
-            await asyncio.to_thread(self.traces.close)
-
-    def _close_ledger(self) -> None:
+            await guard.close()
         if self._spending is not None:
             self._spending.ledger.close()
+        if self.traces is not None:
+            await in_thread(self.traces.close)
 
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
@@ -363,15 +357,6 @@ class Runtime:
     def _deadline(self, seconds: float | None = None) -> Deadline:
         limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)
         return Deadline() if limit_s is None else Deadline.after(limit_s)
-
-
-def in_event_loop() -> bool:
-    """Return whether an event loop runs in this thread."""
-    try:
-        asyncio.get_running_loop()
-    except RuntimeError:
-        return False
-    return True
 
 
 # --- what a caller asks ---
@@ -436,7 +421,11 @@ _OF_CLIENTS = {
 """Arguments of OpenAI's client that are not fields of a body, and what to use instead."""
 
 
-def asked_question(asked: str | Question | Chat, fields: Mapping[str, Any]) -> Question:
+Asked: TypeAlias = str | Question | Chat
+"""A question, or a chat request: messages in OpenAI's form, the body of a request, or a `ChatRequest`."""
+
+
+def asked_question(asked: Asked, fields: Mapping[str, Any]) -> Question:
     """Return a question, or a chat request as a question. As in OpenAI's client, `extra_body` is added to the body.
 
     Args:
@@ -463,3 +452,30 @@ def chat_question(messages: Chat, fields: Mapping[str, Any]) -> Question:
     if more is not None and not isinstance(more, Mapping):
         raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
     return Question.of_chat(chat_request(messages, {**fields, **(more or {})}))
+
+
+def listed(asked: Iterable[Asked], concurrency: object) -> list[Asked]:
+    """Return the questions of `many` as a list.
+
+    Raises:
+        UsageError: it is one question or chat, or `concurrency` is no whole number of at least 1.
+    """
+    if isinstance(asked, str | Question | Mapping | ChatRequest):
+        raise UsageError("many takes a list of questions or of chat requests; for one question use ask or chat.")
+    if isinstance(asked, list | tuple) and any(isinstance(entry, Mapping) and "role" in entry for entry in asked):
+        raise UsageError("These are messages of one chat: orchestrator.chat(messages), or many([messages, …]).")
+    if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
+        raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
+    return list(asked)
+
+
+def all_or_error(results: Sequence[Answer | CascadeError | None]) -> list[Answer]:
+    """Return the answers of `many`. Raises BatchError, with every answer and every error, if there is an error."""
+    failed = [result for result in results if isinstance(result, CascadeError)]
+    if failed:
+        raise BatchError(
+            f"{len(failed)} of {len(results)} questions failed, first {type(failed[0]).__name__}: {failed[0]}. "
+            "`.results` of this error holds every answer and every error, in order.",
+            results=tuple(results),
+        )
+    return [result for result in results if isinstance(result, Answer)]

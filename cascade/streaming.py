@@ -1,103 +1,71 @@
-"""Streamed answers: selects the part of each reply that is shown, on the drivers of `engine`.
+"""Streamed answers: which part of each reply is shown, and when.
 
-`stream` and `astream` show drafts: the text of each model, served or not. `aserve` shows only text that is served.
+`drafts` shows the text of each model, served or not. `served` shows only text that is served. Whole answers do not pass
+through here.
 """
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import aclosing, closing
 from dataclasses import replace
 from typing import TypeAlias
 
 from cascade.chat import ChatRequest
-from cascade.engine import Run, aplay, play
-from cascade.errors import ProviderError
+from cascade.engine import Run, Steps
+from cascade.errors import BudgetExceededError, ProviderError
 from cascade.plans.reply import AnswerText
 from cascade.types import Answer, Completion, Request, Step, TextDelta
 
 Pieces: TypeAlias = Callable[[Request], AsyncGenerator[TextDelta | Completion, None]]
 """Makes a call and yields the reply as it is written."""
-Settle: TypeAlias = Callable[[Answer], Awaitable[Answer]]
-"""Returns an answer once its trace is settled."""
+Events: TypeAlias = AsyncGenerator[TextDelta | Step | Answer, None]
 
 _ANSWERING = frozenset({"answer", "direct"})
 """The purposes of calls whose replies have an answer; other calls judge or decide."""
 
 
-class _VisibleReply:
-    """The part of a call's reply that is shown: all of it if `raw`, else its answer."""
-
-    def __init__(self, request: Request, *, raw: bool) -> None:
-        self._request, self._answer = request, AnswerText()
-        self._answers = request.purpose in _ANSWERING
-        self._raw = raw or request.chat is not None  # a message is shown as it is written
-
-    def of(self, event: TextDelta) -> Iterator[TextDelta]:
-        """Yield the part of a piece of the reply that is shown, if any."""
-        if self._raw:
-            yield event
-        elif self._answers and (text := self._answer.add(event.text)):
-            yield replace(event, text=text)
-
-    def rest(self, completion: Completion) -> Iterator[TextDelta]:
-        """Yield the answer that was held back to the end of a whole reply, if there is one."""
-        if self._raw or not self._answers or completion.truncated:
-            return
-        if text := self._answer.rest():
-            yield TextDelta(text, self._request.role, self._request.step, self._request.model)
+async def play(walk: Run, answer: Pieces, *, blocks: bool = False) -> Events:
+    """Run a question to its end; yield text from `answer` as it arrives, each finished step, and the answer."""
+    result: Completion | Exception | None = None
+    with closing(Steps(walk, blocks=blocks)) as steps:
+        while isinstance(item := await steps.after(result), Request | Step):
+            result = None
+            if isinstance(item, Step):
+                yield item
+                continue
+            try:
+                async with aclosing(answer(item)) as events:
+                    async for event in events:
+                        if isinstance(event, Completion):
+                            result = event
+                        else:
+                            yield event
+            except (ProviderError, BudgetExceededError) as error:
+                result = error
+        yield item
 
 
-def stream(
-    walk: Run,
-    answer: Callable[[Request], Iterator[TextDelta | Completion]],
-    settle: Callable[[Answer], Answer],
-    *,
-    raw: bool,
-) -> Iterator[TextDelta | Step | Answer]:
-    """Run a question to its end, blocking, and yield text, steps, and the answer after its trace is settled.
-
-    The text is that of the answers, or with `raw` everything that the models write.
-    """
-
-    def shown(request: Request) -> Iterator[TextDelta | Completion]:
-        completion, reply = None, _VisibleReply(request, raw=raw)
-        for event in answer(request):
-            if isinstance(event, Completion):
-                completion = event
-            else:
-                yield from reply.of(event)
-        if completion is not None:
-            yield from reply.rest(completion)
-            yield completion
-
-    with closing(play(walk, shown)) as events:
-        for event in events:
-            yield settle(event) if isinstance(event, Answer) else event
-
-
-async def astream(
-    walk: Run, answer: Pieces, settle: Settle, *, raw: bool
-) -> AsyncGenerator[TextDelta | Step | Answer, None]:
-    """Do as `stream` without blocking; cancelling closes the walk."""
+def drafts(walk: Run, answer: Pieces, *, raw: bool, blocks: bool = False) -> Events:
+    """Run a question to its end; yield the text of the answers, or with `raw` everything that the models write."""
 
     async def shown(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
-        completion, reply = None, _VisibleReply(request, raw=raw)
+        """Yield the part of a reply that is shown, and what its form held back at its end."""
+        answers, text = request.purpose in _ANSWERING, AnswerText()
         async with aclosing(answer(request)) as pieces:
             async for event in pieces:
-                if isinstance(event, Completion):
-                    completion = event
-                else:
-                    for piece in reply.of(event):
-                        yield piece
-        if completion is not None:
-            for piece in reply.rest(completion):
-                yield piece
-            yield completion
+                if isinstance(event, TextDelta):
+                    if answers and (piece := text.add(event.text)):
+                        yield replace(event, text=piece)
+                    continue
+                if answers and not event.truncated and (piece := text.rest()):
+                    yield TextDelta(piece, request.role, request.step, request.model)
+                yield event
 
-    async with aclosing(aplay(walk, shown)) as events:
-        async for event in events:
-            yield await settle(event) if isinstance(event, Answer) else event
+    def pieces(request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
+        return answer(request) if raw or request.chat is not None else shown(request)  # a message is shown as written
+
+    return play(walk, pieces, blocks=blocks)
 
 
 class Flow:
@@ -138,8 +106,8 @@ def _checked_whole(asked: ChatRequest) -> bool:
     return asked.wants_json or choice not in (None, "auto", "none") or bool(asked.top_logprobs)
 
 
-async def aserve(
-    walk: Run, whole: Callable[[Request], Awaitable[Completion]], pieces: Pieces, flow: Flow, settle: Settle
+async def served(
+    walk: Run, whole: Callable[[Request], Awaitable[Completion]], pieces: Pieces, flow: Flow, *, blocks: bool = False
 ) -> AsyncGenerator[TextDelta | Answer, None]:
     """Run a question to its end; yield only text that is served, then the answer.
 
@@ -163,7 +131,7 @@ async def aserve(
             error.shown = shown
             raise
 
-    async with aclosing(astream(walk, replied, settle, raw=True)) as events:
+    async with aclosing(play(walk, replied, blocks=blocks)) as events:
         async for event in events:
             if isinstance(event, Step):
                 flow.take(event)

@@ -9,15 +9,15 @@ Reference: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (att
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterable, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any
 
 from cascade._names import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import MissingExtraError, ProviderError
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.halting import Deadline, Halt
+from cascade.resilience.portal import Deadline
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
@@ -48,8 +48,8 @@ class TracedGuard(Around):
         super().__init__(guard)
         self._tracer, self._content = tracer, content
 
-    @contextmanager
-    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:  # noqa: ARG002
+    @asynccontextmanager
+    async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
         """Make a span without making it current, since a stream's caller runs between its pieces."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 

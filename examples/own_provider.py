@@ -1,4 +1,4 @@
-"""A provider of your own: any object with `complete`, `acomplete` and `close`.
+"""A provider of your own: any object with the coroutines `complete` and `close`.
 
     python examples/own_provider.py
 
@@ -13,16 +13,12 @@ from cascade.types import Request
 class Upper:
     """Answers with the question's last word in capitals. A real one would ask a server."""
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
+    async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return a chat completion as plain JSON values. cascade adds checks, retries and prices."""
         said = f"Answer: {request.question.text.split()[-1].upper()}"
         return {"choices": [{"index": 0, "message": {"content": said}, "finish_reason": "stop"}]}
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Return the same without blocking."""
-        return self.complete(request, timeout_s)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 

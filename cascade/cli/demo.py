@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import textwrap
 import time
-from contextlib import closing
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,6 +17,7 @@ from cascade.money import dollars
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.memo import Memo
+from cascade.resilience.portal import run
 from cascade.text import percent
 
 if TYPE_CHECKING:
@@ -57,10 +57,13 @@ def demo(
     out.print("\n".join([*lines, "", f"2. Serve {requests} new messages; the guide alone is asked too, to compare"]))
     fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
     outcomes, started = list[shop.Outcome](), time.monotonic()
-    with closing(Memo(Local())) as provider:
+    provider = Memo(Local())
+    try:
         for outcome in shop.run_requests(config, None if fitted is None else fitted.directory, provider, messages):
             outcomes.append(outcome)
             out.print(_line(len(outcomes), outcome))
+    finally:
+        run(provider.close())
     elapsed_s, shares = time.monotonic() - started, shop.figures(outcomes)
     if as_json:
         head = {"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, "prices": shop.MADE_UP}

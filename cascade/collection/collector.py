@@ -10,7 +10,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -30,6 +30,7 @@ from cascade.plans import base as strategies
 from cascade.plans.base import Strategy
 from cascade.plans.presets import BaseGuideConfig
 from cascade.policies.live import Live
+from cascade.resilience import portal
 from cascade.text import counted
 from cascade.types import Answer, Completion, Request
 
@@ -335,7 +336,7 @@ class Collector:
         """
         may_lack = self._may_lack and walk.name is None
 
-        def answered(request: Request) -> Completion:
+        async def answered(request: Request) -> Completion:
             try:
                 return call(request)
             except _HoleError as hole:
@@ -344,10 +345,8 @@ class Collector:
                 raise hole.error from None
 
         fields = self._orchestrator.runtime.fields
-        return drive(
-            run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields),
-            answered,
-        )
+        followed = run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields)
+        return _result(drive(followed, answered))
 
     def _recorded(self, request: Request) -> Completion:
         """Answer from the record."""
@@ -376,7 +375,7 @@ class Collector:
         # Under a cap, a call that may have been billed is not retried: money was held for one call only.
         asked = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            completion = self._orchestrator.runtime.complete(asked)
+            completion = portal.run(self._orchestrator.runtime.complete(asked))
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_bound_nano_usd)
@@ -433,6 +432,16 @@ class Collector:
             if walk.name is None:
                 row["kept"] = None
             yield row
+
+
+def _result(walk: Coroutine[Any, Any, Answer]) -> Answer:
+    """Return the answer of a walk whose calls block this thread, so that it awaits nothing."""
+    try:
+        walk.send(None)
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    raise AssertionError("a walk whose calls block awaits nothing")
 
 
 def _in_words(error: ProviderError | None) -> str:

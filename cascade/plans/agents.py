@@ -50,6 +50,11 @@ class WithAgents(Strategy):
         """The models of the strategy."""
         return self.strategy.models
 
+    @property
+    def blocks(self) -> bool:
+        """True: tools may block."""
+        return True
+
     def only(self, selection: Selection) -> Strategy:
         """Return a part of the strategy, with the same agents."""
         return replace(self, strategy=self.strategy.only(selection))

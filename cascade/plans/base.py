@@ -155,6 +155,11 @@ class Strategy(Protocol):
         return False
 
     @default
+    def blocks(self) -> bool:
+        """Whether its walks run code that may block, such as an agent's tools: each then has a thread of its own."""
+        return False
+
+    @default
     def step_names(self) -> tuple[str, ...]:
         """The names of the steps, such as the model or the node; empty if steps have only numbers."""
         return ()

@@ -5,7 +5,7 @@ Retries, deadlines, checks and prices are the task of `guard` and the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.types import Request
@@ -17,15 +17,14 @@ Payload: TypeAlias = Mapping[str, Any]
 class Provider(Protocol):
     """Answers requests. Raises `ProviderError`s, or an error that it is not set up; never errors of other libraries."""
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`."""
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer within `timeout_s` seconds of wall clock, or raise `ProviderTimeoutError`.
+
+        What blocks belongs in a thread: `await cascade.resilience.portal.in_thread(work)`.
+        """
         ...
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """The same without blocking the event loop."""
-        ...
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Release connections and memory. May be called twice."""
         ...
 
@@ -34,12 +33,8 @@ class Provider(Protocol):
 class Streams(Protocol):
     """Implemented by a provider that can answer piece by piece, in chat completion chunks."""
 
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+    def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks as they come."""
-        ...
-
-    def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """The same without blocking the event loop."""
         ...
 
 

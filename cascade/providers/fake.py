@@ -14,10 +14,12 @@ import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, TypeAlias
 
 from cascade.providers.base import Payload
 from cascade.providers.registry import ProviderSettings
+from cascade.resilience.portal import in_thread
 from cascade.types import Request
 
 Reply: TypeAlias = str | Payload | BaseException
@@ -100,38 +102,27 @@ class FakeProvider:
     closed: bool = False
     _told: dict[str, int] = field(default_factory=dict)
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
-        """Return the script's next reply for this request."""
+    async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
+        """Return the script's next reply for this request. A callable may block, so it is called in a thread."""
         if len(self.requests) < self.keep:
             self.requests.append(request)
-        said = self._next(request)
+        said = await in_thread(partial(self.script, request)) if callable(self.script) else self._next(request)
         if isinstance(said, BaseException):
             raise copy(said)  # a copy, since an exception that is raised again keeps all earlier tracebacks
         return reply(said) if isinstance(said, str) else said
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Return the script's next reply for this request."""
-        return self.complete(request, timeout_s)
-
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the reply word by word."""
-        yield from _chunks(self.complete(request, timeout_s))
-
-    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """Yield the reply word by word."""
-        for chunk in _chunks(self.complete(request, timeout_s)):
+        for chunk in _chunks(await self.complete(request, timeout_s)):
             yield chunk
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Note that it was closed."""
         self.closed = True
 
     def _next(self, request: Request) -> Reply:
-        if self.script is None:
-            return _echo(request)
-        if callable(self.script):
-            return self.script(request)
-        replies = self.script.get(request.model) or self.script.get(request.role)
+        script = {} if self.script is None or callable(self.script) else self.script
+        replies = script.get(request.model) or script.get(request.role)
         if not replies:
             return _echo(request)
         place = self._told.get(request.model, 0)

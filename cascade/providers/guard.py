@@ -12,10 +12,10 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, AbstractContextManager, aclosing, asynccontextmanager, nullcontext
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -27,7 +27,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, Provider, Streams, added
 from cascade.providers.reading import read_completion
-from cascade.resilience.halting import NEVER, Deadline, Halt
+from cascade.resilience.portal import Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
@@ -78,19 +78,17 @@ class Guard:
         provider: the provider.
         per_call_s: wall clock of one call, including its retries.
         retry: when a failed call is made again; None: `RetryPolicy()`.
-        sleep, asleep: the functions that wait; tests pass their own. By default a wait ends when the caller stops the
-            call.
+        sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
         breakers: the circuit breaker of each model; None for none, as in batches.
-        turns: limits the concurrent calls of a model that do not block; None for no limit.
+        turns: limits the concurrent calls of a model; None for no limit.
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
     """
 
     provider: Provider
     per_call_s: float = 120.0
     retry: RetryPolicy | None = None
-    sleep: Callable[[float], None] | None = None
-    asleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
     turns: dict[str, Turns] | None = None
@@ -99,34 +97,17 @@ class Guard:
     _refused: Refusals | None = None
     _warned: set[str] = field(default_factory=set)
 
-    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
-        """Answer a request, checked and in time. Raises ClosedError once `halt` is thrown."""
+    async def complete(self, request: Request, deadline: Deadline) -> Completion:
+        """Answer a request, checked and in time."""
         tries = self._begun(request, deadline)
         while True:
             started = time.monotonic()
             try:
-                left_s = tries.left_s(started)
-                with halt.ruling():
-                    payload = self.provider.complete(tries.asked, left_s)
+                async with self._turn(tries):
+                    payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
-                self._wait(self._wait_s(tries, error), halt)
-
-    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
-        """Answer a request, checked and in time, without blocking the event loop."""
-        tries = self._begun(request, deadline)
-        async with halt.covering():
-            while True:
-                started = time.monotonic()
-                try:
-                    async with self._turn(tries):
-                        payload = await self.provider.acomplete(tries.asked, tries.left_s(time.monotonic()))
-                    return self._checked(_with_calls(payload, request), request, started, tries)
-                except ProviderError as error:
-                    await self.asleep(self._wait_s(tries, error))
-
-    def _wait(self, seconds: float, halt: Halt) -> None:
-        (halt.sleep if self.sleep is None else self.sleep)(seconds)
+                await self.sleep(self._wait_s(tries, error))
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
         """Return how long to wait before the next try, or raise the error if there is none.
@@ -166,44 +147,13 @@ class Guard:
         made = RetryBudget() if self.breakers is None else RetryBudget.shared()
         return self._budgets.setdefault(request.model, made)
 
-    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
+    async def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Yield text as it is written and end with the checked completion.
 
         It is retried like `complete`, until its first text: text that was shown cannot be taken back.
         """
         if not isinstance(self.provider, Streams):
-            completion = self.complete(request, deadline, halt)
-            yield TextDelta(_written(completion), request.role, request.step, request.model)
-            yield completion
-            return
-        tries = self._begun(request, deadline)
-        while True:
-            started, assembler = time.monotonic(), self._assembler(tries.asked)
-            try:
-                chunks = self.provider.stream(tries.asked, tries.left_s(started))
-                while True:
-                    with halt.ruling():
-                        chunk = next(chunks, None)
-                    if chunk is None:
-                        break
-                    if text := assembler.add(chunk):
-                        yield TextDelta(text, request.role, request.step, request.model)
-                    tries.left_s(time.monotonic(), billed="maybe")
-                completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
-                break
-            except ProviderError as error:
-                if assembler.text:
-                    self._broke(tries, error)
-                    raise _interrupted(error, assembler, tries.failed) from None
-                self._wait(self._wait_s(tries, error), halt)
-        yield completion
-
-    async def astream(
-        self, request: Request, deadline: Deadline, halt: Halt = NEVER
-    ) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Do as `stream` without blocking the event loop."""
-        if not isinstance(self.provider, Streams):
-            completion = await self.acomplete(request, deadline, halt)
+            completion = await self.complete(request, deadline)
             yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
@@ -212,11 +162,7 @@ class Guard:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
                 async with self._turn(tries), aclosing(self._chunks(tries)) as chunks:
-                    while True:
-                        async with halt.covering():
-                            chunk = await anext(chunks, None)
-                        if chunk is None:
-                            break
+                    async for chunk in chunks:
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
                         tries.left_s(time.monotonic(), billed="maybe")
@@ -227,8 +173,7 @@ class Guard:
                     self._broke(tries, error)
                     raise _interrupted(error, assembler, tries.failed) from None
                 delay_s = self._wait_s(tries, error)
-            async with halt.covering():
-                await self.asleep(delay_s)
+            await self.sleep(delay_s)
         yield completion
 
     def _assembler(self, request: Request) -> Assembler:
@@ -236,17 +181,9 @@ class Guard:
 
         return Assembler(request, self.secrets)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the provider."""
-        self.provider.close()
-
-    async def aclose(self) -> None:
-        """Close the provider, and its resources in the running event loop."""
-        aclose = getattr(self.provider, "aclose", None)
-        if aclose is None:
-            self.provider.close()
-        else:
-            await aclose()
+        await self.provider.close()
 
     def _breaker(self, model: str) -> Breaker | None:
         if self.breakers is None:
@@ -270,8 +207,8 @@ class Guard:
         return found.turn(model, tries.deadline)
 
     def _chunks(self, tries: _Tries) -> AsyncGenerator[Payload, None]:
-        assert isinstance(self.provider, Streams)  # noqa: S101 - `astream` asks no other
-        return self.provider.astream(tries.asked, tries.left_s(time.monotonic()))
+        assert isinstance(self.provider, Streams)  # noqa: S101 - `stream` asks no other
+        return self.provider.stream(tries.asked, tries.left_s(time.monotonic()))
 
     def _broke(self, tries: _Tries, error: ProviderError) -> None:
         """Report a failure to the circuit breaker, except a time-out after too little time from the caller."""
@@ -328,10 +265,6 @@ class Guard:
         return completion
 
 
-Surrounded: TypeAlias = AbstractContextManager[list[Completion]]
-"""A block around one call, which adds its completion to the list."""
-
-
 class Around(ABC):
     """A guard, and what begins before each of its calls and ends after it: a span, a hold on a budget."""
 
@@ -339,45 +272,23 @@ class Around(ABC):
         self._guard = guard
 
     @abstractmethod
-    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Surrounded:
-        """Return the block that a call is made in."""
-
-    @asynccontextmanager
-    async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:
-        """Return the block that a call is made in without blocking."""
-        with self.around(request, deadline, halt) as replies:
-            yield replies
+    def around(self, request: Request, deadline: Deadline) -> AbstractAsyncContextManager[list[Completion]]:
+        """Return the block that a call is made in, which adds its completion to the list."""
 
     def sent(self, request: Request) -> Request:
         """Return the request that the guard is given."""
         return request
 
-    def complete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
+    async def complete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, as `Guard.complete` does."""
-        with self.around(request, deadline, halt) as replies:
-            replies.append(self._guard.complete(self.sent(request), deadline, halt))
+        async with self.around(request, deadline) as replies:
+            replies.append(await self._guard.complete(self.sent(request), deadline))
         return replies[0]
 
-    async def acomplete(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Completion:
-        """Answer a request, as `Guard.acomplete` does."""
-        async with self.aaround(request, deadline, halt) as replies:
-            replies.append(await self._guard.acomplete(self.sent(request), deadline, halt))
-        return replies[0]
-
-    def stream(self, request: Request, deadline: Deadline, halt: Halt = NEVER) -> Iterator[TextDelta | Completion]:
+    async def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Answer a request in pieces, as `Guard.stream` does."""
-        with self.around(request, deadline, halt) as replies:
-            for event in self._guard.stream(self.sent(request), deadline, halt):
-                if isinstance(event, Completion):
-                    replies.append(event)
-                yield event
-
-    async def astream(
-        self, request: Request, deadline: Deadline, halt: Halt = NEVER
-    ) -> AsyncGenerator[TextDelta | Completion, None]:
-        """Answer a request in pieces, as `Guard.astream` does."""
-        pieces = self._guard.astream(self.sent(request), deadline, halt)
-        async with self.aaround(request, deadline, halt) as replies, aclosing(pieces) as events:
+        pieces = self._guard.stream(self.sent(request), deadline)
+        async with self.around(request, deadline) as replies, aclosing(pieces) as events:
             async for event in events:
                 if isinstance(event, Completion):
                     replies.append(event)

@@ -40,8 +40,7 @@ from cascade.providers.exchange import retry_after_s
 from cascade.providers.fields import OPTIONAL, STANDARD
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.providers.wire import wire_body
-from cascade.resilience import background
-from cascade.resilience.background import OutOfTimeError
+from cascade.resilience import portal
 from cascade.types import Request
 
 _BEFORE_IMPORT = {
@@ -100,6 +99,11 @@ def _load() -> Any:
     return litellm
 
 
+async def _loaded() -> Any:
+    """Return litellm, imported in a thread where that is still to do, since it takes seconds."""
+    return load_litellm() if _load.cache_info().currsize else await portal.in_thread(load_litellm)
+
+
 @dataclass(slots=True)
 class LiteLLM:
     """Answers through litellm.
@@ -130,29 +134,17 @@ class LiteLLM:
         """Import litellm, which takes seconds."""
         load_litellm()
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
-        call = self._whole(load_litellm(), self._arguments(request, timeout_s))
+        call = self._whole(await _loaded(), self._arguments(request, timeout_s))
         with self._mapping_errors(request):
-            return background.run(timeout_s, call)
+            return await portal.on_loop(call, timeout_s)
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request without blocking; cancelled on time."""
-        call = self._whole(load_litellm(), self._arguments(request, timeout_s))
-        with self._mapping_errors(request):
-            return await background.arun(timeout_s, call)
-
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks, all of them on time."""
-        call = self._chunks(load_litellm(), request, timeout_s)
+        call = self._chunks(await _loaded(), request, timeout_s)
         with self._mapping_errors(request):
-            yield from background.iterate(timeout_s, call)
-
-    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """Yield chunks without blocking, all of them on time."""
-        call = self._chunks(load_litellm(), request, timeout_s)
-        with self._mapping_errors(request):
-            async with aclosing(background.aiterate(timeout_s, call)) as chunks:
+            async with aclosing(portal.items_on_loop(call, timeout_s)) as chunks:
                 async for chunk in chunks:
                     yield chunk
 
@@ -170,7 +162,7 @@ class LiteLLM:
                 await wrapper.aclose()
         yield _ending(request, wrapper)
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
@@ -282,7 +274,7 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
     """Return cascade's error for one of litellm's, which is not chained since it contains the request's key."""
     name, text = type(error).__name__, str(error)
     status = getattr(error, "status_code", None)
-    if isinstance(error, OutOfTimeError | TimeoutError) or ("Timeout" in name and status != 504):
+    if isinstance(error, TimeoutError) or ("Timeout" in name and status != 504):
         return ProviderTimeoutError(f"{model} was not done in time ({name}).", model=model)
     if "MidStream" in name:
         return StreamInterruptedError(f"the stream of {model} broke ({name}).", model=model)

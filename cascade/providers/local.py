@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import os
-import queue
 import threading
-from collections.abc import AsyncGenerator, Iterator
+from collections.abc import AsyncGenerator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -31,6 +31,7 @@ from cascade.providers.registry import ProviderSettings
 from cascade.providers.vocabulary import Vocabulary, read_vocabulary
 from cascade.providers.wire import wire_body
 from cascade.providers.written_calls import body_for, with_tool_calls
+from cascade.resilience.portal import in_thread
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
@@ -111,49 +112,43 @@ class Local:
             keep_for_ever(model)
         self._models, self._lock = {}, threading.Lock()
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. A call that cannot begin in time is not begun; a running one ends at `max_tokens`."""
-        payload = self._model(request).ask(_body(request), request, timeout_s)
+        payload = await in_thread(lambda: self._model(request).ask(_body(request), request, timeout_s))
         return payload if request.chat is None else with_tool_calls(payload, request.chat)
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request in a thread."""
-        return await asyncio.to_thread(self.complete, request, timeout_s)
-
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks as the model writes them; a request with tools is answered in one piece."""
         if request.chat is not None and request.chat.tools:
-            yield self.complete(request, timeout_s)
+            yield await self.complete(request, timeout_s)
             return
         body = _body(request) | {"stream": True, "stream_options": {"include_usage": True}}
-        model = self._model(request)
-        chunks: queue.SimpleQueue[Payload | BaseException | None] = queue.SimpleQueue()
+        loop, chunks = asyncio.get_running_loop(), asyncio.Queue[Payload | None]()
 
-        def work() -> None:
+        def take(chunk: Payload | None) -> None:
+            with suppress(RuntimeError):  # the reader's loop was closed
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+        def write() -> None:
             try:
-                model.ask(body, request, timeout_s, chunks.put)
-                chunks.put(None)
-            except BaseException as error:  # noqa: BLE001 - handed to the reader, who raises it
-                chunks.put(error)
+                self._model(request).ask(body, request, timeout_s, take)
+            finally:
+                take(None)
 
-        threading.Thread(target=work, name="cascade-local-stream", daemon=True).start()
-        while (chunk := chunks.get()) is not None:
-            if isinstance(chunk, BaseException):
-                raise chunk
-            _refuse_too_long(chunk, request)
-            yield chunk
-
-    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """Yield chunks as the model writes them, without blocking."""
-        chunks: Any = self.stream(request, timeout_s)
+        writing = asyncio.ensure_future(in_thread(write))
         try:
-            while (chunk := await asyncio.to_thread(next, chunks, None)) is not None:
+            while (chunk := await chunks.get()) is not None:
+                _refuse_too_long(chunk, request)
                 yield chunk
+            await writing
         finally:
-            await asyncio.to_thread(chunks.close)
+            writing.cancel()
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Unload the models."""
+        await in_thread(self._unload)
+
+    def _unload(self) -> None:
         with self._lock:
             self._closed = True
             self._models.clear()

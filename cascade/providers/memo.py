@@ -17,28 +17,21 @@ from cascade.types import Request
 class Memo:
     """Repeats the answer to an identical call (`schema.request_digest`); else asks `inner`.
 
-    A failed call is made again. Answers are kept until `close`, which also closes `inner`. Two threads that send the
+    A failed call is made again. Answers are kept until `close`, which also closes `inner`. Two tasks that send the
     same call at the same time may both ask; the first answer is kept.
     """
 
     inner: Provider
     _answers: dict[str, Payload] = field(default_factory=dict, repr=False)
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request, from memory if an identical one was sent before."""
         key = request_digest(request)
         if key not in self._answers:
-            self._answers.setdefault(key, self.inner.complete(request, timeout_s))
+            self._answers.setdefault(key, await self.inner.complete(request, timeout_s))
         return self._answers[key]
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """The same without blocking the event loop."""
-        key = request_digest(request)
-        if key not in self._answers:
-            self._answers.setdefault(key, await self.inner.acomplete(request, timeout_s))
-        return self._answers[key]
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Forget the answers and close the provider."""
         self._answers.clear()
-        self.inner.close()
+        await self.inner.close()

@@ -1,6 +1,6 @@
 """Plain HTTP to any OpenAI-compatible server, so that `cascade` works without litellm.
 
-All calls of a process run on one event loop in the background (`resilience.background`), so the deadline covers the
+All calls of a process run on one event loop in the background (`resilience.portal`), so the deadline covers the
 whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed with the key (F11); a
 reply is decompressed and read only up to a limit (F29).
 """
@@ -32,8 +32,7 @@ from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fields import OPENAI_OWN
 from cascade.providers.registry import CERTIFI_ALONE, Endpoint, ProviderSettings, Trusted
-from cascade.resilience import background
-from cascade.resilience.background import OutOfTimeError
+from cascade.resilience import portal
 from cascade.types import Request
 
 _CLOSE_S = 2.0
@@ -73,30 +72,17 @@ class OpenAIHTTP:
         endpoint = self.endpoints.get(model) or self.endpoints.get("") or Endpoint()
         return OPENAI_OWN if endpoint.is_openai else frozenset({"user"})
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece."""
         exchange = self._exchange(request, timeout_s, stream=False)
         with _mapping_errors(exchange):
-            return background.run(timeout_s, self._whole(exchange))
+            return await portal.on_loop(self._whole(exchange), timeout_s)
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Answer a request in one piece without blocking."""
-        exchange = self._exchange(request, timeout_s, stream=False)
-        with _mapping_errors(exchange):
-            return await background.arun(timeout_s, self._whole(exchange))
-
-    def stream(self, request: Request, timeout_s: float) -> Iterator[Payload]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a server-sent stream."""
         exchange = self._exchange(request, timeout_s, stream=True)
         with _mapping_errors(exchange):
-            for chunks in background.iterate(timeout_s, self._connections.chunks(exchange)):
-                yield from chunks
-
-    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
-        """Yield the chunks of a server-sent stream without blocking."""
-        exchange = self._exchange(request, timeout_s, stream=True)
-        with _mapping_errors(exchange):
-            async with aclosing(background.aiterate(timeout_s, self._connections.chunks(exchange))) as whole:
+            async with aclosing(portal.items_on_loop(self._connections.chunks(exchange), timeout_s)) as whole:
                 async for chunks in whole:
                     for chunk in chunks:
                         yield chunk
@@ -106,17 +92,11 @@ class OpenAIHTTP:
             found = [chunk async for chunks in pieces for chunk in chunks]
         return found[0]
 
-    def close(self) -> None:
+    async def close(self) -> None:
         """Close the connections. Calls under way end with `ClosedError`."""
         if self._connections.used:
-            with suppress(OutOfTimeError, ClosedError):
-                background.run(_CLOSE_S, self._connections.close())
-
-    async def aclose(self) -> None:
-        """Close the connections without blocking."""
-        if self._connections.used:
-            with suppress(OutOfTimeError, ClosedError):
-                await background.arun(_CLOSE_S, self._connections.close())
+            with suppress(TimeoutError, ClosedError):
+                await portal.on_loop(self._connections.close(), _CLOSE_S)
 
     def _exchange(self, request: Request, timeout_s: float, *, stream: bool) -> Exchange:
         endpoint = self.endpoints.get(request.model) or self.endpoints.get("") or Endpoint()
@@ -221,7 +201,7 @@ def _joined(headers: Mapping[str, str]) -> dict[str, str]:
 def _left_open(connections: _Connections) -> None:
     """Close the connections of a provider that was left open."""
     if connections.used:
-        background.begin(partial(connections.close))
+        portal.begin(partial(connections.close))
 
 
 @contextmanager
@@ -229,7 +209,7 @@ def _mapping_errors(exchange: Exchange) -> Iterator[None]:
     """Convert foreign errors; they are not chained, since they contain the request's headers (F68)."""
     try:
         yield
-    except (OutOfTimeError, TimeoutError, aiohttp.ClientError) as error:
+    except (TimeoutError, aiohttp.ClientError) as error:
         raise _mapped(error, exchange) from None
 
 
@@ -237,7 +217,7 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     """Return cascade's error for a foreign one. A call that broke after the request was sent may be billed."""
     model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
     said = f"{type(error).__name__} at {urlsplit(exchange.url).netloc.rpartition('@')[2]}"
-    if isinstance(error, OutOfTimeError | TimeoutError):
+    if isinstance(error, TimeoutError):
         says = f"{model} was not done in {exchange.timeout_s:.1f} s ({said})."
         return ProviderTimeoutError(says, model=model, billed=billed)
     if (wrong := _wrong_address(error, exchange.url)) is not None:

@@ -62,7 +62,7 @@ class Replay:
             raise UsageError(f"No row of {source} has both a question and a model's reply: there is nothing to replay.")
         return cls(calls)
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
+    async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return the logged reply to this call."""
         asked = question_id(request.question.text, request.question.context)
         key = (asked, request.step, request.role, request.purpose, request.sample)
@@ -98,11 +98,7 @@ class Replay:
         has = f"that step has {made}" if made else f"the last step on record is {max(there)[0]}"
         return f"The log has no {call}: it was not made when the log was written; {has}."
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Return the logged reply to this call."""
-        return self.complete(request, timeout_s)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 

@@ -6,18 +6,19 @@ completion, so that verdicts are called, logged, traced and replayed like a mode
 
 from __future__ import annotations
 
-import asyncio
 import json
 import os
 import re
 import tempfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from cascade.chat import output_text, parsed
 from cascade.errors import BadRequestError, ProviderTimeoutError, quote
 from cascade.providers.base import Payload
+from cascade.resilience.portal import in_thread
 from cascade.safety import exit_code
 from cascade.types import Question, Request
 
@@ -62,8 +63,11 @@ class Verifier:
     verify: Verify
     name: str
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
-        """Return the verdict on the output in a request."""
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Return the verdict on the output in a request, made in a thread."""
+        return await in_thread(partial(self._verdict, request, timeout_s))
+
+    def _verdict(self, request: Request, timeout_s: float) -> Payload:
         message = json.loads(request.messages[-1].content)
         try:
             said = self.verify(request.question, message, timeout_s)
@@ -76,11 +80,7 @@ class Verifier:
         choice = {"index": 0, "message": {"role": "assistant", "content": _text(said)}, "finish_reason": "stop"}
         return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        """Do the same in a thread."""
-        return await asyncio.to_thread(self.complete, request, timeout_s)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 

@@ -86,13 +86,8 @@ class Trace:
         except UsageError:
             logger.warning("traces: an answer came after the end and was not recorded")
 
-    def settle(self, answer: Answer) -> Answer:
+    async def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.settle` does."""
-        self.writer.settle(self._done, answer)
-        return answer
-
-    async def asettle(self, answer: Answer) -> Answer:
-        """Do as `settle` without blocking the event loop."""
         await self.writer.asettle(self._done, answer)
         return answer
 

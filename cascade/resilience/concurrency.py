@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cascade.errors import ProviderError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 
 FLOOR = 4
 """The lowest limit, so that one hanging call does not block all others."""

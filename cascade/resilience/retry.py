@@ -14,7 +14,7 @@ import tenacity
 
 from cascade.errors import ProviderError, RateLimitedError
 from cascade.forks import after_fork
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 
 MAX_RETRY_AFTER_S = 60.0
 """A longer Retry-After is not obeyed (as in the Anthropic and Portkey clients)."""

@@ -26,7 +26,7 @@ from cascade.api.judging import reviews_of
 from cascade.config import beside_folder, modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
-from cascade.engine import adrive
+from cascade.engine import drive
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.identity import identity
@@ -490,14 +490,14 @@ async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     async def replied(request: Request) -> Completion:
         call = calls.pop(request.model, None)
         if call is None:
-            return await runtime.guard(request, turn.key).acomplete(request, started.deadline, runtime.halt)
+            return await runtime.guard(request, turn.key).complete(request, started.deadline)
         if call.completion is None:
             raise ProviderUnavailableError(call.error or "the call failed", model=request.model)
         return call.completion
 
-    with runtime.halt.working():
-        answer = await adrive(started.walk, replied)
-    return await started.asettle(answer)
+    with runtime.halt.covering():
+        answer = await drive(started.walk, replied, blocks=started.plan.strategy.blocks)
+    return await started.settle(answer)
 
 
 def _cost(whole: Answer, served: Answer) -> int | None:

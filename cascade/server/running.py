@@ -17,7 +17,7 @@ from cascade.config import CascadeConfig
 from cascade.errors import ConfigError, MissingExtraError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
-from cascade.resilience import background
+from cascade.resilience import portal
 from cascade.server.auth import listening_problems
 
 if TYPE_CHECKING:
@@ -97,7 +97,7 @@ async def _served(server: Server, listens: socket.socket, listening: Callable[[i
             listening(int(listens.getsockname()[1]))
 
     server.startup = startup  # type: ignore[method-assign]
-    with background.adopted():
+    with portal.adopted():
         await server.serve([listens])
 
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -21,7 +21,7 @@ from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_ca
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.halting import Deadline, Halt
+from cascade.resilience.portal import Deadline
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
@@ -131,25 +131,13 @@ class SpendingGuard(Around):
         """Return the request, not to be repeated where a try may have been billed."""
         return request._replace(at_most_once=True)
 
-    @contextmanager
-    def around(self, request: Request, deadline: Deadline, halt: Halt) -> Iterator[list[Completion]]:
-        """Hold the money for a call, and book it by the reply."""
-        ends_s = self._waits_until_s(deadline)
-        while (hold := self._reserve(request, ends_s)) is None:
-            halt.sleep(_POLL_S)
-        replies, failure = list[Completion](), None
-        try:
-            yield replies
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            self._spending.book(hold, request, replies, failure)
-
     @asynccontextmanager
-    async def aaround(self, request: Request, deadline: Deadline, halt: Halt) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
-        """Like `around`. If the ledger is called in a thread, a cancelled caller does not undo the booking."""
-        ends_s = self._waits_until_s(deadline)
+    async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:
+        """Hold the money for a call, and book it by the reply.
+
+        If the ledger is called in a thread, a cancelled caller does not undo the booking.
+        """
+        ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
         while (hold := await self._reserved(request, ends_s, deadline)) is None:  # noqa: ASYNC110 - of any process
             await asyncio.sleep(_POLL_S)
         replies, failure = list[Completion](), None
@@ -163,9 +151,6 @@ class SpendingGuard(Around):
                 await asyncio.shield(asyncio.to_thread(self._spending.book, hold, request, replies, failure))
             else:
                 self._spending.book(hold, request, replies, failure)
-
-    def _waits_until_s(self, deadline: Deadline) -> float:
-        return time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
 
     def _reserve(self, request: Request, ends_s: float) -> Hold | None:
         return self._spending.reserve(request, self._key, waits=time.monotonic() < ends_s)

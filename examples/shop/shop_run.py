@@ -27,6 +27,7 @@ from cascade.episodes.journal import Journal
 from cascade.logs.schema import call_row, request_digest
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience.portal import run
 from cascade.types import Completion, Request
 
 CONFIG = {
@@ -54,7 +55,7 @@ def models_of(orchestrator: Orchestrator, journal: Journal) -> Models:
         with journal.claim(request_digest(request)) as recorded:
             if recorded is not None:
                 return recorded
-            completion = orchestrator.runtime.complete(request)
+            completion = run(orchestrator.runtime.complete(request))
             journal.add([call_row(paid_call(request, completion, known[request.model]), completion)])
             return completion
 

@@ -88,8 +88,7 @@ class Bench:
             await asyncio.sleep(0)
 
         for guard in orchestrator.runtime.guards.values():
-            guard.sleep = self.waits.append
-            guard.asleep = note
+            guard.sleep = note
         self._made.append(orchestrator)
         return orchestrator
 

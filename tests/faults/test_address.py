@@ -102,5 +102,5 @@ async def test_tls_at_an_http_address_says_to_use_https() -> None:
     async with listening(_ALERT, tls=False) as (port, _):
         provider = OpenAIHTTP({"": Endpoint(f"http://127.0.0.1:{port}/v1")})
         with pytest.raises(AddressError, match=r"seems to speak TLS: use https:// in api_base"):
-            await provider.acomplete(request(), 5.0)
-        await provider.aclose()
+            await provider.complete(request(), 5.0)
+        await provider.close()

@@ -19,6 +19,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers import litellm
 from cascade.providers.litellm import LiteLLM
+from cascade.resilience.portal import iterate, run
 
 KEY = "0123456789abcdef0123456789abcdef"
 """Without an issuer's mark, so that no redaction by shape helps."""
@@ -66,11 +67,11 @@ class Refusing:
 
 
 def ask(provider: LiteLLM) -> None:
-    provider.complete(request(), 10.0)
+    run(provider.complete(request(), 10.0))
 
 
 def stream(provider: LiteLLM) -> None:
-    list(provider.stream(request(), 10.0))
+    list(iterate(provider.stream(request(), 10.0)))
 
 
 @pytest.mark.parametrize("call", [ask, stream])

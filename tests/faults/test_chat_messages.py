@@ -143,7 +143,7 @@ def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -
         return {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}
 
     class Mixed(FakeProvider):
-        def stream(self, request: Request, timeout_s: float) -> Any:
+        async def stream(self, request: Request, timeout_s: float) -> Any:
             yield piece(1, name="add", arguments="")
             yield piece(0, name="add", arguments='{"n"')
             yield piece(1, arguments='{"n": 2}')
@@ -165,9 +165,10 @@ def test_f112_log_probs_that_are_missing_for_tool_tokens_are_unknown() -> None:
 
 def test_f113_deltas_that_never_close_are_no_message() -> None:
     class Open(FakeProvider):
-        def stream(self, request: Request, timeout_s: float) -> Any:
+        async def stream(self, request: Request, timeout_s: float) -> Any:
             if request.model == "large":
-                yield from FakeProvider.stream(self, request, timeout_s)
+                async for chunk in super().stream(request, timeout_s):
+                    yield chunk
                 return
             call = {"index": 0, "id": "c", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
             yield {"choices": [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]}

@@ -186,7 +186,7 @@ def test_close_cuts_the_wait_before_a_retry_short(bench: Bench) -> None:
     orchestrator = bench.alone("503")
     bench.server.headers["Retry-After"] = "60"
     for guard in orchestrator.runtime.guards.values():
-        guard.sleep = None
+        guard.sleep = asyncio.sleep
     threading.Timer(0.3, orchestrator.close).start()
     with pytest.raises((ClosedError, ProviderUnavailableError)):
         orchestrator.ask(QUESTION)

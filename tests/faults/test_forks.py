@@ -40,7 +40,6 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(out)
 
 from cascade import Orchestrator
-from cascade.resilience import background
 
 server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
 threading.Thread(target=server.serve_forever, daemon=True).start()

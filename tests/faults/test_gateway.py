@@ -20,7 +20,7 @@ from cascade.providers import guard, openai_http
 from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience import background, halting
+from cascade.resilience import portal
 from cascade.resilience.breaker import FAILURES
 from cascade.resilience.concurrency import FLOOR
 from cascade.resilience.retry import RetryPolicy
@@ -152,7 +152,7 @@ async def test_what_a_failed_request_read_is_freed_with_it(
         found = [await ask(client, headers=headers, stream=stream) for _ in range(3)]
         del found[:]
         for _ in range(20):  # what runs on the loop of the calls ends there
-            await background.arun(PATIENCE_S, asyncio.sleep(0))
+            await portal.on_loop(asyncio.sleep(0), PATIENCE_S)
         assert len(read) >= 3
         assert [one() for one in read if one() is not None] == []
 
@@ -196,11 +196,11 @@ class Late(FakeProvider):
     def monotonic(self) -> float:
         return self.now_s
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         if request.model in self.never:
             self.now_s += timeout_s
             raise ProviderTimeoutError("late")
-        return await super().acomplete(request, timeout_s)
+        return await super().complete(request, timeout_s)
 
 
 @pytest.mark.parametrize("header", [False, True])
@@ -210,7 +210,7 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     given = {} if header else {"server": {"request_s": LATE_S}}
     headers = {"x-cascade-deadline-s": str(LATE_S)} if header else {}
     late = Late("large")
-    for module in (guard, halting):
+    for module in (guard, portal):
         monkeypatch.setattr(module, "time", late)
     async with orchestrator(late, **given) as served, asgi(served) as client:
         found = await ask(client, "cascade", headers)

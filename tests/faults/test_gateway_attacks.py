@@ -18,7 +18,7 @@ from unit.server.test_contract import SURE
 from cascade import Orchestrator, errors
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.breaker import Breaker
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.auth import new_key
 from cascade.types import Completion, Message, Question, Request
@@ -217,9 +217,9 @@ async def test_retries_add_few_calls(share: float, most: float, monkeypatch: Any
     async with orchestrator(FakeProvider(answered)) as served:
         served.runtime.break_circuits()
         guard = served.runtime.guards["small"]
-        guard.asleep = at_once
+        guard.sleep = at_once
         for _ in range(PLANNED // 100):
-            tried = [guard.acomplete(asked, Deadline()) for _ in range(100)]
+            tried = [guard.complete(asked, Deadline()) for _ in range(100)]
             found = await asyncio.gather(*tried, return_exceptions=True)
             assert all(isinstance(one, Completion | errors.ProviderUnavailableError) for one in found)
     assert PLANNED <= calls <= most * PLANNED

@@ -9,9 +9,10 @@ from typing import Any
 
 import pytest
 
+from cascade import runtime
 from cascade.errors import ProviderTimeoutError, ProviderUnavailableError, RefusedError, UsageError
 from cascade.providers.fake import reply
-from cascade.resilience import background
+from cascade.resilience import portal
 from cascade.types import Answer, Question, Request
 
 from .attacks import ATTACKS, assert_contained, assert_defused, gullible_guide
@@ -151,11 +152,12 @@ def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Be
 
 
 def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench: Bench) -> None:
-    bench.patch.setattr(background, "_background", background._Background())
-    orchestrator = bench.served(timeouts={"per_call_s": 0.2})
+    bench.patch.setattr(portal, "_background", portal._Background())
+    bench.patch.setattr(runtime, "LATE_S", 0.0)
+    orchestrator = bench.served(timeouts={"per_question_s": 0.2})
 
     async def inside() -> None:
-        with background.adopted(), pytest.raises(UsageError):
+        with portal.adopted(), pytest.raises(UsageError):
             orchestrator.ask(QUESTION)
 
     asyncio.run(inside())

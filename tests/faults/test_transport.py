@@ -24,7 +24,7 @@ from cascade.errors import (
 )
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience import background
+from cascade.resilience import portal
 
 from .bench import KEY, PROVIDERS, Bench, needs_litellm
 from .bodies import QUESTION
@@ -176,8 +176,8 @@ def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(benc
     exchange = provider._exchange(request(), 1.0, stream=False)
     assert not exchange.left()
     with pytest.raises(ProviderTimeoutError):
-        background.run(1.0, provider._whole(exchange))
-    provider.close()
+        portal.run(portal.on_loop(provider._whole(exchange), 1.0))
+    portal.run(provider.close())
     assert bench.server.requests == []
 
 

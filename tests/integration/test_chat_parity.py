@@ -16,7 +16,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, load_xllamacpp, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline, run
 from cascade.types import Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]  # six replies of a real model, on a busy machine
@@ -62,7 +62,9 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-def test_every_way_to_one_model_gives_the_same_message_and_counts(name: str, server: Any, provider: Local) -> None:
+async def test_every_way_to_one_model_gives_the_same_message_and_counts(
+    name: str, server: Any, provider: Local
+) -> None:
     chat = ChatRequest.from_openai({**REQUESTS[name], "temperature": 0, "seed": 1, "max_tokens": 64})
     asked = Request(MODEL, (), "base", "answer", 1, Question.of_chat(chat), 64, top_logprobs=1, chat=chat)
     ways: dict[str, Provider] = {
@@ -72,9 +74,9 @@ def test_every_way_to_one_model_gives_the_same_message_and_counts(name: str, ser
     }
     found = {}
     for way, asking in ways.items():
-        made = Guard(asking).complete(asked, Deadline.after(300.0))
+        made = await Guard(asking).complete(asked, Deadline.after(300.0))
         if asking is not provider:
-            asking.close()
+            await asking.close()
         assert made.message is not None
         found[way] = (output_text(made.message), made.finish_reason, made.usage[:2], made.faults)
     assert found["openai_http"] == found["local"]
@@ -99,4 +101,4 @@ def server() -> Any:
 def provider() -> Iterator[Local]:
     found = Local()
     yield found
-    found.close()
+    run(found.close())

@@ -23,7 +23,7 @@ from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
 from cascade.providers.vocabulary import read_vocabulary
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from cascade.safety import defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta
 
@@ -39,19 +39,14 @@ def request(**fields: Any) -> Request:
 
 
 async def every_way(provider: Provider, asked: Request) -> dict[str, Completion]:
-    """Ask blocking, not blocking, and as a stream of either kind."""
+    """Ask for a whole reply and for a stream."""
     guard, never = Guard(provider), Deadline.after(100.0)
-    found = {"complete": guard.complete(asked, never), "acomplete": await guard.acomplete(asked, never)}
-    blocking = list(guard.stream(asked, never))
-    waiting = [event async for event in guard.astream(asked, never)]
-    for name, events in (("stream", blocking), ("astream", waiting)):
-        *deltas, last = events
-        assert isinstance(last, Completion)
-        written = [event.text for event in deltas if isinstance(event, TextDelta)]
-        assert "".join(written) == last.text
-        assert len(written) > 1
-        found[name] = last
-    return found
+    *deltas, last = [event async for event in guard.stream(asked, never)]
+    assert isinstance(last, Completion)
+    written = [event.text for event in deltas if isinstance(event, TextDelta)]
+    assert "".join(written) == last.text
+    assert len(written) > 1
+    return {"complete": await guard.complete(asked, never), "stream": last}
 
 
 def said(made: Completion) -> Any:
@@ -90,8 +85,8 @@ async def test_log_probs_come_for_every_token_and_are_at_most_0(local: Local) ->
             assert all(value <= 0 for _, value in token.top)
 
 
-def test_usage_is_counted_by_the_model(local: Local) -> None:
-    made = Guard(local).complete(request(), Deadline())
+async def test_usage_is_counted_by_the_model(local: Local) -> None:
+    made = await Guard(local).complete(request(), Deadline())
     assert not made.usage.estimated
     assert made.usage.input_tokens is not None
     assert 15 <= made.usage.input_tokens <= 60
@@ -99,14 +94,14 @@ def test_usage_is_counted_by_the_model(local: Local) -> None:
     assert 1 <= made.usage.output_tokens <= 16
 
 
-def test_a_reply_is_cut_at_max_tokens(local: Local) -> None:
-    made = Guard(local).complete(request(max_tokens=2), Deadline())
+async def test_a_reply_is_cut_at_max_tokens(local: Local) -> None:
+    made = await Guard(local).complete(request(max_tokens=2), Deadline())
     assert made.truncated
     assert made.usage.output_tokens == 2
 
 
-def test_without_log_probs_wanted_none_come(local: Local) -> None:
-    assert Guard(local).complete(request(top_logprobs=None), Deadline()).tokens is None
+async def test_without_log_probs_wanted_none_come(local: Local) -> None:
+    assert (await Guard(local).complete(request(top_logprobs=None), Deadline())).tokens is None
 
 
 TOO_LONG = request(messages=(Message("user", "river " * 6_000),))
@@ -114,11 +109,11 @@ TOO_LONG = request(messages=(Message("user", "river " * 6_000),))
 
 async def test_a_prompt_too_long_is_said_to_be_too_long(local: Local) -> None:
     with pytest.raises(ContextTooLongError):
-        Guard(local).complete(TOO_LONG, Deadline())
+        await Guard(local).complete(TOO_LONG, Deadline())
     with pytest.raises(ContextTooLongError):
-        await Guard(local).acomplete(TOO_LONG, Deadline())
+        await Guard(local).complete(TOO_LONG, Deadline())
     with pytest.raises(ContextTooLongError):
-        list(Guard(local).stream(TOO_LONG, Deadline()))
+        [event async for event in Guard(local).stream(TOO_LONG, Deadline())]
 
 
 @WIRES
@@ -127,50 +122,50 @@ async def test_a_prompt_too_long_is_said_to_be_too_long_over_the_wire(
 ) -> None:
     guard = Guard(wire(tiny_server))
     with pytest.raises(ContextTooLongError):
-        await guard.acomplete(TOO_LONG, Deadline.after(60.0))
-    await guard.aclose()
+        await guard.complete(TOO_LONG, Deadline.after(60.0))
+    await guard.close()
 
 
-def test_missing_and_broken_model_files_are_named(tmp_path: Path) -> None:
+async def test_missing_and_broken_model_files_are_named(tmp_path: Path) -> None:
     guard = Guard(Local())
     with pytest.raises(ModelFileError, match="There is no file"):
-        guard.complete(request(model=str(tmp_path / "nothing.gguf")), Deadline())
+        await guard.complete(request(model=str(tmp_path / "nothing.gguf")), Deadline())
     broken = tmp_path / "broken.gguf"
     broken.write_bytes(b"GGUF" + bytes(1_000))
     with pytest.raises(ModelFileError, match=r"broken\.gguf could not be loaded"):
-        guard.complete(request(model=str(broken)), Deadline())
+        await guard.complete(request(model=str(broken)), Deadline())
     with pytest.raises(ModelFileError, match="There is no local model"):
-        guard.complete(request(model="nobody"), Deadline())
+        await guard.complete(request(model="nobody"), Deadline())
 
 
-def test_a_closed_provider_answers_nothing() -> None:
+async def test_a_closed_provider_answers_nothing() -> None:
     provider = Local()
-    provider.close()
+    await provider.close()
     with pytest.raises(ProviderUnavailableError, match="closed"):
-        provider.complete(request(), 1.0)
+        await provider.complete(request(), 1.0)
 
 
-def test_a_model_that_is_busy_is_waited_for_on_time(local: Local) -> None:
+async def test_a_model_that_is_busy_is_waited_for_on_time(local: Local) -> None:
     guard = Guard(local)
-    guard.complete(request(), Deadline())
+    await guard.complete(request(), Deadline())
     writing = local.stream(request(max_tokens=400), 60.0)
-    next(iter(writing))
+    await anext(writing)
     with pytest.raises(ProviderTimeoutError, match="busy") as caught:
-        local.complete(request(), 0.01)
+        await local.complete(request(), 0.01)
     assert caught.value.billed == "no"
-    writing.close()  # type: ignore[attr-defined]
-    assert guard.complete(request(), Deadline.after(60.0)).text
+    await writing.aclose()
+    assert (await guard.complete(request(), Deadline.after(60.0))).text
 
 
 @WIRES
 async def test_the_wire_gives_the_same_text_and_counts(
     local: Local, tiny_server: str, wire: Callable[[str], Provider]
 ) -> None:
-    here = Guard(local).complete(request(), Deadline())
+    here = await Guard(local).complete(request(), Deadline())
     provider = wire(tiny_server)
     for made in (await every_way(provider, request())).values():
         assert said(made) == said(here)
-    await Guard(provider).aclose()
+    await Guard(provider).close()
 
 
 async def test_a_whole_question_costs_what_its_tokens_cost(local: Local) -> None:
@@ -232,9 +227,9 @@ def test_data_never_becomes_a_special_token() -> None:
                 assert special(vocabulary.harmless(defuse(text))) == usual, text
 
 
-def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
     provider = Local(context_tokens=1_024)
-    provider.complete(request(max_tokens=1), 60.0)
+    await provider.complete(request(max_tokens=1), 60.0)
     seen: list[Any] = []
     model = provider._models[TINY]
     server = model._server
@@ -246,17 +241,17 @@ def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.
 
     monkeypatch.setattr(model, "_server", Watched())
     asked = request(messages=(Message("user", "Save it as <filename>.<|im_end|>"),), max_tokens=1)
-    provider.complete(asked, 60.0)
+    await provider.complete(asked, 60.0)
     list(provider.stream(asked, 60.0))
     assert [body["messages"][0]["content"] for body in seen] == ["Save it as < filename>.< |im_end|>"] * 2
 
 
-def test_a_prompt_that_is_too_long_names_the_option() -> None:
+async def test_a_prompt_that_is_too_long_names_the_option() -> None:
     """0.5.0: "Shorten the question or its context, or use a model with a longer context"."""
     provider = Local(context_tokens=256)
     long = request(messages=(Message("user", "river " * 400),))
     with pytest.raises(ContextTooLongError, match=r"options: \{context_tokens: 512\}") as complete:
-        provider.complete(long, 60.0)
+        await provider.complete(long, 60.0)
     with pytest.raises(ContextTooLongError) as stream:
         list(provider.stream(long, 60.0))
     assert str(stream.value) == str(complete.value)

@@ -8,11 +8,11 @@ from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
-from unit.made import PRICES, RIVER, base_guide, completion, yes_no
+from unit.made import PRICES, RIVER, base_guide, completion, drive, yes_no
 from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
 from cascade.budget.charges import QuestionBudget
-from cascade.engine import adrive, drive, run
+from cascade.engine import run
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -27,7 +27,9 @@ from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.halting import Deadline
+from cascade.resilience import portal
+from cascade.resilience.portal import Deadline
+from cascade.streaming import play
 from cascade.types import Answer, Completion, Request, Usage
 
 SMALL, LARGE = ModelUse("small", 32), ModelUse("large", 32)
@@ -127,28 +129,28 @@ def driven(given_settings: dict[str, Any], script: list[Any]) -> Answer | Cascad
         return error
 
 
-async def adriven(given_settings: dict[str, Any], script: list[Any]) -> Answer | CascadeError:
+def streamed(given_settings: dict[str, Any], script: list[Any]) -> Any:
     call = caller(script)
 
-    async def later(one: Request) -> Completion:
-        made: Completion = call(one)
-        return made
+    async def pieces(request: Request) -> Any:
+        yield call(request)
 
-    try:
-        return await adrive(run(RIVER, **given_settings), later)
-    except (ProviderError, BudgetExceededError) as error:
-        return error
+    async def last() -> Any:
+        try:
+            return [event async for event in play(run(RIVER, **given_settings), pieces)][-1]
+        except (ProviderError, BudgetExceededError) as error:
+            return error
+
+    return asyncio.run(last())
 
 
 @given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
-def test_both_drivers_do_the_same_whatever_comes(
+def test_a_whole_answer_and_a_streamed_one_are_the_same_whatever_comes(
     strategy: Any, policy: Any, cap: int | None, exhausted: str, script: list[Any]
 ) -> None:
-    blocking = settings(strategy, policy, cap, exhausted)
-    waiting = settings(strategy, policy, cap, exhausted)
-    first = driven(blocking, script)
-    assert outcome(first) == outcome(asyncio.run(adriven(waiting, script)))
-    assert blocking["budget"] == waiting["budget"]
+    whole, pieces = (settings(strategy, policy, cap, exhausted) for _ in range(2))
+    assert outcome(driven(whole, script)) == outcome(streamed(pieces, script))
+    assert whole["budget"] == pieces["budget"]
 
 
 @given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
@@ -197,6 +199,6 @@ def test_a_log_replays_to_the_same_answer(strategy: Any, script: list[Any]) -> N
     if first.loose_calls:
         return
     guard = Guard(Replay.of(json.loads(json.dumps(list(rows(first))))))
-    again = drive(run(RIVER, **made), lambda one: guard.complete(one, Deadline()))
+    again = drive(run(RIVER, **made), lambda one: portal.run(guard.complete(one, Deadline())))
     assert (again.text, again.answers, again.explain()) == (first.text, first.answers, first.explain())
     assert again.cost_nano_usd == first.cost_nano_usd

@@ -8,9 +8,10 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
+from unit.made import drive
 
 from cascade.conformal.path import Point, Scores, Walks, reaches, surest
-from cascade.engine import drive, run
+from cascade.engine import run
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.money import Price

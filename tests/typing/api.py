@@ -30,7 +30,7 @@ from cascade import (
     Usage,
     UsageError,
 )
-from cascade.engine import Run, adrive, drive
+from cascade.engine import Run, drive
 from cascade.plans.agents import WithAgents
 from cascade.plans.base import Strategy
 from cascade.plans.nodes import Plan
@@ -164,13 +164,10 @@ class MyPolicy(Scorer):
 class MyProvider:
     """A provider of somebody else."""
 
-    def complete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         return {"choices": [], "model": request.model, "timeout": timeout_s}
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
-        return self.complete(request, timeout_s)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         return None
 
 
@@ -182,5 +179,4 @@ async def drives(walk: Run, completion: Completion) -> None:
     async def later(_: Request) -> Completion:
         return completion
 
-    assert_type(drive(walk, lambda _: completion), Answer)
-    assert_type(await adrive(walk, later), Answer)
+    assert_type(await drive(walk, later), Answer)

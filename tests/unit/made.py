@@ -7,6 +7,8 @@ import multiprocessing.reduction
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from cascade import engine
+from cascade.engine import Run
 from cascade.errors import ProviderError
 from cascade.money import Price
 from cascade.plans.base import ModelUse, Strategy
@@ -14,7 +16,7 @@ from cascade.plans.nodes import Plan
 from cascade.plans.presets import BaseGuideConfig, ExitConfig
 from cascade.plans.prompts import load
 from cascade.providers.fake import FakeProvider, Reply, reply
-from cascade.types import Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
+from cascade.types import Answer, Call, Candidate, Completion, Decision, Message, Question, Request, Step, Token, Usage
 
 RIVER = Question("Which river runs through Vienna?")
 CHEAP = Price.per_million(input="0.1", output="0.4")
@@ -138,6 +140,20 @@ def caller(said: Iterable[str | Completion | BaseException], asked: list[Request
     return call
 
 
+def drive(walk: Run, call: Callable[[Request], Completion]) -> Answer:
+    """Run a question to its end with a function that answers at once."""
+
+    async def answered(one: Request) -> Completion:
+        return call(one)
+
+    try:
+        engine.drive(walk, answered).send(None)
+    except StopIteration as end:
+        answer: Answer = end.value
+        return answer
+    raise AssertionError("it waits")
+
+
 class Failing:
     """A provider without streams that raises, in order, what it is given, and then answers."""
 
@@ -148,15 +164,12 @@ class Failing:
         self.timeouts: list[float] = []
         self.closed = 0
 
-    def complete(self, request: Request, timeout_s: float) -> Any:
+    async def complete(self, request: Request, timeout_s: float) -> Any:
         self.asked.append(request)
         self.timeouts.append(timeout_s)
         if self.errors:
             raise self.errors.pop(0)
         return self.then
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Any:
-        return self.complete(request, timeout_s)
-
-    def close(self) -> None:
+    async def close(self) -> None:
         self.closed += 1

@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cascade import engine
 from cascade.budget.charges import QuestionBudget, most_nano_usd
-from cascade.engine import Run, adrive, drive, run
+from cascade.engine import Run, run
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -21,7 +22,7 @@ from cascade.plans.base import ModelUse, Strategy, Walk
 from cascade.plans.presets import ladder as ladder_of
 from cascade.types import Answer, Completion, Request, Step, Usage
 from unit.certified import certificate
-from unit.made import CHEAP, DEAR, PRICES, RIVER, base_guide, caller, candidate, completion, request, yes_no
+from unit.made import CHEAP, DEAR, PRICES, RIVER, base_guide, caller, candidate, completion, drive, request, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
@@ -315,21 +316,6 @@ async def later(call: Any, one: Request) -> Completion:
     return made
 
 
-@pytest.mark.parametrize(
-    "said",
-    [
-        (DANUBE, yes_no(0.97)),
-        (RHINE, yes_no(0.5), DANUBE, DOWN, DANUBE, yes_no(0.1, "No, Inn")),
-        (DOWN, DANUBE),
-    ],
-)
-async def test_both_drivers_come_to_the_same_answer(said: tuple[Said, ...]) -> None:
-    blocking = asked(*said)
-    call = caller(said)
-    waiting = await adrive(walk(), lambda one: later(call, one))
-    assert (waiting.text, waiting.steps, waiting.stopped) == (blocking.text, blocking.steps, blocking.stopped)
-
-
 async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
     budget, reached = QuestionBudget(10**9), asyncio.Event()
 
@@ -339,7 +325,7 @@ async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
         raise AssertionError
 
     going = walk(budget=budget)
-    task = asyncio.create_task(adrive(going, never))
+    task = asyncio.create_task(engine.drive(going, never))
     await reached.wait()
     task.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Iterable
 from typing import Any
@@ -10,13 +9,13 @@ from typing import Any
 import pytest
 
 from cascade.budget.charges import QuestionBudget
-from cascade.engine import adrive, drive, run
+from cascade.engine import run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.types import Answer, Completion, Request, Step
 from unit.certified import certificate
-from unit.made import PRICES, RIVER, base_guide, caller, yes_no
+from unit.made import PRICES, RIVER, base_guide, caller, drive, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64), ModelUse("large", 64)
@@ -135,17 +134,6 @@ def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further() -> None:
     answer = asked(*script(), audit=True)
     assert answer.text is not None
     assert not any(step.audited for step in answer.steps)
-
-
-async def test_an_audit_runs_without_blocking_too() -> None:
-    call = caller(ALL_STEPS)
-
-    async def acall(one: Request) -> Completion:
-        await asyncio.sleep(0)
-        return call(one)
-
-    walk = run(RIVER, strategy=THREE, policy=ThresholdPolicy(), prices=PRICES, audit=True)
-    assert served(await adrive(walk, acall)) == served(asked(*ALL_STEPS, audit=True))
 
 
 def test_audited_steps_are_shown_as_they_are_made() -> None:

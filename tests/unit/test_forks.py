@@ -13,7 +13,7 @@ from patience import PATIENCE_S
 
 from cascade import forks
 from cascade.forks import after_fork, no_fork
-from cascade.resilience.background import run
+from cascade.resilience.portal import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
 
@@ -70,6 +70,6 @@ async def seven() -> int:
 
 
 def test_a_child_has_a_background_loop_of_its_own() -> None:
-    assert run(10.0, seven()) == 7
-    assert in_child(lambda: run(10.0, seven()) == 7)
-    assert run(10.0, seven()) == 7
+    assert run(seven()) == 7
+    assert in_child(lambda: run(seven()) == 7)
+    assert run(seven()) == 7

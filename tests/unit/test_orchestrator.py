@@ -176,7 +176,7 @@ async def test_no_more_are_asked_at_once_than_allowed() -> None:
     lock, busy, most = threading.Lock(), 0, 0
 
     class Counting(Failing):
-        async def acomplete(self, request: Request, timeout_s: float) -> Any:
+        async def complete(self, request: Request, timeout_s: float) -> Any:
             nonlocal busy, most
             with lock:
                 busy += 1
@@ -293,7 +293,7 @@ def test_it_can_be_shared_between_threads() -> None:
 
 def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
     class Down(Failing):
-        def complete(self, request: Request, timeout_s: float) -> Any:
+        async def complete(self, request: Request, timeout_s: float) -> Any:
             raise ProviderUnavailableError("down", retry_after_s=0.0)
 
     with pytest.raises(ProviderUnavailableError) as caught:

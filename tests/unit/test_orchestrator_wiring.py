@@ -151,7 +151,7 @@ def test_a_key_that_a_server_repeats_is_in_no_error() -> None:
     told = AuthenticationError("x")
 
     class Repeats(Failing):
-        def complete(self, request: Request, timeout_s: float) -> Any:
+        async def complete(self, request: Request, timeout_s: float) -> Any:
             return {"error": {"message": "bad key my-key", "code": 401}}
 
     config = {"models": {"base": "small", "guide": "large"}, "provider": {"kind": "fake", "api_key_env": "MY_KEY"}}

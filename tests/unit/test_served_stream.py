@@ -104,8 +104,8 @@ async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty() ->
 
 async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_other_model() -> None:
     class Breaks(FakeProvider):
-        async def astream(self, request: Request, timeout_s: float) -> Any:
-            async for chunk in super().astream(request, timeout_s):
+        async def stream(self, request: Request, timeout_s: float) -> Any:
+            async for chunk in super().stream(request, timeout_s):
                 yield chunk
                 raise StreamInterruptedError("it broke", model=request.model)
 

@@ -10,7 +10,7 @@ from cascade import Orchestrator, errors
 from cascade.config import load
 from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from cascade.types import Answer, Request
 
 PRICE = {"input": 1.0, "output": 2.0}
@@ -27,6 +27,10 @@ SETTINGS: dict[str, Any] = {
 }
 
 
+async def _at_once(_seconds: float) -> None:
+    """Wait no time."""
+
+
 def with_fallbacks(place: str, *names: str) -> dict[str, Any]:
     return {**SETTINGS["models"], place: {**SETTINGS["models"][place], "fallbacks": list(names)}}
 
@@ -35,7 +39,7 @@ def asked(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
     provider = FakeProvider(script)
     with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
         for guard in orchestrator.runtime.guards.values():
-            guard.sleep = lambda _: None
+            guard.sleep = _at_once
         return orchestrator.ask("Who?", **(ask or {}))
 
 
@@ -75,7 +79,7 @@ def test_a_fallback_that_takes_no_tools_is_left_out() -> None:
     provider = FakeProvider(down("small", "large"))
     with Orchestrator.from_config({**SETTINGS, "models": models}, providers={"fake": provider}) as orchestrator:
         for guard in orchestrator.runtime.guards.values():
-            guard.sleep = lambda _: None
+            guard.sleep = _at_once
         with pytest.raises(ProviderUnavailableError):
             orchestrator.chat([{"role": "user", "content": "Who?"}], tools=[tool])
 

@@ -39,6 +39,7 @@ from cascade.matching import Matcher, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Strategy, Walk
 from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience.portal import in_thread
 from cascade.types import Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 
@@ -343,12 +344,15 @@ class _Slow(Models):
         super().__init__(lambda request: f"Answer: {len(self.requests)}" if request.role == "base" else "Yes")
         self.gate = threading.Barrier(together)
 
-    def complete(self, request: Request, timeout_s: float) -> Any:
+    async def complete(self, request: Request, timeout_s: float) -> Any:
+        await in_thread(self._wait)
+        return await super().complete(request, timeout_s)
+
+    def _wait(self) -> None:
         try:
             self.gate.wait(0.2)
         except threading.BrokenBarrierError:
             self.gate.reset()
-        return super().complete(request, timeout_s)
 
 
 def test_two_equal_questions_at_the_same_time_are_asked_once(log: Path) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 from patience import at_once
 
 from cascade.budget.charges import paid_call
-from cascade.engine import drive, run
+from cascade.engine import run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
@@ -28,7 +28,7 @@ from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of
 from cascade.plans.base import ModelUse
 from cascade.providers.wire import wire_body
 from cascade.types import Completion, Message, Request, Token, Usage
-from unit.made import CHEAP, PRICES, RIVER, base_guide, completion, exits, request, yes_no
+from unit.made import CHEAP, PRICES, RIVER, base_guide, completion, drive, exits, request, yes_no
 from unit.scripted import FixedPolicy
 
 

@@ -6,13 +6,13 @@ import json
 import math
 from datetime import UTC, datetime
 
-from cascade.engine import drive, run
+from cascade.engine import run
 from cascade.errors import AuthenticationError, ProviderUnavailableError
 from cascade.identity import question_id
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
 from cascade.plans.base import ModelUse
 from cascade.types import Answer, Completion, Question, Token, Usage
-from unit.made import PRICES, base_guide, candidate, completion, yes_no
+from unit.made import PRICES, base_guide, candidate, completion, drive, yes_no
 from unit.scripted import ThresholdPolicy
 
 ASKED = Question("Which river?", "Vienna lies on the Danube.")

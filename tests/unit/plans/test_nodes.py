@@ -8,7 +8,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import load
-from cascade.engine import drive, run
+from cascade.engine import run
 from cascade.episodes.rows import reads_of
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
@@ -20,7 +20,7 @@ from cascade.policies.base import Selection
 from cascade.policies.signals import missing_logprobs
 from cascade.table import Log
 from cascade.types import SKIP, Answer, Completion, Question, Request
-from unit.made import RIVER, base_guide, completion, walked, yes_no
+from unit.made import RIVER, base_guide, completion, drive, walked, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)

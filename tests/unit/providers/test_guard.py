@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -23,8 +22,8 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
 from cascade.providers.refused import FIRST_PAUSE_S, Refusals
 from cascade.providers.wire import wire_body
-from cascade.resilience.halting import Deadline
-from cascade.types import Completion, TextDelta
+from cascade.resilience.portal import Deadline
+from cascade.types import TextDelta
 from unit.made import Failing, payload, request
 
 
@@ -36,136 +35,105 @@ NEVER = Deadline()
 
 
 class Sleeps(list):
-    def __call__(self, seconds: float) -> None:
-        self.append(seconds)
-
-    async def later(self, seconds: float) -> None:
+    async def __call__(self, seconds: float) -> None:
         self.append(seconds)
 
 
 def guarded(provider: Any, **settings: Any) -> tuple[Guard, Sleeps]:
     slept = Sleeps()
-    return Guard(provider, sleep=slept, asleep=slept.later, **settings), slept
+    return Guard(provider, sleep=slept, **settings), slept
 
 
-async def each_way(guard: Guard, way: str, asked: Any = None, deadline: Deadline = NEVER) -> Completion:
-    """Ask blocking or not."""
-    asked = asked or request()
-    return guard.complete(asked, deadline) if way == "complete" else await guard.acomplete(asked, deadline)
-
-
-BOTH = pytest.mark.parametrize("way", ["complete", "acomplete"])
-STREAMS = pytest.mark.parametrize("way", ["stream", "astream"])
-
-
-async def streamed(
-    guard: Guard, way: str, asked: Any = None, deadline: Deadline = NEVER, got: list[Any] | None = None
-) -> list[Any]:
+async def streamed(guard: Guard, asked: Any = None, deadline: Deadline = NEVER, got: Any = None) -> list[Any]:
     got = [] if got is None else got
-    asked = asked or request()
-    if way == "stream":
-        for event in guard.stream(asked, deadline):
-            got.append(event)
-    else:
-        async for event in guard.astream(asked, deadline):
-            got.append(event)
+    async for event in guard.stream(asked or request(), deadline):
+        got.append(event)
     return got
 
 
-@BOTH
-async def test_a_good_answer_is_checked_and_returned(way: str) -> None:
+async def test_a_good_answer_is_checked_and_returned() -> None:
     guard, slept = guarded(Failing())
-    made = await each_way(guard, way)
+    made = await guard.complete(request(), NEVER)
     assert (made.text, made.maybe_billed, slept) == ("Danube", 0, [])
     assert 0 <= made.latency_s < 60
 
 
-@BOTH
-async def test_a_failed_call_is_made_again_twice(way: str) -> None:
+async def test_a_failed_call_is_made_again_twice() -> None:
     provider = Failing(down(), RateLimitedError("slow", retry_after_s=7.0))
     guard, slept = guarded(provider)
-    assert (await each_way(guard, way)).text == "Danube"
+    assert (await guard.complete(request(), NEVER)).text == "Danube"
     assert len(provider.asked) == 3
     assert len(slept) == 2
     assert slept[1] == 7.0
 
 
-@BOTH
-async def test_a_third_failure_comes_out(way: str) -> None:
+async def test_a_third_failure_comes_out() -> None:
     provider = Failing(down(), down(), RateLimitedError("enough"))
     guard, _ = guarded(provider)
     with pytest.raises(RateLimitedError, match="enough"):
-        await each_way(guard, way)
+        await guard.complete(request(), NEVER)
     assert len(provider.asked) == 3
 
 
-@BOTH
-async def test_what_cannot_be_retried_comes_out_at_once(way: str) -> None:
+async def test_what_cannot_be_retried_comes_out_at_once() -> None:
     guard, slept = guarded(Failing(AuthenticationError("no key")))
     with pytest.raises(AuthenticationError):
-        await each_way(guard, way)
+        await guard.complete(request(), NEVER)
     assert slept == []
 
 
-@BOTH
-async def test_a_bad_payload_is_asked_for_once_more(way: str) -> None:
+async def test_a_bad_payload_is_asked_for_once_more() -> None:
     provider = Failing(then={"html": True})
     guard, _ = guarded(provider)
     with pytest.raises(BadResponseError):
-        await each_way(guard, way)
+        await guard.complete(request(), NEVER)
     assert len(provider.asked) == 2
 
 
-@BOTH
 @pytest.mark.parametrize(("free", "maybe"), [(0, 1), (1, 1), (1, 0), (2, 0)])
-async def test_a_try_that_may_be_billed_is_counted_in_the_answer(way: str, free: int, maybe: int) -> None:
+async def test_a_try_that_may_be_billed_is_counted_in_the_answer(free: int, maybe: int) -> None:
     guard, _ = guarded(Failing(*[BadResponseError("html") for _ in range(maybe)], *[down() for _ in range(free)]))
-    assert (await each_way(guard, way)).maybe_billed == maybe
+    assert (await guard.complete(request(), NEVER)).maybe_billed == maybe
 
 
-@BOTH
-async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free(way: str) -> None:
+async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free() -> None:
     provider = Failing(BadResponseError("html"))
     with pytest.raises(BadResponseError):
-        await each_way(guarded(provider)[0], way, request(at_most_once=True))
+        await guarded(provider)[0].complete(request(at_most_once=True), NEVER)
     assert len(provider.asked) == 1
-    assert (await each_way(guarded(Failing(down()))[0], way, request(at_most_once=True))).text == "Danube"
+    assert (await guarded(Failing(down()))[0].complete(request(at_most_once=True), NEVER)).text == "Danube"
 
 
-@BOTH
-async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free(way: str) -> None:
+async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free() -> None:
     guard, _ = guarded(Failing(BadResponseError("html"), down(), down()))
     with pytest.raises(ProviderUnavailableError) as caught:
-        await each_way(guard, way)
+        await guard.complete(request(), NEVER)
     assert caught.value.billed == "maybe"
 
 
-@BOTH
-async def test_each_try_gets_what_is_left_of_the_shorter_clock(way: str) -> None:
+async def test_each_try_gets_what_is_left_of_the_shorter_clock() -> None:
     provider = Failing(down())
     guard, _ = guarded(provider, per_call_s=30.0)
-    await each_way(guard, way, deadline=Deadline.after(500.0))
+    await guard.complete(request(), Deadline.after(500.0))
     assert all(29.0 < timeout <= 30.0 for timeout in provider.timeouts)
     short = Failing()
-    await each_way(guarded(short)[0], way, deadline=Deadline.after(5.0))
+    await guarded(short)[0].complete(request(), Deadline.after(5.0))
     assert 4.0 < short.timeouts[0] <= 5.0
 
 
-@BOTH
-async def test_no_call_is_begun_after_the_deadline(way: str) -> None:
+async def test_no_call_is_begun_after_the_deadline() -> None:
     provider = Failing()
     with pytest.raises(ProviderTimeoutError, match="per_question_s") as caught:
-        await each_way(guarded(provider)[0], way, deadline=Deadline.after(0.0))
+        await guarded(provider)[0].complete(request(), Deadline.after(0.0))
     assert provider.asked == []
     assert caught.value.billed == "no"
 
 
-@BOTH
-async def test_a_reply_without_logprobs_counts_for_itself_alone(way: str) -> None:
+async def test_a_reply_without_logprobs_counts_for_itself_alone() -> None:
     provider = Failing()
     guard, _ = guarded(provider)
-    first = await each_way(guard, way, request(top_logprobs=20))
-    again = await each_way(guard, way, request(top_logprobs=20))
+    first = await guard.complete(request(top_logprobs=20), NEVER)
+    again = await guard.complete(request(top_logprobs=20), NEVER)
     assert [wire_body(asked, "m").get("top_logprobs") for asked in provider.asked] == [20, 20]
     assert first.notes == again.notes == ("small sent no log-probs",)
 
@@ -177,14 +145,13 @@ def unsupported(name: str, more: str = "") -> BadRequestError:
 NEWER = " Use 'max_completion_tokens' instead."
 
 
-@BOTH
-async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_for_a_while(way: str) -> None:
+async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_for_a_while() -> None:
     now = 0.0
     provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
     guard, slept = guarded(provider)
     guard._refused = Refusals(lambda: now)
-    made = await each_way(guard, way, request(top_logprobs=2))
-    await each_way(guard, way, request(top_logprobs=2))
+    made = await guard.complete(request(top_logprobs=2), NEVER)
+    await guard.complete(request(top_logprobs=2), NEVER)
     sent = [wire_body(asked, "m") for asked in provider.asked]
     named = [sorted(body.keys() & {"max_tokens", "max_completion_tokens", "logprobs", "top_logprobs"}) for body in sent]
     assert named == [
@@ -196,57 +163,54 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_fo
     assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
     assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
     now = FIRST_PAUSE_S
-    await each_way(guard, way, request(top_logprobs=2))
+    await guard.complete(request(top_logprobs=2), NEVER)
     assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
 
 
-@BOTH
-async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added(way: str) -> None:
+async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added() -> None:
     chat = ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "max_tokens": 9})
     provider = Failing(unsupported("logprobs"), unsupported("n"))
     guard, _ = guarded(provider)
     with pytest.raises(BadRequestError) as caught:
-        await each_way(guard, way, request(top_logprobs=1, chat=chat))
+        await guard.complete(request(top_logprobs=1, chat=chat), NEVER)
     assert len(provider.asked) == 1
     assert "cascade added" not in str(caught.value)
     with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
-        await each_way(guard, way, request(top_logprobs=1, chat=ChatRequest([{"role": "user", "content": "Hi"}])))
+        await guard.complete(request(top_logprobs=1, chat=ChatRequest([{"role": "user", "content": "Hi"}])), NEVER)
 
 
-@BOTH
-async def test_a_limit_that_is_too_large_is_not_sent_under_another_name(way: str) -> None:
+async def test_a_limit_that_is_too_large_is_not_sent_under_another_name() -> None:
     provider = Failing(BadRequestError("max_tokens is too large: 64", status=400))
     with pytest.raises(BadRequestError):
-        await each_way(guarded(provider)[0], way)
+        await guarded(provider)[0].complete(request(), NEVER)
     assert len(provider.asked) == 1
 
 
 async def test_what_a_model_is_configured_to_refuse_is_never_sent() -> None:
     provider = Failing()
     guard, _ = guarded(provider, refuses={"small": frozenset({"max_tokens", "temperature"})})
-    guard.complete(request(), NEVER)
+    await guard.complete(request(), NEVER)
     assert wire_body(provider.asked[0], "m").keys() == {"model", "messages", "max_completion_tokens"}
 
 
-@BOTH
-async def test_no_logprobs_are_missed_where_none_were_asked_for(way: str) -> None:
-    assert (await each_way(guarded(Failing())[0], way)).notes == ()
+async def test_no_logprobs_are_missed_where_none_were_asked_for() -> None:
+    assert (await guarded(Failing())[0].complete(request(), NEVER)).notes == ()
 
 
 async def test_an_oddity_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
     guard, _ = guarded(Failing(then=payload(model="other")))
     with caplog.at_level(logging.WARNING, "cascade"):
         for _ in range(3):
-            guard.complete(request(), NEVER)
+            await guard.complete(request(), NEVER)
     assert [record.getMessage() for record in caplog.records] == ["small: asked for small, answered by other"]
 
 
-def told(caplog: pytest.LogCaptureFixture, *payloads: Any) -> list[str]:
+async def told(caplog: pytest.LogCaptureFixture, *payloads: Any) -> list[str]:
     """Return the warnings that answers bring, in order."""
     guard, _ = guarded(FakeProvider({"small": payloads}))
     with caplog.at_level(logging.WARNING, "cascade"):
         for _ in payloads:
-            guard.complete(request(top_logprobs=1), NEVER)
+            await guard.complete(request(top_logprobs=1), NEVER)
     return [record.getMessage() for record in caplog.records]
 
 
@@ -255,12 +219,12 @@ def odd(bad: int) -> Any:
 
 
 async def test_counted_oddities_are_one_oddity(caplog: pytest.LogCaptureFixture) -> None:
-    assert told(caplog, odd(1), odd(2), odd(3)) == ["small: 1 of 4 log-probs are not log-probabilities"]
+    assert await told(caplog, odd(1), odd(2), odd(3)) == ["small: 1 of 4 log-probs are not log-probabilities"]
 
 
 async def test_different_oddities_are_two(caplog: pytest.LogCaptureFixture) -> None:
     unusable = odd(0)
-    assert len(told(caplog, odd(1), {**unusable, "choices": [None, *unusable["choices"]]})) == 2
+    assert len(await told(caplog, odd(1), {**unusable, "choices": [None, *unusable["choices"]]})) == 2
 
 
 async def test_a_server_that_invents_oddities_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
@@ -269,23 +233,21 @@ async def test_a_server_that_invents_oddities_cannot_fill_the_log(caplog: pytest
     with caplog.at_level(logging.WARNING, "cascade"):
         for number in range(1_200):
             provider.then = payload(model=f"odd{number}")
-            guard.complete(request(), NEVER)
+            await guard.complete(request(), NEVER)
     assert len(caplog.records) == 1_000
 
 
-@STREAMS
-async def test_a_stream_ends_with_the_checked_completion(way: str) -> None:
+async def test_a_stream_ends_with_the_checked_completion() -> None:
     guard, _ = guarded(FakeProvider({"small": [reply("Answer: the Danube")]}))
-    *deltas, last = await streamed(guard, way, request(role="base", step=2))
+    *deltas, last = await streamed(guard, request(role="base", step=2))
     assert [delta.text for delta in deltas] == ["Answer:", " the", " Danube"]
     assert {(delta.role, delta.step) for delta in deltas} == {("base", 2)}
     assert last.text == "Answer: the Danube"
     assert len(last.tokens or ()) == 3
 
 
-@STREAMS
-async def test_a_provider_without_streams_gives_its_answer_in_one_piece(way: str) -> None:
-    first, last = await streamed(guarded(Failing())[0], way)
+async def test_a_provider_without_streams_gives_its_answer_in_one_piece() -> None:
+    first, last = await streamed(guarded(Failing())[0])
     assert first == TextDelta("Danube", "base", 1)
     assert last.text == "Danube"
 
@@ -298,88 +260,64 @@ class Breaking(Failing):
         self.chunks, self.error = chunks, error
         self.started = 0
 
-    def stream(self, request: Any, timeout_s: float) -> Iterator[Any]:
+    async def stream(self, request: Any, timeout_s: float) -> Any:
         self.started += 1
-        yield from self.chunks
+        for chunk in self.chunks:
+            yield chunk
         if self.error:
             raise self.error
-
-    async def astream(self, request: Any, timeout_s: float) -> Any:
-        for chunk in self.stream(request, timeout_s):
-            yield chunk
 
 
 PIECE = {"choices": [{"index": 0, "delta": {"content": "Dan"}}]}
 
 
-@STREAMS
 @pytest.mark.parametrize(
     "error", [down(), BadResponseError("x"), ProviderTimeoutError("x"), StreamInterruptedError("x"), None]
 )
-async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(
-    way: str, error: ProviderError | None
-) -> None:
+async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(error: ProviderError | None) -> None:
     got: list[Any] = []
     provider = Breaking([PIECE], error)
     with pytest.raises(StreamInterruptedError) as caught:
-        await streamed(guarded(provider)[0], way, got=got)
+        await streamed(guarded(provider)[0], got=got)
     assert caught.value.partial == "Dan"
     assert [event.text for event in got] == ["Dan"]
     assert provider.started == 1
     assert caught.value.__cause__ is None
 
 
-@STREAMS
-async def test_a_break_before_any_text_is_what_it_is_and_is_tried_again(way: str) -> None:
+async def test_a_break_before_any_text_is_what_it_is_and_is_tried_again() -> None:
     """0.5.0 never tried a stream again, not even one that a 503 refused before its first byte."""
     provider = Breaking([], down())
     guard, slept = guarded(provider)
     with pytest.raises(ProviderUnavailableError):
-        await streamed(guard, way)
+        await streamed(guard)
     assert provider.started == 3
     assert len(slept) == 2
 
 
-@STREAMS
-async def test_a_refused_key_is_no_interruption(way: str) -> None:
+async def test_a_refused_key_is_no_interruption() -> None:
     with pytest.raises(AuthenticationError):
-        await streamed(guarded(Breaking([PIECE], AuthenticationError("no")))[0], way)
+        await streamed(guarded(Breaking([PIECE], AuthenticationError("no")))[0])
 
 
-@STREAMS
-async def test_no_stream_is_begun_after_the_deadline(way: str) -> None:
+async def test_no_stream_is_begun_after_the_deadline() -> None:
     provider = Breaking([PIECE], None)
     with pytest.raises(ProviderTimeoutError):
-        await streamed(guarded(provider)[0], way, deadline=Deadline.after(0.0))
+        await streamed(guarded(provider)[0], deadline=Deadline.after(0.0))
     assert provider.started == 0
 
 
-@STREAMS
-async def test_a_streaming_model_without_logprobs_is_noted(way: str) -> None:
+async def test_a_streaming_model_without_logprobs_is_noted() -> None:
     done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     guard, _ = guarded(Breaking([PIECE, done], None))
-    events = await streamed(guard, way, request(top_logprobs=1))
+    events = await streamed(guard, request(top_logprobs=1))
     assert "small sent no log-probs" in events[-1].notes
 
 
 async def test_closing_closes_the_provider() -> None:
     provider = Failing()
-    guard, _ = guarded(provider)
-    guard.close()
-    await guard.aclose()
-    assert provider.closed == 2
-
-
-async def test_a_provider_that_closes_asynchronously_is_closed_so() -> None:
-    class Async(Failing):
-        aclosed = 0
-
-        async def aclose(self) -> None:
-            self.aclosed += 1
-
-    provider = Async()
-    await guarded(provider)[0].aclose()
-    assert (provider.aclosed, provider.closed) == (1, 0)
+    await guarded(provider)[0].close()
+    assert provider.closed == 1
 
 
 def test_a_guard_shows_no_secret() -> None:

@@ -15,7 +15,7 @@ from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from unit.made import request
 
 pytestmark = pytest.mark.litellm
@@ -61,12 +61,12 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
     server.server_close()
 
 
-def test_a_request_with_tools_gives_the_same_calls_and_counts(address: str) -> None:
+async def test_a_request_with_tools_gives_the_same_calls_and_counts(address: str) -> None:
     asked = request(chat=ChatRequest([{"role": "user", "content": "Add."}], {"tools": TOOLS}), messages=())
     found = []
     for provider in (OpenAIHTTP({"": Endpoint(address)}), LiteLLM({"": Endpoint(address)})):
         guard = Guard(provider)
-        made = guard.complete(asked, Deadline.after(60.0))
-        guard.close()
+        made = await guard.complete(asked, Deadline.after(60.0))
+        await guard.close()
         found.append((output_text(made.message or {}), made.usage[:2], made.faults))
     assert found == [('[{"arguments":{"n":1},"name":"add"}]', (20, 9), ())] * 2

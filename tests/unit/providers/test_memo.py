@@ -16,11 +16,11 @@ from cascade.types import Message, Question, Request
 ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)
 
 
-def test_the_same_call_is_made_once_whatever_its_role_and_step() -> None:
+async def test_the_same_call_is_made_once_whatever_its_role_and_step() -> None:
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
-    first = memo.complete(ASKED, 1.0)
-    assert memo.complete(ASKED._replace(role="m", step=2, purpose="direct"), 1.0) == first
+    first = await memo.complete(ASKED, 1.0)
+    assert await memo.complete(ASKED._replace(role="m", step=2, purpose="direct"), 1.0) == first
     assert len(inner.requests) == 1
 
 
@@ -36,44 +36,37 @@ def test_the_same_call_is_made_once_whatever_its_role_and_step() -> None:
         {"seed": 3},
     ],
 )
-def test_another_call_is_made(change: dict[str, Any]) -> None:
+async def test_another_call_is_made(change: dict[str, Any]) -> None:
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
-    memo.complete(ASKED, 1.0)
-    memo.complete(ASKED._replace(**change), 1.0)
+    await memo.complete(ASKED, 1.0)
+    await memo.complete(ASKED._replace(**change), 1.0)
     assert len(inner.requests) == 2
 
 
-def test_a_drawn_answer_of_another_step_is_drawn_anew() -> None:
+async def test_a_drawn_answer_of_another_step_is_drawn_anew() -> None:
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
     for step in (1, 2):
-        memo.complete(ASKED._replace(temperature=1.0, step=step), 1.0)
+        await memo.complete(ASKED._replace(temperature=1.0, step=step), 1.0)
     assert len(inner.requests) == 2
 
 
-async def test_it_remembers_without_blocking_too() -> None:
-    inner = FakeProvider(lambda _: reply("Answer: a"))
-    memo = Memo(inner)
-    assert await memo.acomplete(ASKED, 1.0) == memo.complete(ASKED, 1.0) == await memo.acomplete(ASKED, 1.0)
-    assert len(inner.requests) == 1
-
-
-def test_a_failed_call_is_made_again() -> None:
+async def test_a_failed_call_is_made_again() -> None:
     inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a")]})
     memo = Memo(inner)
     with pytest.raises(ProviderUnavailableError):
-        memo.complete(ASKED, 1.0)
-    assert memo.complete(ASKED, 1.0)["choices"]
+        await memo.complete(ASKED, 1.0)
+    assert (await memo.complete(ASKED, 1.0))["choices"]
     assert len(inner.requests) == 2
 
 
-def test_closing_forgets_and_closes() -> None:
+async def test_closing_forgets_and_closes() -> None:
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
-    memo.complete(ASKED, 1.0)
-    memo.close()
-    memo.complete(ASKED, 1.0)
+    await memo.complete(ASKED, 1.0)
+    await memo.close()
+    await memo.complete(ASKED, 1.0)
     assert inner.closed
     assert len(inner.requests) == 2
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from cascade.engine import drive, run
+from cascade.engine import run
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
 from cascade.logs.files import append_jsonl, write_rows
 from cascade.logs.schema import rows
@@ -18,9 +18,10 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.providers.guard import Guard
 from cascade.providers.replay import Replay
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
+from cascade.resilience.portal import run as run_now
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
-from unit.made import PRICES, RIVER, TWO_MODELS, base_guide, by_purpose, request, two_models, yes_no
+from unit.made import PRICES, RIVER, TWO_MODELS, base_guide, by_purpose, drive, request, two_models, yes_no
 from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
@@ -38,7 +39,7 @@ def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
 
 
 def replayed(answer: Answer, one: Request) -> Completion:
-    return Guard(Replay.of(rows(answer))).complete(one, Deadline())
+    return run_now(Guard(Replay.of(rows(answer))).complete(one, Deadline()))
 
 
 def alike(made: Completion) -> Completion:
@@ -97,7 +98,7 @@ async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -
     with pytest.raises(BadRequestError, match=r"with other settings|has no call"):
         replayed(answer, other)
     with pytest.raises(BadRequestError):
-        await Replay.of(rows(answer)).acomplete(other, 1.0)
+        await Replay.of(rows(answer)).complete(other, 1.0)
 
 
 @pytest.mark.parametrize(
@@ -121,7 +122,7 @@ def test_a_call_that_was_not_made_names_what_differs(changed: dict[str, Any], sa
     asked = answer.calls[0].request
     assert (asked.max_tokens, asked.top_logprobs is None) == (256, False)
     with pytest.raises(BadRequestError) as caught:
-        Replay.of(rows(answer)).complete(asked._replace(**changed), 1.0)
+        run_now(Replay.of(rows(answer)).complete(asked._replace(**changed), 1.0))
     assert says in str(caught.value)
 
 
@@ -143,7 +144,7 @@ def test_the_first_call_that_is_not_on_record_is_named_not_the_last_resort_alone
 
 def test_of_two_rows_of_the_same_call_the_first_counts() -> None:
     first, second = (list(rows(logged(BASE._replace(text=f"Answer: {name}"), yes_no(0.9)))) for name in ("Inn", "Oder"))
-    said = Replay.of([*first, *second]).complete(request(), 1.0)
+    said = run_now(Replay.of([*first, *second]).complete(request(), 1.0))
     assert said["choices"][0]["message"]["content"] == "Answer: Inn"
 
 
@@ -159,7 +160,7 @@ def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
 
 
 def test_closing_gives_nothing_back() -> None:
-    Replay({}).close()
+    run_now(Replay({}).close())
 
 
 def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:

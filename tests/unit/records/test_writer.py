@@ -432,11 +432,11 @@ async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
     reached = asyncio.Event()
 
     class Hangs(FakeProvider):
-        async def acomplete(self, asked: Request, timeout_s: float) -> Any:
+        async def complete(self, asked: Request, timeout_s: float) -> Any:
             if asked.role == "guide":
                 reached.set()
                 await asyncio.sleep(PATIENCE_S)
-            return await super().acomplete(asked, timeout_s)
+            return await super().complete(asked, timeout_s)
 
     cascade = wired(file_url, Hangs({"small": ["Answer: Danube"]}))
     asking = asyncio.create_task(cascade.aask("what?"))

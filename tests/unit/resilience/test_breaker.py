@@ -11,7 +11,7 @@ from cascade.errors import ProviderUnavailableError, RateLimitedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
 from cascade.resilience.breaker import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from unit.made import request
 
 DOWN = ProviderUnavailableError("gone")
@@ -95,24 +95,24 @@ async def _at_once(seconds: float) -> None:
 
 def guarded(script: Any) -> tuple[Guard, FakeProvider]:
     fake = FakeProvider(script, keep=10_000)
-    return Guard(fake, sleep=lambda _: None, asleep=_at_once, breakers={}), fake
+    return Guard(fake, sleep=_at_once, breakers={}), fake
 
 
-def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request() -> None:
+async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request() -> None:
     guard, fake = guarded(lambda _: DOWN)
     for _ in range(500):
         with pytest.raises(ProviderUnavailableError):
-            guard.complete(request(), Deadline())
+            await guard.complete(request(), Deadline())
     assert len(fake.requests) == FAILURES
 
 
-def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> None:
+async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> None:
     fails = iter(number % 10 == 9 for number in range(10_000))
     guard, fake = guarded(lambda _: DOWN if next(fails) else reply("yes"))
     failed = 0
     for _ in range(900):
         try:
-            guard.complete(request(), Deadline())
+            await guard.complete(request(), Deadline())
         except ProviderUnavailableError:
             failed += 1
     assert 900 <= len(fake.requests) <= 1.1 * 900
@@ -123,17 +123,17 @@ async def test_a_stream_passes_the_same_circuit() -> None:
     guard, fake = guarded(lambda _: DOWN)
     for _ in range(50):
         with pytest.raises(ProviderUnavailableError):
-            async for _ in guard.astream(request(), Deadline()):
+            async for _ in guard.stream(request(), Deadline()):
                 pass
         with pytest.raises(ProviderUnavailableError):
-            await guard.acomplete(request(), Deadline())
+            await guard.complete(request(), Deadline())
     assert len(fake.requests) <= FAILURES + 2
 
 
-def test_without_breakers_a_model_is_asked_however_often_it_fails() -> None:
+async def test_without_breakers_a_model_is_asked_however_often_it_fails() -> None:
     guard, fake = guarded(lambda _: DOWN)
     guard.breakers = None
     for _ in range(50):
         with pytest.raises(ProviderUnavailableError):
-            guard.complete(request(), Deadline())
+            await guard.complete(request(), Deadline())
     assert len(fake.requests) >= 50

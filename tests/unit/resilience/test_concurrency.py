@@ -8,7 +8,7 @@ import pytest
 
 from cascade.errors import ProviderUnavailableError, RateLimitedError, from_status
 from cascade.resilience.concurrency import CEILING, FLOOR, Limit, Turns, overloaded
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 
 
 def test_a_storm_of_refusals_cuts_once_and_lasting_ones_down_to_the_floor() -> None:

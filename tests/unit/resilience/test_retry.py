@@ -11,7 +11,7 @@ from cascade.errors import (
     ProviderUnavailableError,
     RateLimitedError,
 )
-from cascade.resilience.halting import Deadline
+from cascade.resilience.portal import Deadline
 from cascade.resilience.retry import MAX_RETRY_AFTER_S, RetryPolicy
 
 NEVER = Deadline()

@@ -31,7 +31,7 @@ class Answers(FakeProvider):
         self.then: Callable[[], None] | None = None
         """What happens once while a model answers."""
 
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+    async def complete(self, request: Any, timeout_s: float) -> Any:
         assert request.chat is not None
         text = str(request.chat.messages[-1]["content"])
         self.asked.append(request.model)
@@ -48,7 +48,7 @@ class Answers(FakeProvider):
 
     async def _said(self, request: Any, text: str, logprob: float, timeout_s: float) -> Any:
         one = FakeProvider({request.model: [reply(text, logprobs=[logprob, logprob])]})
-        return dict(await one.acomplete(request, timeout_s))
+        return dict(await one.complete(request, timeout_s))
 
 
 class Held(Answers):
@@ -58,11 +58,11 @@ class Held(Answers):
         super().__init__()
         self.held, self.asks, self.free = model, asyncio.Event(), asyncio.Event()
 
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+    async def complete(self, request: Any, timeout_s: float) -> Any:
         if request.model == self.held:
             self.asks.set()
             await self.free.wait()
-        return await super().acomplete(request, timeout_s)
+        return await super().complete(request, timeout_s)
 
 
 def settings(folder: Path, **modes: Any) -> dict[str, Any]:

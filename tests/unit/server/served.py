@@ -35,7 +35,7 @@ CONFIG: Mapping[str, Any] = {
 
 
 def orchestrator(script: Any = None, **settings: Any) -> Orchestrator:
-    provider = script if hasattr(script, "acomplete") else FakeProvider(script)
+    provider = script if hasattr(script, "complete") else FakeProvider(script)
     return Orchestrator.from_config({**CONFIG, **settings}, providers={"fake": provider})
 
 
@@ -119,13 +119,13 @@ class Held(FakeProvider):
             self.cancelled.set()
             raise
 
-    async def acomplete(self, request: Request, timeout_s: float) -> Payload:
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
         await self._wait()
-        return await super().acomplete(request, timeout_s)
+        return await super().complete(request, timeout_s)
 
-    async def astream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         count = 0
-        async for chunk in super().astream(request, timeout_s):
+        async for chunk in super().stream(request, timeout_s):
             if count == self.after_words:
                 await self._wait()
             count += 1

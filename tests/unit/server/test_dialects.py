@@ -134,8 +134,8 @@ def test_a_call_without_an_object_is_no_message() -> None:
 class Breaks(FakeProvider):
     """Ends its streams after a word."""
 
-    async def astream(self, request: Request, timeout_s: float) -> Any:
-        async for chunk in super().astream(request, timeout_s):
+    async def stream(self, request: Request, timeout_s: float) -> Any:
+        async for chunk in super().stream(request, timeout_s):
             yield chunk
             raise StreamInterruptedError("gone", partial="The")
 

@@ -137,8 +137,8 @@ async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(
     monkeypatch.setattr(RetryPolicy, "delay_s", lambda *_: None)  # no second try: it would come after 7 s
 
     class Breaks(FakeProvider):
-        async def astream(self, request: Any, timeout_s: float) -> Any:
-            async for chunk in super().astream(request, timeout_s):
+        async def stream(self, request: Any, timeout_s: float) -> Any:
+            async for chunk in super().stream(request, timeout_s):
                 yield chunk
                 raise StreamInterruptedError("it broke")
 
@@ -196,7 +196,7 @@ async def test_a_path_that_is_not_there_says_what_to_use_instead(method: str, pa
 
 async def test_a_mistake_of_ours_is_logged_without_keys_and_shown_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
     class Broken(FakeProvider):
-        async def acomplete(self, request: Any, timeout_s: float) -> Any:
+        async def complete(self, request: Any, timeout_s: float) -> Any:
             raise ZeroDivisionError("with sk-0123456789abcdefghij")
 
     response = await post(Broken())

@@ -131,7 +131,7 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
 class Wavering(Answers):
     """The base is sure of each answer, and differs from the guide in every second turn."""
 
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+    async def complete(self, request: Any, timeout_s: float) -> Any:
         wrong = request.model == "small" and len(request.chat.messages) > 1
         return await self._said(request, "no" if wrong else "yes", -0.01, timeout_s)
 

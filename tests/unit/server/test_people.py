@@ -28,7 +28,7 @@ REVIEW = {"server": {"review": {"ask": "regret"}}}
 class Worse(Answers):
     """The base always says no and is sure; the guide says yes to half of the requests, and nothing tells which."""
 
-    async def acomplete(self, request: Any, timeout_s: float) -> Any:
+    async def complete(self, request: Any, timeout_s: float) -> Any:
         asked = str(request.chat.messages[-1]["content"]).encode()
         answer = "yes" if request.model == "large" and differs(asked) else "no"
         return await self._said(request, answer, -0.01, timeout_s)

@@ -131,7 +131,7 @@ async def test_processes_that_share_a_store_share_the_caps(tmp_path: Path) -> No
 
 async def test_a_call_waits_for_money_that_others_may_not_need() -> None:
     class Slow(FakeProvider):
-        async def acomplete(self, request: Any, timeout_s: float) -> Any:
+        async def complete(self, request: Any, timeout_s: float) -> Any:
             await asyncio.sleep(0.05)
             raise ProviderUnavailableError("gone", retryable=False, billed="no")
 
