@@ -108,7 +108,7 @@ def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped
             store.add(pressed.written)
         if pressed.ended:
             break
-        if not pressed.known:
+        if not pressed.meant:
             out.print(f"{json.dumps(key)} has no meaning here.")
     done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
     aside = sum(judgement.verdict == SKIPPED for judgement in done)

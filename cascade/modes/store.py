@@ -83,10 +83,10 @@ class ModeStore:
             stored = connection.scalar(sa.select(cascades.c.secret).where(cascades.c.cascade == cascade))
             return self._state(connection, cascade), bytes.fromhex(str(stored))
 
-    def state(self, cascade: str, known: CascadeState | None = None) -> CascadeState:
-        """Return a cascade's state; `known` itself if it has not changed. Raises UsageError if there is no such one."""
+    def state(self, cascade: str, before: CascadeState | None = None) -> CascadeState:
+        """Return a cascade's state; `before` itself if it has not changed. Raises UsageError if there is none."""
         with self._database.transaction(reading=True) as connection:
-            return self._state(connection, cascade, known)
+            return self._state(connection, cascade, before)
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
         """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
@@ -96,13 +96,13 @@ class ModeStore:
 
     @staticmethod
     def _state(
-        connection: sa.Connection, cascade: str, known: CascadeState | None = None, *, lock: bool = False
+        connection: sa.Connection, cascade: str, before: CascadeState | None = None, *, lock: bool = False
     ) -> CascadeState:
-        values = {"known": -1 if known is None else known.version, "cascade": cascade}
+        values = {"known": -1 if before is None else before.version, "cascade": cascade}
         row = connection.execute(_LOCKED if lock else _STATE, values).one_or_none()
         if row is None:
             raise UsageError(f"There is no record of a cascade {cascade!r}: it has not been served with modes yet.")
-        return known if known is not None and known.version == row[1] else CascadeState.loads(*row)
+        return before if before is not None and before.version == row[1] else CascadeState.loads(*row)
 
     def _locked(self, connection: sa.Connection, cascade: str) -> CascadeState:
         """Return a state, locked until the transaction ends; SQLite has locked the whole file at the start."""

@@ -40,21 +40,21 @@ class Trace:
         """Follow the walk; at its end the result goes to the writer."""
         steps: list[Step] = []
         loose: list[tuple[Request, Completion]] = []  # since the last step
-        item: Request | Step | None = None
+        event: Request | Step | None = None
         try:
-            item = next(walk)
+            event = next(walk)
             while True:
-                if isinstance(item, Step):
-                    steps.append(item)
+                if isinstance(event, Step):
+                    steps.append(event)
                     loose.clear()
                 try:
-                    sent = yield item
+                    sent = yield event
                 except (ProviderError, BudgetExceededError) as error:
-                    item = walk.throw(error)
+                    event = walk.throw(error)
                     continue
-                if isinstance(item, Request) and sent is not None:
-                    loose.append((item, sent))
-                item = walk.send(sent)
+                if isinstance(event, Request) and sent is not None:
+                    loose.append((event, sent))
+                event = walk.send(sent)
         except StopIteration as end:
             answer: Answer = end.value
             self._submit(answer)
@@ -67,8 +67,8 @@ class Trace:
         except BaseException as error:  # not an Exception: the driver was cancelled or interrupted
             stopped = "error" if isinstance(error, Exception) else "cancelled"
             calls = [paid_call(request, reply, self.prices.get(request.model)) for request, reply in loose]
-            if isinstance(item, Request):
-                calls.append(cut_call(item, self.prices.get(item.model)))
+            if isinstance(event, Request):
+                calls.append(cut_call(event, self.prices.get(event.model)))
             self._submit(_broken_off(question, steps, calls, stopped))
             raise
         finally:

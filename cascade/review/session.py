@@ -52,12 +52,12 @@ class Pressed(NamedTuple):
     """The effect of a key.
 
     Attributes:
-        known: whether the key has a meaning at this stage.
+        meant: whether the key has a meaning at this stage.
         written: the judgement to write to the disk now.
         ended: whether the reviewer ended the review.
     """
 
-    known: bool = True
+    meant: bool = True
     written: Judgement | None = None
     ended: bool = False
 
@@ -104,13 +104,13 @@ class Session:
         """Process a key; the caller must write `Pressed.written` before showing anything else."""
         sides = self.current
         if key == "q" or sides is None:
-            return Pressed(known=key == "q", ended=key == "q")
+            return Pressed(meant=key == "q", ended=key == "q")
         if key == "b":
-            return Pressed(known=self._back())
+            return Pressed(meant=self._back())
         if key == "s":
             return self._judge(sides, "skipped", None, None)
         if key not in self.stage.keys:
-            return Pressed(known=False)
+            return Pressed(meant=False)
         self._keys += key
         return self._answered(sides, self._keys[0], self._keys[1:])
 

@@ -83,10 +83,14 @@ class CertifiedPolicy:
         """The policy in service, at the threshold for questions without a segment."""
         self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
         self._to_guide = self._wanted.uncovered == "guide"
-        self._each: Mapping[str | None, Certificate] = {each.segment: each for each in certificates}
-        self.certificates = tuple(self._each.values())
+        self._by_segment: Mapping[str | None, Certificate] = {
+            certificate.segment: certificate for certificate in certificates
+        }
+        self.certificates = tuple(self._by_segment.values())
         """The certificates in service: one, or one per segment."""
-        unshown = dict.fromkeys(each.promise.kind for each in self.certificates if not each.promise.rules.monitored)
+        unshown = dict.fromkeys(
+            certificate.promise.kind for certificate in self.certificates if not certificate.promise.rules.monitored
+        )
         watched = [setting for setting in ("audit", "monitor") if setting in self._wanted.model_fields_set]
         if unshown and watched:
             raise ConfigError(
@@ -96,23 +100,26 @@ class CertifiedPolicy:
             )
         templates = self._strategy.prompts  # the prompts in service, not those now on the disk
         self._voided = {
-            each.id: tuple(void_reasons(config, each, templates, own_risk=own_risk)) for each in self.certificates
+            certificate.id: tuple(void_reasons(config, certificate, templates, own_risk=own_risk))
+            for certificate in self.certificates
         }
         insists = self._wanted.required or self._to_guide
         self._scopes = {
-            each.id: Scope.of(each.made_for, policy.reads, withholds=each.bar > float("-inf"), insists=insists)
-            for each in self.certificates
+            certificate.id: Scope.of(
+                certificate.made_for, policy.reads, withholds=certificate.bar > float("-inf"), insists=insists
+            )
+            for certificate in self.certificates
         }
         if self._wanted.required:
-            missing = [] if self._each else [f"the policy has none; {CALIBRATE}"]
-            reasons = [reason for each in self.certificates for reason in self._reasons(each)]
+            missing = [] if self._by_segment else [f"the policy has none; {CALIBRATE}"]
+            reasons = [reason for certificate in self.certificates for reason in self._reasons(certificate)]
             if reasons := list(dict.fromkeys([*missing, *reasons])):
                 raise NotCertifiedError(_refusal(reasons))
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
         """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
-        return [(each, self._reasons(each)) for each in self.certificates]
+        return [(certificate, self._reasons(certificate)) for certificate in self.certificates]
 
     # --- serving ---
 
@@ -141,7 +148,7 @@ class CertifiedPolicy:
         plain = RunPlan(self._strategy, audit=audit, level=self._level)
         plain = plain._replace(warnings=tuple([f"{NO_CERTIFICATE}{reason}" for reason in reasons]))
         audited = UNAUDITED if certificate is None else self._monitors.of(certificate)
-        if audited.alarm is not None or (reasons and self._to_guide and self._each):
+        if audited.alarm is not None or (reasons and self._to_guide and self._by_segment):
             return self._fallback(plain, certificate, alarmed=audited.alarm is not None)
         plain = plain._replace(policy=self._live(question.segment), walk=self._walk)
         if reasons or certificate is None:
@@ -160,7 +167,7 @@ class CertifiedPolicy:
 
     def _covering(self, question: Question) -> Certificate | None:
         """Return the certificate of a question's segment, else the one for all questions."""
-        return self._each.get(question.segment, self._each.get(None))
+        return self._by_segment.get(question.segment, self._by_segment.get(None))
 
     def counted(self, walk: Run, *, odd: bool = True) -> Run:
         """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
@@ -209,7 +216,7 @@ class CertifiedPolicy:
     @property
     def alarm(self) -> str | None:
         """A sentence about the audits that withdrew certificates, by segment; None without an alarm."""
-        alarms = {name: self._monitors.of(one).alarm for name, one in self._each.items()}
+        alarms = {name: self._monitors.of(certificate).alarm for name, certificate in self._by_segment.items()}
         return (
             "; ".join([text if name is None else f"segment {name}: {text}" for name, text in alarms.items() if text])
             or None
@@ -342,7 +349,7 @@ class ServingState:
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
         """The certificates of all levels, each with the reasons why it does not hold here today."""
-        return [each for serving in self.by_level.values() for each in serving.holding]
+        return [certificate for serving in self.by_level.values() for certificate in serving.holding]
 
 
 def in_service(

@@ -128,24 +128,24 @@ class CertificateMonitors:
     segments (Bonferroni: each monitor counts as having run at its present share from its first audit on).
 
     Args:
-        asked: the settings of audits and monitors.
+        settings: the settings of audits and monitors.
     """
 
-    def __init__(self, asked: GuaranteeConfig) -> None:
-        self._asked = asked
+    def __init__(self, settings: GuaranteeConfig) -> None:
+        self._settings = settings
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
         self.status = ServiceStatus()
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
         self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
-        self._level, audit = asked.monitor.level, asked.audit
+        self._level, audit = settings.monitor.level, settings.audit
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
         self._key = f"audit {seed}"
 
     def drawn(self, certificate: Certificate | None, question: Question) -> bool:
         """Whether a question is audited: the first one of its group under a certificate, if the group is drawn."""
-        audit = self._asked.audit
+        audit = self._settings.audit
         if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
             return False
         name = "" if certificate is None else certificate.id, group
@@ -190,7 +190,7 @@ class CertificateMonitors:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
         names = {certificate.id for certificate in certificates}
         with self._lock:
-            self._level = self._asked.monitor.level / max(len(names), 1)
+            self._level = self._settings.monitor.level / max(len(names), 1)
             for name in names & self._known.keys():
                 if (monitor := self._known[name].monitor) is not None:
                     # The level is only the limit of the evidence: this is the monitor that began at it.
@@ -235,11 +235,11 @@ class CertificateMonitors:
         if rank > n:
             return
         with self._lock:
-            known = self._known.get(name, UNAUDITED)
-            monitor = known.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
+            state = self._known.get(name, UNAUDITED)
+            monitor = state.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
             after = monitor.update(odd)
-            self._known[name] = replace(known, odd=after)
-        if after.alarmed and not known.odder:
+            self._known[name] = replace(state, odd=after)
+        if after.alarmed and not state.odder:
             logger.error(
                 "certificate %s: %d of %d answers have a step without an answer or a signal; at calibration %d of "
                 "%d had one; from now on such answers have no certificate",

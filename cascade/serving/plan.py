@@ -43,9 +43,9 @@ def reference_walk(strategy: Strategy) -> str:
 def no_level(level: str, levels: Mapping[str, float]) -> UsageError:
     """Return the error of a level that is not among those of the policy, by name with their risk."""
     if not levels:
-        made = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
+        command = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
         return UsageError(
-            f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {made}"
+            f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {command}"
         )
     listed = ", ".join(f"{name} (risk {risk:g})" for name, risk in levels.items())
     return UsageError(f"There is no level {level!r}{hint_at(level, levels) or '.'} There is {listed}.")

@@ -238,21 +238,24 @@ def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder: Path, n
     assert (caught.value.exit_code, url in str(caught.value)) == (2, True)
 
 
-def test_f53_a_folder_that_is_a_file_is_named_and_the_answer_comes(ask: Callable[..., Ran], tmp_path: Path) -> None:
-    (tmp_path / "file").write_text("not a folder")
-    url = f"sqlite:///{tmp_path / 'file' / 'traces.db'}"
+@pytest.mark.parametrize(
+    ("prepare", "name", "said"),
+    [
+        (lambda path: path.write_text("not a folder"), "here/traces.db", "cannot be written"),
+        (lambda path: path.mkdir(), "here", "is not a file"),
+        (lambda path: path.symlink_to(path.parent / "asked.yaml"), "here", "is a symbolic link"),
+    ],
+)
+def test_f53_f70_what_cannot_be_the_file_is_named_and_the_answer_comes(
+    ask: Callable[..., Ran], tmp_path: Path, prepare: Callable[[Path], Any], name: str, said: str
+) -> None:
+    prepare(tmp_path / "here")
+    url = f"sqlite:///{tmp_path / name}"
     ran = ask(url)
-    assert (ran.code, "Danube" in ran.out) == (0, True)
-    assert "cannot be written" in ran.err
+    assert (ran.code, "Danube" in ran.out, said in ran.err) == (0, True, True)
     ran = ask(f"{{store: '{url}', strict: true}}")
-    assert (ran.code, ran.out) == (2, "")
-    assert "cannot be written" in ran.err
-
-
-def test_f53_a_folder_in_place_of_the_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "traces.db").mkdir()
-    with pytest.raises(UsageError, match="is not a file"):
-        Store.open(f"sqlite:///{tmp_path / 'traces.db'}")
+    assert (ran.code, ran.out, said in ran.err) == (2, "", True)
+    assert "provider" in (tmp_path / "asked.yaml").read_text()
 
 
 # --- F53: what fails in between ---
@@ -440,30 +443,6 @@ def test_a_server_that_is_not_there_or_refuses_is_named(run: Callable[..., Ran])
     assert (ran.code, "does not exist" in ran.err) == (1, True)
 
 
-# --- F55: two writers ---
-
-
-_ASKS = """
-import sys
-from cascade import Orchestrator
-with Orchestrator("small", "large", provider="fake", traces=sys.argv[1]) as cascade:
-    for number in range(80):
-        cascade.ask(f"{sys.argv[2]} {number}")
-print(cascade.runtime.traces.counts.lost)
-"""
-
-
-def test_f55_processes_that_trace_into_one_file_lose_nothing(file_url: str) -> None:
-    started = [
-        subprocess.Popen([sys.executable, "-c", _ASKS, file_url, name], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
-        for name in "abc"
-    ]
-    assert [process.communicate(timeout=PATIENCE_S) for process in started] == [(b"0\n", b"")] * 3
-    assert {one["question"] for one in rows_in(file_url)} == {f"{name} {n}" for name in "abc" for n in range(80)}
-    with Store.open(file_url) as store:
-        assert store.integrity() == []
-
-
 # --- F56: another version ---
 
 
@@ -520,15 +499,6 @@ def test_f67_f70_a_store_that_may_not_be_configured_is_2(ask: Callable[..., Ran]
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
     assert "word@" not in ran.err
-
-
-def test_f70_a_link_to_elsewhere_is_refused_and_the_answer_comes(ask: Callable[..., Ran], tmp_path: Path) -> None:
-    (tmp_path / "target").write_text("mine")
-    (tmp_path / "traces.db").symlink_to(tmp_path / "target")
-    ran = ask(f"sqlite:///{tmp_path / 'traces.db'}")
-    assert (ran.code, "Danube" in ran.out) == (0, True)
-    assert "is a symbolic link" in ran.err
-    assert (tmp_path / "target").read_text() == "mine"
 
 
 # --- F52 ---

@@ -81,8 +81,8 @@ class Desk:
             return {
                 "reviewer": reviewer,
                 "card": _card(session),
-                "pressed": keys if pressed.known else keys[:-1],
-                "unknown": "" if pressed.known else keys[-1],
+                "pressed": keys if pressed.meant else keys[:-1],
+                "unknown": "" if pressed.meant else keys[-1],
                 "total": len(session.drawn),
                 "done": sum(drawn.id in session.judged for drawn in session.drawn),
                 "people": tallies(reviews),

@@ -89,7 +89,7 @@ def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old() -> 
     first = one.current
     one.press("1")
     second = one.current
-    assert one.press("b").known
+    assert one.press("b").meant
     assert one.current == first
     one.press("=")
     assert one.current == second
@@ -101,10 +101,10 @@ def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old() -> 
 def test_back_within_a_pair_begins_it_again() -> None:
     one = session("regret")
     shown = one.current
-    assert not one.press("b").known
+    assert not one.press("b").meant
     one.press("1")
     one.press("r")
-    assert one.press("b").known
+    assert one.press("b").meant
     assert (one.current, one.stage) == (shown, BETTER)
     assert one.judged == {}
 
@@ -112,7 +112,7 @@ def test_back_within_a_pair_begins_it_again() -> None:
 def test_a_key_that_means_nothing_changes_nothing() -> None:
     one = session()
     shown = one.current
-    assert [one.press(key).known for key in ("r", "3", "", "é")] == [False] * 4
+    assert [one.press(key).meant for key in ("r", "3", "", "é")] == [False] * 4
     assert (one.current, one.judged) == (shown, {})
 
 
