@@ -25,7 +25,7 @@ from cascade.demo.requests import JUDGING
 from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
 from cascade.policies.policy import Alone, Uala
 from cascade.studies.study import SERVED, study
-from cascade.studies.ways import STRICTEST, Fitted, Fixed, Played, Recorded
+from cascade.studies.ways import STRICTEST, Fitted, Played, Recorded, fixed
 from cascade.table import Log
 from cascade.types import BASE_ONLY
 
@@ -51,10 +51,10 @@ def learned(splits: int) -> dict[float, Spot]:
     return found
 
 
-def fixed() -> tuple[Spot, Spot, Spot]:
+def alone_and_judged() -> tuple[Spot, Spot, Spot]:
     """Return where the base alone, the guide alone, and rounds in which the guide judges stand."""
     log, promise = _log(DEMO), Promise("error", 0.1, CONFIDENCE)
-    ways = (Recorded(BASE_ONLY), Fixed("guide", Alone(), STRICTEST), Fixed("judged", Uala(), Point(JUDGING)))
+    ways = (Recorded(BASE_ONLY), fixed("guide", Alone(), STRICTEST), fixed("judged", Uala(), Point(JUDGING)))
     base, guide, judged = (way.prepare(log, promise, 0)(log) for way in ways)
     return _spot(base, guide), _spot(guide, guide), _spot(judged, guide)
 
@@ -72,7 +72,7 @@ def draw(path: Path, ladders: dict[float, Spot]) -> None:
     from matplotlib import rc_context
     from matplotlib.figure import Figure
 
-    base, guide, rounds = fixed()
+    base, guide, rounds = alone_and_judged()
     with rc_context({"svg.hashsalt": "cascade", "svg.fonttype": "none", "font.size": 10}):
         figure = Figure(figsize=(8, 4.6), layout="constrained")
         axes = figure.subplots()
@@ -116,7 +116,7 @@ def main() -> None:
     parser.add_argument("--splits", type=int, default=20)
     asked = parser.parse_args()
     ladders = learned(asked.splits)
-    base, guide, rounds = fixed()
+    base, guide, rounds = alone_and_judged()
     named = {"base alone": base, "guide alone": guide, "guide judges, <= 4 rounds": rounds}
     named |= {f"learned ladder, risk {risk:g}": spot for risk, spot in ladders.items()}
     for name, spot in named.items():

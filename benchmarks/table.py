@@ -49,7 +49,7 @@ from cascade.fitting.divide import drawn, usable
 from cascade.fitting.fit import RUNGS, FitSettings
 from cascade.policies.policy import Policy, named_policy
 from cascade.studies.study import study
-from cascade.studies.ways import Fitted, OneTest, Played, Way, play
+from cascade.studies.ways import Fitted, Played, Way, one_test, play
 from cascade.table import Log
 
 RISKS, CONFIDENCE, SPLITS, GRID = (0.05, 0.02), 0.9, 20, 400
@@ -129,7 +129,11 @@ def ways(log: Log) -> list[Way]:
     if simple is None:
         return [Seeded(FIT)]
     plain = simple.without_ties()
-    tests = [OrReference(FixedSequence(plain)), OrReference(OneTest(EXACT, plain)), OrReference(OneTest(TIES, simple))]
+    tests = [
+        OrReference(FixedSequence(plain)),
+        OrReference(one_test(EXACT, plain)),
+        OrReference(one_test(TIES, simple)),
+    ]
     per_rung = [Seeded(ONE_PER_RUNG, FitSettings(policy=RUNGS))] if log.width > 2 else []
     return [Seeded(FIT), *tests, *per_rung]
 

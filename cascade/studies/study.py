@@ -20,7 +20,7 @@ from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
 from cascade.policies.policy import Alone, Depth
 from cascade.studies.diagnosis import Diagnosis, diagnose
-from cascade.studies.ways import Fitted, Fixed, Played, Way, hopeless, ways
+from cascade.studies.ways import Fitted, Played, Way, fixed, hopeless, ways
 from cascade.table import Bools, Floats, Log
 
 FITS = 0.7
@@ -215,7 +215,7 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    alone_way, every = Fixed("reference alone", Alone()), Fixed("every call", Depth())
+    alone_way, every = fixed("reference alone", Alone()), fixed("every call", Depth())
     reference: Way = every if requests.reference is None else alone_way
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
     tallies = {way.name: _WayFigures() for way in playing}

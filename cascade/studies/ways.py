@@ -117,17 +117,22 @@ def play_fit(done: Fit, log: Log) -> Played:
 
 
 @dataclass(frozen=True, slots=True)
-class Fixed:
-    """A policy at a fixed point: the reference alone, a single call, every call."""
+class Chosen:
+    """A policy and a point that `choose` takes from the requests; with `single` one answer of a set is kept."""
 
     name: str
-    policy: Policy
-    point: Point = STRICTEST
+    choose: Callable[[Log, Promise, int], tuple[Policy, Point]]
+    single: bool = False
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Return it as it is."""
-        del log, seed
-        return lambda requests: play(self.policy, self.point, requests, promise)
+        """Choose."""
+        policy, point = self.choose(log, promise, seed)
+        return lambda requests: play(policy, point, requests, promise, single=self.single)
+
+
+def fixed(name: str, policy: Policy, point: Point = STRICTEST) -> Chosen:
+    """Return a policy at a fixed point: the reference alone, a single call, every call."""
+    return Chosen(name, lambda _log, _promise, _seed: (policy, point))
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,29 +175,21 @@ class Uniform(Policy):
         return Prompted().scores(replace(log, signals={ACTION: action}))
 
 
-@dataclass(frozen=True, slots=True)
-class Chance:
-    """The paper's Random, drawn anew on each split."""
-
-    name: str = "random"
-
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Draw."""
-        del log
-        return lambda requests: play(Uniform(seed), STRICTEST, requests, promise)
+def chance() -> Chosen:
+    """Return the paper's Random, drawn anew on each split."""
+    return Chosen("random", lambda _log, _promise, seed: (Uniform(seed), STRICTEST))
 
 
-@dataclass(frozen=True, slots=True)
-class OneTest:
-    """One policy that learns nothing, tested at the whole level: what a skilled engineer writes in an afternoon."""
+def one_test(name: str, policy: Policy) -> Chosen:
+    """Return one policy that learns nothing, tested at the whole level on one request of each group.
 
-    name: str
-    policy: Policy
+    It is what a skilled engineer writes in an afternoon.
+    """
 
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Certify its threshold on one request of each group."""
-        point = _certified(self.name, self.policy, drawn(usable(log, promise).log, seed), promise)
-        return lambda requests: play(self.policy, point, requests, promise)
+    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
+        return policy, _certified(name, policy, drawn(usable(log, promise).log, seed), promise)
+
+    return Chosen(name, choose)
 
 
 def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
@@ -204,24 +201,23 @@ def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
     return proven.point
 
 
-@dataclass(frozen=True, slots=True)
-class Tuned:
-    """One policy that serves one answer, its threshold tuned on the same requests: promises nothing."""
+def tuned(name: str, policy: Policy) -> Chosen:
+    """Return one policy that serves one answer, at the cheapest threshold within the risk on the same requests.
 
-    name: str
-    policy: Policy
+    It promises nothing; if no threshold is within the risk, it takes that with the fewest losses.
+    """
 
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Take the cheapest threshold within the risk there; if there is none, that with the fewest losses."""
+    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
         del seed
-        walked = self.policy.walks(log)
+        walked = policy.walks(log)
         right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
         covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
         losses = np.where(covers, 0.0, 1.0) if promise.rules.of_set else promise.rules.at_stop(walked)
         path = strict_to_lenient(walked, loss_jumps(walked, losses))
         cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
-        point = path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
-        return lambda requests: play(self.policy, point, requests, promise, single=True)
+        return policy, path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
+
+    return Chosen(name, choose, single=True)
 
 
 @dataclass(slots=True)
@@ -240,42 +236,32 @@ class Trainer:
         return self._last[1]
 
 
-@dataclass(frozen=True, slots=True)
-class Trained:
-    """A policy network, at a certified threshold, at that of its training (CPO online), or without one (CPO)."""
+def trained(name: str, trainer: Trainer, served: str) -> Chosen:
+    """Return a policy network, at a certified threshold, at that of its training (CPO online), or without one (CPO).
 
-    name: str
-    trainer: Trainer
-    served: str
+    A part of the requests trains it; the rest certifies.
+    """
 
-    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
-        """Train on a part of the requests; the rest certifies."""
+    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
         division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
-        policy = self.trainer.network(division.learns, promise, seed)
-        point = Point(policy.kappa if self.served == "cpo_online" else _likeliest(promise))
-        if self.served in NETWORKS:
-            point = _certified(self.name, policy, drawn(division.certifies, seed), promise)
-        return lambda requests: play(policy, point, requests, promise)
+        policy = trainer.network(division.learns, promise, seed)
+        if served in NETWORKS:
+            return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
+        likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: of a set above all thresholds, else ½
+        return policy, Point(policy.kappa if served == "cpo_online" else likeliest)
 
-
-def _likeliest(promise: Promise) -> float:
-    """Return the threshold of log π at which the likeliest action alone is taken: of a set above all, else ½."""
-    return 1.0 if promise.rules.of_set else float(np.log(0.5))
+    return Chosen(name, choose)
 
 
 def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:
     """Return CPO, CPO batch and CPO online, which are one network, and CCPO; for a set also with a charge λ."""
     shared, joint = Trainer("cpo_online", settings), Trainer("ccpo", settings.model_copy(update={"lambda_set": 0.0}))
-    listed: list[Way] = [
-        Trained("CPO", shared, "cpo"),
-        Trained("CPO batch", shared, "cpo_batch"),
-        Trained("CPO online", shared, "cpo_online"),
-        Trained("CCPO", joint, "ccpo"),
-    ]
+    kinds = {"CPO": "cpo", "CPO batch": "cpo_batch", "CPO online": "cpo_online"}
+    listed: list[Way] = [*(trained(name, shared, kind) for name, kind in kinds.items()), trained("CCPO", joint, "ccpo")]
     if promise.rules.of_set:  # of one answer served the set's size is no cost
         charge = settings.lambda_set or CHARGE
         charged = Trainer("ccpo", settings.model_copy(update={"lambda_set": charge}))
-        listed.append(Trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
+        listed.append(trained(f"CCPO, λ = {charge:g}", charged, "ccpo"))
     return listed
 
 
@@ -283,18 +269,18 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     """Return the ways that a log has the numbers for: the simple ones, the paper's, then `fit`."""
     last = log.width - 1 if log.reference is not None and log.reference.is_last else log.width
     alone = [at for at in range(last) if _alone(log, at)]
-    playing: list[Way] = [Fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
+    playing: list[Way] = [fixed(f"{log.nodes[at].name} alone", Depth((at,))) for at in alone]
     listed = [name for name, way in log.baselines.items() if way.known.any() and not (alone and name == BASE_ONLY)]
     playing += [Recorded(name) for name in listed]
     if log.width > 1:
-        playing.append(Chance())
+        playing.append(chance())
     if not np.isnan(log.signals.get(VERDICT, np.nan)).all():
-        playing.append(Tuned("UALA, tuned", Uala()))
-    playing.append(Fixed("every call", Depth()))
+        playing.append(tuned("UALA, tuned", Uala()))
+    playing.append(fixed("every call", Depth()))
     simple = named_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:
-        playing.append(OneTest("one threshold", simple.without_ties()))
-        playing.append(OneTest("one threshold, ties broken", simple))
+        playing.append(one_test("one threshold", simple.without_ties()))
+        playing.append(one_test("one threshold, ties broken", simple))
     if networks is not None:
         playing += network_ways(promise, networks)
     return [*playing, Fitted()]
