@@ -23,6 +23,7 @@ import inspect
 import json
 import os
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from pathlib import Path
 from types import CodeType
 from typing import Any, NamedTuple
@@ -176,7 +177,7 @@ def fingerprint(log: Log, promise: Promise, policy: Any, kinds: Iterable[type | 
 
 
 def _code(kind: type) -> str:
-    """Return a hash of a user's own class: of the files of it and its bases, or of its functions if it has none.
+    """Return a hash of a user's own class: of the functions of it and its bases, and of the files that define them.
 
     The version stands for what is cascade's own.
     """
@@ -184,15 +185,18 @@ def _code(kind: type) -> str:
     for base in kind.__mro__:
         if base.__module__.partition(".")[0] in {"cascade", "builtins", "abc"}:
             continue
-        try:
+        functions = [(name, value) for name, value in sorted(vars(base).items()) if inspect.isfunction(value)]
+        digest.update(repr([(name, _bytecode(function.__code__)) for name, function in functions]).encode())
+        with suppress(TypeError, OSError):  # written into a session of Python, it has no file
             digest.update(Path(inspect.getfile(base)).read_bytes())
-        except (TypeError, OSError):  # written into a session of Python
-            functions = [(name, value) for name, value in sorted(vars(base).items()) if inspect.isfunction(value)]
-            digest.update(repr([(name, _bytecode(function.__code__)) for name, function in functions]).encode())
     return digest.hexdigest()
 
 
 def _bytecode(code: CodeType) -> list[object]:
-    """Return what a function does, without its place."""
-    constants = [_bytecode(value) if isinstance(value, CodeType) else repr(value) for value in code.co_consts]
+    """Return what a function does, without its place: the same in every process."""
+    constants = [
+        _bytecode(value) if isinstance(value, CodeType) else sorted(map(repr, value))
+        if isinstance(value, frozenset) else repr(value)
+        for value in code.co_consts
+    ]  # fmt: skip
     return [code.co_code, code.co_names, constants]

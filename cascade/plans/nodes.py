@@ -216,7 +216,7 @@ class _Walk:
         calls, most = self.plan.calls, len(self.numbers)
         number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
         while number <= most:
-            draft = _StepDraft(number, [self._result(node) for node in self.numbers[number - 1]])
+            draft = _StepDraft(number, [self.results[node - 1] for node in self.numbers[number - 1]])
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
             draft.final = draft.final or number == most < self.plan.horizon
@@ -264,9 +264,6 @@ class _Walk:
             if result.candidate is not None and node.purpose in ANSWERING and model in {None, node.use.name}
         ]
 
-    def _result(self, number: int) -> _Purchase:
-        return self.results[number - 1]
-
     # --- answers ---
 
     def _answer(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
@@ -282,7 +279,7 @@ class _Walk:
             draft.notes.append(f"{node.use.name} was not asked: {lacks}")
             return
         parents = self._answering_parents(node) if self.is_joint else node.parents
-        if not all(self._result(parent).bought for parent in parents):
+        if not all(self.results[parent - 1].bought for parent in parents):
             draft.notes.append(f"{node.name} was not asked: what it reads is missing")
             return
         if node.parents:
@@ -292,7 +289,7 @@ class _Walk:
 
     def _take(self, number: int, draft: _StepDraft, completion: Completion, reading: reply.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
-        node, result, candidate = self.nodes[number - 1], self._result(number), reading.candidate
+        node, result, candidate = self.nodes[number - 1], self.results[number - 1], reading.candidate
         earlier = self._answers()
         alike = self._answers(node.use.name) if node.purpose == "sample" else earlier
         result.bought, result.text, result.candidate = True, completion.text, candidate
@@ -338,11 +335,11 @@ class _Walk:
         the answer that a verifier favours, and not its yes or no.
         """
         for parent in self._answering_parents(node):
-            result = self._result(parent)
+            result = self.results[parent - 1]
             if result.candidate is None:
                 continue
             verdicts = [
-                self._result(judge).verdict
+                self.results[judge - 1].verdict
                 for judge in node.parents
                 if self.nodes[judge - 1].purpose == "verify" and parent in self.nodes[judge - 1].parents
             ]
@@ -380,7 +377,7 @@ class _Walk:
 
     def _judge(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model whether its parent's answer is right; a step of its own offers that answer again, now judged."""
-        judged, result = self._result(node.parents[0]), self._result(number)
+        judged, result = self.results[node.parents[0] - 1], self.results[number - 1]
         if node.joins and judged.candidate is None:
             return
         draft.signals["p_yes"] = None
@@ -423,7 +420,7 @@ class _Walk:
 
     def _check(self, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Check an answer, and offer it again. A step without an answer fails every check and is logged as failed."""
-        candidate = self._result(node.parents[0]).candidate
+        candidate = self.results[node.parents[0] - 1].candidate
         if candidate is None:
             yield self._sent(node, draft, Candidate("", node.name, node.use.name))._replace(purpose=SKIP)
             draft.signals["gate"] = 0.0

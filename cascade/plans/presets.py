@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
@@ -293,7 +293,9 @@ def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
             yield f"{node.name!r}: a name must not begin or end with a space, or have a line break"
         unknown = [parent for parent in node.parents if parent not in earlier]
         for parent in unknown:
-            yield f"{node.name}: {_unreadable(parent, node, names, earlier)}"
+            late = f"it reads {parent}, so {parent} must come before it"
+            none = f"its parent {shown_name(parent)} is not a node{did_you_mean(parent, earlier)}"
+            yield f"{node.name}: {'it reads itself' if parent == node.name else late if parent in names else none}"
         if not unknown:
             yield from _parent_problems(node, [earlier[parent] for parent in node.parents])
         earlier[node.name] = node
@@ -302,14 +304,6 @@ def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
             f"{nodes[-1].name}: the last node is the reference: an answer without parents, as in "
             "{name: guide, model: guide, purpose: outright}"
         )
-
-
-def _unreadable(parent: str, node: NodeConfig, names: Sequence[str], earlier: Iterable[str]) -> str:
-    if parent == node.name:
-        return "it reads itself"
-    if parent in names:
-        return f"it reads {parent}, so {parent} must come before it"
-    return f"its parent {shown_name(parent)} is not a node{did_you_mean(parent, earlier)}"
 
 
 def _parent_problems(node: NodeConfig, read: Sequence[NodeConfig]) -> Iterator[str]:

@@ -16,6 +16,7 @@ from cascade.conformal.certify import certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Point, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, usable
@@ -198,6 +199,19 @@ def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
         exec(f"class Edited(Scaled):\n    def scores(self, log): return Scores(ranked({body}))", scope)  # noqa: S102
         numbers.append(fit(log, REGRET, FitSettings(policy=scope["Edited"]()), attempts=file).attempt.number)
     assert numbers == [1, 2, 2]
+
+
+def test_another_version_promise_or_view_of_the_log_is_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
+    for fitted in (log, log, replace(log, revealing=True)):
+        numbers.append(fit(fitted, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
+    monkeypatch.setattr(attempts, "__version__", "1.0.1")
+    numbers.append(fit(log, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
+    monkeypatch.setattr(Regret, "__module__", "somebodys.own")  # a promise of a user's own, whose code counts
+    numbers.append(fit(log, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
+    assert numbers == [1, 1, 2, 3, 4]
 
 
 def test_a_policy_of_another_setting_is_another_attempt_and_its_settings_are_written(tmp_path: Path) -> None:
