@@ -88,7 +88,7 @@ class Trace:
 
     async def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.settle` does."""
-        await self.writer.asettle(self._done, answer)
+        await self.writer.settle(self._done, answer)
         return answer
 
 

@@ -141,30 +141,20 @@ class TraceWriter:
         self._queue.put(_Entry(partial(rows_of, answer, head, self.content, self._secrets), chars, done))
         return done
 
-    def settle(self, done: Future[None] | None, answer: Answer) -> None:
-        """Wait for the future that `submit` returned.
+    async def settle(self, done: Future[None] | None, answer: Answer) -> None:
+        """Wait for the future that `submit` returned. Cancelling it loses nothing: the rows are still written.
 
         Raises:
             StoreError: the rows could not be written; `answer` holds the answer.
         """
-        if done is not None:
-            try:
-                done.result(WAIT_S)
-            except (CascadeError, TimeoutError) as error:
-                raise self._unrecorded(error, answer) from None
-
-    async def asettle(self, done: Future[None] | None, answer: Answer) -> None:
-        """Do as `settle` without blocking the event loop. Cancelling it loses nothing: the rows are still written."""
-        if done is not None:
-            try:
-                await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
-            except (CascadeError, TimeoutError) as error:
-                raise self._unrecorded(error, answer) from None
-
-    def _unrecorded(self, error: CascadeError | TimeoutError, answer: Answer) -> StoreError:
-        code = error.exit_code if isinstance(error, CascadeError) else 1
-        reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
-        return StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code)
+        if done is None:
+            return
+        try:
+            await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
+        except (CascadeError, TimeoutError) as error:
+            code = error.exit_code if isinstance(error, CascadeError) else 1
+            reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
+            raise StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code) from None
 
     def flush(self, timeout_s: float = 10.0) -> bool:
         """Wait until everything recorded so far is committed; return whether it is."""

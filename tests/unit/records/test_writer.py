@@ -266,21 +266,21 @@ def test_closing_does_not_hang_on_a_stalled_store(
 # --- waiting for the commit ---
 
 
-def test_strict_returns_when_the_rows_are_committed(store_url: str) -> None:
+async def test_strict_returns_when_the_rows_are_committed(store_url: str) -> None:
     with TraceWriter(store_url, strict=True) as writer:
         for number in range(5):
             answer = answer_of()
-            writer.settle(writer.submit(answer), answer)
+            await writer.settle(writer.submit(answer), answer)
             assert writer.counts.written == number + 1
     assert len(rows_in(store_url)) == 5
 
 
 async def recorded(writer: TraceWriter) -> None:
     answer = answer_of()
-    await writer.asettle(writer.submit(answer), answer)
+    await writer.settle(writer.submit(answer), answer)
 
 
-async def test_asettle_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
+async def test_settle_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
     with TraceWriter(file_url, strict=True) as writer:
         recording = asyncio.create_task(recorded(writer))
         await asyncio.to_thread(blocked.reached.wait, PATIENCE_S)
