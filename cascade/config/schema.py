@@ -10,7 +10,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
 
-from cascade.checks import checked_base, share_problems, unknown
+from cascade.checks import checked_base, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
 from cascade.plans import base as strategies
@@ -21,6 +21,7 @@ from cascade.section import Section
 
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
+_Share = Annotated[float, Field(gt=0, lt=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
@@ -140,7 +141,7 @@ class MonitorConfig(Section):
     Without `fallback`: "everything" for a promise on the set of answers, "guide" for one on the answer served.
     """
 
-    level: float = Field(default=0.05, gt=0, lt=1, allow_inf_nan=False)
+    level: _Share = 0.05
     fallback: Literal["everything", "guide"] | None = None
 
 
@@ -151,25 +152,27 @@ class GuaranteeConfig(Section):
     """
 
     promise: str | None = None
-    risk: float | None = None
-    confidence: float | None = None
+    risk: _Share | None = None
+    confidence: _Share | None = None
     required: bool = False
     uncovered: Literal["guide", "policy"] = "guide"
     audit: AuditConfig | None = None
     monitor: MonitorConfig = Field(default_factory=MonitorConfig)
 
-    @model_validator(mode="after")
-    def _consistent(self) -> GuaranteeConfig:
-        problems = share_problems(risk=self.risk, confidence=self.confidence)
-        if self.promise is not None:
+    @field_validator("promise")
+    @classmethod
+    def _known(cls, value: str | None) -> str | None:
+        if value is not None:
             from cascade.conformal.promise import KINDS  # numpy, which most configurations do not need
 
-            if self.promise not in KINDS.names:
-                problems.append(unknown("promise", self.promise, KINDS.names))
+            if value not in KINDS.names:
+                raise ValueError(unknown("promise", value, KINDS.names))
+        return value
+
+    @model_validator(mode="after")
+    def _audited(self) -> GuaranteeConfig:
         if self.audit is None and "monitor" in self.model_fields_set:
-            problems.append("monitor learns from audits; add audit: {probability: 0.05}")
-        if problems:
-            raise ValueError("\n".join(problems))
+            raise ValueError("monitor learns from audits; add audit: {probability: 0.05}")
         return self
 
 
@@ -262,7 +265,7 @@ class ReviewConfig(Section):
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)
     ask: Literal["preference", "regret"] = "preference"
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    confidence: _Share = 0.9
     label_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 
 
@@ -311,14 +314,14 @@ class ModesConfig(StoredConfig):
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
-    certify: Annotated[float, Field(gt=0, lt=1)] = 0.5
+    certify: _Share = 0.5
     promise: Literal["agreement", "regret"] = "agreement"
-    risk: Annotated[float, Field(gt=0, lt=1)] = 0.1
-    confidence: Annotated[float, Field(gt=0, lt=1)] = 0.9
+    risk: _Share = 0.1
+    confidence: _Share = 0.9
     label_days: _Positive = 7.0
     comparator: str | None = None
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
-    level: Annotated[float, Field(gt=0, lt=1)] = 0.05
+    level: _Share = 0.05
     promote: Literal["manual", "automatic"] = "manual"
     examples: Annotated[int, Field(ge=0)] = 0
 

@@ -202,10 +202,10 @@ def model(**settings: Any) -> dict[str, Any]:
         (model(price={"input": 1, "output": 1, "inptu": 1}), "models.base.price.inptu", "did you mean input?"),
         (model(price={"input": 1, "output": 1, "search": {"huge": 1}}), "models.base.price.search.huge.[key]", ""),
         # a guarantee
-        ({"guarantee": {"promise": "coverag"}}, "guarantee", "did you mean coverage?"),
+        ({"guarantee": {"promise": "coverag"}}, "guarantee.promise", "did you mean coverage?"),
         ({"guarantee": {"rsk": 0.1}}, "guarantee.rsk", "did you mean risk?"),
-        ({"guarantee": {"promise": "coverage", "risk": 1.5}}, "guarantee", "risk"),
-        ({"guarantee": {"promise": "error", "confidence": 0}}, "guarantee", "confidence"),
+        ({"guarantee": {"promise": "coverage", "risk": 1.5}}, "guarantee.risk", "not 1.5"),
+        ({"guarantee": {"promise": "error", "confidence": 0}}, "guarantee.confidence", "not 0"),
         ({"guarantee": {"monitor": {}}}, "guarantee", "audit: {probability: 0.05}"),
         *(({"guarantee": {"audit": {"probability": p}}}, "guarantee.audit.probability", "") for p in (0, 1.1)),
         ({"guarantee": {"audit": {"probability": 1}, "monitor": {"level": 1}}}, "guarantee.monitor.level", ""),
