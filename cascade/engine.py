@@ -405,10 +405,10 @@ def decide(policy: Scorer | None, observation: Observation) -> Decision:
     if policy is None:
         return Decision(every, not last, (ALWAYS,) * len(every), NEVER if last else ALWAYS, kappa)
     scores = policy.scores(observation)
-    keep, proceed = actions(scores.candidates, scores.next, policy.kappa, last=observation.last)
+    keep, proceed = actions(scores.candidates, scores.next, kappa, last=last)
     proceed = proceed or step.forced is not None  # it escalates
-    decision = Decision(keep, proceed, scores.candidates, scores.next, policy.kappa, scores.confidences, scores.buy)
-    is_sure, needed = policy.surety(scores.next), policy.surety(policy.kappa)
+    decision = Decision(keep, proceed, scores.candidates, scores.next, kappa, scores.confidences, scores.buy)
+    is_sure, needed = policy.surety(scores.next), policy.surety(kappa)
     return decision if is_sure is None or needed is None else decision._replace(sure=(is_sure, needed))
 
 

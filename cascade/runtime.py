@@ -16,13 +16,13 @@ from cascade.checks import MAX_QUESTION_CHARS, above_zero
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, drive, run
-from cascade.errors import BatchError, CascadeError, UsageError
+from cascade.errors import BatchError, CascadeError, ClosedError, UsageError
 from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
 from cascade.money import Price, nano_usd
 from cascade.plans.base import Strategy
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.portal import SETTLE_S, Deadline, Halt, in_thread
+from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import taken_out
 from cascade.serving.plan import RunPlan, no_level
@@ -67,7 +67,7 @@ class Started:
 
     def wait(self) -> Answer:
         """Run it to its end as `answer` does, blocking."""
-        return run_on_loop(self.answer(), self.deadline.remaining_s() + LATE_S)
+        return run_on_loop(self.answer(), self.deadline.at_s + LATE_S)
 
     async def answer(self) -> Answer:
         """Run it to its end, and return the answer after its trace is settled."""
@@ -102,13 +102,16 @@ class Started:
 
     def complete(self, request: Request) -> Awaitable[Completion]:
         """Make a call."""
-        self.halt.check()
-        return self.runtime.guard(request, self.key).complete(request, self.deadline)
+        return self._guard(request).complete(request, self.deadline)
 
     def stream(self, request: Request) -> AsyncGenerator[TextDelta | Completion, None]:
         """Make a call and yield the reply as it is written."""
-        self.halt.check()
-        return self.runtime.guard(request, self.key).stream(request, self.deadline)
+        return self._guard(request).stream(request, self.deadline)
+
+    def _guard(self, request: Request) -> Guard | Around:
+        if self.halt.stopped:  # what cannot be cancelled ended just now
+            raise ClosedError(SAYS)
+        return self.runtime.guard(request, self.key)
 
 
 class Runtime:

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Mapping
 from contextlib import closing
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 from cascade.errors import BadRequestError, ProviderError, quote
 from cascade.plans.base import Conclusion, Strategy, Walk
@@ -37,6 +37,7 @@ ANSWERING = frozenset({"answer", "direct", "sample", "outright"})
 class WithAgents(Strategy):
     """A strategy some of whose models answer through agents."""
 
+    blocks: ClassVar[bool] = True
     strategy: Strategy
     agents: Mapping[str, Agent]
 
@@ -49,11 +50,6 @@ class WithAgents(Strategy):
     def models(self) -> tuple[str, ...]:
         """The models of the strategy."""
         return self.strategy.models
-
-    @property
-    def blocks(self) -> bool:
-        """True: tools may block."""
-        return True
 
     def only(self, selection: Selection) -> Strategy:
         """Return a part of the strategy, with the same agents."""

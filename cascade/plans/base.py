@@ -127,6 +127,8 @@ class Strategy(Protocol):
     """
 
     __slots__ = ()
+    blocks: ClassVar[bool] = False
+    """Whether its walks run code that may block, such as an agent's tools: each then has a thread of its own."""
 
     if TYPE_CHECKING:  # they have no default
 
@@ -152,11 +154,6 @@ class Strategy(Protocol):
     @default
     def ends_with_reference(self) -> bool:
         """Whether its last step is the answer of the reference alone, as in a ladder."""
-        return False
-
-    @default
-    def blocks(self) -> bool:
-        """Whether its walks run code that may block, such as an agent's tools: each then has a thread of its own."""
         return False
 
     @default

@@ -53,6 +53,10 @@ class Assembler:
         return ""
 
     def _add_choice(self, choice: Mapping[str, Any]) -> str:
+        if self._finish is not None and choice.get("delta"):
+            if any(choice["delta"].get(name) for name in choice["delta"].keys() - {"role"}):
+                self.notes.append("the stream went on after its end, which is left out")
+            choice = {**choice, "delta": {}, "logprobs": None}
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and (self._finish is None or self._finish.lower() in ENDINGS):
             self._finish = finish  # an end that is not known to be good stays

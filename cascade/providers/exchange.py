@@ -49,7 +49,7 @@ class Exchange:
         self.timeout_s = timeout_s
         self._stream = stream
         self._content = self._encoded()
-        self._sending = self._left = False
+        self._sending = self._left = self._done = False
         self._most_line = most_bytes(request)
         self._status = 0
         self._headers: Mapping[str, str] = {}
@@ -147,10 +147,11 @@ class Exchange:
     def _event(self, line: bytes) -> Payload | None:
         """Return the chunk in a line of a stream; None for any other line."""
         line = line.strip()
-        if not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+        if self._done or not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
             return None
         data = line.removeprefix(b"data:").strip()
-        chunk = None if data == b"[DONE]" else self._parsed(data)
+        self._done = data == b"[DONE]"  # what follows is no part of the reply
+        chunk = None if self._done else self._parsed(data)
         return chunk if isinstance(chunk, Mapping) else None
 
     def _refused(self, text: bytes) -> ProviderError:

@@ -104,6 +104,9 @@ class FakeProvider:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return the script's next reply for this request. A callable may block, so it is called in a thread."""
+        return await self._reply(request)
+
+    async def _reply(self, request: Request) -> Payload:
         if len(self.requests) < self.keep:
             self.requests.append(request)
         said = await in_thread(partial(self.script, request)) if callable(self.script) else self._next(request)
@@ -111,9 +114,9 @@ class FakeProvider:
             raise copy(said)  # a copy, since an exception that is raised again keeps all earlier tracebacks
         return reply(said) if isinstance(said, str) else said
 
-    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
+    async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:  # noqa: ARG002
         """Yield the reply word by word."""
-        for chunk in _chunks(await self.complete(request, timeout_s)):
+        for chunk in _chunks(await self._reply(request)):
             yield chunk
 
     async def close(self) -> None:

@@ -27,7 +27,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload, Provider, Streams, added
 from cascade.providers.reading import read_completion
-from cascade.resilience.portal import Deadline
+from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
@@ -107,7 +107,17 @@ class Guard:
                     payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
-                await self.sleep(self._wait_s(tries, error))
+                await self._wait(tries, error)
+
+    async def _wait(self, tries: _Tries, error: ProviderError) -> None:
+        """Wait for the next try, or raise the error if there is none."""
+        wait_s = self._wait_s(tries, error)
+        try:
+            await self.sleep(wait_s)
+        except asyncio.CancelledError as cancelled:
+            if all(failed.billed == "no" for failed in tries.failed):
+                cancelled.args = (NOT_BEGUN,)
+            raise
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
         """Return how long to wait before the next try, or raise the error if there is none.
@@ -172,8 +182,7 @@ class Guard:
                 if assembler.text:
                     self._broke(tries, error)
                     raise _interrupted(error, assembler, tries.failed) from None
-                delay_s = self._wait_s(tries, error)
-            await self.sleep(delay_s)
+                await self._wait(tries, error)
         yield completion
 
     def _assembler(self, request: Request) -> Assembler:

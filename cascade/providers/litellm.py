@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -154,13 +154,16 @@ class LiteLLM:
 
     async def _chunks(self, litellm: Any, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         wrapper = await litellm.acompletion(**self._arguments(request, timeout_s), **_STREAMED)
+        ends: list[str] = []
+        if isinstance(getattr(wrapper, "completion_stream", None), AsyncIterable):
+            wrapper.completion_stream = _noting_ends(wrapper.completion_stream, ends)
         try:
             async for chunk in wrapper:
                 yield _streamed(chunk)
         finally:
             with suppress(Exception):
                 await wrapper.aclose()
-        yield _ending(request, wrapper)
+        yield _ending(request, wrapper, ends)
 
     async def close(self) -> None:
         """Do nothing: litellm keeps its connections for the process."""
@@ -354,9 +357,24 @@ def _streamed(chunk: Any) -> Payload:
     return payload
 
 
-def _ending(request: Request, wrapper: Any) -> Payload:
-    """Return a last chunk with the finish reason and usage that the provider sent, as litellm's wrapper remembers."""
-    finish = getattr(wrapper, "received_finish_reason", None)
+async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str]) -> AsyncGenerator[Any, None]:
+    """Pass on the provider's own chunks, and note the bad ends among them, since litellm calls each of these "stop"."""
+    async for chunk in chunks:
+        for choice in getattr(chunk, "choices", None) or ():
+            end = getattr(choice, "finish_reason", None)
+            if getattr(choice, "error", None):
+                ends.append("error")
+            elif isinstance(end, str) and end.lower() not in ENDINGS:
+                ends.append(end)
+        yield chunk
+
+
+def _ending(request: Request, wrapper: Any, ends: list[str]) -> Payload:
+    """Return a last chunk with the finish reason and usage that the provider sent, as litellm's wrapper remembers.
+
+    A bad end among the provider's own, `ends`, counts before it.
+    """
+    finish = ends[0] if ends else getattr(wrapper, "received_finish_reason", None)
     if finish is None:
         raise StreamInterruptedError(
             f"the stream of {request.model} ended without a finish reason.", model=request.model

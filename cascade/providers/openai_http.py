@@ -209,6 +209,10 @@ def _mapping_errors(exchange: Exchange) -> Iterator[None]:
     """Convert foreign errors; they are not chained, since they contain the request's headers (F68)."""
     try:
         yield
+    except asyncio.CancelledError as error:
+        if not exchange.left():
+            error.args = (portal.NOT_BEGUN,)
+        raise
     except (TimeoutError, aiohttp.ClientError) as error:
         raise _mapped(error, exchange) from None
 

@@ -13,7 +13,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from cascade.errors import ProviderError, ProviderUnavailableError, RateLimitedError
-from cascade.resilience.portal import Deadline
+from cascade.resilience.portal import NOT_BEGUN, Deadline
 
 FLOOR = 4
 """The lowest limit, so that one hanging call does not block all others."""
@@ -101,6 +101,8 @@ class Turns:
                 self._waiting.remove(turn)
             elif not turn.cancelled():  # it was granted just now, and goes to the next
                 self._end(turn.result(), None)
+            if isinstance(error, asyncio.CancelledError):
+                error.args = (NOT_BEGUN,)
             if isinstance(error, TimeoutError):
                 says = f"{model} is overloaded: the call could not begin in time."
                 raise ProviderUnavailableError(says, model=model) from None

@@ -36,6 +36,10 @@ SETTLE_S = 2.0
 SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
 
 
+NOT_BEGUN = "no call was under way"
+"""The argument of a `CancelledError` that came while a call waited to begin, so that nothing can be billed."""
+
+
 class Deadline(NamedTuple):
     """An instant on the monotonic clock, so that a step of the wall clock changes nothing (F13); by default never."""
 
@@ -60,7 +64,8 @@ class Halt:
     """A switch that is off until `stop`. Safe between threads."""
 
     def __init__(self) -> None:
-        self._stopped = False
+        self.stopped = False
+        """Whether `stop` was called."""
         self._numbers = itertools.count()
         self._begin()
         after_fork(self._begin)
@@ -70,23 +75,13 @@ class Halt:
         self._changed = threading.Condition()
         self._cancels: dict[int, Callable[[], object]] = {}
 
-    @property
-    def stopped(self) -> bool:
-        """Whether `stop` was called."""
-        return self._stopped
-
     def stop(self) -> None:
         """Cancel everything under way, and refuse all further calls."""
         with self._changed:
-            self._stopped = True
+            self.stopped = True
             cancels = list(self._cancels.values())
         for cancel in cancels:
             cancel()
-
-    def check(self) -> None:
-        """Raise ClosedError once stopped."""
-        if self._stopped:
-            raise ClosedError(SAYS)
 
     @contextmanager
     def covering(self) -> Iterator[None]:
@@ -107,7 +102,8 @@ class Halt:
 
         number = next(self._numbers)
         with self._changed:
-            self.check()
+            if self.stopped:
+                raise ClosedError(SAYS)
             self._cancels[number] = stop
         try:
             yield
@@ -277,18 +273,18 @@ class _Entered:
                 self._call.close()
 
 
-def run(call: Coroutine[Any, Any, _T], timeout_s: float = float("inf")) -> _T:
+def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     """Run a coroutine on the loop, blocking: return its result or raise its error. Ctrl-C cancels it.
 
     Raises:
-        ProviderTimeoutError: it took longer than `timeout_s` seconds, even to react to being cancelled.
+        ProviderTimeoutError: it had not ended at this instant of the monotonic clock.
         ClosedError: it was stopped.
         UsageError: the caller would block the loop, as in a server that adopted its own.
     """
     entered = _Entered(call)
     future: Future[_T] = entered.future
     try:
-        return future.result(min(max(0.0, timeout_s), threading.TIMEOUT_MAX))
+        return future.result(min(max(0.0, ends_at_s - time.monotonic()), threading.TIMEOUT_MAX))
     except TimeoutError:
         if future.done() and not future.cancelled():
             raise

@@ -21,7 +21,7 @@ from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_ca
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
-from cascade.resilience.portal import Deadline
+from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
@@ -95,13 +95,16 @@ class Spending:
         raise _over(hold, request, amount, now_s)
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
-        """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold."""
+        """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold.
+
+        A call that had not begun when its caller left costs nothing.
+        """
         price, call = self.prices.get(request.model), None
         if replies:
             call = paid_call(request, replies[-1], price)
         elif isinstance(failure, ProviderError):
             call = failed_call(request, failure, price)
-        cost = None
+        cost = 0 if isinstance(failure, asyncio.CancelledError) and failure.args == (NOT_BEGUN,) else None
         if call is not None and (replies or call.billed != "maybe"):
             bound = call.cost_bound_nano_usd
             cost = max(hold.amount, bound) if call.cost_nano_usd is None and bound is not None else call.cost_nano_usd

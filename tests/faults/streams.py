@@ -74,6 +74,14 @@ def _empty_chunks(body: Mapping[str, Any]) -> Lines:
     return [*mixed, _piece(body, None, "stop"), *noise, _usage(body), _DONE]
 
 
+def _text_after_finish(body: Mapping[str, Any]) -> Lines:
+    return [*_words(body), _piece(body, None, "stop"), _piece(body, "\nAnswer: Elbe"), _usage(body), _DONE]
+
+
+def _text_after_done(body: Mapping[str, Any]) -> Lines:
+    return [*_ok(body), _piece(body, "\nAnswer: Elbe"), _piece(body, None, "error")]
+
+
 def _two_choices(body: Mapping[str, Any]) -> Lines:
     mixed = [line for word in _words(body) for line in (word, _piece(body, "Elbe ", index=1))]
     return [*mixed, _piece(body, None, "stop"), _usage(body), _DONE]
@@ -94,6 +102,8 @@ STREAMS: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
     "stream_no_finish": _no_finish,
     "stream_finish_error": _finish_error,
     "stream_error_in_choice": _error_in_choice,
+    "stream_text_after_finish": _text_after_finish,
+    "stream_text_after_done": _text_after_done,
     "stream_no_usage": _no_usage,
     "stream_usage_doubled": _usage_doubled,
     "stream_usage_with_choices": _usage_with_choices,

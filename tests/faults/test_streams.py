@@ -81,10 +81,18 @@ def test_f27_a_stream_that_just_ends_was_cut(bench: Bench, provider: str) -> Non
     _interrupted(bench, "stream_no_finish", provider)
 
 
+@pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["stream_finish_error", "stream_error_in_choice"])
-def test_f27_a_stream_that_ends_with_an_error_was_cut(bench: Bench, mode: str) -> None:
-    """Litellm calls such an end "stop" in its streams, and keeps nothing that shows it."""
-    _interrupted(bench, mode, PROVIDERS[0])
+def test_f27_a_stream_that_ends_with_an_error_was_cut(bench: Bench, mode: str, provider: str) -> None:
+    _interrupted(bench, mode, provider)
+
+
+@pytest.mark.parametrize("mode", ["stream_text_after_finish", "stream_text_after_done"])
+def test_f27_what_comes_after_the_end_of_a_stream_is_not_served(bench: Bench, mode: str) -> None:
+    told, answer = _streamed(bench, mode)
+    assert "Elbe" not in told
+    assert answer.text == "Danube"
+    assert answer.cost_nano_usd == SMALL_COST
 
 
 @pytest.mark.parametrize(

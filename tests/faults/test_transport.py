@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 import time
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -11,6 +12,7 @@ from itertools import count
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 from unit.made import request
 
 from cascade.errors import (
@@ -215,3 +217,19 @@ def test_f13_a_clock_that_jumps_back_changes_nothing(bench: Bench) -> None:
     assert answer.text
     assert len(latencies) == 2
     assert all(0 <= latency < 10 for latency in [answer.latency_s, *latencies])
+
+
+async def test_f10_a_caller_who_is_cancelled_before_the_request_is_sent_is_known_to_owe_nothing(bench: Bench) -> None:
+    provider, begun = OpenAIHTTP({"": Endpoint(bench.server.address, KEY)}), threading.Event()
+
+    async def connecting(_: object) -> None:
+        begun.set()
+        await asyncio.Event().wait()
+
+    bench.patch.setattr(provider, "_whole", connecting)
+    task = asyncio.create_task(provider.complete(request(), 60.0))
+    assert await asyncio.to_thread(begun.wait, PATIENCE_S)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError) as caught:
+        await task
+    assert caught.value.args == (portal.NOT_BEGUN,)

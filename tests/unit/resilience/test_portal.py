@@ -7,6 +7,7 @@ import math
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import AsyncGenerator, Callable, Coroutine
 from contextlib import aclosing, closing, suppress
 from contextvars import ContextVar
@@ -124,7 +125,7 @@ def test_a_wait_ends_on_time_where_the_loop_itself_stands_still() -> None:
         go_on.wait()  # as a slow parser would
 
     with pytest.raises(ProviderTimeoutError):
-        run(blocks(), 0.05)
+        run(blocks(), time.monotonic() + 0.05)
     go_on.set()
 
 

@@ -17,6 +17,7 @@ from cascade import Orchestrator
 from cascade.budget.caps import Account, Hold, MemoryLedger, Refused
 from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.resilience.concurrency import Turns
 from cascade.serving.spending import Spending
 
 WAIT_S = PATIENCE_S
@@ -99,6 +100,54 @@ async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> Non
         billed = sum(BASE if request.model == "small" else GUIDE for request in fake.requests)
         assert stands(served) == Account(billed, 0)
         assert 0.09e9 < billed <= 0.1e9
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("waits", ["for its turn", "for the next try"])
+async def test_a_caller_who_leaves_before_a_call_began_pays_nothing(waits: str, stream: bool) -> None:
+    waiting = asyncio.Event()
+
+    async def sleep(_: float) -> None:
+        waiting.set()
+        await asyncio.Event().wait()
+
+    script = {"small": [ProviderUnavailableError("down")]} if waits == "for the next try" else {}
+    async with made(script, {"total": 1}) as served:
+        served.runtime.break_circuits()
+        for guard in served.runtime.guards.values():
+            guard.sleep = sleep
+        if waits == "for its turn":
+            turns = Turns()
+            turns.limit.allowed = 0.0
+            served.runtime.guards["small"].turns = {"small": turns}
+        asking = served.astream(ASK)
+        task = asyncio.create_task(anext(asking) if stream else served.achat(ASK))  # type: ignore[arg-type]
+        if waits == "for the next try":
+            await waiting.wait()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert stands(served) == Account(0, BASE)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stands(served) == Account(0, 0)
+
+
+async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
+    begun = asyncio.Event()
+
+    class Hangs(FakeProvider):
+        async def complete(self, request: Any, timeout_s: float) -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+    async with made(None, {"total": 1}, Hangs()) as served:
+        task = asyncio.create_task(served.achat(ASK))
+        await begun.wait()
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert stands(served) == Account(BASE, 0)
 
 
 async def test_a_stream_that_is_left_is_booked_in_full() -> None:
