@@ -47,6 +47,8 @@ _PACKAGES = {
     "psycopg": "traces in PostgreSQL",
 }
 _PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
+_STORE_S = 10.0
+"""How long a store has to answer."""
 
 
 class Finding(NamedTuple):
@@ -143,7 +145,7 @@ def _traces(url: str | None) -> tuple[str, str]:
     if address.path is not None and not address.path.exists():
         return "ok", f"{address.shown}, which the first question makes"
     try:
-        with Store.open(address, read_only=True) as store:
+        with Store.open(address, read_only=True, limit_s=_STORE_S) as store:
             return "ok", f"{address.shown}, {store.count()} rows"
     except NoTracesError:  # an empty database, as on the first day
         return "ok", f"{address.shown}, which the first question fills"
@@ -265,7 +267,7 @@ def _writable(url: str | None) -> tuple[str, str]:
         return "note", "off, so POST /v1/feedback is refused"
     address = parse(url)
     if address.path is None:
-        with Store.open(address):
+        with Store.open(address, limit_s=_STORE_S):
             return "ok", f"{address.shown} can be written"
     nearest = next(path for path in (address.path, *address.path.absolute().parents) if path.exists())
     folder = nearest if nearest != address.path else address.path.absolute().parent

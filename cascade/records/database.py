@@ -30,10 +30,11 @@ WAL_SINCE = (3, 51, 3)
 Before it, the rollback journal is used: slower, and safe with any number of writers."""
 LIMIT_S = 2.0
 """How long a transaction may take that a request waits for, in seconds."""
-COMMAND_S = 60.0
+COMMAND_S = 300.0
 """How long any other may take: one of a command that counts all rows."""
 _LOCK_S = 5.0
 """How long a transaction waits at most for another that has locked the file. They last milliseconds."""
+_CONNECT_S = 10
 _CONNECTIONS = 8
 _GRACE_S = 0.5
 """How much later than the server, which keeps the limit too, this side ends a transaction."""
@@ -248,7 +249,7 @@ class Database:
     def _server_engine(self) -> sa.Engine:
         limit_s = self._limit_s
         options: dict[str, Any] = {
-            "connect_timeout": max(2, round(limit_s)),  # libpq has no shorter time
+            "connect_timeout": min(max(2, round(limit_s)), _CONNECT_S),  # libpq has no shorter time than 2 s
             "application_name": "cascade",
             "tcp_user_timeout": 10_000,
         }

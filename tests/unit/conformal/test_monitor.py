@@ -236,3 +236,14 @@ def test_every_bad_argument_is_listed() -> None:
         Monitor.start(risk=0.0, level=1.0, n=5, k=6)
     for name in ("risk", "level", "k = 6"):
         assert name in str(caught.value)
+
+
+def test_a_conversation_that_goes_on_counts_at_its_lowest() -> None:
+    """Whatever comes of it: with more audits, and with as many misses or more, it ends no lower."""
+    start = Monitor.start(risk=0.1, turns=4).update(1, 2).update(0, 4).update(2, 3)
+    for audits in range(1, 5):
+        for misses in range(audits + 1):
+            lowest = start.update(misses, audits, ended=False)
+            ends = [start.update(misses + more, last) for last in range(audits, 5) for more in range(last - audits + 1)]
+            assert lowest.e_value <= min(end.e_value for end in ends) * (1 + 1e-12)
+            assert (lowest.audits, lowest.misses) == (9 + audits, 3 + misses)
