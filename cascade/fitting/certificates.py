@@ -56,13 +56,12 @@ def policy_directory(
     fitted = tuple(sorted({*hashed(done.fitted), *earlier.fitted}))
     requests = Requests(fitted, tuple(sorted({*hashed(done.chose), *earlier.chose})), hashed(done.log.ids))
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, requests)
-    days = done.settings.expires_days
-    expires = None if days is None else (today + timedelta(days)).isoformat()
+    expires = None if (days := done.settings.expires_days) is None else (today + timedelta(days)).isoformat()
     grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
     number = done.attempt.number
     counted = _UNCOUNTED if number is None else _COUNTED.format(number)
     shared = {"attempts": number, "expires": expires, "assumptions": (*ASSUMPTIONS, counted), **about}
-    shared["unit"] = "group" if grouped else "request"
+    shared |= {"unit": "group" if grouped else "request", "policy_sha256": bare.policy_sha256}
     levels = promises(done.promise, done.settings)
     covers: Literal["all", "segment", "level"] = (
         "segment" if done.settings.by_segment else "level" if done.settings.risks else "all"
@@ -71,7 +70,7 @@ def policy_directory(
     return bare.certified(*[
         Certificate(
             levels.get(name, done.promise), proven.point.kappa, proven.n, float(proven.losses), sha256_of(proving),
-            bare.policy_sha256, today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
+            created=today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
             made_for=made_for(proving), **shared,
         )
         for name, proven, proving in proofs

@@ -9,7 +9,7 @@ purchase does not repeat; nor withhold answers of a policy that always serves th
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -69,29 +69,21 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
             if candidate is not None:
                 answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
-    name, features = "", dict[str, Floats]()
-    if columns is None or REQUEST in columns:
-        from cascade.identity import identity  # loaded only for a policy that reads the request
-        from cascade.policies.features import asked_numbers
-
-        name = identity(question.text, question.context)
-        about = asked_numbers(question.text, question.context, question.chat)
-        features = {feature: np.array([value]) for feature, value in about.items()}
+    name, features = _asked(question) if columns is None or REQUEST in columns else ("", {})
     return Log(
-        name="live",
-        nodes=nodes,
-        ids=(name,),
-        groups=(question.group or name,),
-        answer=answer,
-        right=np.full(shape, np.nan),
-        cost_nano_usd=cost,
-        bought=bought,
-        complete=np.array([observation.last]),
-        confidence=confidence,
-        signals=signals,
-        features=features,
-        segments=(question.segment,),
-    )
+        "live", nodes, (name,), (question.group or name,), answer, np.full(shape, np.nan), cost, bought,
+        np.array([observation.last]), confidence, signals, features=features, segments=(question.segment,),
+    )  # fmt: skip
+
+
+def _asked(question: Question) -> tuple[str, dict[str, Floats]]:
+    """Return the id and the features of a request."""
+    from cascade.identity import identity  # loaded only for a policy that reads the request
+    from cascade.policies.features import asked_numbers
+
+    about = asked_numbers(question.text, question.context, question.chat)
+    features = {feature: np.array([value]) for feature, value in about.items()}
+    return identity(question.text, question.context), features
 
 
 class Bought(NamedTuple):
@@ -143,8 +135,11 @@ class Live:
             a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
         nodes: the nodes that it buys.
+        kappa: the threshold.
+        abstain_below: how sure an answer must be to be served; None: any is.
         reads: the signals that it cannot do without.
         columns: those that it may read (`Policy.columns`).
+        surety: how sure the policy is at a doubt, as a probability; None if it does not say.
 
     Raises:
         UsageError: the engine cannot serve it.
@@ -157,18 +152,22 @@ class Live:
     single: bool = False
     by_call: bool = field(default=False, init=False)
     nodes: tuple[Node, ...] = field(init=False)
+    kappa: float = field(init=False)
+    abstain_below: float | None = field(init=False)
     reads: tuple[str, ...] = field(init=False)
     columns: frozenset[str] | None = field(init=False)
+    surety: Callable[[float], float | None] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
-        rule = self.rule
+        rule, (kappa, bar) = self.rule, self.point
         nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
         scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
         by_call = scores.order is not None
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call
         learned = {"single": single, "by_call": by_call, "nodes": nodes, "reads": rule.reads, "columns": rule.columns}
+        learned |= {"kappa": kappa, "abstain_below": None if bar == -np.inf else bar, "surety": rule.surety}
         for name, value in learned.items():
             object.__setattr__(self, name, value)
         if scores.serve is None and scores.sure is not None:
@@ -177,20 +176,6 @@ class Live:
             raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
         if by_call and rule.nodes is not None:
             raise UsageError("A policy that buys in an order of its own is served on the whole plan.")
-
-    @property
-    def kappa(self) -> float:
-        """The threshold."""
-        return self.point.kappa
-
-    @property
-    def abstain_below(self) -> float | None:
-        """How sure an answer must be to be served; None: any is."""
-        return None if self.point.bar == -np.inf else self.point.bar
-
-    def surety(self, doubt: float) -> float | None:
-        """Return how sure the policy is at a doubt, as a probability; None if it does not say."""
-        return self.rule.surety(doubt)
 
     @classmethod
     def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
