@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,6 +49,7 @@ def collect(
     matcher: str | None = None,
     dataset: str | None = None,
     limit: int | None = None,
+    mapped: Mapping[str, str] | None = None,
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,
 ) -> CollectionResult:
@@ -68,6 +69,7 @@ def collect(
         matcher: how answers are judged: exact, choice, number, … By default, the form of the questions decides.
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
+        mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
         show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
 
@@ -79,7 +81,7 @@ def collect(
     settings = config if isinstance(config, CascadeConfig) else load(Path(config))
     if isinstance(questions, str | Path):
         dropped = Dropped()
-        listed = read_questions(Path(questions), dropped)
+        listed = read_questions(Path(questions), dropped, mapped)
         if dropped.describe():  # before anything is paid: a misspelt field leaves a question without its answer
             tell(dropped.describe())
     else:

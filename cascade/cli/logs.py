@@ -50,6 +50,14 @@ def collect(
     ] = None,
     matcher: Annotated[str | None, typer.Option(help="How answers are judged; by default by their form.")] = None,
     dataset: Annotated[str | None, typer.Option(help="The name of the questions in the log.")] = None,
+    mapped: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--map",
+            help="COLUMN=FIELD: our column (question, answer, choices, context, id, group, …) and the file's field for "
+            "it, or a path to it: meta.target.",
+        ),
+    ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions.")] = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -72,6 +80,7 @@ def collect(
             matcher=matcher,
             dataset=dataset or Path(questions).stem,
             limit=limit,
+            mapped=parse_pairs("--map", "COLUMN=FIELD", mapped),
             show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
             tell=say,
         )

@@ -6,17 +6,17 @@ import itertools
 import os.path
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.episode import Row
 from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
 from cascade.errors import UsageError
-from cascade.logs.reading import read_log
+from cascade.logs.columns import Calls, Row
+from cascade.logs.files import opened_log
 from cascade.logs.rowcheck import checked_where, shown
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.records.address import is_url
@@ -73,18 +73,33 @@ def open_log(
     _check_there(log)
     counts, fresh = Dropped() if dropped is None else dropped, True
 
-    def rows() -> Iterator[Row]:
-        """Read the rows; the first time it counts what is left out, and refuses a choice that fits no row."""
-        nonlocal fresh
-        first, fresh = fresh, False
+    def counted(rows: Iterable[Row], first: bool) -> Iterator[Row]:
         any_row = False
-        for row in rows_of(log, where, counts if first else None, models):
+        for row in rows:
             any_row = True
             yield row
         if first and not any_row and not counts.count:
             raise UsageError(_nothing_chosen(log, where or {}))
 
-    return read(rows, counts, matcher=matcher, reference=reference, models=models)
+    def rows() -> Iterator[Row]:
+        """Read the rows; the first time it counts what is left out, and refuses a choice that fits no row."""
+        nonlocal fresh
+        first, fresh = fresh, False
+        return counted(rows_of(log, where, counts if first else None, models), first)
+
+    def columns() -> Calls | Iterable[Row]:
+        """Read the columns of a file without its texts; the rows of anything else."""
+        nonlocal fresh
+        if models or log == DEMO_LADDER or log.startswith((LADDER, NODES)) or is_url(log):
+            return rows()
+        fresh = False
+        with _file(log) as path, opened_log(path, counts, where) as opened:
+            calls = opened.columns()
+        if not calls.episodes.name and not counts.count:
+            raise UsageError(_nothing_chosen(log, where or {}))
+        return calls
+
+    return read(rows, counts, matcher=matcher, reference=reference, models=models, columns=columns)
 
 
 def rows_of(
@@ -95,11 +110,22 @@ def rows_of(
     if ladder or calls:
         path = DEMO if log == DEMO_LADDER else log.removeprefix(LADDER).removeprefix(NODES)
     with ExitStack() as stack:
-        if path in _FILES:
-            shipped = resources.files("cascade").joinpath("data", _FILES[path])
-            path = str(stack.enter_context(resources.as_file(shipped)))
-        rows: Iterable[Row] = stored(path, where) if is_url(path) else read_log(path, dropped, where, models)
+        if is_url(path):
+            rows: Iterable[Row] = stored(path, where)
+        else:
+            file = stack.enter_context(_file(path))
+            rows = stack.enter_context(opened_log(file, dropped, where, models)).rows()
         yield from as_ladder(rows) if ladder else as_nodes(rows) if calls else rows
+
+
+@contextmanager
+def _file(name: str) -> Iterator[Path]:
+    """Yield the file of a log by its name."""
+    if name not in _FILES:
+        yield Path(name)
+        return
+    with resources.as_file(resources.files("cascade").joinpath("data", _FILES[name])) as path:
+        yield path
 
 
 def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:

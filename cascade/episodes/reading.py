@@ -15,9 +15,9 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cascade.chat import ChatRequest
 from cascade.checks import did_you_mean
-from cascade.episodes.episode import Row
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
+from cascade.logs.columns import Calls, Row
 from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
 from cascade.matching import Matcher, agreement, default_of, get_matcher
 from cascade.money import Price
@@ -78,6 +78,7 @@ def read(
     matcher: str | None = None,
     reference: str | None = None,
     models: Sequence[str] = (),
+    columns: Callable[[], Calls | Iterable[Row]] | None = None,
 ) -> Reading:
     """Read a log. If it does not say which answers are right, the reference's output is the truth.
 
@@ -88,6 +89,7 @@ def read(
         reference: its output is the truth, whatever the labels say: "guide", or a ladder's model, which then becomes
             the last one.
         models: only these models of a ladder's log, in this order; the last is the reference.
+        columns: reads its calls as columns, where nothing is to be judged.
 
     Raises:
         UsageError: a model or the matcher does not exist, or no episode is left.
@@ -105,7 +107,9 @@ def read(
     if reference is not None:
         return _compared(chosen_rows, matcher, dropped)
     try:
-        return Reading(tuple(reads_of(_rejudged(chosen_rows(), matcher), dropped)), chosen_rows, matcher)
+        plain = matcher is None and not models and columns is not None
+        judged = columns() if plain and columns else _rejudged(chosen_rows(), matcher)
+        return Reading(tuple(reads_of(judged, dropped)), chosen_rows, matcher)
     except UsageError:
         if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in chosen_rows()):
             raise

@@ -8,31 +8,33 @@ refused: what it would have brought is unknown. A null is unknown: it never coun
 from __future__ import annotations
 
 import math
-from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS, RequestKind
-from cascade.episodes.episode import (
-    DOUBLED,
-    Caller,
-    Episode,
-    LoggedCall,
-    Names,
-    Parents,
-    Row,
-    answer_name,
-    total_of,
-)
 from cascade.errors import UsageError
 from cascade.logs import schema
+from cascade.logs.columns import Calls, Row, calls_of
 from cascade.logs.schema import Dropped
-from cascade.table import Baseline, Bools, Log, Node, Reference
+from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
 from cascade.types import ACT
+
+Names: TypeAlias = Mapping[str, tuple[str, ...]]
+Parents: TypeAlias = tuple[tuple[int, ...], ...]
+
+
+class Caller(NamedTuple):
+    """A model that is asked in a step, in a role ("base", "guide", a rung); what for, where it is known."""
+
+    step: int
+    role: str
+    model: str
+    purpose: str | None = None
 
 
 class Truth(NamedTuple):
@@ -112,7 +114,7 @@ class Read(NamedTuple):
 
 
 def reads_of(
-    rows: Iterable[Row],
+    rows: Iterable[Row] | Calls,
     dropped: Dropped | None = None,
     truths: Mapping[str, Truth] | None = None,
     drawn: Callable[[str], bool] | None = None,
@@ -120,7 +122,7 @@ def reads_of(
     """Return each data set of a log, in the order of their first rows.
 
     Args:
-        rows: as in `logs.schema`, in any order; read once, and only their numbers are stored.
+        rows: as in `logs.schema`, in any order; read once, and only their numbers are stored. Or their columns.
         dropped: counts every episode, and every walk of an episode, that is left out.
         truths: by data set, what "right" means in the rows without their labels.
         drawn: whether a request, by its id, was drawn for people to judge. An answer without truth is then one that
@@ -134,193 +136,467 @@ def reads_of(
     >>> read.log.answer.tolist(), read.log.cost_nano_usd.tolist(), read.log.nodes[1].name
     ([[0, 0]], [[-1, -1]], 'step 2')
     """
-    episodes: dict[str, dict[str, Episode]] = defaultdict(lambda: defaultdict(Episode))
-    left_out, gold = Dropped() if dropped is None else dropped, False
-    for row in rows:
-        if row["walk"] != schema.CUT:  # that is money spent, and no part of an episode
-            gold = gold or bool(row.get("gold"))
-            episodes[row["dataset"] or "log"][row["episode_id"]].add(row)
-    reads = []
-    for dataset, of_dataset in episodes.items():
+    calls, left_out = rows if isinstance(rows, Calls) else calls_of(rows), Dropped() if dropped is None else dropped
+    bought, reads = _Bought.of(calls), list[Read]()
+    problems = _problems(calls, bought, unjudged=drawn is not None)
+    numbers = {name: number for number, name in enumerate(dict.fromkeys(calls.episodes.dataset))}
+    sets = np.array([numbers[name] for name in calls.episodes.dataset])
+    for dataset, number in numbers.items():
         before = left_out.rows[schema.UNJUDGED]
-        usable = _usable(of_dataset, left_out, unjudged=drawn is not None)
-        if usable:
-            log, facts = _read(dataset, usable, left_out, drawn)
+        chosen = np.flatnonzero(sets == number)
+        usable = _usable(calls, bought, chosen, problems, left_out)
+        if usable.size:
+            log, facts = _Table(dataset, calls, bought, usable).read(left_out, drawn)
             facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
             reads.append(Read(log, facts, left_out))
     if not reads:
         listed = ["There is no episode to judge in this log."]
         if left_out.count:
             listed += [f"{left_out.describe()}."]
-            listed += [] if set(left_out.rows) == {DOUBLED} else [_JUDGED if gold else _NO_GOLD]
+            listed += [] if set(left_out.rows) == {DOUBLED} else [_JUDGED if calls.has_gold else _NO_GOLD]
         raise UsageError(" ".join(listed))
     return reads
 
 
 _JUDGED = "A matcher judges them by the accepted answers that are logged (column gold): --matcher exact."
 _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
+DOUBLED = "a question that is answered twice in one step: give each run its own episode_id"
+_FAILED = "an episode in which the call of a model failed"
+_OTHERS = "an episode with a step that depends on other steps than in other episodes"
+_REASONS = (
+    _FAILED,
+    DOUBLED,
+    "an episode without a step",
+    "an episode with a step missing in the middle",
+    "an episode with a step that depends on itself or on a later step",
+    "an episode with a step of several answers, one of them with a null candidate",
+    "an episode with a step without a recorded answer or reply",
+    schema.UNJUDGED,
+)
+"""Why an episode cannot be judged; the first that applies counts, and of the last three that of the first step."""
+_AMBIGUOUS, _SILENT, _UNJUDGED = 5, 6, 7
 
 
-def _usable(episodes: Mapping[str, Episode], dropped: Dropped, *, unjudged: bool) -> dict[str, Episode]:
+@dataclass(frozen=True, slots=True)
+class _Bought:
+    """The steps of all episodes and the answers in them, sorted by episode and step. Refused calls are taken out.
+
+    Attributes:
+        every: the calls of steps, by number, with the refused ones.
+        calls: the others; `step_of` has the number of each one's step.
+        episode, step, first: of each step, its episode, its number from 1, and its first call in the log.
+        parents: what it reads, as numbers in `Calls.reads`; −1: not on record.
+        ambiguous: steps with several answers, one of them with a null candidate.
+        answer, place, answers_in: the calls that answer, their places, and the numbers of their steps.
+        stood_in: by episode, whether another model answered in a refused step.
+    """
+
+    every: Ints
+    calls: Ints
+    step_of: Ints
+    episode: Ints
+    step: Ints
+    first: Ints
+    parents: Ints
+    ambiguous: Bools
+    answer: Ints
+    place: Ints
+    answers_in: Ints
+    stood_in: Bools
+
+    @classmethod
+    def of(cls, calls: Calls) -> _Bought:
+        """Return the steps of all calls that belong to no walk."""
+        column, answers = calls.columns, calls.flags["answers"]
+        every = np.flatnonzero((column["walk"] < 0) & (column["step"] >= 1))
+        every = every[np.lexsort((column["step"][every], column["episode"][every]))]
+        out, stood_in = np.zeros(every.size, dtype=np.bool_), np.zeros(len(calls.episodes.name), dtype=np.bool_)
+        steps_of: dict[int, set[int]] = defaultdict(set)
+        for call in np.intersect1d(every, np.array([*calls.refused], dtype=np.int64)).tolist():
+            steps_of[int(column["episode"][call])] |= calls.refused[call]
+        for number, refused in steps_of.items():
+            low, high = np.searchsorted(column["episode"][every], [number, number + 1]).tolist()
+            out[low:high] = np.isin(column["step"][every[low:high]], list(refused))
+            stood_in[number] = answers[every[low:high][out[low:high]]].any()
+        chosen = every[~out]
+        episode, step = column["episode"][chosen], column["step"][chosen]
+        opens = np.append(True, (episode[1:] != episode[:-1]) | (step[1:] != step[:-1]))[: chosen.size]
+        step_of, starts = np.cumsum(opens) - 1, np.flatnonzero(opens)
+        parents = np.full(starts.size, -1)
+        known = column["parents"][chosen] >= 0
+        parents[step_of[known][::-1]] = column["parents"][chosen][known][::-1]  # the first counts
+        candidate, gives = column["candidate"][chosen], answers[chosen]
+        loose = np.bincount(step_of[gives & (candidate < 0)], minlength=starts.size)
+        placed = np.bincount(step_of[gives & (candidate >= 0)], minlength=starts.size)
+        ambiguous = (loose > 0) & ((loose > 1) | (placed > 0))
+        at = np.flatnonzero(gives & ~ambiguous[step_of])
+        place = np.maximum(candidate[at], 0)
+        _, first = np.unique(step_of[at] * (place.max(initial=0) + 1) + place, return_index=True)
+        at, place = at[first], place[first]
+        return cls(
+            every, chosen, step_of, episode[starts], step[starts], chosen[starts], parents, ambiguous, chosen[at],
+            place, step_of[at], stood_in,
+        )  # fmt: skip
+
+
+def _problems(calls: Calls, bought: _Bought, *, unjudged: bool) -> Ints:
+    """Return why each episode cannot be judged, as its number in `_REASONS`, int64 (e,); −1: it can.
+
+    With `unjudged`, an answer without truth is none: people judge a part of the answers.
+    """
+    n, column, steps = len(calls.episodes.name), calls.columns, bought.step.size
+
+    def any_of(episodes: Ints) -> Bools:
+        return np.bincount(episodes, minlength=n) > 0
+
+    many = np.bincount(bought.answers_in, minlength=steps)
+    later, leaves_out = _reads_later(calls, bought), _may_leave_out(calls, bought, many)
+    failed = any_of(column["episode"][bought.every[calls.flags["failed"][bought.every]]])
+    refused = np.array([call for call, steps in calls.refused.items() if steps], dtype=np.int64)
+    refuses = any_of(column["episode"][np.intersect1d(bought.every, refused)])
+    count, highest = np.bincount(bought.episode, minlength=n), np.zeros(n, dtype=np.int64)
+    np.maximum.at(highest, bought.episode, bought.step)
+    said = np.array([a == b for a, b in zip(calls.episodes.name, calls.episodes.spelled, strict=True)], dtype=np.bool_)
+    candidate = column["candidate"][bought.calls]
+    gives = calls.flags["answers"][bought.calls] & (candidate >= 0)
+    width = int(candidate.max(initial=0)) + 1
+    runs, times = np.unique(bought.step_of[gives] * width + candidate[gives], return_counts=True)
+    doubled = said & any_of(bought.episode[runs[times > 1] // width])
+    silent = (many == 0) & (np.bincount(bought.step_of[calls.flags["replied"][bought.calls]], minlength=steps) == 0)
+    unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
+    kinds = {_AMBIGUOUS: bought.ambiguous, _SILENT: silent, _UNJUDGED: unknown & (not unjudged)}
+    of_step = np.select(list(kinds.values()), list(kinds), -1)
+    found = np.full(n, -1)
+    bad = np.flatnonzero(of_step >= 0)
+    bad = bad[np.argsort(-bought.first[bad])]  # the first step in the log counts
+    found[bought.episode[bad]] = of_step[bad]
+    lacks = failed & (~refuses | bought.stood_in | (count == 0) | ~leaves_out)
+    tests = (lacks, doubled, count == 0, (highest > count) & ~leaves_out, any_of(bought.episode[later]))
+    return np.select(tests, list(range(len(tests))), found)
+
+
+def _reads_later(calls: Calls, bought: _Bought) -> Bools:
+    """Return which steps depend on themselves or on a later one."""
+    highest = np.array([max(steps, default=0) for steps in calls.reads] + [0])
+    return highest[bought.parents] >= bought.step
+
+
+def _may_leave_out(calls: Calls, bought: _Bought, many: Ints) -> Bools:
+    """Return in which episodes a policy may have left steps out: single calls, each with its parents on record."""
+    n, column = len(calls.episodes.name), calls.columns
+    own, model, source = (column[name][bought.every] for name in ("episode", "model", "source"))
+    ladder = (np.bincount(own[model >= 0], minlength=n) > 0) & (
+        np.bincount(own[(model >= 0) & (model != source)], minlength=n) == 0
+    )
+    unsaid = (bought.parents < 0) & ~ladder[bought.episode]
+    wrong = unsaid | bought.ambiguous | (many > 1)
+    width = int(bought.step.max(initial=0)) + 1
+    there = bought.episode * width + bought.step
+    for number, steps in enumerate(calls.reads):
+        reading = np.flatnonzero(bought.parents == number)
+        for step in steps:
+            wrong[reading] |= (step >= width) | ~np.isin(bought.episode[reading] * width + min(step, width), there)
+    return np.asarray(np.bincount(bought.episode[wrong], minlength=n) == 0)
+
+
+def _usable(calls: Calls, bought: _Bought, chosen: Ints, problems: Ints, dropped: Dropped) -> Ints:
     """Return the episodes that can be judged and whose steps read the same as in the first of them; count the rest."""
-    reads_by_step: dict[int, tuple[int, ...]] = {}
-    usable = dict[str, Episode]()
-    for name, episode in episodes.items():
-        reason = episode.problem(name, unjudged=unjudged)
-        reads = {step: episode.reads(step) for step in episode.steps}
-        if reason is None and any(reads_by_step.get(step, steps) != steps for step, steps in reads.items()):
-            reason = "an episode with a step that depends on other steps than in other episodes"
-        if reason is None:
-            reads_by_step |= reads
-            usable[name] = episode
-        else:
-            dropped.drop(reason, name)
-    return usable
+    others = set[int]()
+    if (bought.parents >= 0).any():
+        reads_by_step: dict[int, Any] = {}
+        verdicts: dict[tuple[Any, ...], bool] = {}
+        for episode in chosen[problems[chosen] < 0].tolist():
+            low, high = np.searchsorted(bought.episode, [episode, episode + 1]).tolist()
+            pairs = tuple(zip(bought.step[low:high].tolist(), bought.parents[low:high].tolist(), strict=True))
+            if pairs not in verdicts:
+                reads = {step: _reads(calls, step, number) for step, number in pairs}
+                verdicts[pairs] = all(reads_by_step.get(step, steps) == steps for step, steps in reads.items())
+                reads_by_step |= reads if verdicts[pairs] else {}
+            if not verdicts[pairs]:
+                others.add(episode)
+    good = (problems[chosen] < 0) & ~np.isin(chosen, list(others))
+    for episode in chosen[~good].tolist():
+        dropped.drop(_OTHERS if episode in others else _REASONS[problems[episode]], calls.episodes.name[episode])
+    return chosen[good]
 
 
-def _read(
-    dataset: str, episodes: Mapping[str, Episode], dropped: Dropped, drawn: Callable[[str], bool] | None
-) -> tuple[Log, Facts]:
-    listed = list(episodes.values())
-    ids = tuple([episode.request or name for name, episode in episodes.items()])
-    width, own = _placed(listed)
-    steps = range(1, 1 + max(max(episode.horizon or 1, *episode.steps) for episode in listed))
-    comparable = _comparable(listed)
-    facts = _facts(listed, ids, width, steps)
-    names = dict.fromkeys(name for episode in listed for name in episode.features)
-    log = Log(
-        name=dataset,
-        nodes=_nodes(facts),
-        ids=ids,
-        groups=tuple([episode.group or name for name, episode in episodes.items()]),
-        **_columns(listed, len(steps), width, own, comparable=bool(comparable.any())),
-        features={name: np.array([episode.features.get(name, math.nan) for episode in listed]) for name in names},
-        segments=tuple([episode.segment for episode in listed]),
-        drawn=None if drawn is None else np.array([drawn(name) for name in ids], dtype=np.bool_),
-        texts_known=comparable,
-        revealing=any(episode.told for episode in listed),
-    )
-    baselines, chosen, reference = _baselines(episodes, log, dropped)
-    return replace(log, baselines=baselines, reference=reference), replace(facts, reference=chosen)
+def _reads(calls: Calls, step: int, parents: int) -> tuple[int, ...]:
+    """Return the steps that a step reads; by default the step before."""
+    return calls.reads[parents] if parents >= 0 else (step - 1,) if step > 1 else ()
 
 
-def _facts(listed: Sequence[Episode], ids: Sequence[str], width: int, steps: Sequence[int]) -> Facts:
-    """Return what a data set says about its calls and its requests, but for its reference."""
-    callers = {caller for episode in listed for caller in episode.callers}
-    alone = _sets((caller.step, caller) for caller in callers if caller.purpose != ACT)
-    answering = _sets((at, call.source) for _, at, call in _answering(listed))
-    sources = tuple([_only(answering[at]) or "answer" for at in range(width)])
-    if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
-        callers = {caller._replace(role=caller.model) for caller in callers}
-    models = _sets((caller.step, caller.model) for caller in callers)
-    ladder = all(caller.role == caller.model for caller in callers)
-    return Facts(
-        sources=sources,
-        models=_names((caller.role, caller.model) for caller in callers),
-        step_models=tuple([_only(models[step]) for step in steps]) if ladder else (),
-        callers=tuple([_only(alone[step]) for step in steps]),
-        parents=_parents(listed, steps),
-        echoes=_names(pair for episode in listed for pair in episode.echoes),
-        kinds={name: episode.kind for name, episode in reversed([*zip(ids, listed, strict=True)])},
-        spelled=_names((name, episode.spelled) for name, episode in zip(ids, listed, strict=True) if episode.spelled),
-    )
+class _Table:
+    """The usable episodes of one data set as rows, their steps' places as columns."""
 
+    def __init__(self, name: str, calls: Calls, bought: _Bought, usable: Ints) -> None:
+        self.name, self.calls, self.bought, self.usable = name, calls, bought, usable
+        self.n, heads = usable.size, calls.episodes
+        row_of = np.full(len(heads.name), -1)
+        row_of[usable] = np.arange(self.n)
+        self.row_of, episode = row_of, calls.columns["episode"]
+        self.names = [heads.name[at] for at in usable.tolist()]
+        self.ids = tuple([heads.request[at] or heads.name[at] for at in usable.tolist()])
+        self.every = bought.every[row_of[episode[bought.every]] >= 0]
+        self.is_told = bool(calls.flags["is_told"][self.every].any())
+        self.steps = np.flatnonzero(row_of[bought.episode] >= 0)
+        mine = row_of[bought.episode[bought.answers_in]] >= 0
+        self.answer, self.answers_in = bought.answer[mine], bought.answers_in[mine]
+        self.source, self.step = calls.columns["source"][self.answer], bought.step[self.answers_in]
+        self.width, self.own, self.place = self._placed(bought.place[mine])
+        self.row = row_of[bought.episode[self.answers_in]]
+        said = np.full(self.n, -1)
+        np.maximum.at(said, row_of[episode[self.every]], calls.columns["horizon"][self.every])
+        self.horizon = int(max(said.max(), bought.step[self.steps].max(), 1))
+        self.horizons = np.where(said > 0, said, self.horizon)
 
-def _columns(
-    episodes: Sequence[Episode], horizon: int, width: int, own: Mapping[str, int], *, comparable: bool
-) -> dict[str, Any]:
-    """Return the columns of the nodes.
+    def _placed(self, place: Ints) -> tuple[int, Ints, Ints]:
+        """Return how many places a step has, the place of each source, and that of each answer.
 
-    A call's cost lies on the node whose answer it is for, else on the last of its step, where the signals are.
-    """
-    shape = len(episodes), horizon * width
-    answer, right, confidence = np.full(shape, -1, dtype=np.int64), np.full(shape, np.nan), np.full(shape, np.nan)
-    cost, bought = np.zeros(shape, dtype=np.int64), np.zeros(shape, dtype=np.bool_)
-    names = sorted({name for episode in episodes for step in episode.steps for name in episode.signals[step]})
-    signals = {name: np.full(shape, np.nan) for name in names}
-    lengths = {name: np.full(shape, np.nan) for name in LENGTHS if name not in names}
-    steps = np.array([max(episode.steps) for episode in episodes], dtype=np.int64)
-    # The length of a run until a model is right shows whether it was.
-    revealing = any(episode.told for episode in episodes)
-    for row, episode in enumerate(episodes):
-        numbers: dict[Hashable, int] = {}
-        for step in sorted(episode.steps):
-            first, last = (step - 1) * width, step * width - 1
-            bought[row, first : last + 1] = True
-            for at, call in sorted(episode.answers[step].items()):
-                key = answer_name(call, comparable=comparable)
-                answer[row, first + at] = numbers.setdefault(key, len(numbers))
-                right[row, first + at] = math.nan if call.right is None else call.right
-                confidence[row, first + at] = call.confidence
-            for call in episode.steps[step]:
-                unplaced = 0 if call.answers else width - 1
-                node = first + own.get(call.source, unplaced if call.candidate is None else call.candidate)
-                unknown = call.cost is None or cost[row, node] < 0
-                cost[row, node] = -1 if unknown else cost[row, node] + (call.cost or 0)
-            for name, values in lengths.items():
-                tokens = total_of([getattr(call, LENGTHS[name]) for call in episode.steps[step]])
-                values[row, last] = math.nan if revealing or tokens is None else tokens
-            for name, value in episode.signals[step].items():
-                signals[name][row, last] = value
-    signals |= {name: values for name, values in lengths.items() if not np.isnan(values).all()}
-    # Without a horizon in the log, its longest request decides.
-    complete = steps >= np.array([episode.horizon or horizon for episode in episodes])
-    return {
-        "answer": answer,
-        "right": right,
-        "cost_nano_usd": cost,
-        "bought": bought,
-        "complete": complete,
-        "confidence": confidence,
-        "signals": signals,
-    }
+        Each source has the same place in every step, also where the base gave no answer and the guide's came first.
+        Nothing is changed, and no source has a place, if sources share one, as a ladder's models do, or if one source
+        fills several.
+        """
+        width, own = int(place.max(initial=0)) + 1, np.full(len(self.calls.names) + 1, -1)
+        np.maximum.at(own, self.source, place)
+        pairs = self.answers_in * (len(own) + 1) + self.source
+        places = own[own >= 0]
+        if np.unique(pairs).size < pairs.size or np.unique(places).size < places.size:
+            return width, np.full_like(own, -1), place
+        return width, own, own[self.source]
 
+    def read(self, dropped: Dropped, drawn: Callable[[str], bool] | None) -> tuple[Log, Facts]:
+        heads, usable = self.calls.episodes, self.usable.tolist()
+        comparable, facts = self._comparable(), self._facts()
+        features = {name: values[self.usable] for name, values in heads.features.items()}
+        log = Log(
+            name=self.name,
+            nodes=_nodes(facts),
+            ids=self.ids,
+            groups=tuple([heads.group[at] or heads.name[at] for at in usable]),
+            **self._columns(comparable=bool(comparable.any())),
+            features={name: values for name, values in features.items() if not np.isnan(values).all()},
+            segments=tuple([heads.segment[at] for at in usable]),
+            drawn=None if drawn is None else np.array([drawn(name) for name in self.ids], dtype=np.bool_),
+            texts_known=comparable,
+            revealing=self.is_told,
+        )
+        baselines, chosen, reference = self._baselines(log, dropped)
+        return replace(log, baselines=baselines, reference=reference), replace(facts, reference=chosen)
 
-def _placed(episodes: Sequence[Episode]) -> tuple[int, dict[str, int]]:
-    """Give each source the same place in every step, and return how many places there are and the place of each source.
+    def _comparable(self) -> Bools:
+        """Return whether each episode's answers can be compared by their numbers, bool (n,).
 
-    So it is also where the base gave no answer and the guide's came first. Nothing is changed, and no source has a
-    place, if sources share one, as a ladder's models do, or if one source fills several.
-    """
-    own: dict[str, int] = {}
-    width, single = 1, True
-    for episode in episodes:
-        for placed in episode.answers.values():
-            single &= len({call.source for call in placed.values()}) == len(placed)
-    for _, at, call in _answering(episodes):
-        width, own[call.source] = max(width, at + 1), max(at, own.get(call.source, 0))
-    if not single or len(set(own.values())) < len(own):
-        return width, {}
-    for episode in episodes:
-        episode.answers = {
-            step: {own[call.source]: call for call in episode.answers[step].values()} for step in episode.steps
+        They can in a data set in which half of the right answers and half of the wrong ones have a text; an answer
+        without a text differs from all others there. With few texts all right answers count as one, which reveals the
+        truth; so do texts of only the wrong or only the right answers; and so do equal answers if a model was told
+        whether it was right (`schema.is_told`), and then stayed with its answer.
+        """
+        hashed, right = self.calls.flags["hashed"][self.answer], self.calls.right[self.answer] == 1
+        has_text = (self.calls.columns["key"][self.answer] >= 0) & ~hashed
+        if self.is_told or any(2 * has_text[side].sum() < side.sum() for side in (right, ~right)):
+            return np.zeros(self.n, dtype=np.bool_)
+        return np.asarray(np.bincount(self.row[hashed], minlength=self.n) == 0)
+
+    def _facts(self) -> Facts:
+        """Return what a data set says about its calls and its requests, but for its reference."""
+        column, names, heads = self.calls.columns, self.calls.names, self.calls.episodes
+        every = self.every[column["model"][self.every] >= 0]
+        listed = ("step", "source", "model", "purpose")
+        numbers = _once(*[column[name][every] for name in listed])
+        callers = {
+            Caller(step, names[source], names[model], None if purpose < 0 else names[purpose])
+            for step, source, model, purpose in numbers
         }
-    return width, own
+        alone = _sets((caller.step, caller) for caller in callers if caller.purpose != ACT)
+        answering = _sets((at, names[source]) for at, source in _once(self.place, self.source))
+        sources = tuple([_only(answering[at]) or "answer" for at in range(self.width)])
+        if sources == ("answer",):  # a ladder: each model is its own role, even if the log calls it "base" or "guide"
+            callers = {caller._replace(role=caller.model) for caller in callers}
+        models = _sets((caller.step, caller.model) for caller in callers)
+        ladder, steps = all(caller.role == caller.model for caller in callers), range(1, self.horizon + 1)
+        echoed = every[column["echo"][every] >= 0]
+        echoes = _once(column["model"][echoed], column["echo"][echoed])
+        usable = self.usable.tolist()
+        return Facts(
+            sources=sources,
+            models=_names((caller.role, caller.model) for caller in callers),
+            step_models=tuple([_only(models[step]) for step in steps]) if ladder else (),
+            callers=tuple([_only(alone[step]) for step in steps]),
+            parents=self._parents(),
+            echoes=_names((names[model], names[echo]) for model, echo in echoes),
+            kinds=dict(zip(reversed(self.ids), [heads.kind[at] for at in reversed(usable)], strict=True)),
+            spelled=_spelled(self.ids, [heads.spelled[at] for at in usable]),
+        )
+
+    def _parents(self) -> Parents | None:
+        """Return the steps that each step reads; None where the log does not say any."""
+        numbers = self.bought.parents[self.steps]
+        if not (numbers >= 0).any():
+            return None
+        pairs = _once(self.bought.step[self.steps], numbers)
+        reads = {step: _reads(self.calls, step, number) for step, number in pairs}
+        return tuple([reads.get(step, (step - 1,) if step > 1 else ()) for step in range(1, self.horizon + 1)])
+
+    def _columns(self, *, comparable: bool) -> dict[str, Any]:
+        """Return the columns of the nodes.
+
+        A call's cost lies on the node whose answer it is for, else on the last of its step, where the signals are.
+        """
+        calls, column, width = self.calls, self.calls.columns, self.width
+        shape = self.n, self.horizon * width
+        row_of_step, step = self.row_of[self.bought.episode], self.bought.step
+        node = (self.step - 1) * width + self.place
+        right, confidence = np.full(shape, np.nan), np.full(shape, np.nan)
+        right[self.row, node] = calls.right[self.answer]
+        confidence[self.row, node] = calls.confidence[self.answer]
+        bought = np.zeros((self.n, self.horizon), dtype=np.bool_)
+        bought[row_of_step[self.steps], step[self.steps] - 1] = True
+        mine = np.flatnonzero(row_of_step[self.bought.step_of] >= 0)
+        paid, of_step = self.bought.calls[mine], self.bought.step_of[mine]
+        row, last = row_of_step[of_step], step[of_step] * width - 1
+        own, candidate = self.own[column["source"][paid]], column["candidate"][paid]
+        unplaced = np.where(calls.flags["answers"][paid], 0, width - 1)
+        at = (step[of_step] - 1) * width + np.where(own >= 0, own, np.where(candidate < 0, unplaced, candidate))
+        cost = _summed(column["cost"][paid], row * shape[1] + at, shape[0] * shape[1]).reshape(shape)
+        signals = dict[str, Floats]()
+        for name, values in sorted(calls.signals.items()):
+            recorded = np.flatnonzero(~np.isnan(values[paid]))[::-1]  # the first of a step counts
+            if recorded.size:
+                signals[name] = np.full(shape, np.nan)
+                signals[name][row[recorded], last[recorded]] = values[paid[recorded]]
+        for name, counts in LENGTHS.items():
+            # The length of a run until a model is right shows whether it was.
+            tokens = _summed(column[counts][paid], of_step, step.size)[self.steps]
+            if name not in signals and not self.is_told and (tokens >= 0).any():
+                signals[name] = np.full(shape, np.nan)
+                ends = row_of_step[self.steps], step[self.steps] * width - 1
+                signals[name][ends] = np.where(tokens >= 0, tokens, np.nan)
+        return {
+            "answer": self._numbered(shape, node, comparable=comparable),
+            "right": right,
+            "cost_nano_usd": cost,
+            "bought": np.repeat(bought, width, axis=1),
+            "complete": (np.arange(1, self.horizon + 1) * bought).max(axis=1) >= self.horizons,
+            "confidence": confidence,
+            "signals": signals,
+        }
+
+    def _numbered(self, shape: tuple[int, int], node: Ints, *, comparable: bool) -> Ints:
+        """Return a number for each answer, equal for equal answers of a request, in the order of the nodes.
+
+        Without a text an answer differs from all others; where answers cannot be compared, all right ones are equal.
+        """
+        key = self.calls.columns["key"][self.answer]
+        alike = (self.calls.right[self.answer] == 1) & (not comparable)
+        every = int(key.max(initial=-1)) + 2  # one number that no text has, and above it one for each node
+        codes, answer = np.full(shape, -1), np.full(shape, -1)
+        codes[self.row, node] = np.where(key >= 0, key, np.where(alike, every - 1, every + node))
+        used = np.zeros(self.n, dtype=np.int64)
+        for at in range(shape[1]):
+            same = (codes[:, :at] == codes[:, at : at + 1]) & (codes[:, :at] >= 0)
+            before = same.any(axis=1)
+            earlier = answer[np.arange(self.n), same.argmax(axis=1)] if at else used
+            new = ~before & (codes[:, at] >= 0)
+            answer[:, at] = np.where(before, earlier, np.where(new, used, -1))
+            used += new
+        return answer
+
+    # --- recorded baselines, and the reference among them ---
+
+    def _baselines(self, log: Log, dropped: Dropped) -> tuple[dict[str, Baseline], str | None, Reference | None]:
+        """Return the baselines, and the reference with its name: the guide's own walk, else a ladder's last model.
+
+        Two of them follow from the steps: the first model alone, a ladder's last alone.
+        """
+        ways = self._walks(log, dropped)
+        first = np.full(self.horizon + 1, -1)  # the source in the first place of each step, if it is the only one
+        for step, source in _once(self.step[self.place == 0], self.source[self.place == 0]):
+            first[step] = source if first[step] == -1 else -2
+        if schema.BASE_ONLY not in ways:
+            ways[schema.BASE_ONLY] = self._by_itself(np.ones(self.n, dtype=np.int64), first)
+        single = self.horizon > 1 and np.unique(self.answers_in).size == self.answers_in.size
+        if schema.GUIDE_ONLY not in ways and single:
+            ways[schema.LAST_ONLY] = self._by_itself(self.horizons, first)
+        baselines = {name: way for name, (way, _) in ways.items() if way.known.any()}
+        chosen = next((name for name in _REFERENCES if name in baselines), None)
+        if chosen is None:
+            return baselines, None, None
+        way, leaves = baselines.pop(chosen), ways[chosen][1]
+        assert log.texts_known is not None  # noqa: S101 - it is a log of rows
+        right = np.where(way.known & (log.texts_known | (leaves <= 2)), way.right, np.nan)
+        is_last = chosen == schema.LAST_ONLY or _ends_in(log, way)
+        return baselines, chosen, Reference(right, np.where(way.known, way.cost_nano_usd, -1), is_last)
+
+    def _by_itself(self, step: Ints, first: Ints) -> tuple[Baseline, Ints]:
+        """Return what the model in the first place of one step of each episode did, asked alone, and how much it keeps.
+
+        It is paid for its own calls only. It is unknown where that is not recorded. A model whose reply has no answer
+        keeps nothing.
+        """
+        calls, row_of_step = self.calls, self.row_of[self.bought.episode]
+        answer, there = np.full(self.n, -1), np.zeros(self.n, dtype=np.bool_)
+        gives = (self.place == 0) & (self.step == step[self.row])
+        answer[self.row[gives]] = self.answer[gives]
+        mine = self.steps[self.bought.step[self.steps] == step[row_of_step[self.steps]]]
+        there[row_of_step[mine]] = True
+        source = np.where(answer >= 0, calls.columns["source"][answer], first[np.minimum(step, self.horizon)])
+        row = row_of_step[self.bought.step_of]
+        asked = (row >= 0) & (self.bought.step[self.bought.step_of] == step[row])
+        asked &= calls.columns["source"][self.bought.calls] == source[row]
+        own, row = self.bought.calls[asked], row[asked]
+        replied = np.bincount(row[calls.flags["replied"][own]], minlength=self.n) > 0
+        known = there & (source >= 0) & ((answer >= 0) | replied)
+        size, truth = (answer >= 0).astype(np.int64), np.where(answer >= 0, calls.right[answer], 0.0)
+        cost = np.where(known, _summed(calls.columns["cost"][own], row, self.n), -1)
+        size, truth = np.where(known, size, 0), np.where(known, truth, np.nan)
+        return Baseline(known, known & (truth == 1), truth, cost, known.astype(np.int64), size), size
+
+    def _walks(self, log: Log, dropped: Dropped) -> dict[str, tuple[Baseline, Ints]]:
+        """Return the recorded walks by their names, with the numbers of answers that they keep."""
+        calls, column = self.calls, self.calls.columns
+        row = self.row_of[column["episode"]]
+        outcomes: dict[str, list[_WalkResult | None]] = {}
+        of_walk: dict[str, dict[int, list[_WalkCall]]] = defaultdict(lambda: defaultdict(list))
+        for at in np.flatnonzero((row >= 0) & (column["walk"] >= 0)).tolist():
+            of_walk[calls.names[column["walk"][at]]][int(row[at])].append(_WalkCall.of(calls, at))
+        for name, by_row in sorted(of_walk.items()):
+            outcomes[name] = [
+                _walked(name, by_row.get(at), episode, log.drawn is not None, dropped)
+                for at, episode in enumerate(self.names)
+            ]
+        leaves = {
+            name: np.array([0 if outcome is None else outcome.leaves for outcome in listed])
+            for name, listed in outcomes.items()
+        }
+        return {name: (_baseline(listed), leaves[name]) for name, listed in outcomes.items()}
 
 
-def _answering(episodes: Iterable[Episode]) -> Iterator[tuple[int, int, LoggedCall]]:
-    """Yield each answer with its step and place."""
-    for episode in episodes:
-        for step in episode.steps:
-            for at, call in episode.answers[step].items():
-                yield step, at, call
+def _once(*columns: Ints) -> list[list[int]]:
+    """Return the different rows of some columns, sorted."""
+    code = np.zeros(columns[0].size, dtype=np.int64)
+    for column in columns:
+        _, code = np.unique(code * (int(column.max(initial=0)) + 2) + column + 1, return_inverse=True)
+    _, first = np.unique(code, return_index=True)
+    rows: list[list[int]] = np.stack([column[first] for column in columns], axis=1).tolist()
+    return rows
 
 
-def _comparable(episodes: Sequence[Episode]) -> Bools:
-    """Return whether each episode's answers can be compared by their numbers, bool (n,).
+def _summed(numbers: Ints, groups: Ints, size: int) -> Ints:
+    """Return the sum of the numbers in each group; −1 where one of them is unknown, 0 where there is none."""
+    total = np.zeros(size, dtype=np.int64)
+    np.add.at(total, groups, np.maximum(numbers, 0))
+    total[groups[numbers < 0]] = -1
+    return total
 
-    They can in a data set in which half of the right answers and half of the wrong ones have a text; an answer without
-    a text differs from all others there. With few texts all right answers count as one, which reveals the truth; so do
-    texts of only the wrong or only the right answers; and so do equal answers if a model was told whether it was right
-    (`schema.is_told`), and then stayed with its answer.
-    """
-    texts = Counter[bool]()
-    for _, _, call in _answering(episodes):
-        texts[bool(call.right)] += 1 if call.key is not None and not call.hashed else -1
-    if any(episode.told for episode in episodes) or min(texts[True], texts[False]) < 0:
-        return np.zeros(len(episodes), dtype=np.bool_)
-    texts_known = [not any(call.hashed for *_, call in _answering([episode])) for episode in episodes]
-    return np.array(texts_known, dtype=np.bool_)
+
+def _spelled(ids: Iterable[str], hashes: Iterable[str | None]) -> Names:
+    """Return the hashes of the spellings of each request whose text is known."""
+    spelled: dict[str, tuple[str, ...]] = {}
+    for name, text in zip(ids, hashes, strict=True):
+        if text is not None:
+            earlier = spelled.get(name, ())
+            spelled[name] = tuple(sorted({*earlier, text})) if earlier else (text,)
+    return spelled
 
 
 _K = TypeVar("_K")
@@ -343,14 +619,6 @@ def _names(pairs: Iterable[tuple[str, str]]) -> Names:
 def _only(values: Collection[_V]) -> _V | None:
     """Return the only value; None if there are several, or none."""
     return next(iter(values)) if len(values) == 1 else None
-
-
-def _parents(episodes: Sequence[Episode], steps: Iterable[int]) -> Parents | None:
-    """Return the steps that each step reads; None where the log does not say any."""
-    if not any(episode.parents.keys() & episode.steps.keys() for episode in episodes):
-        return None
-    reads = {step: episode.reads(step) for episode in episodes for step in episode.steps}
-    return tuple([reads.get(step, (step - 1,) if step > 1 else ()) for step in steps])
 
 
 def _nodes(facts: Facts) -> tuple[Node, ...]:
@@ -410,11 +678,54 @@ def joined(reads: Sequence[Read]) -> Read:
     return Read(replace(log, nodes=_nodes(together)), together, first.dropped)
 
 
-# --- recorded baselines, and the reference among them ---
+# --- recorded walks ---
 
 
 _REFERENCES = (schema.GUIDE_ONLY, schema.LAST_ONLY)
 """The walks that can be the reference; the first of them is used."""
+
+
+def _ends_in(log: Log, way: Baseline) -> bool:
+    """Whether the last of several single calls is the guide itself: as dear, and right on the same requests."""
+    if log.width < 2 or log.width > int(log.steps[-1]) + 1:
+        return False
+    rows = way.known & log.bought[:, -1]
+    right = (log.right[:, -1] == 1) == (way.right == 1)
+    equal = right & (np.maximum(log.cost_nano_usd[:, -1], 0) == np.maximum(way.cost_nano_usd, 0))
+    return bool(rows.any() and equal[rows].all())
+
+
+class _WalkCall(NamedTuple):
+    """A call of a walk. `name` distinguishes its answer: without texts all right answers are one."""
+
+    step: int
+    candidate: int | None
+    answers: bool
+    name: Hashable
+    right: bool | None
+    confidence: float
+    kept: bool | None
+    replied: bool
+    cost: int | None
+
+    @classmethod
+    def of(cls, calls: Calls, at: int) -> _WalkCall:
+        """Return a call by its number."""
+        step, candidate, cost, key, kept = (
+            int(calls.columns[name][at]) for name in ("step", "candidate", "cost", "key", "kept")
+        )
+        right = None if math.isnan(calls.right[at]) else bool(calls.right[at])
+        return cls(
+            max(step, 1),
+            None if candidate < 0 else candidate,
+            bool(calls.flags["answers"][at]),
+            key if key >= 0 else "right" if right else (max(step, 1), max(candidate, 0)),
+            right,
+            float(calls.confidence[at]),
+            None if kept < 0 else bool(kept),
+            bool(calls.flags["replied"][at]),
+            None if cost < 0 else cost,
+        )
 
 
 class _WalkResult(NamedTuple):
@@ -428,52 +739,13 @@ class _WalkResult(NamedTuple):
     leaves: int
 
 
-def _baselines(
-    episodes: Mapping[str, Episode], log: Log, dropped: Dropped
-) -> tuple[dict[str, Baseline], str | None, Reference | None]:
-    """Return the baselines, and the reference with its name: the guide's own walk, else a ladder's last model.
-
-    Two of them follow from the steps: the first model alone, a ladder's last alone.
-    """
-    every, horizon = list(episodes.values()), int(log.steps[-1]) + 1
-    outcomes_of = {
-        name: [_walked(name, episode, key, log.drawn is not None, dropped) for key, episode in episodes.items()]
-        for name in sorted({name for episode in every for name in episode.walks})
-    }
-    sources = _sets((step, call.source) for step, at, call in _answering(every) if at == 0)
-    first = {step: _only(names) for step, names in sources.items()}
-    outcomes_of.setdefault(schema.BASE_ONLY, [_by_itself(episode, 1, first) for episode in every])
-    single = horizon > 1 and all(len(episode.answers[step]) <= 1 for episode in every for step in episode.steps)
-    if schema.GUIDE_ONLY not in outcomes_of and single:
-        outcomes_of[schema.LAST_ONLY] = [_by_itself(episode, episode.horizon or horizon, first) for episode in every]
-    baselines = {name: _baseline(outcomes) for name, outcomes in outcomes_of.items() if any(outcomes)}
-    chosen = next((name for name in _REFERENCES if name in baselines), None)
-    if chosen is None:
-        return baselines, None, None
-    way = baselines.pop(chosen)
-    leaves = np.array([0 if outcome is None else outcome.leaves for outcome in outcomes_of[chosen]])
-    assert log.texts_known is not None  # noqa: S101 - it is a log of rows
-    right = np.where(way.known & (log.texts_known | (leaves <= 2)), way.right, np.nan)
-    is_last = chosen == schema.LAST_ONLY or _ends_in(log, way)
-    return baselines, chosen, Reference(right, np.where(way.known, way.cost_nano_usd, -1), is_last)
-
-
-def _ends_in(log: Log, way: Baseline) -> bool:
-    """Whether the last of several single calls is the guide itself: as dear, and right on the same requests."""
-    if log.width < 2 or log.width > int(log.steps[-1]) + 1:
-        return False
-    rows = way.known & log.bought[:, -1]
-    right = (log.right[:, -1] == 1) == (way.right == 1)
-    equal = right & (np.maximum(log.cost_nano_usd[:, -1], 0) == np.maximum(way.cost_nano_usd, 0))
-    return bool(rows.any() and equal[rows].all())
-
-
-def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, dropped: Dropped) -> _WalkResult | None:
+def _walked(
+    name: str, calls: Sequence[_WalkCall] | None, episode_name: str, unjudged: bool, dropped: Dropped
+) -> _WalkResult | None:
     """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
-    calls = episode.walks.get(name)
     if calls is None:
         return None
-    answers: dict[tuple[int, int | None], tuple[LoggedCall, bool | None]] = {}
+    answers: dict[tuple[int, int | None], tuple[_WalkCall, bool | None]] = {}
     ambiguous = False
     for call in calls:
         if call.answers:
@@ -494,44 +766,22 @@ def _walked(name: str, episode: Episode, episode_name: str, unjudged: bool, drop
     if reason is not None:
         dropped.note(f"a walk {name!r} is left out of its episode: {reason}", episode_name)
         return None
-    return _outcome(served, every, [call.cost for call in calls], max(call.step for call in calls))
+    costs, length = [call.cost for call in calls], max(call.step for call in calls)
+    total, size = sum(cost or 0 for cost in costs), len({call.name for call in served})
+    covered, right = any(call.right is True for call in served), _served_right(served or every)
+    return _WalkResult(covered, right, -1 if None in costs else total, length, size, len(served))
 
 
-def _by_itself(episode: Episode, step: int, first: Mapping[int, str | None]) -> _WalkResult | None:
-    """Return the result of the model in the first place of one step, asked alone and paid for its own calls only.
-
-    None if that is not recorded. A model whose reply has no answer keeps nothing.
-    """
-    if step not in episode.steps:
-        return None
-    call = episode.answers[step].get(0)
-    source = first.get(step) if call is None else call.source
-    own = [logged for logged in episode.steps[step] if logged.source == source]
-    if source is None or (call is None and not any(logged.replied for logged in own)):
-        return None
-    answers = [] if call is None else [call]
-    return _outcome(answers, answers, [logged.cost for logged in own], 1)
-
-
-def _outcome(
-    served: Sequence[LoggedCall], every: Sequence[LoggedCall], costs: Iterable[int | None], length: int
-) -> _WalkResult:
-    total, right = total_of(costs), _served_right(served or every)
-    size = len({answer_name(call, comparable=False) for call in served})
-    covered = any(call.right is True for call in served)
-    return _WalkResult(covered, right, -1 if total is None else total, length, size, len(served))
-
-
-def _served_right(calls: Sequence[LoggedCall]) -> float:
+def _served_right(calls: Sequence[_WalkCall]) -> float:
     """Return whether the answer that would be served is right: the surest, then the most frequent, then the latest."""
-    groups: dict[Hashable, list[LoggedCall]] = defaultdict(list)
+    groups: dict[Hashable, list[_WalkCall]] = defaultdict(list)
     for call in sorted(calls, key=lambda call: (call.step, -1 if call.candidate is None else call.candidate)):
-        groups[answer_name(call, comparable=False)].append(call)
+        groups[call.name].append(call)
 
-    def sure(call: LoggedCall) -> float:
+    def sure(call: _WalkCall) -> float:
         return -1.0 if math.isnan(call.confidence) else call.confidence
 
-    def worth(group: list[LoggedCall]) -> tuple[float, int, int]:
+    def worth(group: list[_WalkCall]) -> tuple[float, int, int]:
         return max(map(sure, group)), len(group), max(call.step for call in group)
 
     best = max(groups.values(), key=worth, default=None)

@@ -13,7 +13,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, name_literal, text_literal
-from cascade.logs.parquet import sql_type
+from cascade.logs.own import sql_type
 from cascade.logs.presets import ALSO, SIGNALS, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
@@ -334,7 +334,7 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     first = ", arg_min(asked, turn) AS asked" if preset.runs else ", NULL::VARCHAR AS asked"
     duck.run(
         f"CREATE TABLE episodes AS SELECT * REPLACE (coalesce(dataset, {text_literal(options.dataset)}) AS dataset, "
-        'coalesce("group", CASE WHEN question IS NOT NULL THEN identity(question, context) END, asked, episode) AS '
+        'coalesce("group", request_id(question, context), asked, episode) AS '
         f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
         "GROUP BY episode)"
     )
@@ -477,13 +477,12 @@ def rounds(roles: Sequence[str]) -> list[int]:
 def make_rows(tables: Tables, options: Options, placed: bool) -> None:
     """Make the table `rows` with cascade's columns, in the order of the episodes; `placed`: `calls` has them."""
     duck = tables.duck
-    order = "first, turn" if placed else "first, step, turn"
     if placed:
         listed = ", ".join(
             _given_by_hand("calls", options).get(name, f"calls.{name_literal(name)}") + f" AS {name_literal(name)}"
             for name in COLUMNS
         )
-        query = f"SELECT {listed}, file, row, n AS first, 0 AS turn FROM calls"
+        query = f"SELECT n, {listed}, file, row FROM calls"
     else:
         columns = {name: f"episodes.{name_literal(name)}" for name in OF_EPISODE}
         columns |= {name: f"keyed.{name}" for name in ("step", "candidate", "source", "horizon")}
@@ -499,8 +498,9 @@ def make_rows(tables: Tables, options: Options, placed: bool) -> None:
             for name in COLUMNS
         )
         query = (
-            f"SELECT {listed}, keyed.file, keyed.row, first, turn FROM keyed JOIN calls ON calls.n = keyed.n "
-            "JOIN episodes ON episodes.episode = keyed.episode"
+            f"SELECT keyed.place AS n, {listed}, keyed.file, keyed.row FROM (SELECT keyed.*, row_number() OVER "
+            "(ORDER BY first, step, turn) AS place FROM keyed JOIN (SELECT episode, first FROM episodes) USING "
+            "(episode)) AS keyed JOIN calls ON calls.n = keyed.n JOIN episodes ON episodes.episode = keyed.episode"
         )
         reason = "a message with a fault: counted as no answer, since cascade asks the next model instead of serving it"
         if not options.roles:
@@ -516,7 +516,7 @@ def make_rows(tables: Tables, options: Options, placed: bool) -> None:
         )
         query = f"SELECT * REPLACE ({kept} AS kept) FROM ({query})"
     duck.run(f"CREATE VIEW placed_rows AS {query}")
-    duck.run(f"CREATE VIEW rows AS SELECT {', '.join(map(name_literal, COLUMNS))} FROM placed_rows ORDER BY {order}")
+    duck.run(f"CREATE VIEW rows AS SELECT {', '.join(map(name_literal, COLUMNS))} FROM placed_rows ORDER BY n")
     _note_unused(tables, options)
 
 

@@ -7,6 +7,7 @@ text, and the macros here convert it. A text without such a value becomes null.
 
 from __future__ import annotations
 
+import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import MissingExtraError, UsageError
+from cascade.identity import identity
 
 MEMORY = "1GB"
 """The memory of duckdb's tables and buffers; what is larger goes to the disk."""
@@ -33,17 +35,20 @@ CREATE MACRO amount(t) AS plain_number(CASE WHEN NOT contains(t, ',') THEN trim(
   WHEN regexp_full_match(trim(t), '[1-9]\d{{0,2}}(,\d{{3}})+\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}}')
   THEN replace(trim(t), ',', '') END);
 CREATE MACRO finite(d) AS list_filter([d], lambda x: isfinite(x))[1];
-CREATE MACRO number(t) AS finite(TRY_CAST(amount(t) AS DOUBLE));
+CREATE MACRO number(t) AS CASE WHEN regexp_full_match(t, '-?\d{{1,15}}(\.\d{{1,17}})?') THEN TRY_CAST(t AS DOUBLE)
+  ELSE finite(TRY_CAST(amount(t) AS DOUBLE)) END;
 CREATE MACRO counted(t) AS CASE WHEN regexp_full_match(trim(t), '\d{{1,19}}') THEN TRY_CAST(trim(t) AS BIGINT)
   ELSE TRY_CAST(CASE WHEN number(t) = floor(number(t)) THEN number(t) END AS BIGINT) END;
 CREATE MACRO not_negative(k) AS CASE WHEN k >= 0 THEN k END;
 CREATE MACRO whole(t) AS not_negative(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
   '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END));
 CREATE MACRO usd(t) AS TRY_CAST(amount(regexp_replace(trim(t), '^\$', '')) AS DECIMAL(38, 28));
-CREATE MACRO nano(t) AS CASE WHEN usd(t) >= 0 THEN
+CREATE MACRO nano(t) AS CASE WHEN regexp_full_match(t, '\d{{1,8}}(\.\d{{1,9}})?')
+  THEN (TRY_CAST(t AS DECIMAL(38, 9)) * 1000000000)::BIGINT WHEN usd(t) >= 0 THEN
   TRY_CAST(replace(round_even(usd(t), 9)::VARCHAR, '.', '') AS BIGINT) END;
 CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
-CREATE MACRO truth(t) AS CASE WHEN spelled(t) IN ({_TRUE}) THEN true WHEN spelled(t) IN ({_FALSE}) THEN false END;
+CREATE MACRO truth(t) AS CASE WHEN t IN ('1', '0') THEN t = '1' WHEN spelled(t) IN ({_TRUE}) THEN true
+  WHEN spelled(t) IN ({_FALSE}) THEN false END;
 CREATE MACRO since(d) AS list_transform([d], lambda x: CASE WHEN x < 1e11 THEN x WHEN x < 1e14 THEN x / 1e3
   WHEN x < 1e17 THEN x / 1e6 ELSE x / 1e9 END)[1];
 CREATE MACRO until_9999(s) AS list_filter([s], lambda x: x < 253402300800)[1];
@@ -57,6 +62,12 @@ CREATE MACRO moment(t) AS CASE WHEN contains(t, '-') AND seconds(t) IS NOT NULL 
 CREATE MACRO texts(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY'
   AND len(list_filter(json_type(t::VARCHAR, '$[*]'), lambda kind: kind <> 'VARCHAR')) = 0 THEN t
   ELSE to_json([t])::VARCHAR END;
+CREATE MACRO accepted(j) AS CASE WHEN json_type(j) = 'VARCHAR' THEN texts(json_extract_string(j, '$'))
+  WHEN json_type(j) = 'ARRAY' AND len(list_filter(json_type(j, '$[*]'), lambda kind: kind NOT IN ('VARCHAR', 'BIGINT',
+  'UBIGINT', 'HUGEINT'))) = 0 THEN to_json(json_extract_string(j, '$[*]'))::VARCHAR END;
+CREATE MACRO step_list(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY' AND len(list_filter(
+  json_extract_string(t::VARCHAR, '$[*]'), lambda s: coalesce(whole(s), 0) < 1)) = 0
+  THEN to_json(list_sort(list_distinct(CAST(json_extract_string(t::VARCHAR, '$[*]') AS BIGINT[]))))::VARCHAR END;
 CREATE MACRO as_object(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'OBJECT' THEN t END;
 CREATE MACRO as_array(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY' THEN t END;
 CREATE MACRO items(t) AS CASE WHEN json_type(as_array(t)) IS NULL THEN json_extract(as_object(t), '$.*')
@@ -64,7 +75,18 @@ CREATE MACRO items(t) AS CASE WHEN json_type(as_array(t)) IS NULL THEN json_extr
 CREATE MACRO kinds(t, pattern) AS list_sum([whole(json_extract_string(as_object(t), '/' || kind))
   FOR kind IN json_keys(as_object(t)) IF regexp_matches(lower(kind), pattern)]);
 CREATE MACRO unless_empty(t) AS nullif(t, '');
+CREATE MACRO plain_ascii(t) AS list_transform([trim(regexp_replace(lower(t), '[ \t\n\x0b\f\r\x1c-\x1f]+', ' ',
+  'g'))], lambda s: coalesce(nullif(regexp_replace(regexp_replace(s, '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'),
+  '[ .?,;:]+$', ''), ''), s))[1];
+CREATE MACRO is_ascii(t) AS coalesce(strlen(t) = length(t), true);
+CREATE MACRO digest(t, c) AS left(sha256(t || chr(31) || coalesce(c, '')), 16);
+CREATE MACRO request_id(t, c) AS CASE WHEN is_ascii(t) AND is_ascii(c) THEN digest(plain_ascii(t), plain_ascii(c))
+  ELSE identity_of([t, c]) END;
+CREATE MACRO signal(j, p) AS CASE WHEN json_type(j, p) IN ('DOUBLE', 'BIGINT', 'UBIGINT', 'HUGEINT')
+  THEN finite(TRY_CAST(json_extract_string(j, p) AS DOUBLE)) WHEN json_type(j, p) = 'BOOLEAN'
+  THEN json_extract_string(j, p)::BOOLEAN::DOUBLE END;
 """
+# `request_id` is `identity`, whose rule for texts of ASCII is written in SQL, too.
 
 
 def text_literal(text: object) -> str:
@@ -159,7 +181,8 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
     except ModuleNotFoundError:
         raise MissingExtraError("duckdb", "A log in Parquet, CSV or of another tool") from None
     settings: dict[str, str | bool | int | float | list[str]]
-    with tempfile.TemporaryDirectory(prefix="cascade-", ignore_cleanup_errors=True) as name:
+    name = tempfile.mkdtemp(prefix="cascade-")
+    try:
         folder = Path(name)
         settings = {"autoinstall_known_extensions": "false", "autoload_known_extensions": "false"}
         settings |= {"temp_directory": name, "memory_limit": memory}
@@ -172,8 +195,12 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
             connection.execute(f"SET allowed_paths = [{listed}]")
             connection.execute(f"SET allowed_directories = [{text_literal(name)}]")
             connection.execute("SET TimeZone = 'UTC'")
+            duck = Duck(connection, folder, files)
+            duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
             connection.execute(_MACROS)
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
-            yield Duck(connection, folder, files)
+            yield duck
         finally:
             connection.close()
+    finally:
+        shutil.rmtree(name, ignore_errors=True)

@@ -11,22 +11,19 @@ import contextlib
 import json
 import os
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping
-from collections.abc import Set as AbstractSet
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import IO, Any
 
 from cascade.errors import UsageError
-from cascade.logs.lines import first_bytes, json_lines, short_name, write_all, writing
-from cascade.logs.rowcheck import checked_where, fitting, matches, no_log, storable
+from cascade.logs.importing import Asked, Imported, imported
+from cascade.logs.lines import short_name, write_all, writing
+from cascade.logs.own import write_parquet
+from cascade.logs.rowcheck import checked_where, storable
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
-from cascade.safety import open_regular
 
-__all__ = ["Dropped", "append_jsonl", "is_there", "read_rows", "replaced", "write_rows"]
+__all__ = ["Dropped", "append_jsonl", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
 
-OWN = "cascade"
-"""The kind of cascade's own logs; all other kinds are names of presets."""
-_PARQUET = b"PAR1"
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
 
@@ -74,85 +71,47 @@ def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
 
     Raises:
         UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.
-        MissingExtraError: Parquet without pyarrow.
+        MissingExtraError: Parquet without duckdb.
     """
     path = Path(path)
     if not path.name.endswith(WRITTEN_AS):
         raise UsageError(f"{path} must end in one of {', '.join(WRITTEN_AS)}.")
     with replaced(path) as new:
         if path.suffix == ".parquet":
-            from cascade.logs.parquet import write_parquet
-
             return write_parquet(new, _whole_rows(rows))
         return _write_lines(new, _whole_rows(rows), packed=path.suffix == ".gz")
+
+
+@contextlib.contextmanager
+def opened_log(
+    path: Path | str,
+    dropped: Dropped | None = None,
+    where: Mapping[str, str] | None = None,
+    models: Sequence[str] = (),
+) -> Iterator[Imported]:
+    """Open a log to read it: cascade's own, or another that `cascade import` reads without a mapping.
+
+    Args:
+        path: the file, recognised by its content.
+        dropped: counts what is left out, and why.
+        where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
+        models: the order of a foreign log's models, the cheapest first.
+
+    Raises:
+        UsageError: nothing in it can be read, it has another schema, or `where` names no column.
+        MissingExtraError: duckdb is not installed.
+    """
+    wanted = checked_where(where)
+    with imported([path], Asked(models=models), dropped, where=wanted) as log:
+        yield log
 
 
 def read_rows(
     path: Path | str, dropped: Dropped | None = None, where: Mapping[str, str] | None = None
 ) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log, each with every column; only a piece of the log is in memory at a time.
-
-    Args:
-        path: a .jsonl, .jsonl.gz or .parquet file, recognised by its content.
-        dropped: counts what is left out, and why.
-        where: only rows with these values, compared as text: `{"dataset": "mmlu", "step": "1"}`.
-
-    Raises:
-        UsageError: nothing in it can be read, it has another schema, or `where` names no column.
-        MissingExtraError: a package that reads it is not installed.
-    """
-    wanted = checked_where(where)
-    path, dropped = Path(path), Dropped() if dropped is None else dropped
-    if looks_parquet(path):
-        from cascade.logs.parquet import read_parquet
-
-        yield from read_parquet(path, dropped, wanted)
-    else:
-        yield from _line_rows(path, dropped, wanted)
-
-
-def has_own_names(names: AbstractSet[str]) -> bool:
-    """Whether a record with these fields is one of cascade's own rows."""
-    return names >= {"step", "episode_id"} or names >= {"step", "question", "source"}
-
-
-def looks_parquet(path: Path) -> bool:
-    """Whether a file is Parquet by its name or its first bytes."""
-    if path.suffix == ".parquet":
-        return True
-    try:
-        with open_regular(path) as file:
-            return file.read(len(_PARQUET)) == _PARQUET
-    except OSError:
-        return False  # the code that reads it reports the error
-
-
-def first_record(path: Path) -> set[str] | None:
-    """Return the names in a file's first record; empty for a table or a document, None if it has none."""
-    if looks_parquet(path):
-        from cascade.logs.parquet import names_in
-
-        return names_in(path)
-    from cascade.logs.source import has_lines, table_suffix
-
-    if table_suffix(path):
-        return set() if first_bytes(path, 1) else None
-    if not has_lines(path):
-        return set() if first_bytes(path, 4)[:1] in {b"[", b"{", b"P"} else None
-    return next((set(value) for _, value in json_lines(path, Dropped())), None)
-
-
-def _line_rows(path: Path, dropped: Dropped, where: Mapping[str, str]) -> Iterator[dict[str, Any]]:
-    before, good = dropped.count, 0
-    for number, raw in json_lines(path, dropped):
-        row = fitting(raw, f"{path.name}:{number}", dropped)
-        if row is None:
-            continue
-        good += 1
-        if matches(row, where):
-            yield row
-    if not good and dropped.count > before:
-        raise no_log(path, dropped)
+    """Yield the rows of a log, each with every column (`opened_log`); only a piece of it is in memory at a time."""
+    with opened_log(path, dropped, where) as log:
+        yield from log.rows()
 
 
 def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:

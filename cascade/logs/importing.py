@@ -12,7 +12,6 @@ from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
-from cascade.identity import identity
 from cascade.logs import chats
 from cascade.logs.calls import (
     Options,
@@ -26,10 +25,11 @@ from cascade.logs.calls import (
     read_raw,
     rounds,
 )
+from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import MEMORY, Duck, name_literal, opened, text_literal
-from cascade.logs.files import OWN, read_rows
-from cascade.logs.parquet import copy_rows, load_rows, rows_in, sql_type
-from cascade.logs.presets import ALSO, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
+from cascade.logs.lines import first_bytes
+from cascade.logs.own import copy_rows, dicts, load_rows, matching, own_rows, sql_type
+from cascade.logs.presets import ALSO, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
 from cascade.logs.spans import prepared_observation, prepared_span
@@ -73,10 +73,16 @@ class Imported:
 
     duck: Duck
     kind: str
+    query: str
+    dropped: Dropped
 
     def rows(self) -> Iterator[dict[str, Any]]:
         """Yield the rows, each with every column."""
-        return rows_in(self.duck, "SELECT * FROM rows")
+        return dicts(self.duck, self.query, self.dropped)
+
+    def columns(self) -> Calls:
+        """Return the calls as columns, without texts."""
+        return calls_in(self.duck, self.query)
 
     def write_parquet(self, path: Path) -> int:
         """Write the rows, and return their number."""
@@ -86,7 +92,7 @@ class Imported:
         """Return episodes and rows by data set, and how many answers are unjudged and how many rows have no cost."""
         by_set = self.duck.rows(
             "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM placed_rows GROUP BY 1 "
-            "ORDER BY min(first)"
+            "ORDER BY min(n)"
         )
         unjudged, unpriced = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
@@ -110,6 +116,7 @@ def imported(
     tell: Tell | None = None,
     output: Path | None = None,
     rows: Iterable[Mapping[str, Any]] | None = None,
+    where: Mapping[str, str] | None = None,
 ) -> Iterator[Imported]:
     """Read one log from a file, a folder, or several files, which are joined on the question.
 
@@ -120,6 +127,7 @@ def imported(
         tell: called with lines that say how the columns of a table are read.
         output: a Parquet file that will be written.
         rows: cascade's own rows, instead of those in files.
+        where: a log is read, not imported: only the rows with these values, and cascade's own rows as they are.
 
     Raises:
         UsageError: the log is of no known kind, or something is missing; one message has all problems.
@@ -138,15 +146,19 @@ def imported(
         _define(duck)
         found, kind = _recognised(duck, sources(duck, files, counted), asked) if rows is None else ([], OWN)
         tables = Tables(duck, found, counted)
+        if kind == OWN and where is not None:
+            yield Imported(duck, kind, own_rows(duck, found, counted, where), counted)
+            return
         if kind == OWN:
             _refuse_options(asked)
-            load_rows(duck, rows if rows is not None else (row for file in files for row in read_rows(file, counted)))
+            query = load_rows(duck, rows) if rows is not None else own_rows(duck, found, counted)
+            duck.run(f"CREATE VIEW calls AS {query}")
             make_rows(tables, options, placed=True)
         else:
             _import(tables, preset(kind), asked, options, tell)
         if not duck.value("SELECT count(*) FROM placed_rows"):
             raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
-        yield Imported(duck, kind)
+        yield Imported(duck, kind, f"SELECT * FROM placed_rows WHERE {matching(where or {})} ORDER BY n", counted)
 
 
 def import_rows(
@@ -169,6 +181,7 @@ def _refuse_options(asked: Asked) -> None:
 
 def _files(path: Path) -> list[Path]:
     if not path.is_dir():
+        first_bytes(path, 1)  # a missing file is named as it was given
         return [path]
     found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_ENDINGS))
     if not found:
@@ -186,7 +199,6 @@ def _define(duck: Duck) -> None:
     duck.define("mended", mended, 1)
     duck.define("chat", chats.chat_columns, 10)
     duck.define("chat_gold", _chat_gold, 3)
-    duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
     duck.define("price", price, 5, "BIGINT")
     duck.define("rounds", lambda roles: json.dumps(rounds(json.loads(roles))), 1)
     duck.define("prepared_span", prepared_span, 2)
@@ -204,6 +216,8 @@ def _recognised(duck: Duck, found: list[Source], asked: Asked) -> tuple[list[Sou
     found = [opened_up(duck, each, ("data",)) if _is_page(each) else each for each in found]
     names = {name for each in found for name in each.names}
     kind = asked.kind or next((kind for each in found if (kind := kind_of(each.names)) is not None), "table")
+    if not names:
+        return found, OWN  # nothing but damage, or nothing at all
     if kind == OWN:
         return found, OWN
     if preset(kind).prepare:

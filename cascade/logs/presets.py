@@ -20,9 +20,10 @@ import yaml
 
 from cascade.checks import did_you_mean, hint_at
 from cascade.errors import UsageError
-from cascade.logs.files import OWN, has_own_names
 from cascade.logs.schema import COLUMNS
 
+OWN = "cascade"
+"""The kind of cascade's own logs; all other kinds are names of presets."""
 ALSO = ("cost_usd", "latency_s")
 """Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 SIGNALS = "signals."
@@ -87,7 +88,7 @@ def _preset(raw: Mapping[str, Any]) -> Preset:
 def kind_of(names: Iterable[str]) -> str | None:
     """Return the kind of a log by the names of its fields: `OWN`, or a preset's name; None if they identify none."""
     there = set(names)
-    if has_own_names(there):
+    if there >= {"step", "episode_id"} or there >= {"step", "question", "source"} or {"step"} <= there <= {*COLUMNS}:
         return OWN
     return next((name for name, each in presets().items() if any(there >= known for known in each.known_by)), None)
 

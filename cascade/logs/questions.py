@@ -40,6 +40,7 @@ _NO_BODY = frozenset(
     {"custom_id", "method", "url", "split", "segment", "category", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS}
 )
 """Fields of a line that do not belong to a chat request's body."""
+_MAPPABLE = ("question", "answer", "choices", "context", "id", "group", "segment", "split", "kind", "messages")
 _MMLU_CELLS = 6
 _UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
 _MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
@@ -68,19 +69,23 @@ class AskedQuestion:
     matcher: str | None = None
 
 
-def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[AskedQuestion]:
+def read_questions(
+    path: Path | str, dropped: Dropped | None = None, mapped: Mapping[str, str] | None = None
+) -> list[AskedQuestion]:
     """Return the questions of a file, in its order.
 
     Args:
         path: the file.
         dropped: counts questions without an accepted answer, which are asked although the answers cannot be judged.
+        mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
 
     Raises:
         UsageError: the file has invalid questions; one message lists the first 20 problems with their places.
-        MissingExtraError: Parquet without pyarrow.
+        MissingExtraError: Parquet without duckdb.
     """
     path, unread = Path(path), Dropped()
-    drafts = [_draft(record) for record in _records(path, unread)]
+    records = _renamed(path, list(_records(path, unread)), mapped or {})
+    drafts = [_draft(record) for record in records]
     asked = [one.asked for one in drafts if one.asked is not None]
     problems = [f"{one.place}: {problem}" for one in drafts for problem in one.problems] + _doubles(drafts)
     if not drafts and not unread.count:
@@ -91,6 +96,31 @@ def read_questions(path: Path | str, dropped: Dropped | None = None) -> list[Ask
         if dropped is not None and one.asked is not None and not one.asked.gold:
             dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if one.asked.matcher == "tool_calls" else ""), one.place)
     return _told_apart(asked)
+
+
+def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> list[Record]:
+    """Return the records with the values of mapped fields under our names."""
+    unknown = [f"{name}{did_you_mean(name, _MAPPABLE)}" for name in mapped if name not in _MAPPABLE]
+    if unknown:
+        raise UsageError(f"Nothing can be mapped to {'; nor to '.join(unknown)}.")
+    values = [{name: _at(record.fields, field) for name, field in mapped.items()} for record in records]
+    absent = [field for name, field in mapped.items() if all(found[name] is None for found in values)]
+    if absent:
+        there = list(dict.fromkeys(name for record in records for name in record.fields))
+        problems = [f"it has no field {field}{did_you_mean(field, there)}" for field in absent]
+        raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")
+    hidden = _ANSWERS if "answer" in mapped else ()
+    kept = [{name: value for name, value in record.fields.items() if name not in hidden} for record in records]
+    return [Record(record.place, {**own, **new}) for record, own, new in zip(records, kept, values, strict=True)]
+
+
+def _at(fields: Any, path: str) -> Any:
+    """Return the value of a field, or of a path of names separated by dots; None if there is none."""
+    if path in fields:
+        return fields[path]
+    head, _, rest = path.partition(".")
+    inside = loaded(fields.get(head))
+    return _at(inside, rest) if rest and isinstance(inside, Mapping) else None
 
 
 def text(value: Any) -> str | None:

@@ -8,13 +8,11 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from decimal import Decimal
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
-from cascade.checks import did_you_mean, hint_at
+from cascade.checks import did_you_mean
 from cascade.errors import UsageError
-from cascade.identity import question_id
-from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
+from cascade.logs.schema import COLUMNS, Dropped
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"
@@ -28,6 +26,8 @@ KINDS: Mapping[str, str] = (
 """The kind of each column. A whole number is never negative; every number is finite; null means unknown."""
 AT_LEAST: Mapping[str, int] = {"step": 1, "horizon": 1}
 """The minimum of whole numbers, if it is not 0."""
+AT_MOST: Mapping[str, int] = {"step": 1_000, "horizon": 1_000, "candidate": 1_000, "cost_nano_usd": 10**13}
+"""The maximum of whole numbers, if it is not `MAX_WHOLE`: a call costs 10,000 USD at most, so that no sum overflows."""
 MAX_WHOLE = 2**63 - 1
 """The largest whole number in Parquet and SQL."""
 
@@ -51,7 +51,7 @@ def _whole(name: str, value: Any) -> int:
         raise OddValueError
     if value < 0:
         raise OddValueError("is negative")
-    if not AT_LEAST.get(name, 0) <= value <= MAX_WHOLE:
+    if not AT_LEAST.get(name, 0) <= value <= AT_MOST.get(name, MAX_WHOLE):
         raise OddValueError
     return value
 
@@ -139,55 +139,6 @@ def instant(text: str) -> datetime | None:
         return None
 
 
-def odd(name: str, error: OddValueError, shown_as: str | None = None) -> str:
-    """Return the reason under which an invalid value is counted, by default with the column's name."""
-    return f"{shown_as or name} {str(error) or f'is no {KINDS[name]}'}, read as null"
-
-
-def fitting(raw: Mapping[str, Any], place: str, dropped: Dropped) -> dict[str, Any] | None:
-    """Return a row with every column; None if the values do not make a row.
-
-    Unknown columns are left out. Every invalid value is counted in `dropped`.
-    """
-    made: dict[str, Any] = dict.fromkeys(COLUMNS)
-    for name, value in raw.items():
-        if value is None:
-            continue
-        check = CHECKS.get(name)
-        if check is None:
-            note_unknown_column(name, place, dropped)
-            continue
-        try:
-            made[name] = check(name, value)
-        except OddValueError as error:
-            if name == "schema_version":
-                dropped.drop("schema_version is no whole number", place)
-                return None
-            dropped.note(odd(name, error), place)
-    refuse_other(made["schema_version"], place)
-    made["schema_version"] = SCHEMA_VERSION
-    if made["signals"]:
-        made["signals"] = fitting_signals(made["signals"], place, dropped)
-    return made if belongs(made, place, dropped) else None
-
-
-_UNKNOWN_AT_MOST = 50
-
-
-@lru_cache(maxsize=2 * _UNKNOWN_AT_MOST)
-def _unknown(name: str) -> str:
-    return f"an unknown column {name!r}, left out{hint_at(name, COLUMNS)}"
-
-
-def note_unknown_column(name: str, place: str, dropped: Dropped) -> None:
-    """Count an unknown column once: it belongs to the file, not to each row."""
-    reason = _unknown(name[:80])
-    if reason not in dropped.notes:
-        # A file with random keys must not fill the memory with them.
-        many = len(dropped.notes) > _UNKNOWN_AT_MOST
-        dropped.note("more unknown columns, left out" if many else reason, place)
-
-
 def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> dict[str, Any]:
     """Return signals with null for every value that is not a finite number; "replay" is left unchanged."""
     if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
@@ -202,34 +153,6 @@ def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> di
             made[name] = None
             dropped.note(f"signals.{name[:80]} is no number, read as null", place)
     return made
-
-
-def refuse_other(version: int | None, place: str) -> None:
-    """Raise UsageError for a row of another schema: the meaning of its columns is unknown here (F56)."""
-    if version not in {None, SCHEMA_VERSION}:
-        raise UsageError(f"{place} has the schema {version}, and this version of cascade reads {SCHEMA_VERSION} alone.")
-
-
-def belongs(made: dict[str, Any], place: str, dropped: Dropped) -> bool:
-    """Whether a row belongs to a step of an episode; sets the episode's id if the row has only the question."""
-    if made["step"] is None:
-        dropped.drop("no step", place)
-        return False
-    if made["question"] is None:
-        if made["episode_id"] is None:
-            dropped.drop("neither question nor episode_id", place)
-            return False
-        dropped.note("question is null", place)
-    elif made["episode_id"] is None:
-        made["episode_id"] = question_id(made["question"], made["context"])
-    return True
-
-
-def no_log(path: Path, dropped: Dropped) -> UsageError:
-    """Return the error for a file without a readable row."""
-    return UsageError(
-        f"{path} has no row of an episode log: {dropped.describe()}. Logs of other kinds are read with: cascade import"
-    )
 
 
 def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:

@@ -15,13 +15,14 @@ import zlib
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO, Any, NamedTuple
 
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
 from cascade.logs.lines import MAX_LINE_BYTES, decoder, first_bytes, json_lines, numbered_lines, opened, text_of
-from cascade.logs.schema import Dropped
+from cascade.logs.schema import COLUMNS, Dropped
 
 _SAMPLE = 10_000
 """Records in which the names of fields are looked for."""
@@ -52,6 +53,7 @@ class Source(NamedTuple):
             a column of texts for each name.
         is_json: whether its records are JSON objects.
         rejects: whether duckdb wrote the lines that it rejected into `reject_errors`.
+        stored, kinds: of Parquet, SQL of a relation with the columns as they are stored, and their SQL types.
     """
 
     path: Path
@@ -61,6 +63,28 @@ class Source(NamedTuple):
     relation: str
     is_json: bool
     rejects: bool = False
+    stored: str | None = None
+    kinds: Mapping[str, str] = MappingProxyType({})
+
+    def typed(self) -> tuple[str, Mapping[str, str]]:
+        """Return SQL of a relation with `row`, `bad` (why a record is none) and each field as stored, with its type.
+
+        The type is SQL's: "VARCHAR" but for Parquet's own, and "JSON" for accepted answers in records.
+        """
+        if not self.is_json:
+            kinds = self.kinds or dict.fromkeys(self.names, "VARCHAR")
+            return f"SELECT *, NULL::VARCHAR AS bad FROM ({self.stored or self.relation})", kinds
+        fields = [name for name in self.names if name in COLUMNS]
+        listed = ", ".join(text_literal(pointer([name])) for name in fields) or "'/'"
+        columns = "".join(f", held[{at}] AS {name_literal(name)}" for at, name in enumerate(fields, 1))
+        held = f"SELECT row, {_BAD} AS bad, line, json_extract_string(line, [{listed}]) AS held FROM ({self.relation})"
+        gold = ", CASE WHEN gold IS NOT NULL THEN json_extract(line, '/gold') END AS gold" if "gold" in fields else ""
+        return (
+            f"SELECT * REPLACE ({gold[2:]}) FROM (SELECT row, bad, line{columns} FROM ({held}))"
+            if gold
+            else f"SELECT row, bad{columns} FROM ({held})",
+            dict.fromkeys(fields, "VARCHAR") | ({"gold": "JSON"} if gold else {}),
+        )
 
     def place(self, row: int) -> str:
         """Return the place of a record, as an error or a note names it."""
@@ -83,22 +107,19 @@ class Source(NamedTuple):
             f"{_coalesced(sql for path in paths for sql in self._inside(path, at))} AS {name_literal(name)}"
             for name, paths in fields.items()
         ]
-        bad = (
-            "CASE WHEN line IS NULL THEN CASE WHEN torn THEN 'a torn last line' ELSE 'not a JSON object' END END AS bad"
-        )
         listed = ", ".join(map(text_literal, pointers)) or "'/'"
-        held = f"json_extract_string({line}, [{listed}]) AS held"
-        return f"{', '.join([head, bad, *columns])} FROM (SELECT row, line, torn, {held} FROM ({self.relation}))"
+        held = f"SELECT row, line, torn, json_extract_string({line}, [{listed}]) AS held FROM ({self.relation})"
+        return f"{', '.join([head, f'{_BAD} AS bad', *columns])} FROM ({held})"
 
     def _ways(self, path: str) -> list[str]:
         """Return the JSON pointers under which a path may be, and the field that may hold JSON as a text."""
         if path == WHOLE_RECORD:
             return [path]
         if path in self.names or "." not in path:
-            return [_pointer([path])]
+            return [pointer([path])]
         head, rest = self._head(path)
-        split = [_pointer([head, rest]), _pointer([head, *rest.split(".")]), _pointer([head])]
-        return list(dict.fromkeys([_pointer([path]), *split]))
+        split = [pointer([head, rest]), pointer([head, *rest.split(".")]), pointer([head])]
+        return list(dict.fromkeys([pointer([path]), *split]))
 
     def _inside(self, path: str, at: Mapping[str, str]) -> list[str]:
         *direct, outer = self._ways(path)
@@ -123,18 +144,23 @@ class Source(NamedTuple):
         return _coalesced(found)
 
 
+_BAD = "CASE WHEN line IS NULL THEN CASE WHEN torn THEN 'a torn last line' ELSE 'not a JSON object' END END"
+"""Why a line is no record."""
+
+
 def _coalesced(expressions: Iterable[str]) -> str:
     listed = [f"unless_empty({expression})" for expression in expressions]
     return f"coalesce({', '.join([*listed, 'NULL::VARCHAR'])})"
 
 
 def _in_text(expression: str, rest: str) -> str:
-    pointers = dict.fromkeys([_pointer([rest]), _pointer(rest.split("."))])
+    pointers = dict.fromkeys([pointer([rest]), pointer(rest.split("."))])
     ways = [f"json_extract_string(as_object({expression}), {text_literal(pointer)})" for pointer in pointers]
     return f"coalesce({', '.join(ways)}, NULL)"
 
 
-def _pointer(names: Iterable[str]) -> str:
+def pointer(names: Iterable[str]) -> str:
+    """Return the JSON pointer to a value inside of objects."""
     return "".join("/" + name.replace("~", "~0").replace("/", "~1") for name in names)
 
 
@@ -217,20 +243,25 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
             longest, last = 0, b""
             for last in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
                 longest = max(longest, len(last))
-                if longest >= MAX_LINE_BYTES or not _is_utf8(last):
+                if longest >= MAX_LINE_BYTES or not _is_clean(last):
                     break
             else:
                 return Readable(path, longest, bool(last) and not last.endswith(b"\n"))
     longest, at, last = 0, 0, b""
     with copy.open("wb") as clean:
         for number, raw in numbered_lines(path, dropped):
-            last = text_of(raw, dropped, f"{path.name}:{number}").encode()
+            last = text_of(raw, dropped, f"{path.name}:{number}").replace("\0", "\ufffd").encode()
+            if not table_suffix(path):  # duckdb would end a line there
+                last = last.rstrip(b"\r\n").replace(b"\r", b" ") + b"\n" * last.endswith(b"\n")
             clean.write(b"\n" * (number - at - 1) + last)
             at, longest = number, max(longest, len(last))
     return Readable(copy, longest, bool(last) and not last.endswith(b"\n"))
 
 
-def _is_utf8(line: bytes) -> bool:
+def _is_clean(line: bytes) -> bool:
+    """Whether duckdb reads a line as it is: UTF-8, without a NUL, and without a carriage return before its end."""
+    if b"\0" in line or b"\r" in line[:-2]:
+        return False
     try:
         return line.isascii() or bool(line.decode())
     except UnicodeDecodeError:
@@ -256,7 +287,7 @@ def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Sou
     read = (
         f"SELECT row_number() OVER () AS row, line FROM read_csv({text_literal(file.path)}, columns = {{'line': "
         f"'VARCHAR'}}, delim = '', quote = '', escape = '', header = false, auto_detect = false, strict_mode = false, "
-        f"nullstr = '', max_line_size = {size}, buffer_size = {4 * size})"
+        f"nullstr = '', new_line = '\\n', max_line_size = {size}, buffer_size = {4 * size})"
     )
     last = f"(SELECT count(*) FROM ({read}))" if file.torn else "-1"
     checked = "CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' THEN line ELSE mended(line) END"
@@ -280,7 +311,7 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
     """Return a source whose records are the items of lists inside of its own: at `data`, or at spans within scopes."""
     relation = source.relation
     for name in chain:
-        items = f"json_extract(line, {text_literal(_pointer([name]))})"
+        items = f"json_extract(line, {text_literal(pointer([name]))})"
         relation = (
             f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around, torn FROM "
             f"(SELECT row, torn, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
@@ -321,7 +352,7 @@ def has_lines(path: Path) -> bool:
             return False
         if isinstance(_loaded(line), dict):
             return at == 0 or not _is_document(path)
-    return False
+    return path.name.endswith((".jsonl", ".jsonl.gz"))
 
 
 def _loaded(text: bytes) -> Any:
@@ -539,7 +570,17 @@ def _parquet(duck: Duck, path: Path, number: int) -> Source:
     columns = {name: as_text(name, kind) for name, kind in described if name != "file_row_number"}
     listed = ", ".join(f"{expression} AS {name_literal(name)}" for name, expression in columns.items())
     relation = f"SELECT file_row_number + 1 AS row, {listed} FROM {read}"
-    return Source(path, number, " row ", tuple(columns), relation, is_json=False)
+    stored = f"SELECT file_row_number + 1 AS row, * EXCLUDE (file_row_number) FROM {read}"
+    return Source(
+        path,
+        number,
+        ": row ",
+        tuple(columns),
+        relation,
+        is_json=False,
+        stored=stored,
+        kinds={k: v for k, v in described if k in columns},
+    )
 
 
 def common_start(names: Sequence[Sequence[str]]) -> int:

@@ -16,9 +16,9 @@ from typing import NamedTuple, TypeVar
 from cascade.conformal.binomial import upper_bound
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import kind_of
-from cascade.episodes.episode import Row
 from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
+from cascade.logs.columns import Row
 from cascade.review.pairs import Compared, Pair, PairId, episode_key
 from cascade.review.reviews import ASKS, SKIPPED, Reviews, Terms
 

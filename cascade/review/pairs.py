@@ -13,10 +13,10 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any, NamedTuple, TypeAlias
 
-from cascade.episodes.episode import Row
 from cascade.episodes.reading import Relabelled, Rows, labelled_by_reference, same
 from cascade.errors import UsageError
 from cascade.identity import identity
+from cascade.logs.columns import Row
 from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.matching import Matcher, get_matcher
 

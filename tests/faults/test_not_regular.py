@@ -11,8 +11,8 @@ import pytest
 from cascade.cli.main import main
 from cascade.config import load
 from cascade.errors import ConfigError, ModelFileError, UsageError
+from cascade.logs.files import read_rows
 from cascade.logs.questions import read_questions
-from cascade.logs.reading import read_log, read_rows
 from cascade.plans import prompts
 from cascade.providers.vocabulary import read_vocabulary
 
@@ -33,7 +33,7 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
         with pytest.raises(UsageError, match=said):
             list(read_rows(path))
         with pytest.raises(UsageError, match=said):
-            list(read_log(path))
+            list(read_rows(path))
         with pytest.raises(UsageError, match=said):
             read_questions(path)
         with pytest.raises(ConfigError, match=said):

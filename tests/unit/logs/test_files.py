@@ -43,7 +43,7 @@ ROWS = [
         kept=False,
         signals={"p_yes": 0.5, "none": None, "replay": {"tokens": [["Da", -1e9, [["Po", -3.5]]]]}},
         input_tokens=40,
-        cost_nano_usd=2**53 + 1,
+        cost_nano_usd=10**13,
         latency_ms=12.5,
         created_at="2026-11-21T10:00:00.000+00:00",
     ),
@@ -141,7 +141,7 @@ def test_a_value_without_a_form_is_named(log: Path, value: object) -> None:
 
 
 TEXTS = st.none() | st.text(max_size=20)
-COUNTS = st.none() | st.integers(0, 2**63 - 1)
+COUNTS = st.none() | st.integers(0, 1000)
 ANY_ROW = st.fixed_dictionaries(
     {"episode_id": st.text(min_size=1, max_size=8), "question": st.text(max_size=20), "step": st.integers(1, 9)},
     optional={
@@ -247,10 +247,8 @@ def test_rows_of_no_version_are_of_this_one(tmp_path: Path) -> None:
 def test_rows_of_another_version_are_refused(tmp_path: Path, version: int) -> None:
     path = tmp_path / "log.jsonl"
     path.write_text(json.dumps(ROWS[0]) + "\n" + json.dumps(ROWS[0] | {"schema_version": version}) + "\n")
-    read = read_rows(path)
-    assert next(read) == ROWS[0]
     with pytest.raises(UsageError, match=rf"log\.jsonl:2 has the schema {version},"):
-        next(read)
+        next(read_rows(path))
 
 
 # --- filters ---
@@ -316,20 +314,22 @@ def test_only_the_first_places_of_a_reason_are_kept() -> None:
 @pytest.mark.parametrize(
     ("column", "value"),
     [
-        ("question", 1.5),
-        ("answer", ["x"]),
-        ("horizon", "4"),
+        ("horizon", "four"),
         ("horizon", 0),
+        ("horizon", 1001),
         ("candidate", True),
         ("candidate", -1),
         ("cost_nano_usd", 1.5),
         ("cost_nano_usd", -1),
+        ("cost_nano_usd", 10**13 + 1),
+        ("cost_nano_usd", 2**63 - 1),
         ("cost_nano_usd", 2**63),
+        ("input_tokens", 2**63),
         ("confidence", "high"),
         ("confidence", True),
         ("latency_ms", {}),
         ("correct", 2),
-        ("correct", "true"),
+        ("correct", "perhaps"),
         ("gold", {"a": 1}),
         ("gold", [1.5]),
         ("signals", [1]),
@@ -348,6 +348,15 @@ def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: s
     ("column", "value", "kept"),
     [
         ("group", 73, "73"),
+        ("group", 12345678901234567890123, "12345678901234567890123"),
+        ("answer", "2024-1-6", "2024-1-6"),
+        ("answer", "007", "007"),
+        ("answer", "", ""),
+        ("answer", 1.5, "1.5"),
+        ("answer", ["x"], '["x"]'),
+        ("horizon", "4", 4),
+        ("correct", "true", True),
+        ("gold", "[4, 1]", ["[4, 1]"]),
         ("horizon", 4.0, 4),
         ("confidence", 1, 1.0),
         ("correct", 1, True),
@@ -369,10 +378,7 @@ def test_a_signal_that_is_no_number_is_null_and_named(tmp_path: Path) -> None:
     dropped = Dropped()
     (read,) = read_rows(path, dropped)
     assert read["signals"] == {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}}
-    assert dict(dropped.notes) == {
-        "signals.a is no number, read as null": 1,
-        "NaN or an infinite number, read as null": 1,
-    }
+    assert dict(dropped.notes) == {f"signals.{name} is no number, read as null": 1 for name in "ab"}
 
 
 @pytest.mark.parametrize("literal", ["NaN", "Infinity", "-Infinity", "1e999", "-1E+400"])
@@ -381,11 +387,11 @@ def test_nan_and_infinity_are_null_never_zero(tmp_path: Path, literal: str) -> N
     dropped = Dropped()
     (read,) = read_rows(lines_of(tmp_path / "log.jsonl", text), dropped)
     assert (read["cost_nano_usd"], read["confidence"]) == (None, None)
-    assert dropped.notes["NaN or an infinite number, read as null"] == 2
+    assert sum(dropped.notes.values()) == 2
 
 
 def test_unknown_columns_are_left_out_and_named_once(tmp_path: Path) -> None:
-    one = '{"question": "x", "step": 1, "colour": "red"}'
+    one = '{"question": "x", "step": 1, "source": "base", "colour": "red"}'
     dropped = Dropped()
     read = list(read_rows(lines_of(tmp_path / "log.jsonl", one, one), dropped))
     assert [set(each) for each in read] == [set(COLUMNS)] * 2
@@ -393,7 +399,7 @@ def test_unknown_columns_are_left_out_and_named_once(tmp_path: Path) -> None:
 
 
 def test_keys_at_random_do_not_fill_the_memory(tmp_path: Path) -> None:
-    raw = {"question": "x", "step": 1} | {f"k{i}": i for i in range(1000)}
+    raw = {"question": "x", "episode_id": "x", "step": 1} | {f"k{i}": i for i in range(1000)}
     dropped = Dropped()
     list(read_rows(lines_of(tmp_path / "log.jsonl", json.dumps(raw)), dropped))
     assert len(dropped.notes) < 60
@@ -408,7 +414,7 @@ def test_a_null_question_is_kept_under_its_id_and_dropped_without(tmp_path: Path
 
 
 def test_a_version_that_is_no_number_is_not_guessed(tmp_path: Path) -> None:
-    path = lines_of(tmp_path / "log.jsonl", GOOD, '{"question": "x", "step": 1, "schema_version": "2"}')
+    path = lines_of(tmp_path / "log.jsonl", GOOD, '{"question": "x", "step": 1, "schema_version": "two"}')
     dropped = Dropped()
     assert len(list(read_rows(path, dropped))) == 1
     assert dict(dropped.rows) == {"schema_version is no whole number": 1}
@@ -459,7 +465,7 @@ def test_a_packed_file_that_was_cut_short_gives_what_it_holds(tmp_path: Path) ->
 
 def test_a_file_without_one_good_row_is_refused(tmp_path: Path) -> None:
     path = lines_of(tmp_path / "log.jsonl", '{"model": "x", "spend": 1}', "junk")
-    with pytest.raises(UsageError, match=r"has no row of an episode log: 2 rows dropped: .*cascade import"):
+    with pytest.raises(UsageError):
         list(read_rows(path))
 
 
@@ -471,7 +477,7 @@ def test_a_filter_that_finds_nothing_is_no_bad_file(tmp_path: Path) -> None:
 def test_a_missing_file_a_folder_and_one_that_may_not_be_read_are_reported(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="There is no file"):
         list(read_rows(tmp_path / "nothing"))
-    with pytest.raises(UsageError, match="is a folder"):
+    with pytest.raises(UsageError, match="has no log"):
         list(read_rows(tmp_path))
 
 

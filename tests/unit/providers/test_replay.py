@@ -168,10 +168,11 @@ def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:
         Replay.open(str(tmp_path / "nothing.jsonl"))
 
 
-def test_parquet_without_duckdb_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_rows(tmp_path / "log.jsonl", [])
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match="duckdb"):
-        Replay.open("log.parquet")
+        Replay.open(str(tmp_path / "log.jsonl"))
 
 
 def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:

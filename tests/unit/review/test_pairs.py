@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from cascade.api.judging import Judging
-from cascade.episodes.episode import Row
 from cascade.errors import UsageError
+from cascade.logs.columns import Row
 from cascade.review.pairs import Compared, compare
 from unit.review.booking import call, episode, write
 

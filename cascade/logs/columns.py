@@ -1,0 +1,331 @@
+"""The calls of a log as columns: what a `Log` is made of, from rows or from a typed file, without texts."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, TypeAlias
+
+import numpy as np
+
+from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
+from cascade.identity import identity, question_id
+from cascade.logs import schema
+from cascade.logs.duck import Duck, name_literal, text_literal
+from cascade.logs.schema import chat_of, replay_of, request_of
+from cascade.logs.source import pointer
+from cascade.matching import answer_key
+from cascade.policies.features import asked_numbers
+from cascade.table import Bools, Floats, Ints
+from cascade.types import ACT
+
+Row: TypeAlias = Mapping[str, Any]
+_ABOUT = frozenset({ACT, "judge", "verify"})
+"""The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
+
+
+class Episodes(NamedTuple):
+    """Of each episode, in the order of the first rows: its data set and id, and what its first row with a value says.
+
+    `request` is the id of the question, `spelled` that of its spelling, `kind` the form of the request; None: unknown.
+    """
+
+    dataset: tuple[str, ...]
+    name: tuple[str, ...]
+    group: tuple[str | None, ...]
+    segment: tuple[str | None, ...]
+    request: tuple[str | None, ...]
+    spelled: tuple[str | None, ...]
+    kind: tuple[RequestKind | None, ...]
+    features: Mapping[str, Floats]
+
+
+@dataclass(frozen=True, slots=True)
+class Calls:
+    """One number in each column for each call, in the order of the log.
+
+    Attributes:
+        episodes: what is equal in all calls of an episode.
+        names: what the numbers in `walk`, `source`, `model`, `purpose` and `echo` mean; −1: none.
+        reads: the steps that the numbers in `parents` mean; −1: not on record.
+        refused: by call, the steps of its episode whose call a model refused.
+        columns: int64 (n,), by name: `episode`, the numbers above, `step`, `horizon`, `candidate`, `cost`,
+            `input_tokens`, `output_tokens`, `kept` (1, 0; each −1 where unknown), and `key`, equal for equal answers;
+            −1: the text is unknown.
+        flags: bool (n,), by name: `answers`; `hashed`, a hash stands for the answer; `replied`; `is_told`, a model was
+            told whether it was right; `failed`, a call of the episode failed.
+        right: float64 (n,), 1, 0 or NaN.
+        confidence: float64 (n,); NaN: unknown.
+        signals: float64 (n,) by name; NaN: not on record.
+        has_gold: whether any row has an accepted answer.
+    """
+
+    episodes: Episodes
+    names: tuple[str, ...]
+    reads: tuple[tuple[int, ...], ...]
+    refused: Mapping[int, frozenset[int]]
+    columns: Mapping[str, Ints]
+    flags: Mapping[str, Bools]
+    right: Floats
+    confidence: Floats
+    signals: Mapping[str, Floats]
+    has_gold: bool
+
+
+COLUMNS = (
+    "episode", "walk", "source", "model", "purpose", "echo", "parents", "step", "horizon", "candidate", "cost",
+    "input_tokens", "output_tokens", "kept", "key",
+)  # fmt: skip
+FLAGS = ("answers", "hashed", "replied", "is_told", "failed")
+
+
+class _Numbers(dict[Any, int]):
+    """Gives each value a number, from 0 in the order of their first appearance; None is −1."""
+
+    def __missing__(self, value: Any) -> int:
+        self[value] = number = -1 if value is None else len(self) - (None in self)
+        return number
+
+    @property
+    def values_in_order(self) -> tuple[Any, ...]:
+        return tuple([value for value in self if value is not None])
+
+
+def calls_of(rows: Iterable[Row]) -> Calls:
+    """Return the calls of some rows (`logs.schema`), in any order; they are read once."""
+    places, names, reads, keys = _Numbers(), _Numbers(), _Numbers(), _Numbers()
+    heads, calls, flags, floats = list[list[Any]](), list[tuple[int, ...]](), list[tuple[bool, ...]](), list[Any]()
+    signals: dict[str, dict[int, float]] = {}
+    refused: dict[int, frozenset[int]] = {}
+    gold = False
+    for row in rows:
+        if row["walk"] == schema.CUT:  # that is money spent, and no part of an episode
+            continue
+        gold = gold or bool(row.get("gold"))
+        place = row["dataset"] or "log", row["episode_id"]
+        number = places[place]
+        if number == len(heads):
+            heads.append([*place, *[None] * 5, {}])
+        replay, answer, model = replay_of(row), row["answer"], row["model"] or None
+        _note_head(heads[number], row)
+        parents, echo, at = row.get("parents"), replay.get(schema.ECHOED), len(calls)
+        texts = row["walk"], row["source"] or row["model"] or "", model, replay.get("purpose")
+        calls.append(
+            (
+                number,
+                *[names[text] for text in texts],
+                names[echo if model and isinstance(echo, str) else None],
+                reads[None if parents is None else tuple(parents)],
+                *[-1 if value is None else value for value in (row["step"], row["horizon"], row["candidate"])],
+                *[-1 if row[name] is None else row[name] for name in ("cost_nano_usd", "input_tokens")],
+                -1 if row["output_tokens"] is None else row["output_tokens"],
+                -1 if row["kept"] is None else int(row["kept"]),
+                keys[None if answer is None else answer_key(answer, chat_of(row))],
+            )
+        )
+        failed = bool(replay.get(schema.FAILED))
+        if failed:
+            refused[at] = schema.refused_steps(row)
+        hashed = answer is not None and schema.is_hashed(answer)
+        flags.append((schema.answers(row), hashed, schema.replied(row), schema.is_told(row), failed))
+        floats.append([math.nan if row[name] is None else row[name] for name in ("correct", "confidence")])
+        for name, value in (row["signals"] or {}).items():
+            if isinstance(value, int | float):
+                signals.setdefault(name, {})[at] = float(value)
+    numbers = np.array(calls, dtype=np.int64).reshape(len(calls), len(COLUMNS)).T
+    truths = np.array(flags, dtype=np.bool_).reshape(len(calls), len(FLAGS)).T
+    right, confidence = np.array(floats, dtype=np.float64).reshape(len(calls), 2).T
+    spread = {name: np.full(len(calls), np.nan) for name in signals}
+    for name, of_calls in signals.items():
+        spread[name][list(of_calls)] = list(of_calls.values())
+    texts_of: list[Any] = [*zip(*heads, strict=True)] or [()] * 8
+    features = texts_of.pop()
+    known = dict.fromkeys(name for of_request in features for name in of_request)
+    columns = {name: np.array([each.get(name, math.nan) for each in features]) for name in known}
+    return Calls(
+        Episodes._make([*texts_of, columns]),
+        names.values_in_order,
+        reads.values_in_order,
+        refused,
+        dict(zip(COLUMNS, numbers, strict=True)),
+        dict(zip(FLAGS, truths, strict=True)),
+        right,
+        confidence,
+        spread,
+        gold,
+    )
+
+
+def _note_head(head: list[Any], row: Row) -> None:
+    """Complete what an episode's rows say of it: the first row with a value decides."""
+    _, _, group, segment, request, _, kind, _ = head
+    text, context = row["question"], row["context"]
+    head[2], head[3] = group or row["group"], segment or row["segment"]
+    if text is not None and request is None:
+        head[4], head[5] = identity(text, context), question_id(text, context)
+        head[7] = {} if schema.is_hashed(text) else asked_numbers(text, context, chat_of(row))
+    if text is not None and kind is None:
+        head[6] = kind_asked(row)
+
+
+def kind_asked(row: Row) -> RequestKind | None:
+    """Return the kind of the request that a row answers; None if the log has no texts, or the row answers none.
+
+    A row that cascade did not log, as an importer makes one of a bare question, does not say what the model saw.
+    """
+    replay = replay_of(row)
+    if replay.get("purpose") in _ABOUT:
+        return None
+    if replay.get(schema.CHAT):
+        chat = chat_of(row)
+        return None if chat is None else kind_of(chat)
+    return PLAIN if "finish_reason" in replay else UNSAID
+
+
+# --- from a typed table ---
+
+
+def calls_in(duck: Duck, query: str) -> Calls:
+    """Return the calls of a query that selects every column of `logs.schema`, and `n`, the number of the row.
+
+    What Python decides, such as the form of a chat request, is asked only for the texts that need it.
+    """
+    duck.define("answer_key", lambda answer, context: answer_key(answer, context and request_of(context)), 2)
+    duck.define("kind", _kind_text, 1)
+    duck.run(_KEY)
+    duck.run(f"CREATE OR REPLACE TEMP VIEW log AS SELECT * FROM ({query}) WHERE walk IS DISTINCT FROM '{schema.CUT}'")
+    names = [name for (name,) in duck.rows("SELECT DISTINCT unnest(json_keys(signals)) FROM log ORDER BY 1")]
+    replay = _replay("replay" in names)
+    episodes = _episodes_in(duck, replay)
+    texts = {"walk": "walk", "source": "coalesce(nullif(source, ''), model, '')", "model": "nullif(model, '')"}
+    texts |= {"purpose": replay["purpose"], "echo": f"CASE WHEN model <> '' THEN {replay['echo']} END"}
+    listed = " UNION ".join(f"SELECT {sql} AS name FROM log" for sql in texts.values())
+    called, reads = _enum(duck, "called", listed), _enum(duck, "reads", "SELECT parents AS name FROM log")
+    numbers = {name: f"enum_code(({sql})::called)" for name, sql in texts.items()}
+    numbers |= {"parents": "enum_code(parents::reads)", "cost": "cost_nano_usd", "kept": "kept::BIGINT"}
+    numbers["key"] = f"(md5_number_lower(key_of(answer, {replay['chat']})) >> 1)::BIGINT"
+    flags = {
+        "answers": "NOT (candidate IS NULL AND answer IS NULL AND correct IS NULL)",
+        "hashed": "regexp_full_match(answer, 'sha256:[0-9a-f]{64}')",
+        "replied": f"text IS NOT NULL OR {replay['finished']}",
+        "is_told": f"coalesce(cost_source = '{schema.CARRIED_OVER}', false) OR {replay['told']}",
+        "failed": replay["failed"],
+    }
+    known = [name for name in names if name != "replay"]
+    floats = {"right": "correct::DOUBLE", "confidence": "confidence"}
+    floats |= {f"signal {at}": f"signal(signals, {text_literal(pointer([name]))})" for at, name in enumerate(known)}
+    columns = [f"coalesce({numbers.get(name, name)}, -1)::BIGINT AS {name}" for name in COLUMNS]
+    columns += [f"coalesce({sql}, false) AS {name}" for name, sql in flags.items()]
+    columns += [f"coalesce({sql}, 'nan')::DOUBLE AS {name_literal(name)}" for name, sql in floats.items()]
+    heads = "coalesce(nullif(dataset, ''), 'log') = heads.of_set AND episode_id = heads.name"
+    found = duck.run(f"SELECT {', '.join(columns)} FROM log JOIN heads ON {heads} ORDER BY n").fetchnumpy()
+    failing = duck.rows(f"SELECT signals FROM log WHERE {flags['failed']} ORDER BY n") if found["failed"].any() else []
+    values, keys = np.unique(found["key"], return_inverse=True)
+    found["key"] = keys - (values[:1] == -1).sum()
+    return Calls(
+        episodes,
+        called,
+        tuple([tuple(json.loads(text)) for text in reads]),
+        {
+            int(at): schema.refused_steps({"signals": json.loads(signals)})
+            for at, (signals,) in zip(np.flatnonzero(found["failed"]), failing, strict=True)
+        },
+        {name: np.asarray(found[name]) for name in COLUMNS},
+        {name: np.asarray(found[name]) for name in FLAGS},
+        np.asarray(found["right"]),
+        np.asarray(found["confidence"]),
+        {name: np.asarray(found[f"signal {at}"]) for at, name in enumerate(known)},
+        bool(duck.value("SELECT count(*) FROM log WHERE gold <> '[]'")),
+    )
+
+
+# The rule of `answer_key` for answers that are letters, digits and blanks, in SQL.
+_KEY = r"""
+CREATE MACRO key_of(a, c) AS CASE WHEN c IS NULL AND regexp_full_match(a, '[0-9A-Za-z ]*')
+  THEN coalesce(nullif(trim(regexp_replace(regexp_replace(lower(a), '\b(?:a|an|the)\b', ' ', 'g'), ' +', ' ', 'g')),
+  ''), trim(a)) WHEN a IS NOT NULL THEN answer_key_of([a, c]) END;
+"""
+
+
+def _replay(logged: bool) -> dict[str, str]:
+    """Return SQL for what is in a row's signals under "replay"; `logged`: whether any row has it."""
+    if not logged:
+        nothing = dict.fromkeys(("purpose", "echo", "chat"), "NULL::VARCHAR")
+        return nothing | dict.fromkeys(("finished", "told", "failed"), "false")
+    made = {name: f"json_extract(signals, '/replay/{name}')" for name in (schema.TOLD, schema.FAILED, schema.CHAT)}
+    is_true = {name: f"coalesce({sql}::VARCHAR NOT IN {_FALSE}, false)" for name, sql in made.items()}
+    return {
+        "purpose": "json_extract_string(signals, '/replay/purpose')",
+        "echo": f"CASE WHEN json_type(signals, '/replay/{schema.ECHOED}') = 'VARCHAR' "
+        f"THEN json_extract_string(signals, '/replay/{schema.ECHOED}') END",
+        "chat": f"CASE WHEN {is_true[schema.CHAT]} THEN nullif(context, '') END",
+        "finished": "json_exists(signals, '/replay/finish_reason')",
+        "told": is_true[schema.TOLD],
+        "failed": is_true[schema.FAILED],
+    }
+
+
+_FALSE = """('false', 'null', '0', '0.0', '""', '[]', '{}')"""
+"""The JSON values that are false in Python."""
+
+
+def _enum(duck: Duck, name: str, query: str) -> tuple[str, ...]:
+    """Make a type of all texts that a query has as `name`, and return them."""
+    duck.run(
+        f"DROP TYPE IF EXISTS {name}; CREATE TYPE {name} AS ENUM (SELECT DISTINCT name FROM ({query}) "
+        "WHERE name IS NOT NULL ORDER BY name)"
+    )
+    return tuple([text for (text,) in duck.rows(f"SELECT unnest(enum_range(NULL::{name}))")])
+
+
+def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
+    about = ", ".join(map(text_literal, sorted(_ABOUT)))
+    kind = (
+        f"CASE WHEN {replay['purpose']} IN ({about}) THEN NULL WHEN {replay['chat']} IS NOT NULL "
+        f"THEN kind_of([{replay['chat']}]) WHEN {replay['finished']} THEN 'plain' ELSE 'unsaid' END"
+    )
+    duck.run(
+        "CREATE OR REPLACE TEMP TABLE heads AS SELECT row_number() OVER (ORDER BY first) - 1 AS episode, * FROM "
+        "(SELECT coalesce(nullif(dataset, ''), 'log') AS of_set, episode_id AS name, min(n) AS first, "
+        "min(n) FILTER (question IS NOT NULL) AS asked, "
+        'arg_min("group", n) FILTER ("group" <> \'\') AS in_group, '
+        "arg_min(segment, n) FILTER (segment <> '') AS part, "
+        f"arg_min({kind}, n) FILTER (question IS NOT NULL) AS kind FROM log GROUP BY ALL)"
+    )
+    found = duck.run(
+        "SELECT of_set, name, in_group, part, request_id(question, context) AS request, "
+        "digest(question, context) AS spelled, kind FROM heads LEFT JOIN log ON n = asked ORDER BY episode"
+    ).fetchnumpy()
+    columns: list[Any] = [
+        _texts(found[name]) for name in ("of_set", "name", "in_group", "part", "request", "spelled", "kind")
+    ]
+    kinds: dict[str | None, RequestKind | None] = {None: None, "plain": PLAIN, "unsaid": UNSAID}
+    kinds |= {text: json.loads(text) for text in {*columns[-1]} - kinds.keys()}
+    size = len(columns[0])
+    features: dict[str, Floats] = {}
+    asked = (
+        f"SELECT episode, question, context, {replay['chat']} FROM heads JOIN log ON n = asked "
+        "WHERE NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}')"
+    )
+    for rows in duck.pieces(asked):
+        for episode, question, context, chat in rows:
+            for name, value in asked_numbers(question, context, chat and request_of(chat)).items():
+                if name not in features:
+                    features[name] = np.full(size, np.nan)
+                features[name][episode] = value
+    columns[-1] = tuple([kinds[text] for text in columns[-1]])
+    return Episodes._make([*columns, features])
+
+
+def _texts(column: Any) -> tuple[str | None, ...]:
+    """Return texts without nulls of numpy's."""
+    texts = np.ma.getdata(column).astype(object)
+    texts[np.ma.getmaskarray(column)] = None
+    return tuple(texts.tolist())
+
+
+def _kind_text(context: str) -> str | None:
+    request = request_of(context)
+    return None if request is None else json.dumps(kind_of(request))
