@@ -40,39 +40,37 @@ class Refusal(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-class _Meaning(NamedTuple):
-    """The response to a class of errors. `again` says whether the client library should try again by itself."""
-
-    status: int
-    kind: str
-    code: str
-    again: bool = False
-
-
-_MEANINGS: tuple[tuple[type[CascadeError], _Meaning], ...] = (
-    # The first match counts: subclasses come before their parents.
-    (errors.ClosedError, _Meaning(503, "server_error", "stopping", again=True)),
-    (errors.RefusedFieldError, _Meaning(400, "invalid_request_error", "field_not_passed_on")),
-    (errors.UsageError, _Meaning(400, "invalid_request_error", "invalid_request")),
-    (BudgetExceededError, _Meaning(422, "invalid_request_error", "budget_exceeded")),
-    (errors.ContextTooLongError, _Meaning(400, "invalid_request_error", "context_length_exceeded")),
-    (BadRequestError, _Meaning(400, "invalid_request_error", "refused_by_provider")),
-    (errors.RefusedError, _Meaning(400, "invalid_request_error", "content_filter")),
-    (errors.QuotaError, _Meaning(503, "server_error", "provider_without_credit")),
-    (errors.RateLimitedError, _Meaning(429, "rate_limit_error", "rate_limited_by_provider", again=True)),
-    (errors.ProviderTimeoutError, _Meaning(504, "timeout_error", "provider_timeout")),
-    (errors.AddressError, _Meaning(502, "server_error", "provider_address")),
-    (errors.AuthenticationError, _Meaning(502, "server_error", "provider_refused_key")),
-    (errors.BadResponseError, _Meaning(502, "server_error", "bad_provider_response")),
-    (errors.StreamInterruptedError, _Meaning(502, "server_error", "stream_interrupted")),
-    (StoreError, _Meaning(503, "server_error", "store_unavailable", again=True)),
-    (errors.ProviderError, _Meaning(503, "server_error", "provider_unavailable", again=True)),
-    (CascadeError, _Meaning(500, "server_error", "not_served")),
+_MEANINGS: tuple[tuple[type[CascadeError], int, str, bool], ...] = (
+    # The class, the status, the code, and whether the client library should try again by itself. The first match
+    # counts: subclasses come before their parents.
+    (errors.ClosedError, 503, "stopping", True),
+    (errors.RefusedFieldError, 400, "field_not_passed_on", False),
+    (errors.UsageError, 400, "invalid_request", False),
+    (BudgetExceededError, 422, "budget_exceeded", False),
+    (errors.ContextTooLongError, 400, "context_length_exceeded", False),
+    (BadRequestError, 400, "refused_by_provider", False),
+    (errors.RefusedError, 400, "content_filter", False),
+    (errors.QuotaError, 503, "provider_without_credit", False),
+    (errors.RateLimitedError, 429, "rate_limited_by_provider", True),
+    (errors.ProviderTimeoutError, 504, "provider_timeout", False),
+    (errors.AddressError, 502, "provider_address", False),
+    (errors.AuthenticationError, 502, "provider_refused_key", False),
+    (errors.BadResponseError, 502, "bad_provider_response", False),
+    (errors.StreamInterruptedError, 502, "stream_interrupted", False),
+    (StoreError, 503, "store_unavailable", True),
+    (errors.ProviderError, 503, "provider_unavailable", True),
+    (CascadeError, 500, "not_served", False),
 )
-_SPENT = _Meaning(429, "insufficient_quota", "insufficient_quota")
-"""OpenAI's wording. The header prevents the client library from repeating a 429 within seconds."""
+_KINDS = {
+    401: "authentication_error",
+    403: "permission_error",
+    404: "not_found_error",
+    429: "rate_limit_error",
+    504: "timeout_error",
+}
+_SPENT = "insufficient_quota"
+"""OpenAI's wording. A header prevents the client library from repeating such a 429 within seconds."""
 _UNPROCESSABLE = 422
-_KINDS = {401: "authentication_error", 403: "permission_error", 404: "not_found_error", 429: "rate_limit_error"}
 
 
 def refusal_of(error: CascadeError | GatewayError) -> Refusal:
@@ -86,41 +84,46 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     (('retry-after', '2'),)
     """
     if isinstance(error, GatewayError):
-        kind = _KINDS.get(error.status, "invalid_request_error" if error.status < 500 else "server_error")
         again = error.retry_after_s is not None
-        return _refusal(
-            _Meaning(error.status, kind, error.code or "", again), str(error), error.param, error.retry_after_s
-        )
-    meaning = next(meaning for kind, meaning in _MEANINGS if isinstance(error, kind))
+        return _refusal(error.status, error.code, str(error), again, error.param, error.retry_after_s)
+    _, status, code, again = next(meaning for meaning in _MEANINGS if isinstance(error, meaning[0]))
     message, param, wait_s = str(error), None, None
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
-        meaning = meaning._replace(status=_UNPROCESSABLE)
+        status = _UNPROCESSABLE
     elif isinstance(error, BudgetExceededError):
-        meaning, wait_s = _SPENT if error.spent else meaning, error.retry_after_s
+        status, code, wait_s = (429, _SPENT, error.retry_after_s) if error.spent else (status, code, None)
         if error.cap not in {None, "per_key"}:
             message = f"The request does not fit under this gateway's budget.{error.cap}."
     elif isinstance(error, StoreError):
-        meaning = meaning._replace(again=error.answer is None)  # already paid: a retry would pay again
+        again = error.answer is None  # already paid: a retry would pay again
         logger.warning("a store failed: %s", redact(message))
         message = "A store of this gateway does not answer. Try again later."
     elif isinstance(error, errors.RefusedFieldError):
         param = error.fields[0] if error.fields else None
     elif isinstance(error, errors.ProviderError):
         wait_s = error.retry_after_s
-    return _refusal(meaning, message, param, wait_s)
+    return _refusal(status, code, message, again, param, wait_s)
 
 
 def unexpected() -> Refusal:
     """Return the response to an unexpected error, which is a bug in cascade; it contains no details of the error."""
-    return _refusal(_Meaning(500, "server_error", "internal_error"), "The gateway failed. See its log.", None, None)
+    return _refusal(500, "internal_error", "The gateway failed. See its log.")
 
 
-def _refusal(meaning: _Meaning, message: str, param: str | None, retry_after_s: float | None) -> Refusal:
+def _refusal(
+    status: int,
+    code: str | None,
+    message: str,
+    again: bool = False,
+    param: str | None = None,
+    retry_after_s: float | None = None,
+) -> Refusal:
     """Build an error response. OpenAI's client libraries obey `x-should-retry` before the status."""
-    error = {"message": redact(message), "type": meaning.kind, "param": param, "code": meaning.code or None}
+    kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
+    error = {"message": redact(message), "type": code if code == _SPENT else kind, "param": param, "code": code}
     headers: list[tuple[str, str]] = []
     if retry_after_s is not None:
         headers.append(("retry-after", str(math.ceil(retry_after_s))))
-    if not meaning.again:
+    if not again:
         headers.append(("x-should-retry", "false"))
-    return Refusal(meaning.status, {"error": error}, tuple(headers))
+    return Refusal(status, {"error": error}, tuple(headers))

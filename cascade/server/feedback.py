@@ -7,12 +7,12 @@ it once. Another process, or this one after a restart, can store the feedback bu
 from __future__ import annotations
 
 import asyncio
-import math
 from collections import OrderedDict
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Any
 
+from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
@@ -39,7 +39,7 @@ _AGAIN_S = 1
 _NEITHER = frozenset({"equal", "neither"})
 
 
-class Feedback(NamedTuple):
+class Feedback(BaseModel):
     """A client's feedback on an answer.
 
     Attributes:
@@ -47,36 +47,29 @@ class Feedback(NamedTuple):
         right: whether it is right.
         score: how good it is, in [0, 1].
         better: the name of the model that answered better; or "equal", or "neither".
+
+    >>> Feedback.of({"trace_id": "0197", "right": True}).right
+    True
     """
 
-    trace_id: str
+    model_config = ConfigDict(strict=True, frozen=True)
+    trace_id: Annotated[str, Field(max_length=100, pattern=r"^[ -~]+$")]
     right: bool | None = None
-    score: float | None = None
+    score: Annotated[float, Field(ge=0, le=1, allow_inf_nan=False)] | None = None
     better: str | None = None
 
     @classmethod
     def of(cls, body: Mapping[str, Any]) -> Feedback:
-        """Read feedback.
-
-        Raises:
-            GatewayError: it has no feedback, or is malformed.
-
-        >>> Feedback.of({"trace_id": "0197", "right": True}).right
-        True
-        """
-        trace_id, right, score, better = (body.get(name) for name in cls._fields)
-        if not isinstance(trace_id, str) or not 0 < len(trace_id) <= 100 or not trace_id.isprintable():
-            raise GatewayError(400, "trace_id must be the x-cascade-trace-id of a response.", param="trace_id")
-        if right is None and score is None and better is None:
+        """Read feedback. Raises GatewayError if it has none, or is malformed."""
+        try:
+            feedback = cls.model_validate(body)
+        except ValidationError as error:
+            problem = error.errors(include_url=False, include_input=False)[0]
+            name = str(problem["loc"][0])
+            raise GatewayError(400, f"{name}: {problem['msg']}.", param=name) from None
+        if feedback.right is None and feedback.score is None and feedback.better is None:
             raise GatewayError(400, "Say right (true or false), score (0 to 1), or better (a model).", param="right")
-        if right is not None and not isinstance(right, bool):
-            raise GatewayError(400, "right must be true or false.", param="right")
-        number = isinstance(score, int | float) and not isinstance(score, bool)
-        if score is not None and not (number and math.isfinite(score) and 0 <= score <= 1):
-            raise GatewayError(400, "score must be a number from 0 to 1.", param="score")
-        if better is not None and not isinstance(better, str):
-            raise GatewayError(400, "better must be a model's name, equal, or neither.", param="better")
-        return cls(trace_id, right, score, better)
+        return feedback
 
 
 class FeedbackEndpoint:
@@ -125,8 +118,7 @@ class FeedbackEndpoint:
 
         Without models there is no such trace, and nothing is kept.
         """
-        row = {**feedback._asdict(), "episode_id": feedback.trace_id, "reviewer": reviewer}
-        del row["trace_id"]
+        row = {**feedback.model_dump(exclude={"trace_id"}), "episode_id": feedback.trace_id, "reviewer": reviewer}
         with Store.open(url, limit_s=LIMIT_S) as store:
             models = store.models_of(feedback.trace_id)
             if not models:  # wait only for a trace that does not exist yet

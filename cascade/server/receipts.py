@@ -138,7 +138,9 @@ def header_value(text: str) -> str:
     >>> header_value("gpt\r\nset-cookie: a=b"), header_value("modèle")
     ('gpt??set-cookie: a=b', 'mod?le')
     """
-    return "".join([char if " " <= char <= "~" else "?" for char in text[:_LONGEST_VALUE]])
+    cut = text[:_LONGEST_VALUE]
+    plain = cut.isascii() and cut.isprintable()  # as nearly always
+    return cut if plain else "".join([char if " " <= char <= "~" else "?" for char in cut])
 
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"

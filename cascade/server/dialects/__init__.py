@@ -8,6 +8,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
+from functools import cached_property
 from typing import Any, ClassVar
 
 from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by, text_of
@@ -38,7 +39,11 @@ class Dialect(ABC):
 
     def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
         self.body, self.trace_id, self.begun = body, trace_id, False
-        self.created = int(datetime.now(UTC).timestamp())
+
+    @cached_property
+    def created(self) -> int:
+        """When the answer began, in seconds since 1970."""
+        return int(datetime.now(UTC).timestamp())
 
     @abstractmethod
     def request(self) -> Mapping[str, Any]:
@@ -138,10 +143,6 @@ class ServedMessage:
         completion: the answer as a chat completion.
         message: its message.
         model: the model whose message it is.
-        text: the message's text, "" if it has none.
-        refusal: why the model refused, "" if it did not.
-        thoughts: the model's thoughts before it, "" if the server does not send them.
-        calls: its tool calls: id, name, arguments as they were written.
         finish: why the message ended, as chat completions have it.
         logprobs: its log-probs, None if the client asked for none.
 
@@ -154,12 +155,29 @@ class ServedMessage:
         choice = self.completion["choices"][0]
         self.message: Mapping[str, Any] = choice["message"]
         self.model = str(self.completion["model"])
-        self.text, self.refusal = said_by(self.message), refusal_of(self.message)
-        thoughts = self.message.get("reasoning_content")
-        self.thoughts = thoughts if isinstance(thoughts, str) else ""
-        self.calls = [_call(number, call) for number, call in enumerate(calls_of(self.message))]
         self.finish: str = choice["finish_reason"]
         self.logprobs = choice["logprobs"]
+
+    @cached_property
+    def text(self) -> str:
+        """The message's text, "" if it has none."""
+        return said_by(self.message)
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the model refused, "" if it did not."""
+        return refusal_of(self.message)
+
+    @property
+    def thoughts(self) -> str:
+        """The model's thoughts before the message, "" if the server does not send them."""
+        thoughts = self.message.get("reasoning_content")
+        return thoughts if isinstance(thoughts, str) else ""
+
+    @property
+    def calls(self) -> list[tuple[str, str, str]]:
+        """Its tool calls: id, name, arguments as they were written."""
+        return [_call(number, call) for number, call in enumerate(calls_of(self.message))]
 
     @property
     def usage(self) -> dict[str, int]:

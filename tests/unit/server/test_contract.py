@@ -345,30 +345,12 @@ def test_no_text_adds_an_event(text: str) -> None:
     assert json.loads(data.removeprefix(b"data: ")) == {"content": text}
 
 
-def test_an_answer_whose_text_was_not_sent_is_one_chunk_and_an_ending() -> None:
-    events = ending(answered({"small": [SURE]}))
-    assert [one["choices"][0]["delta"] for one in events] == [{"role": "assistant", "content": "The Danube."}, {}]
-    assert events[-1]["choices"][0]["finish_reason"] == "stop"
-    assert {one["id"] for one in events} == {"chatcmpl-t"}
-
-
 def test_text_that_was_sent_is_not_sent_again() -> None:
     events = ending(answered({"small": [SURE]}), {"cost_usd": "1"}, sent=("The ", "Danube."), usage=True)
     deltas = [one["choices"][0]["delta"] for one in events[:-1]]
     assert deltas == [{"role": "assistant", "content": "The "}, {"content": "Danube."}, {}]
     assert events[-2]["cascade"] == {"cost_usd": "1"}
     assert (events[-1]["choices"], events[-1]["usage"]["completion_tokens"]) == ([], 10)
-
-
-def test_tool_calls_come_whole_and_numbered() -> None:
-    tools = [{"type": "function", "function": {"name": name, "parameters": {}}} for name in ("one", "two")]
-    script = {"small": [reply("", tool_calls=[("one", {"a": "\n\n"}), ("two", {})], logprobs=[-0.1])]}
-    with orchestrator(script) as served:
-        first, last = ending(served.chat(ASK, tools=tools))
-    delta = first["choices"][0]["delta"]
-    assert (delta["role"], delta["content"]) == ("assistant", None)
-    assert [(call["index"], call["function"]["name"]) for call in delta["tool_calls"]] == [(0, "one"), (1, "two")]
-    assert last["choices"][0]["finish_reason"] == "tool_calls"
 
 
 def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form() -> None:

@@ -186,14 +186,6 @@ async def test_without_traces_or_requests_there_is_nothing_to_judge(tmp_path: Pa
     assert found == [200, 409]
 
 
-async def test_unknown_prices_are_no_saving_of_nothing(tmp_path: Path) -> None:
-    models = {"base": BASE, "guide": GUIDE}
-    async with filled(tmp_path, models=models) as client:
-        page = Tags((await client.get("/ui")).text).text
-    assert "No request has a known cost" in page
-    assert "exact" not in page
-
-
 async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: Path) -> None:
     """0.6: the page showed what the calls before had cost, as if the call that was cut off were free."""
     models = {name: {"model": name, "price": PRICE_USD} for name in ("small", "large")}
@@ -218,12 +210,6 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: P
         1,
         0,
     )
-
-
-async def test_hashed_texts_are_not_judged(tmp_path: Path) -> None:
-    traces = {"store": f"sqlite:///{tmp_path}/t.db", "content": "hash"}
-    async with filled(tmp_path, traces=traces) as client:
-        assert "The log has hashes instead of texts" in (await client.get("/ui/review?as=ann")).text
 
 
 async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path: Path) -> None:
