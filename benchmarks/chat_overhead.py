@@ -26,9 +26,9 @@ import httpx
 
 from cascade import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fields import wire_body
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.providers.wire import wire_body
 from cascade.resilience.portal import run
 from cascade.types import Message, Question, Request
 

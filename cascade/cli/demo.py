@@ -16,7 +16,7 @@ from cascade.demo import requests as shop
 from cascade.money import dollars
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
-from cascade.providers.memo import Memo
+from cascade.providers.replay import Memo
 from cascade.resilience.portal import run
 from cascade.text import percent
 

@@ -54,38 +54,3 @@ class Knows(Protocol):
     def knows(self, model: str) -> frozenset[str]:
         """Return the optional fields that a model's server reads."""
         ...
-
-
-REFUSABLE: Mapping[str, tuple[str, ...]] = {
-    "logprobs": ("logprobs", "top_logprobs"),
-    "temperature": ("temperature",),
-    "seed": ("seed",),
-    "max_tokens": ("max_tokens",),
-}
-"""Additions to a request that some models refuse, each with its fields. Without the field `max_tokens` the limit is
-sent as `max_completion_tokens`."""
-
-
-def added(request: Request) -> dict[str, Any]:
-    """Return the fields that cascade adds to a request.
-
-    They are a limit of the reply, so that a call has an upper bound on its cost, and log-probs, if they are wanted. For
-    a question in cascade's own prompt, they also include temperature and seed.
-    """
-    chat = request.chat
-    own = {} if chat is None else chat.options
-    fields: dict[str, Any] = {}
-    if chat is None or chat.max_tokens is None:
-        fields["max_tokens"] = request.max_tokens
-    if chat is None:
-        fields["temperature"] = request.temperature
-    if request.top_logprobs is not None and not own.get("logprobs"):
-        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
-    if chat is None and request.seed is not None:
-        fields["seed"] = request.seed
-    if "max_tokens" in fields and "max_tokens" in request.without:
-        fields["max_completion_tokens"] = fields["max_tokens"]
-    for name in request.without:
-        for field in REFUSABLE[name]:
-            fields.pop(field, None)
-    return fields

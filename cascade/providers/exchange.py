@@ -18,8 +18,8 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers.base import Payload
+from cascade.providers.fields import wire_body
 from cascade.providers.registry import OPENAI_BASE, Endpoint
-from cascade.providers.wire import wire_body
 from cascade.types import Request
 
 MOST_BYTES = 16 * 2**20

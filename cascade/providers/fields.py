@@ -1,4 +1,6 @@
-"""Which fields of an application's request a model is sent: an allow-list, since an unknown field may choose anything.
+"""What a model is sent: the body of a call, the fields that cascade adds, and which of an application's fields pass.
+
+An application's fields pass by an allow-list, since an unknown field may choose anything.
 
 A client library reads some fields of a body itself, and servers read more of them than they publish: an address, a key,
 headers, another model, a price, a limit of their own. So a field is sent only if it is listed here or opened by the
@@ -15,12 +17,14 @@ The same holds for tools: a vendor's own tools run on its servers, at a price of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from hashlib import sha256
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
-from cascade.errors import RefusedFieldError
+from cascade.errors import ProviderError, RefusedFieldError
 from cascade.money import PLAIN_TIERS
 from cascade.types import Request
 
@@ -173,3 +177,241 @@ def _refused(options: Mapping[str, Any], rules: Collection[ModelFields]) -> Iter
     for number, function in enumerate(options.get("functions") or ()):
         names = list(function) if isinstance(function, Mapping) else ["(not an object)"]
         yield from (f"functions[{number}].{name}" for name in names if name not in _FUNCTION_KEYS)
+
+
+# --- what cascade adds, and what a model refuses of it ---
+
+REFUSABLE: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("logprobs", "top_logprobs"),
+    "temperature": ("temperature",),
+    "seed": ("seed",),
+    "max_tokens": ("max_tokens",),
+}
+"""Additions to a request that some models refuse, each with its fields. Without the field `max_tokens` the limit is
+sent as `max_completion_tokens`."""
+
+
+def added(request: Request) -> dict[str, Any]:
+    """Return the fields that cascade adds to a request.
+
+    They are a limit of the reply, so that a call has an upper bound on its cost, and log-probs, if they are wanted. For
+    a question in cascade's own prompt, they also include temperature and seed.
+    """
+    chat = request.chat
+    own = {} if chat is None else chat.options
+    fields: dict[str, Any] = {}
+    if chat is None or chat.max_tokens is None:
+        fields["max_tokens"] = request.max_tokens
+    if chat is None:
+        fields["temperature"] = request.temperature
+    if request.top_logprobs is not None and not own.get("logprobs"):
+        fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
+    if chat is None and request.seed is not None:
+        fields["seed"] = request.seed
+    if "max_tokens" in fields and "max_tokens" in request.without:
+        fields["max_completion_tokens"] = fields["max_tokens"]
+    for name in request.without:
+        for refusable in REFUSABLE[name]:
+            fields.pop(refusable, None)
+    return fields
+
+
+# Some models do not accept log-probs, a temperature, or a limit under its older name, and answer 400. The error costs
+# nothing and names the parameter, so the same request is sent once more without it; after a while it is tried again.
+
+FIRST_PAUSE_S = 60.0
+LONGEST_PAUSE_S = 3_600.0
+_STATUSES = frozenset({400, 403, 422})
+"""OpenAI's o1 answered 403 to a request for log-probs."""
+_NAMED = {
+    "logprobs": re.compile(r"log[ _-]?prob", re.IGNORECASE),
+    "temperature": re.compile(r"\btemperature\b", re.IGNORECASE),
+    "seed": re.compile(r"\bseed\b", re.IGNORECASE),
+    "max_tokens": re.compile(r"\bmax_tokens\b.*\bmax_completion_tokens\b|\bmax_completion_tokens\b.*\bmax_tokens\b"),
+}
+"""The names of a parameter in errors. A limit has to stay, so the error must name the one to send instead."""
+assert _NAMED.keys() == REFUSABLE.keys()  # noqa: S101 - one word for one thing
+
+
+def refused(request: Request, error: ProviderError) -> frozenset[str]:
+    """Return the additions to a request that the model refuses, according to the error.
+
+    >>> from cascade.errors import from_status
+    >>> from cascade.types import Question
+    >>> asked = Request("o3", (), "o3", "answer", 1, Question("?"), 10, top_logprobs=1)
+    >>> refused(asked, from_status(400, "Unsupported parameter: 'logprobs'"))
+    frozenset({'logprobs'})
+    """
+    if error.status not in _STATUSES:
+        return frozenset()
+    ours = added(request).keys()
+    return frozenset(name for name in REFUSABLE if name in ours and _NAMED[name].search(str(error)))
+
+
+class Refusals:
+    """The refused additions of each model. After a pause one request tries again; each refusal doubles the pause.
+
+    Args:
+        clock: seconds, monotonic.
+
+    >>> now = 0.0
+    >>> known = Refusals(lambda: now)
+    >>> known.learn("o3", ["logprobs"])
+    >>> sorted(known.of("o3"))
+    ['logprobs']
+    >>> now = 60.0
+    >>> sorted(known.of("o3")), sorted(known.of("o3"))  # the first tries it again
+    ([], ['logprobs'])
+    >>> known.took("o3", ())
+    >>> sorted(known.of("o3"))
+    []
+    """
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock = clock
+        self._known: dict[tuple[str, str], tuple[float, float]] = {}  # until when, and the length of the pause
+
+    def of(self, model: str) -> frozenset[str]:
+        """Return the additions to leave out of a request to a model now."""
+        if not self._known:
+            return frozenset()
+        now_s, found = self._clock(), set()
+        for name in REFUSABLE:
+            until_s, pause_s = self._known.get((model, name), (None, 0.0))
+            if until_s is None:
+                continue
+            if now_s < until_s:
+                found.add(name)
+            else:  # this request tries it; others leave it out until there is an answer
+                self._known[model, name] = (now_s + pause_s, pause_s)
+        return frozenset(found)
+
+    def learn(self, model: str, names: Iterable[str]) -> None:
+        """Record the parameters that a model refused."""
+        for name in names:
+            _, before_s = self._known.get((model, name), (0.0, FIRST_PAUSE_S / 2))
+            pause_s = min(LONGEST_PAUSE_S, 2 * before_s)
+            self._known[model, name] = (self._clock() + pause_s, pause_s)
+
+    def took(self, model: str, without: Iterable[str]) -> None:
+        """Note that a model answered a request that lacked only these: it accepts the others."""
+        if self._known:
+            for name in REFUSABLE.keys() - set(without):
+                self._known.pop((model, name), None)
+
+
+# --- the body, with histories of other vendors' models in a form that a model accepts ---
+# A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another
+# form, thinking that is signed by another vendor, reasoning items. So ids are rewritten, the same for a call and its
+# result, and another vendor's thinking is left out; texts, tool calls and results are not changed. Messages for a model
+# of an unknown vendor are not changed. Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes
+# letters, digits, "_" and "-", and checks the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters
+# and refuses unknown fields.
+
+
+def wire_body(request: Request, model: str) -> dict[str, Any]:
+    """Return the JSON body of a chat completion request for OpenAI-compatible servers.
+
+    An application's own request is sent unchanged, except for fields that the model is not sent (`fields`), for parts
+    of its history that the model's vendor would refuse (`accepted`), and for fields that cascade needs and the request
+    does not set (`added`).
+
+    Raises:
+        RefusedFieldError: the request has a field that may not be sent to any model.
+    """
+    chat = request.chat
+    if chat is not None:
+        if closed := [name for name in chat.options if is_closed(name)]:  # `Fields` refuses them before a call is made
+            raise RefusedFieldError(f"Not passed on: {', '.join(closed)}. Leave them out.", fields=tuple(closed))
+        return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
+    messages = [{"role": message.role, "content": sendable(message.content)} for message in request.messages]
+    return {"model": model, "messages": messages, **added(request)}
+
+
+def sendable(text: str) -> str:
+    """Return a text that can be sent as UTF-8: pairs of surrogates become their character, halves question marks."""
+    if text.isascii():
+        return text
+    whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
+    return whole.encode("utf-8", "replace").decode("utf-8")
+
+
+class _Vendor(NamedTuple):
+    """The names of a vendor's models, the ids of tool calls that it accepts, and its own fields of thinking."""
+
+    models: re.Pattern[str]
+    ids: re.Pattern[str]
+    own: frozenset[str]
+
+
+_THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
+_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Fields of a message, and types of parts, with a model's thinking."""
+_VENDORS = {
+    "mistral": _Vendor(
+        re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
+        re.compile(r"[A-Za-z0-9]{9}"),
+        frozenset({"thinking"}),
+    ),
+    "anthropic": _Vendor(
+        re.compile(r"claude|anthropic"),
+        re.compile(r"[A-Za-z0-9_-]{1,64}"),
+        frozenset({"thinking_blocks", "reasoning_content", "thinking", "redacted_thinking"}),
+    ),
+    "openai": _Vendor(
+        re.compile(r"(?:^|/)(?:gpt-|o[1-9](?:-|$)|chatgpt)"), re.compile(r".{1,40}"), frozenset({"reasoning_items"})
+    ),
+    "deepseek": _Vendor(re.compile(r"deepseek"), re.compile(r".{1,64}"), frozenset({"reasoning_content"})),
+}
+
+
+def vendor_of(model: str) -> str | None:
+    """Return the vendor of a model name; None if unknown.
+
+    >>> vendor_of("openai/gpt-4o-mini"), vendor_of("bedrock/anthropic.claude-3"), vendor_of("my-model")
+    ('openai', 'anthropic', None)
+    """
+    return next((name for name, vendor in _VENDORS.items() if vendor.models.search(model.lower())), None)
+
+
+def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a conversation in a form that a model accepts; acceptable messages are unchanged.
+
+    A signature does not show who signed it: thinking in the vendor's own form is kept.
+
+    >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
+    >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
+    ([{'role': 'assistant', 'content': 'Hi'}], True)
+    """
+    name = vendor_of(model)
+    return list(messages) if name is None else [_accepted(one, _VENDORS[name]) for one in messages]
+
+
+def _accepted(message: Mapping[str, Any], vendor: _Vendor) -> Mapping[str, Any]:
+    role = message.get("role")
+    if role != "assistant":
+        return _with_id(message, "tool_call_id", vendor) if role == "tool" else message
+    foreign = _THINKING - vendor.own
+    made = {field: value for field, value in message.items() if field not in foreign}
+    content = made.get("content")
+    if isinstance(content, list | tuple):
+        thinking = _PARTS - vendor.own
+        parts = [part for part in content if not (isinstance(part, Mapping) and str(part.get("type")) in thinking)]
+        made["content"] = parts or None
+    calls = made.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        made["tool_calls"] = [_with_id(call, "id", vendor) for call in calls]
+    return message if made == message else made
+
+
+def _with_id(holder: Any, name: str, vendor: _Vendor) -> Any:
+    """Return a call, or its result, with an id of the vendor's form."""
+    given = holder.get(name) if isinstance(holder, Mapping) else None
+    if not isinstance(given, str) or vendor.ids.fullmatch(given):
+        return holder
+    return {**holder, name: _new(given)}
+
+
+def _new(given: str) -> str:
+    """Return an id that every vendor accepts, the same for the same id."""
+    return sha256(given.encode("utf-8", "replace")).hexdigest()[:9]

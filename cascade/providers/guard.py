@@ -25,16 +25,15 @@ from cascade.errors import (
     ProviderTimeoutError,
     StreamInterruptedError,
 )
-from cascade.providers.base import Payload, Provider, Streams, added
-from cascade.providers.reading import read_completion
+from cascade.providers.base import Payload, Provider, Streams
+from cascade.providers.fields import Refusals, added, refused
+from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
     from cascade.providers.assembling import Assembler
-    from cascade.providers.refused import Refusals
-    from cascade.resilience.breaker import Breaker
-    from cascade.resilience.concurrency import Turns
+    from cascade.resilience.limits import Breaker, Turns
     from cascade.resilience.retry import RetryBudget, RetryPolicy
 
 logger = logging.getLogger("cascade")
@@ -124,7 +123,6 @@ class Guard:
 
         If the model refuses an addition, the next try is made at once without it.
         """
-        from cascade.providers.refused import Refusals, refused
         from cascade.resilience.retry import RetryPolicy
 
         if gone := refused(tries.asked, error):
@@ -200,7 +198,7 @@ class Guard:
         found = self.breakers.get(model)
         if found is not None:
             return found
-        from cascade.resilience.breaker import Breaker
+        from cascade.resilience.limits import Breaker
 
         return self.breakers.setdefault(model, Breaker())
 
@@ -210,7 +208,7 @@ class Guard:
         model = tries.asked.model
         found = self.turns.get(model)
         if found is None:
-            from cascade.resilience.concurrency import Turns
+            from cascade.resilience.limits import Turns
 
             found = self.turns.setdefault(model, Turns())
         return found.turn(model, tries.deadline)
@@ -308,8 +306,6 @@ def _with_calls(payload: Payload, request: Request) -> Payload:
     """Return a payload with the tool calls that the model wrote as text; in a stream the text was already shown."""
     if request.chat is None or not isinstance(payload, dict):
         return payload
-    from cascade.providers.written_calls import with_tool_calls
-
     return with_tool_calls(payload, request.chat)
 
 

@@ -37,9 +37,8 @@ from cascade.errors import (
 from cascade.forks import after_fork, keep, no_fork
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
-from cascade.providers.fields import OPTIONAL, STANDARD
+from cascade.providers.fields import OPTIONAL, STANDARD, wire_body
 from cascade.providers.registry import Endpoint, ProviderSettings
-from cascade.providers.wire import wire_body
 from cascade.resilience import portal
 from cascade.types import Request
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -27,10 +27,10 @@ from cascade.errors import (
 from cascade.forks import after_fork, keep_for_ever
 from cascade.providers import weights
 from cascade.providers.base import Payload
+from cascade.providers.fields import wire_body
+from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
-from cascade.providers.vocabulary import Vocabulary, read_vocabulary
-from cascade.providers.wire import wire_body
-from cascade.providers.written_calls import body_for, with_tool_calls
+from cascade.providers.weights import Vocabulary, read_vocabulary
 from cascade.resilience.portal import in_thread
 from cascade.types import Request
 
@@ -202,8 +202,16 @@ class _Model:
 
 
 def _body(request: Request) -> dict[str, Any]:
+    """Return a body that llama.cpp answers well: without `tool_choice: required`, which makes it write garbage."""
     body = wire_body(request, request.model)
-    return body if request.chat is None else body_for(request.chat, body)
+    if request.chat is None:
+        return body
+    if body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), Mapping):
+        body["tool_choice"] = "auto"
+    if not request.chat.tools:
+        body.pop("tool_choice", None)
+        body.pop("parallel_tool_calls", None)
+    return body
 
 
 def _refuse_too_long(payload: Payload, request: Request) -> None:

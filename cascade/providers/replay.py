@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from cascade.episodes.opening import stored
@@ -16,7 +16,7 @@ from cascade.errors import BadRequestError, UsageError
 from cascade.identity import question_id
 from cascade.logs.files import read_rows
 from cascade.logs.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
-from cascade.providers.base import Payload
+from cascade.providers.base import Payload, Provider
 from cascade.providers.registry import ProviderSettings
 from cascade.records.address import is_url
 from cascade.types import Request
@@ -169,3 +169,27 @@ def _logprob(value: float | None) -> float | None:
 def create(settings: ProviderSettings) -> Replay:
     """Return the provider with its log read."""
     return Replay.open(str(settings.options["path"]))
+
+
+@dataclass(slots=True)
+class Memo:
+    """Makes each call once: repeats the answer to an identical call (`schema.request_digest`); else asks `inner`.
+
+    A failed call is made again. Answers are kept until `close`, which also closes `inner`. Two tasks that send the
+    same call at the same time may both ask; the first answer is kept.
+    """
+
+    inner: Provider
+    _answers: dict[str, Payload] = field(default_factory=dict, repr=False)
+
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer a request, from memory if an identical one was sent before."""
+        key = request_digest(request)
+        if key not in self._answers:
+            self._answers.setdefault(key, await self.inner.complete(request, timeout_s))
+        return self._answers[key]
+
+    async def close(self) -> None:
+        """Forget the answers and close the provider."""
+        self._answers.clear()
+        await self.inner.close()

@@ -21,8 +21,7 @@ from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience import portal
-from cascade.resilience.breaker import FAILURES
-from cascade.resilience.concurrency import FLOOR
+from cascade.resilience.limits import FAILURES, FLOOR
 from cascade.resilience.retry import RetryPolicy
 from cascade.types import Request
 

@@ -15,7 +15,7 @@ from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
 from cascade.plans import nodes, prompts, reply, verdict
 from cascade.policies.base import Actions
-from cascade.providers import assembling, exchange, guard, openai_http, reading, refused
+from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.resilience import portal
 from cascade.types import Usage
 
@@ -153,7 +153,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F21": (test_payload, _any_number_counts),
     "F22": (test_payload, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
     "F23": (test_payload, instead(money.PriceTable, "price", _free_if_unknown)),
-    "F24 off": (test_payload, instead(refused, "refused", lambda *_: frozenset())),
+    "F24 off": (test_payload, instead(guard, "refused", lambda *_: frozenset())),
     "F24 sampled": (
         test_payload.test_f24_a_guide_without_logprobs_is_sampled_instead,
         instead(verdict, "without_alternatives", lambda _: False),

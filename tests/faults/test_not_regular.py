@@ -14,7 +14,7 @@ from cascade.errors import ConfigError, ModelFileError, UsageError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import read_questions
 from cascade.plans import prompts
-from cascade.providers.vocabulary import read_vocabulary
+from cascade.providers.weights import read_vocabulary
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 

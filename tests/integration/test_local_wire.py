@@ -22,7 +22,7 @@ from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.providers.vocabulary import read_vocabulary
+from cascade.providers.weights import read_vocabulary
 from cascade.resilience.portal import Deadline
 from cascade.safety import defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta

@@ -12,7 +12,7 @@ from cascade import Orchestrator
 from cascade.chat import ChatRequest, output_text
 from cascade.errors import UsageError
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.wire import wire_body
+from cascade.providers.fields import wire_body
 from cascade.server.dialects import ChatCompletions, ServedMessage
 from cascade.server.receipts import Receipt
 from cascade.types import Request

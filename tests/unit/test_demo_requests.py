@@ -27,7 +27,7 @@ from cascade.demo.requests import (
 )
 from cascade.episodes.opening import DEMO_REQUESTS, open_log
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.memo import Memo
+from cascade.providers.replay import Memo
 from cascade.types import Request
 
 CONFIG = demo_config(*PAIR)

@@ -26,7 +26,7 @@ from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, call_row, completion_of, request_digest, rows
 from cascade.plans.base import ModelUse
-from cascade.providers.wire import wire_body
+from cascade.providers.fields import wire_body
 from cascade.types import Completion, Message, Request, Token, Usage
 from unit.made import CHEAP, PRICES, RIVER, base_guide, completion, drive, exits, request, yes_no
 from unit.scripted import FixedPolicy

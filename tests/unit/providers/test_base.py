@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 
-from cascade.providers.wire import sendable, wire_body
+from cascade.providers.fields import sendable, wire_body
 from cascade.types import Message
 from unit.made import request
 

@@ -19,9 +19,8 @@ from cascade.errors import (
     StreamInterruptedError,
 )
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fields import FIRST_PAUSE_S, Refusals, wire_body
 from cascade.providers.guard import Guard
-from cascade.providers.refused import FIRST_PAUSE_S, Refusals
-from cascade.providers.wire import wire_body
 from cascade.resilience.portal import Deadline
 from cascade.types import TextDelta
 from unit.made import Failing, payload, request

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.providers.wire import accepted, vendor_of, wire_body
+from cascade.providers.fields import accepted, vendor_of, wire_body
 from unit.made import request
 
 

@@ -10,7 +10,7 @@ from cascade.config import load
 from cascade.errors import ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.memo import Memo
+from cascade.providers.replay import Memo
 from cascade.types import Message, Question, Request
 
 ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)

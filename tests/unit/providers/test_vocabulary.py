@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.errors import ModelFileError
-from cascade.providers.vocabulary import Vocabulary, read_vocabulary
+from cascade.providers.weights import Vocabulary, read_vocabulary
 
 
 def packed(text: str) -> bytes:

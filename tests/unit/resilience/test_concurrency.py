@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from cascade.errors import ProviderUnavailableError, RateLimitedError, from_status
-from cascade.resilience.concurrency import CEILING, FLOOR, Limit, Turns, overloaded
+from cascade.resilience.limits import CEILING, FLOOR, Limit, Turns, overloaded
 from cascade.resilience.portal import Deadline
 
 

@@ -17,7 +17,7 @@ from cascade import Orchestrator
 from cascade.budget.caps import Account, Hold, MemoryLedger, Refused
 from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.concurrency import Turns
+from cascade.resilience.limits import Turns
 from cascade.serving.spending import Spending
 
 WAIT_S = PATIENCE_S
