@@ -4,23 +4,21 @@ from __future__ import annotations
 
 import os
 import platform
-import socket
 import sqlite3
 import sys
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
 from functools import partial
 from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import NamedTuple
 
 import typer
 
 from cascade.cli import options as opt
 from cascade.cli.main import print_report
-from cascade.config import CascadeConfig, default_traces_url, environment, ledger_url, load, traces_url
+from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.policies import DirectoryConfig
-from cascade.config.schema import GuaranteeConfig, ModelConfig, ServerConfig
+from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.certificate import unknown
 from cascade.conformal.scope import form_unsaid
 from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, NoTracesError, install_command
@@ -33,10 +31,7 @@ from cascade.records.address import parse
 from cascade.records.database import WAL_SINCE
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
-from cascade.server.auth import listening_problems
-from cascade.server.running import refuse_missing
 from cascade.serving.certified import CALIBRATE, in_service
-from cascade.serving.spending import Spending
 from cascade.text import counted
 
 _BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
@@ -61,14 +56,13 @@ class Finding(NamedTuple):
 
 def doctor(
     config: opt.Config = opt.CONFIG,
-    serve: Annotated[bool, typer.Option("--serve", help="Also check what cascade serve needs.")] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Check packages and the configuration. This calls no model and costs nothing.
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = [*_packages(), *_configuration(config, serve=serve)]
+    findings = [*_packages(), *_configuration(config)]
     problems = sum(finding.state == "problem" for finding in findings)
     lines = (f"{counted(problems, 'problem') if problems else 'No problem'}.",)
     first = sorted(findings, key=lambda finding: finding.state != "problem")
@@ -109,9 +103,9 @@ def _packages() -> Iterator[Finding]:
     yield Finding("SQLite", "ok" if recent else "note", f"{sqlite3.sqlite_version}{'' if recent else f' {slow}'}")
 
 
-def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
+def _configuration(path: Path) -> Iterator[Finding]:
     if not path.exists():
-        yield Finding("configuration", "problem" if serve else "note", f"there is no {path}; cascade init writes one")
+        yield Finding("configuration", "note", f"there is no {path}; cascade init writes one")
         yield _tried("traces", partial(_traces, default_traces_url()))
         return
     try:
@@ -122,8 +116,6 @@ def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
     yield _tried("traces", partial(_traces, traces_url(config.traces)))
-    if serve:
-        yield from _serving(config)
     certified = list(_certificates(config))
     yield from certified
     try:
@@ -138,12 +130,17 @@ def _configuration(path: Path, *, serve: bool) -> Iterator[Finding]:
 
 
 def _traces(url: str | None) -> tuple[str, str]:
-    """Check the trace store without creating it."""
+    """Check whether the trace store can be written, without creating it."""
     if url is None:
         return "note", "off"
     address = parse(url)
-    if address.path is not None and not address.path.exists():
-        return "ok", f"{address.shown}, which the first question makes"
+    if address.path is not None:
+        nearest = next(path for path in (address.path, *address.path.absolute().parents) if path.exists())
+        folder = nearest if nearest != address.path else address.path.absolute().parent
+        if not folder.is_dir() or not all(os.access(path, os.W_OK) for path in {nearest, folder}):
+            return "problem", f"{address.shown}: {nearest} cannot be written"
+        if nearest != address.path:
+            return "ok", f"{address.shown}, which the first question makes"
     try:
         with Store.open(address, read_only=True, limit_s=_STORE_S) as store:
             return "ok", f"{address.shown}, {store.count()} rows"
@@ -222,67 +219,3 @@ def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> st
     except CascadeError:
         return None  # litellm is not installed, which is a finding already
     return f"{entry.model} needs {' or '.join(missing)}, which is not set" if missing else None
-
-
-# --- what `cascade serve` needs ---
-
-
-def _serving(config: CascadeConfig) -> Iterator[Finding]:
-    """Check the extra, the port, the keys, and the stores. A budget's store is created if it does not exist."""
-    yield _tried("server packages", _server_packages)
-    problems = listening_problems(config.server)
-    yield from [Finding("server address", "problem", problem) for problem in problems] or [_port(config.server)]
-    today = datetime.now(UTC).date()
-    for key in config.server.keys:
-        expired = key.expires is not None and key.expires < today
-        says = f"{'expired on' if expired else 'until'} {key.expires}" if key.expires else "without end"
-        yield Finding(f"server key {key.name}", "note" if expired else "ok", says)
-    if not config.server.keys:
-        yield Finding("server keys", "note", "none: anyone who can reach the address can send requests")
-    yield _tried("server traces", partial(_writable, traces_url(config.traces)))
-    yield _tried("server budget", partial(_budget, config))
-
-
-def _server_packages() -> tuple[str, str]:
-    refuse_missing()
-    return "ok", "installed"
-
-
-def _port(server: ServerConfig) -> Finding:
-    """Bind the address as the server would, and release it."""
-    where = f"{server.host}:{server.port}"
-    try:
-        family, kind, _, _, address = socket.getaddrinfo(server.host, server.port, type=socket.SOCK_STREAM)[0]
-        with socket.socket(family, kind) as bound:
-            bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            bound.bind(address)
-    except OSError as error:
-        return Finding("server address", "problem", f"{where}: {error.strerror}; choose another with server.port")
-    return Finding("server address", "ok", f"{where} is free")
-
-
-def _writable(url: str | None) -> tuple[str, str]:
-    """Check whether traces can be written, without creating their file."""
-    if url is None:
-        return "note", "off, so POST /v1/feedback is refused"
-    address = parse(url)
-    if address.path is None:
-        with Store.open(address, limit_s=_STORE_S):
-            return "ok", f"{address.shown} can be written"
-    nearest = next(path for path in (address.path, *address.path.absolute().parents) if path.exists())
-    folder = nearest if nearest != address.path else address.path.absolute().parent
-    if not folder.is_dir() or not all(os.access(path, os.W_OK) for path in {nearest, folder}):
-        return "problem", f"{address.shown}: {nearest} cannot be written"
-    return "ok", f"{address.shown} can be written"
-
-
-def _budget(config: CascadeConfig) -> tuple[str, str]:
-    if not config.budget.is_shared:
-        return "note", "no cap on the spending of many requests together"
-    spending = Spending.of(config)
-    spending.ledger.account("total")
-    spending.ledger.close()
-    url = ledger_url(config.budget)
-    if url is None:
-        return "note", "counted in each process by itself, and forgotten when it ends"
-    return "ok", f"{parse(url).shown} can be reached"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import socket
 import sqlite3
 from collections.abc import Callable
 from importlib.metadata import PackageNotFoundError
@@ -122,57 +121,14 @@ def test_a_slow_sqlite_is_a_note(
     assert findings(cli)[1]["SQLite"][0] == state
 
 
-# --- the server and the stores ---
-
-SERVED = """
-server: {port: PORT, keys: [{name: app, sha256: HASH}, {name: old, sha256: HASH, expires: 2020-01-01}]}
-traces: {store: "sqlite:///STORE/traces.db"}
-budget: {total: 5, store: "sqlite:///STORE/ledger.db"}
-"""
-
-
-def serve(config: Path, port: int, store: Path) -> None:
-    text = SERVED.replace("PORT", str(port)).replace("HASH", "a" * 64).replace("STORE", str(store))
-    config.write_text(config.read_text() + text)
-
-
-def test_a_server_that_could_start_is_0(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
-    serve(fake_config, 0, tmp_path)
-    assert not any("server" in what for what in findings(cli)[1])
-    code, found = findings(cli, "--serve")
-    assert (code, {what: state for what, (state, _) in found.items() if "server" in what}) == (
-        0,
-        {
-            "server packages": "ok", "server address": "ok", "server key app": "ok", "server key old": "note",
-            "server traces": "ok", "server budget": "ok",
-        },
-    )  # fmt: skip
-    assert not (tmp_path / "traces.db").exists()
-
-
-def test_what_keeps_a_server_from_starting_is_a_problem(cli: Cli, fake_config: Path, tmp_path: Path) -> None:
-    before = fake_config.read_text()
-    (tmp_path / "file").write_text("no folder")
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        serve(fake_config, taken.getsockname()[1], tmp_path / "file")
-        code, found = findings(cli, "--serve")
-    assert code == 2
-    assert {what for what, (state, _) in found.items() if state == "problem" and "server" in what} == {
-        "server address", "server traces", "server budget",
-    }  # fmt: skip
-    fake_config.write_text(before + "server: {host: 0.0.0.0, port: 0}\nbudget: {total: 5}\n")
-    code, found = findings(cli, "--serve")  # without keys, beyond this machine
-    assert (code, found["server address"][0], found["server keys"][0]) == (2, "problem", "note")
-    assert "cascade serve --new-key" in found["server address"][1]
+# --- the store ---
 
 
 def test_an_empty_database_is_what_everybody_begins_with(cli: Cli, fake_config: Path) -> None:
     with postgres_url() as url:
-        fake_config.write_text(f"{fake_config.read_text()}traces: {url}\nserver: {{port: 0}}\n")
-        code, found = findings(cli, "--serve")
-    assert (code, found["traces"][0], found["server traces"][0]) == (0, "ok", "ok")
+        fake_config.write_text(f"{fake_config.read_text()}traces: {url}\n")
+        code, found = findings(cli)
+    assert (code, found["traces"][0]) == (0, "ok")
 
 
 @pytest.mark.usefixtures("fake_config")
@@ -184,6 +140,10 @@ def test_the_store_is_looked_at_and_none_is_made(cli: Cli, tmp_path: Path, monke
     with Store.open(f"sqlite:///{file}") as store:
         store.append([row(1)])
     assert findings(cli)[1]["traces"][1].endswith("mine.db, 1 rows")
+    (tmp_path / "file").write_text("no folder")
+    monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{tmp_path}/file/mine.db")
+    assert findings(cli)[1]["traces"][0] == "problem"
+    monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{file}")
     file.write_bytes(b"this is no database, and it is long enough to be looked at" * 20)
     code, found = findings(cli)
     assert (code, found["traces"][0]) == (2, "problem")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -127,3 +128,15 @@ def test_ctrl_c_while_modules_are_loaded_is_one_line_and_130(tmp_path: Path, mod
     code = INTERRUPTED.format(module=module)
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
     assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "stopped\n")
+
+
+@pytest.mark.parametrize("server", ["host: 0.0.0.0, port: 0", "port: PORT"])
+def test_a_server_that_cannot_listen_ends_at_once_with_2(cli: Cli, fake_config: Path, server: str) -> None:
+    """Without keys beyond this machine; on a port in use, which was 3 in 0.6 (U12)."""
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        text = server.replace("PORT", str(taken.getsockname()[1]))
+        fake_config.write_text(f"{fake_config.read_text()}server: {{{text}}}\n")
+        ran = cli("serve")
+    assert (ran.code, ran.out) == (2, "")
