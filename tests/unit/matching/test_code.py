@@ -63,11 +63,11 @@ def test_the_tests_see_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch
 def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> None:
     check = tmp_path / "check.py"
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
-    comparator = get_matcher("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
+    matcher = get_matcher("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
     shifted, wrong = "def double(n): return n << 1", "def double(n): return n ** 2"
-    assert comparator.same(DOUBLE, shifted) is True
-    assert comparator.same(DOUBLE, wrong) is False
-    assert comparator.same(wrong, "no code at all") is True
+    assert matcher.same(DOUBLE, shifted) is True
+    assert matcher.same(DOUBLE, wrong) is False
+    assert matcher.same(wrong, "no code at all") is True
 
 
 def test_without_tests_or_with_a_command_that_is_none_it_says_so() -> None:

@@ -98,11 +98,8 @@ def test_an_alarm_does_not_end_a_worker_that_has_replied() -> None:
 @needs_math_verify
 def test_our_signals_are_left_alone(matcher: MathMatcher) -> None:
     seen: list[int] = []
-
-    def handler(number: int, _frame: Any) -> None:
-        seen.append(number)
-
-    before = signal.signal(signal.SIGALRM, handler)
+    before = signal.signal(signal.SIGALRM, lambda number, _frame: seen.append(number))
+    handler = signal.getsignal(signal.SIGALRM)
     try:
         assert matcher.matches("x^2-1", ["(x-1)(x+1)"]) is True
         assert signal.getsignal(signal.SIGALRM) is handler
@@ -157,32 +154,29 @@ def worker_script(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str) ->
     monkeypatch.setattr(maths, "_SCRIPT", script)
 
 
-def test_a_package_that_cannot_be_imported_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(tmp_path, monkeypatch, 'print(\'{"missing": "No module named antlr4"}\')')
-    with pytest.raises(MissingExtraError, match="antlr4"):
-        Worker(PATIENCE_S).ask("$5$", ("$5$",))
+HALF = "import sys; print('{}', flush=True); sys.stdin.readline(); print('{', end='')"
 
 
-def test_a_worker_that_does_not_start_is_an_error_not_a_verdict(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("code", "executable", "error"),
+    [
+        ('print(\'{"missing": "No module named antlr4"}\')', sys.executable, MissingExtraError),
+        ("", sys.executable, UsageError),
+        ("", "/no/such/python", UsageError),
+        ("", "", UsageError),
+        (HALF, sys.executable, None),
+    ],
+)
+def test_a_worker_that_does_not_start_is_an_error_and_half_a_reply_is_unknown(
+    code: str, executable: str, error: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    worker_script(tmp_path, monkeypatch, "")
-    with pytest.raises(UsageError):
-        Worker(PATIENCE_S).ask("$5$", ("$5$",))
-
-
-@pytest.mark.parametrize("executable", ["/no/such/python", ""])
-def test_a_machine_that_starts_no_process_is_an_error(monkeypatch: pytest.MonkeyPatch, executable: str) -> None:
+    worker_script(tmp_path, monkeypatch, code)
     monkeypatch.setattr(sys, "executable", executable)
-    with pytest.raises(UsageError):
+    if error is None:
+        assert Worker(PATIENCE_S).ask("$5$", ("$5$",)) is None
+        return
+    with pytest.raises(error):
         Worker(PATIENCE_S).ask("$5$", ("$5$",))
-
-
-def test_half_a_reply_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    worker_script(
-        tmp_path, monkeypatch, "import sys; print('{}', flush=True); sys.stdin.readline(); print('{', end='')"
-    )
-    assert Worker(PATIENCE_S).ask("$5$", ("$5$",)) is None
 
 
 COUNTING = """
