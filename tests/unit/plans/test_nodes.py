@@ -59,17 +59,6 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     assert [step.signals.get("agrees_with_earlier") for step in steps] == [None, None, 0.0, 0.5]
 
 
-def test_a_round_after_a_verifier_is_told_its_answer_and_not_its_no() -> None:
-    offers = (
-        PlanNode("base", SMALL),
-        PlanNode("check", LARGE, "verify", (1,)),
-        PlanNode("again", SMALL, "answer", (1, 2)),
-        PlanNode("guide", LARGE, "outright"),
-    )
-    asked, _ = walked(Plan(offers), "Answer: Rhine", yes_no(0.1, "No, Danube"), "Answer: Danube", "Answer: Danube")
-    assert "Danube" in asked[2].messages[-1].content
-
-
 def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
     cut = completion("Reasoning: it is long", finish_reason="length")
     asked, steps = walked(Plan(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from cascade.errors import ConfigError
-from cascade.plans.prompts import Template, load, parse
-from cascade.types import Message
+from cascade.plans.prompts import Template, load, parse, question_text
+from cascade.types import Message, Question
 
 
 def test_the_shipped_prompts_end_with_the_users_turn() -> None:
@@ -24,6 +24,10 @@ def test_text_is_put_in_as_it_is() -> None:
     template = Template((Message("system", "Be brief."),), "user", "Q: ", "!")
     filled = template.fill("{question} {0} %s {data}")
     assert filled == (Message("system", "Be brief."), Message("user", "Q: {question} {0} %s {data}!"))
+
+
+def test_a_context_stands_before_the_question() -> None:
+    assert question_text(Question("Which?", "Vienna.")) == "Text: Vienna.\n\nQuestion: Which?"
 
 
 def test_sections_become_messages() -> None:
