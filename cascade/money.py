@@ -181,19 +181,10 @@ class Price:
         return applicable[-1] if applicable else self
 
     def usd_per_million(self) -> dict[str, Decimal | None]:
-        """Return the rates as price lists print them: USD per million tokens."""
-
-        def shown(pico: int | None) -> Decimal | None:
-            return None if pico is None else Decimal(pico).scaleb(-6).normalize()
-
-        return {
-            "input": shown(self.input),
-            "cached_input": shown(self.cached_input),
-            "cache_write": shown(self.cache_write),
-            "output": shown(self.output),
-            "reasoning": shown(self.reasoning),
-            "request": Decimal(self.request).scaleb(-12).normalize(),
-        }
+        """Return the rates as price lists print them: USD per million tokens, and per request."""
+        picos = {name: getattr(self, name) for name in ("input", "cached_input", "cache_write", "output", "reasoning")}
+        rates = {name: None if pico is None else Decimal(pico).scaleb(-6).normalize() for name, pico in picos.items()}
+        return {**rates, "request": Decimal(self.request).scaleb(-12).normalize()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -238,23 +229,16 @@ class PriceTable:
         return (today - self.as_of).days
 
 
+_LISTED = ("input", "output", "cached_input", "cache_write", "reasoning", "request")
+
+
 def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:
     """Read one entry of a price table: USD per million tokens under short names."""
-    price = Price.per_million(
-        input=entry["input"],
-        output=entry["output"],
-        cached_input=entry.get("cached_input"),
-        cache_write=entry.get("cache_write"),
-        reasoning=entry.get("reasoning"),
-        request=entry.get("request", 0),
-        source=source,
-    )
+    rates = {name: entry[name] for name in _LISTED if entry.get(name) is not None}
+    above = sorted(entry.get("above", ()), key=lambda tier: int(tier["tokens"]))
     return replace(
-        price,
-        above=tuple(
-            (int(tier["tokens"]), price_from_entry(tier, source))
-            for tier in sorted(entry.get("above", ()), key=lambda tier: int(tier["tokens"]))
-        ),
+        Price.per_million(**rates, source=source),
+        above=tuple((int(tier["tokens"]), price_from_entry(tier, source)) for tier in above),
         tiers=tuple((name, price_from_entry(tier, source)) for name, tier in entry.get("tiers", {}).items()),
         search=tuple((size, _pico(Decimal(str(amount)))) for size, amount in entry.get("search", {}).items()),
         audio_input=_per_token(entry.get("audio_input")),
