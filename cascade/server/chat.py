@@ -40,7 +40,7 @@ class HttpExchange:
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
         status: the response's status, None until it has begun.
         key: the name of the server's key that the request carries.
-        receipt: what is known of the outcome.
+        receipt: the outcome, once it is answered.
         writer: writes its stream, once one may begin.
     """
 
@@ -130,14 +130,14 @@ class ChatEndpoint:
             request = await self.read(exchange, receive, headers)
             exchange.model = request.name
             unsent = self.orchestrator.runtime.fields.unsent(request.chat)
-            known = Receipt(exchange.trace_id, unsent=unsent)
+            draft = Receipt(exchange.trace_id, unsent=unsent)
             if self._modes is None:
-                await self._answer(request, exchange, receive, known, None)
+                await self._answer(request, exchange, receive, draft, None)
                 return
             async with self._modes.turn(request, exchange.trace_id, exchange.key, headers) as turn:
                 if turn is not None:
-                    request, known = turn.request, known._replace(mode=turn.mode)
-                await self._answer(request, exchange, receive, known, turn)
+                    request, draft = turn.request, draft._replace(mode=turn.mode)
+                await self._answer(request, exchange, receive, draft, turn)
         finally:
             self._metrics.in_flight -= 1
 
@@ -150,7 +150,7 @@ class ChatEndpoint:
         return await read_object(receive, headers.get("content-type", ""), self._settings, request_of)
 
     async def _answer(
-        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, known: Receipt, turn: Turn | None
+        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
     ) -> None:
         """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
         writer, answer = request.dialect, None
@@ -162,14 +162,14 @@ class ChatEndpoint:
                     continue
                 model = event.model or event.role
                 if exchange.status is None:
-                    await self._begin(exchange, known._replace(served_by=model, uncovered=self._uncovered(request)))
+                    await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
                 await exchange.more(writer.text(event.text, model))
             if answer is not None and request.stream:
-                await self._end(request, exchange, answer, known)
+                await self._end(request, exchange, answer, draft)
         if request.stream:
             await exchange.end()
         elif answer is not None:
-            receipt = self._receipt(request, exchange, answer, known)
+            receipt = self._receipt(request, exchange, answer, draft)
             extension = receipt.extension(answer) if request.explain else None
             await exchange.respond(200, writer.whole(_reply(answer), extension), receipt.headers())
 
@@ -177,9 +177,9 @@ class ChatEndpoint:
         self._metrics.first_text(exchange.duration_s)
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
-    async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, known: Receipt) -> None:
+    async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> None:
         """Send the rest of an answer: all of it if no text was sent before the decision."""
-        receipt, writer = self._receipt(request, exchange, answer, known), request.dialect
+        receipt, writer = self._receipt(request, exchange, answer, draft), request.dialect
         extension = receipt.extension(answer if request.explain else None)
         rest = b"".join(writer.ending(_reply(answer), extension if request.explain or writer.counts else None))
         if exchange.status is None:
@@ -216,10 +216,10 @@ class ChatEndpoint:
         left_s = max(_SHORTEST_S, self._settings.request_s - exchange.duration_s)
         return min([left_s, *(limit_s for limit_s in limits if limit_s is not None)])
 
-    def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, known: Receipt) -> Receipt:
+    def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> Receipt:
         self._answered(exchange.trace_id, answer)
         receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
-        exchange.receipt = receipt._replace(mode=known.mode, unsent=known.unsent)
+        exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent)
         return exchange.receipt
 
 

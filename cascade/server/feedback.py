@@ -127,8 +127,8 @@ class FeedbackEndpoint:
             if not models:
                 return [], None
             if feedback.better is not None and feedback.better not in {*models, *_NEITHER}:
-                known = ", ".join([*models, *sorted(_NEITHER)])
-                raise GatewayError(400, f"better: for this answer it must be one of {known}.", param="better")
+                choices = ", ".join([*models, *sorted(_NEITHER)])
+                raise GatewayError(400, f"better: for this answer it must be one of {choices}.", param="better")
             store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
             return models, store.served_by(feedback.trace_id)
 

@@ -27,7 +27,7 @@ class Receipt(NamedTuple):
     Attributes:
         trace_id: the id of the episode in the traces.
         served_by: the model whose message is served; None if nothing is served.
-        asked: the models that were asked, in order; empty while that is unknown.
+        models: the models that were asked, in order; empty while that is unknown.
         cost_nano_usd: the cost of all calls; None if unknown.
         saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
             guide would have read and written as many tokens as the model that is served. Below 0 if the cascade cost
@@ -44,7 +44,7 @@ class Receipt(NamedTuple):
 
     trace_id: str
     served_by: str | None = None
-    asked: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
     cost_nano_usd: int | None = None
     saved_nano_usd: int | None = None
     certificate: str | None = None
@@ -85,9 +85,9 @@ class Receipt(NamedTuple):
 
     def headers(self) -> list[tuple[str, str]]:
         """Return the response headers, without unknown values."""
-        known = {
+        values = {
             "served-by": self.served_by,
-            "asked": ", ".join(self.asked) or None,
+            "asked": ", ".join(self.models) or None,
             "cost-usd": _dollars(self.cost_nano_usd),
             "saved-usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,
@@ -97,7 +97,7 @@ class Receipt(NamedTuple):
             "mode": self.mode,
             "fields-not-sent": ", ".join(self.unsent) or None,
         }
-        return [(f"x-cascade-{name}", header_value(value)) for name, value in known.items() if value is not None]
+        return [(f"x-cascade-{name}", header_value(value)) for name, value in values.items() if value is not None]
 
     def extension(self, answer: Answer | None) -> dict[str, Any]:
         """Return the field `cascade` of a response: the receipt, and the steps of the answer.
@@ -106,9 +106,9 @@ class Receipt(NamedTuple):
         """
         fields: dict[str, Any] = {
             "trace_id": self.trace_id,
-            "summary": f"{' and '.join(self.asked)} answered; {self.served_by} is served",
+            "summary": f"{' and '.join(self.models)} answered; {self.served_by} is served",
             "served_by": self.served_by,
-            "asked": self.asked,
+            "asked": self.models,
             "cost_usd": _dollars(self.cost_nano_usd),
             "saved_usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,

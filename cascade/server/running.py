@@ -132,10 +132,10 @@ def _given_socket() -> socket.socket | None:
     """
     if os.environ.get("LISTEN_PID") != str(os.getpid()):
         return None
-    given = socket.socket(fileno=_FIRST_GIVEN) if os.environ.get("LISTEN_FDS") == "1" else None
-    if given is None or given.family not in {socket.AF_INET, socket.AF_INET6}:
+    inherited = socket.socket(fileno=_FIRST_GIVEN) if os.environ.get("LISTEN_FDS") == "1" else None
+    if inherited is None or inherited.family not in {socket.AF_INET, socket.AF_INET6}:
         raise ConfigError(["LISTEN_FDS: the process manager must give one socket, of TCP (ListenStream=ADDRESS:PORT)"])
-    return given
+    return inherited
 
 
 def _raise_file_limit() -> None:

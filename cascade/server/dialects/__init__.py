@@ -242,26 +242,26 @@ def arguments_object(arguments: str) -> dict[str, Any]:
     return value
 
 
-def objects(value: object, where: str) -> list[Mapping[str, Any]]:
+def objects(value: object, path: str) -> list[Mapping[str, Any]]:
     """Return a list of JSON objects. Raises GatewayError (400) for anything else."""
     if not isinstance(value, list) or not all(isinstance(element, Mapping) for element in value):
-        raise GatewayError(400, f"{where} must be a list of objects.", param=where)
+        raise GatewayError(400, f"{path} must be a list of objects.", param=path)
     return value
 
 
-def text_field(owner: Mapping[str, Any], name: str, where: str) -> str:
+def text_field(owner: Mapping[str, Any], name: str, path: str) -> str:
     """Return a text field of an object. Raises GatewayError (400) if it is not a text."""
     value = owner.get(name)
     if not isinstance(value, str):
-        raise GatewayError(400, f"{where}.{name} must be a text.", param=f"{where}.{name}")
+        raise GatewayError(400, f"{path}.{name} must be a text.", param=f"{path}.{name}")
     return value
 
 
-def content_of(parts: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
+def content_of(contents: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
     """Return parts as a message's content: the text itself if it is the only part, None if there are no parts."""
-    if len(parts) == 1 and parts[0]["type"] == "text":
-        return str(parts[0]["text"])
-    return parts or None
+    if len(contents) == 1 and contents[0]["type"] == "text":
+        return str(contents[0]["text"])
+    return contents or None
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
@@ -269,6 +269,6 @@ def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if name not in names and value is not None}
 
 
-def unknown_kind(where: str, kind: object) -> GatewayError:
+def unknown_kind(path: str, kind: object) -> GatewayError:
     """Return the refusal of a part whose kind has no counterpart in a chat completion."""
-    return GatewayError(400, f"{where}: a part of type {str(kind)[:100]!r} cannot be passed on.", param=where)
+    return GatewayError(400, f"{path}: a part of type {str(kind)[:100]!r} cannot be passed on.", param=path)

@@ -172,89 +172,89 @@ def _system(system: object) -> list[dict[str, Any]]:
 
 def _turns(messages: object) -> Iterator[dict[str, Any]]:
     for number, message in enumerate(objects(messages, "messages")):
-        where, content, role = f"messages[{number}]", message.get("content"), message.get("role")
+        path, content, role = f"messages[{number}]", message.get("content"), message.get("role")
         others = {name: value for name, value in message.items() if name not in {"role", "content"}}
         if isinstance(content, str):
             yield {"role": role, "content": content, **others}
             continue
-        blocks = objects(content, f"{where}.content")
+        blocks = objects(content, f"{path}.content")
         results = [block for block in blocks if block.get("type") == "tool_result"]
         uses = [block for block in blocks if block.get("type") == "tool_use"]
         if (results and role != "user") or (uses and role != "assistant"):
-            raise GatewayError(400, f"{where}: tool_use is the assistant's, tool_result the user's.", param=where)
+            raise GatewayError(400, f"{path}: tool_use is the assistant's, tool_result the user's.", param=path)
         for block in results:
-            yield _result(block, f"{where}.content")
+            yield _result(block, f"{path}.content")
         rest = [block for block in blocks if block.get("type") not in ("tool_result", "tool_use")]
-        turn = {"role": role, "content": content_of(_parts(rest, f"{where}.content")), **others}
+        turn = {"role": role, "content": content_of(_parts(rest, f"{path}.content")), **others}
         if uses:
-            turn["tool_calls"] = [_use(block, f"{where}.content") for block in uses]
+            turn["tool_calls"] = [_use(block, f"{path}.content") for block in uses]
         if turn["content"] is not None or uses:
             yield turn
 
 
-def _result(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _result(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     content = block.get("content", "")
-    output: Any = content if isinstance(content, str) else content_of(_parts(content, where)) or ""
+    output: Any = content if isinstance(content, str) else content_of(_parts(content, path)) or ""
     if block.get("is_error"):
-        parts = [{"type": "text", "text": output}] if isinstance(output, str) else output
-        output = [{"type": "text", "text": _FAILED}, *parts]
-    return {"role": "tool", "tool_call_id": text_field(block, "tool_use_id", where), "content": output}
+        contents = [{"type": "text", "text": output}] if isinstance(output, str) else output
+        output = [{"type": "text", "text": _FAILED}, *contents]
+    return {"role": "tool", "tool_call_id": text_field(block, "tool_use_id", path), "content": output}
 
 
-def _use(block: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _use(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
-    function = {"name": text_field(block, "name", where), "arguments": arguments}
-    return {"id": text_field(block, "id", where), "type": "function", "function": function}
+    function = {"name": text_field(block, "name", path), "arguments": arguments}
+    return {"id": text_field(block, "id", path), "type": "function", "function": function}
 
 
-def _parts(blocks: object, where: str) -> list[dict[str, Any]]:
+def _parts(blocks: object, path: str) -> list[dict[str, Any]]:
     """Return blocks as the parts of a message. Raises GatewayError for a kind that only Anthropic's servers read."""
-    parts: list[dict[str, Any]] = []
-    for block in objects(blocks, where):
+    contents: list[dict[str, Any]] = []
+    for block in objects(blocks, path):
         kind = block.get("type")
         if kind == "text":
-            parts.append({"type": "text", "text": text_field(block, "text", where)})
+            contents.append({"type": "text", "text": text_field(block, "text", path)})
         elif kind == "image":
-            parts.append({"type": "image_url", "image_url": {"url": _url(_source(block, where), where)}})
+            contents.append({"type": "image_url", "image_url": {"url": _url(_source(block, path), path)}})
         elif kind == "document":
-            parts += _document(block, where)
+            contents += _document(block, path)
         elif kind not in _UNREAD:
-            raise unknown_kind(where, kind)
-    return parts
+            raise unknown_kind(path, kind)
+    return contents
 
 
-def _document(block: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
+def _document(block: Mapping[str, Any], path: str) -> list[dict[str, Any]]:
     head = [{"type": "text", "text": block[name]} for name in ("title", "context") if isinstance(block.get(name), str)]
-    source = _source(block, where)
+    source = _source(block, path)
     if source.get("type") == "text":
-        return [*head, {"type": "text", "text": text_field(source, "data", where)}]
+        return [*head, {"type": "text", "text": text_field(source, "data", path)}]
     if source.get("type") == "content":
         inner = source.get("content")
-        return [*head, *_parts([{"type": "text", "text": inner}] if isinstance(inner, str) else inner, where)]
+        return [*head, *_parts([{"type": "text", "text": inner}] if isinstance(inner, str) else inner, path)]
     if source.get("type") != "base64":
-        raise GatewayError(400, f"{where}: send the document itself (source.type base64 or text).", param=where)
+        raise GatewayError(400, f"{path}: send the document itself (source.type base64 or text).", param=path)
     name = block["title"] if isinstance(block.get("title"), str) else "document.pdf"
-    return [*head, {"type": "file", "file": {"filename": name, "file_data": _url(source, where)}}]
+    return [*head, {"type": "file", "file": {"filename": name, "file_data": _url(source, path)}}]
 
 
-def _source(block: Mapping[str, Any], where: str) -> Mapping[str, Any]:
+def _source(block: Mapping[str, Any], path: str) -> Mapping[str, Any]:
     source = block.get("source") or {}
     if not isinstance(source, Mapping):
-        raise GatewayError(400, f"{where}.source must be an object.", param=where)
+        raise GatewayError(400, f"{path}.source must be an object.", param=path)
     return source
 
 
-def _url(source: Mapping[str, Any], where: str) -> str:
+def _url(source: Mapping[str, Any], path: str) -> str:
     if source.get("type") == "url":
-        return text_field(source, "url", f"{where}.source")
+        return text_field(source, "url", f"{path}.source")
     if source.get("type") != "base64":
-        raise GatewayError(400, f"{where}: source.type must be base64 or url.", param=where)
-    return f"data:{text_field(source, 'media_type', where)};base64,{text_field(source, 'data', where)}"
+        raise GatewayError(400, f"{path}: source.type must be base64 or url.", param=path)
+    return f"data:{text_field(source, 'media_type', path)};base64,{text_field(source, 'data', path)}"
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
-        raise GatewayError(400, f"{where}: {str(tool['type'])[:100]} runs on Anthropic's servers only.", param=where)
+        raise GatewayError(400, f"{path}: {str(tool['type'])[:100]} runs on Anthropic's servers only.", param=path)
     function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema") or {}}}
 

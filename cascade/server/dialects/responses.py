@@ -87,8 +87,8 @@ class Responses(Dialect):
         if not self.begun:
             yield self._start(reply.model)
         response = self.whole(reply, extension)
-        for number, item in enumerate(response["output"]):
-            yield from (self._message if item["type"] == "message" else self._function_call)(number, item)
+        for number, entry in enumerate(response["output"]):
+            yield from (self._message if entry["type"] == "message" else self._function_call)(number, entry)
         yield self._event(f"response.{response['status']}", response=response)
 
     def broken(self, refusal: Refusal) -> bytes:
@@ -124,19 +124,19 @@ class Responses(Dialect):
     def _output(self, reply: ServedMessage) -> list[dict[str, Any]]:
         """Return the items: a message, if the model says something, and its tool calls."""
         status = "incomplete" if reply.finish in _CUT else "completed"
-        parts: list[dict[str, Any]] = []
+        contents: list[dict[str, Any]] = []
         if reply.text or not (reply.refusal or reply.calls):
             logprobs = (reply.logprobs or {}).get("content") or []
-            parts.append({"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprobs})
+            contents.append({"type": "output_text", "text": reply.text, "annotations": [], "logprobs": logprobs})
         if reply.refusal:
-            parts.append({"type": "refusal", "refusal": reply.refusal})
+            contents.append({"type": "refusal", "refusal": reply.refusal})
         items: list[dict[str, Any]] = []
-        if parts:
-            items.append({"type": "message", "role": "assistant", "status": status, "content": parts})
+        if contents:
+            items.append({"type": "message", "role": "assistant", "status": status, "content": contents})
         for call, name, arguments in reply.calls:
             fields = {"call_id": call, "name": name, "arguments": arguments}
             items.append({"type": "function_call", **fields, "status": status})
-        return [{"id": self._item_id(number), **item} for number, item in enumerate(items)]
+        return [{"id": self._item_id(number), **entry} for number, entry in enumerate(items)]
 
     def _item_id(self, number: int) -> str:
         return f"item_{self.trace_id}_{number}"
@@ -152,46 +152,46 @@ class Responses(Dialect):
 
     def _begin(self, model: str) -> bytes:
         """Begin a message and its text, before the rest of the message is known."""
-        item = {"id": self._item_id(0), "type": "message", "role": "assistant"}
-        part = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
-        return self._start(model) + self._added(0, item) + self._part("added", 0, 0, part)
+        entry = {"id": self._item_id(0), "type": "message", "role": "assistant"}
+        content = {"type": "output_text", "text": "", "annotations": [], "logprobs": []}
+        return self._start(model) + self._added(0, entry) + self._part("added", 0, 0, content)
 
     def _piece(self, text: str) -> bytes:
-        where = {"item_id": self._item_id(0), "output_index": 0, "content_index": 0}
-        return self._event("response.output_text.delta", **where, delta=text, logprobs=[])
+        position = {"item_id": self._item_id(0), "output_index": 0, "content_index": 0}
+        return self._event("response.output_text.delta", **position, delta=text, logprobs=[])
 
-    def _added(self, number: int, item: Mapping[str, Any]) -> bytes:
+    def _added(self, number: int, entry: Mapping[str, Any]) -> bytes:
         """Begin an item, without its content."""
-        empty: dict[str, Any] = {"arguments": ""} if item["type"] == "function_call" else {"content": []}
-        fields = {**item, **empty, "status": "in_progress"}
+        empty: dict[str, Any] = {"arguments": ""} if entry["type"] == "function_call" else {"content": []}
+        fields = {**entry, **empty, "status": "in_progress"}
         return self._event("response.output_item.added", output_index=number, item=fields)
 
-    def _part(self, what: str, number: int, index: int, part: Mapping[str, Any]) -> bytes:
-        where = {"item_id": self._item_id(number), "output_index": number, "content_index": index}
-        return self._event(f"response.content_part.{what}", **where, part=part)
+    def _part(self, what: str, number: int, index: int, content: Mapping[str, Any]) -> bytes:
+        position = {"item_id": self._item_id(number), "output_index": number, "content_index": index}
+        return self._event(f"response.content_part.{what}", **position, part=content)
 
-    def _message(self, number: int, item: Mapping[str, Any]) -> Iterator[bytes]:
+    def _message(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         if not self.begun:
-            yield self._added(number, item)
-        for index, part in enumerate(item["content"]):
-            is_text = part["type"] == "output_text"
+            yield self._added(number, entry)
+        for index, content in enumerate(entry["content"]):
+            is_text = content["type"] == "output_text"
             field, name = ("text", "response.output_text") if is_text else ("refusal", "response.refusal")
-            where = {"item_id": item["id"], "output_index": number, "content_index": index}
-            logprobs = {"logprobs": part["logprobs"]} if is_text else {}
+            position = {"item_id": entry["id"], "output_index": number, "content_index": index}
+            logprobs = {"logprobs": content["logprobs"]} if is_text else {}
             if not (self.begun and is_text):
-                empty = {**part, field: "", **({"logprobs": []} if is_text else {})}
+                empty = {**content, field: "", **({"logprobs": []} if is_text else {})}
                 yield self._part("added", number, index, empty)
-                yield self._event(f"{name}.delta", **where, delta=part[field], **logprobs)
-            yield self._event(f"{name}.done", **where, **{field: part[field]}, **logprobs)
-            yield self._part("done", number, index, part)
-        yield self._event("response.output_item.done", output_index=number, item=item)
+                yield self._event(f"{name}.delta", **position, delta=content[field], **logprobs)
+            yield self._event(f"{name}.done", **position, **{field: content[field]}, **logprobs)
+            yield self._part("done", number, index, content)
+        yield self._event("response.output_item.done", output_index=number, item=entry)
 
-    def _function_call(self, number: int, item: Mapping[str, Any]) -> Iterator[bytes]:
-        where, arguments = {"item_id": item["id"], "output_index": number}, item["arguments"]
-        yield self._added(number, item)
-        yield self._event("response.function_call_arguments.delta", **where, delta=arguments)
-        yield self._event("response.function_call_arguments.done", **where, name=item["name"], arguments=arguments)
-        yield self._event("response.output_item.done", output_index=number, item=item)
+    def _function_call(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
+        position, arguments = {"item_id": entry["id"], "output_index": number}, entry["arguments"]
+        yield self._added(number, entry)
+        yield self._event("response.function_call_arguments.delta", **position, delta=arguments)
+        yield self._event("response.function_call_arguments.done", **position, name=entry["name"], arguments=arguments)
+        yield self._event("response.output_item.done", output_index=number, item=entry)
 
 
 def _turns(conversation: object) -> list[dict[str, Any]]:
@@ -199,49 +199,49 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
     if isinstance(conversation, str):
         return [{"role": "user", "content": conversation}]
     turns: list[dict[str, Any]] = []
-    for number, item in enumerate(objects(conversation, "input")):
-        where, kind = f"input[{number}]", item.get("type", "message")
+    for number, entry in enumerate(objects(conversation, "input")):
+        path, kind = f"input[{number}]", entry.get("type", "message")
         if kind == "message":
-            turns.append({"role": item.get("role"), "content": _content(item.get("content"), where)})
+            turns.append({"role": entry.get("role"), "content": _content(entry.get("content"), path)})
         elif kind == "function_call":
             if not turns or turns[-1]["role"] != "assistant":
                 turns.append({"role": "assistant", "content": None})
-            function = {name: text_field(item, name, where) for name in ("name", "arguments")}
-            call = {"id": text_field(item, "call_id", where), "type": "function", "function": function}
+            function = {name: text_field(entry, name, path) for name in ("name", "arguments")}
+            call = {"id": text_field(entry, "call_id", path), "type": "function", "function": function}
             turns[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
-            content = _content(item.get("output"), where)
-            turns.append({"role": "tool", "tool_call_id": text_field(item, "call_id", where), "content": content})
+            content = _content(entry.get("output"), path)
+            turns.append({"role": "tool", "tool_call_id": text_field(entry, "call_id", path), "content": content})
         elif kind != "reasoning":
-            raise unknown_kind(where, kind)
+            raise unknown_kind(path, kind)
     return turns
 
 
-def _content(content: object, where: str) -> Any:
+def _content(content: object, path: str) -> Any:
     if isinstance(content, str):
         return content
-    return content_of([_part(part, f"{where}.content") for part in objects(content, f"{where}.content")]) or ""
+    return content_of([_part(block, f"{path}.content") for block in objects(content, f"{path}.content")]) or ""
 
 
-def _part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
-    kind = part.get("type")
+def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
+    kind = content.get("type")
     if kind in ("input_text", "output_text"):
-        return {"type": "text", "text": text_field(part, "text", where)}
+        return {"type": "text", "text": text_field(content, "text", path)}
     if kind == "refusal":
-        return {"type": "refusal", "refusal": text_field(part, "refusal", where)}
-    if kind == "input_image" and part.get("image_url") is not None:
-        detail = {"detail": part["detail"]} if "detail" in part else {}
-        return {"type": "image_url", "image_url": {"url": text_field(part, "image_url", where), **detail}}
-    if kind == "input_file" and part.get("file_url") is None:
-        return {"type": "file", "file": {name: value for name, value in part.items() if name != "type"}}
+        return {"type": "refusal", "refusal": text_field(content, "refusal", path)}
+    if kind == "input_image" and content.get("image_url") is not None:
+        detail = {"detail": content["detail"]} if "detail" in content else {}
+        return {"type": "image_url", "image_url": {"url": text_field(content, "image_url", path), **detail}}
+    if kind == "input_file" and content.get("file_url") is None:
+        return {"type": "file", "file": {name: value for name, value in content.items() if name != "type"}}
     if kind == "input_audio":
-        return dict(part)
-    raise unknown_kind(where, kind)
+        return dict(content)
+    raise unknown_kind(path, kind)
 
 
-def _tool(tool: Mapping[str, Any], where: str) -> dict[str, Any]:
+def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise GatewayError(400, f"{where}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=where)
+        raise GatewayError(400, f"{path}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=path)
     return {"type": "function", "function": without(tool, "type")}
 
 

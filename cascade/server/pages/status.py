@@ -56,7 +56,9 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     if state is not None:
         watched += [(state.in_force, (), state.monitor)] if state.in_force is not None else []
     elif service is not None:
-        watched += [(each, reasons, service.monitors.of(each).monitor) for each, reasons in service.holding]
+        watched += [
+            (certificate, reasons, service.monitors.of(certificate).monitor) for certificate, reasons in service.holding
+        ]
     mode, unknown = "enforce" if watched else "no promise", 0 if service is None else service.monitors.status.missing
     return {
         "mode": mode if state is None else "killed" if state.killed else state.mode,
@@ -162,9 +164,9 @@ def served_requests(
 
 
 def _served_request(calls: Sequence[Row], guide: str, price: Price | None, *, observed: bool) -> ServedRequest:
-    walk, kept = calls[0]["walk"], [call for call in calls if call["kept"] and call["candidate"] is not None]
+    walk, finished = calls[0]["walk"], [call for call in calls if call["kept"] and call["candidate"] is not None]
     audited = calls[0]["split"] == "audit" and not observed
-    last = kept[-1] if kept else calls[-1]
+    last = finished[-1] if finished else calls[-1]
     before = [call for call in calls if call["step"] <= last["step"]] if audited else calls
     before = [call for call in calls if call["model"] == guide] if observed else before
     models = {call["model"] for call in before if call["walk"] != CUT}
@@ -173,13 +175,13 @@ def _served_request(calls: Sequence[Row], guide: str, price: Price | None, *, ob
     guide_cost = of_guide[-1] if of_guide else None
     return ServedRequest(
         calls[0]["created_at"] or "",
-        bool(kept) and not observed and walk is None and len(models) == 1 and guide not in models,
+        bool(finished) and not observed and walk is None and len(models) == 1 and guide not in models,
         walk is None or walk in ALONE or guide_cost is not None,
         audited,
         None if None in costs else sum(costs),
         sum(cost or 0 for cost in costs) - sum(call["cost_nano_usd"] or 0 for call in before),
         guide_cost,
-        price.cost_nano_usd(Usage(*(last[name] for name in _TOKENS))) if price is not None and kept else None,
+        price.cost_nano_usd(Usage(*(last[name] for name in _TOKENS))) if price is not None and finished else None,
     )
 
 
@@ -195,20 +197,20 @@ def savings(requests: Iterable[ServedRequest]) -> dict[str, Any]:
     Sampling Techniques, 1977, chapter 6). Requests of unknown cost are left out and counted.
     """
     cascaded = [request for request in requests if request.cascaded]
-    known = [request for request in cascaded if None not in {request.cost, _alone(request)}]
-    without = [request.likely or 0 for request in known if request.guide is None]
-    asked = [request for request in known if request.guide is not None]
-    audits = [request for request in asked if request.audited and request.audit_cost]
+    priced = [request for request in cascaded if None not in {request.cost, _alone(request)}]
+    without = [request.likely or 0 for request in priced if request.guide is None]
+    of_guide = [request for request in priced if request.guide is not None]
+    audits = [request for request in of_guide if request.audited and request.audit_cost]
     likely = sum(request.likely or 0 for request in audits)
     corrects = len(audits) >= LEAST_MEASURED and likely > 0
     ratio = sum(request.guide or 0 for request in audits) / likely if corrects else 1.0
-    spent = sum(request.cost or 0 for request in known)
-    alone = sum(request.guide or 0 for request in asked) + round(ratio * sum(without))
+    spent = sum(request.cost or 0 for request in priced)
+    alone = sum(request.guide or 0 for request in of_guide) + round(ratio * sum(without))
     return {
-        "requests": len(known),
-        "unknown": len(cascaded) - len(known),
+        "requests": len(priced),
+        "unknown": len(cascaded) - len(priced),
         "spent": spent,
-        "audits": sum(request.audit_cost for request in known),
+        "audits": sum(request.audit_cost for request in priced),
         "alone": alone,
         "saved": alone - spent,
         "share": (alone - spent) / alone if alone else None,
