@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -94,6 +95,12 @@ def _next(done: Fit, output: str | None) -> str:
         )
     if done.certified and (done.saves or done.saving.cost_share is None):
         return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
+    least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
+    if done.log.n < least:
+        risk = percent(done.promise.risk)
+        return (
+            f"Next: log more requests: {least:,} prove a risk of {risk} if none is lost, and here are {done.log.n:,}."
+        )
     return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
 
 

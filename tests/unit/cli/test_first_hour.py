@@ -60,6 +60,17 @@ def test_more_requests_are_advised_only_where_the_log_lacks_them(proves: int, ha
     assert ("log more requests" in advice, advice.endswith("cascade fit LOG")) == (more, proves == 300)
 
 
+@pytest.mark.parametrize(("n", "told"), [(30, True), (60, False)])
+def test_a_fit_of_few_requests_says_how_many_it_takes(
+    cli: Cli, written: Callable[..., str], n: int, told: bool
+) -> None:
+    """ln .099 / ln .95 = 45.1: with fewer nothing can be proven, whatever the log says."""
+    log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(n)])
+    ran = cli("fit", log, "--promise", "regret", "--risk", "0.05", "--confidence", "0.9")
+    assert ran.code == 0, ran.err
+    assert ("46" in ran.out.splitlines()[-1].split()) == told
+
+
 def test_no_table_is_wider_than_the_screen(
     cli: Cli, written: Callable[..., str], fake_config: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
