@@ -9,6 +9,7 @@ import hashlib
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from fractions import Fraction
+from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -93,6 +94,10 @@ def covered(log: Log, covers: str, name: str) -> Log:
     return log.take(np.array([segment == name for segment in log.segments], dtype=np.bool_))
 
 
+_AT_ONCE = 10_000
+"""Rows of a log that are hashed at once: bounds the memory."""
+
+
 def sha256_of(log: Log) -> str:
     """Return a hash of everything in a log that a certificate depends on, whatever the order of its rows."""
     columns = {"right": log.right, "cost": log.cost_nano_usd, "bought": log.bought, "confidence": log.confidence}
@@ -103,14 +108,16 @@ def sha256_of(log: Log) -> str:
     if log.drawn is not None:
         columns["drawn"] = log.drawn
     recorded = {name: values for name, values in sorted(columns.items()) if not np.isnan(values).all()}
-    first = np.array([[row.tolist().index(answer) for answer in row] for row in log.answer]).reshape(log.answer.shape)
+    first = np.stack([(log.answer == column[:, None]).argmax(axis=1) for column in log.answer.T], axis=1)
     recorded["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
-    rows = sorted(
-        hashlib.sha256(
-            canonical(
-                [name, *(np.asarray(values[row], dtype=np.float64).tobytes().hex() for values in recorded.values())]
-            )
-        ).digest()
-        for row, name in enumerate(log.ids)
-    )
+    numbers = [np.asarray(values, dtype=np.float64).reshape(log.n, -1) for values in recorded.values()]
+    ends = np.cumsum([0, *(16 * columns.shape[1] for columns in numbers)]).tolist()  # each number is 16 hex digits
+    rows = []
+    for start in range(0, log.n, _AT_ONCE):
+        digits = np.concatenate([columns[start : start + _AT_ONCE] for columns in numbers], axis=1)
+        for name, row in zip(log.ids[start : start + _AT_ONCE], digits, strict=True):
+            text = row.tobytes().hex()
+            parts = '","'.join([text[low:high] for low, high in pairwise(ends)])
+            rows.append(hashlib.sha256(canonical([name])[:-1] + f',"{parts}"]'.encode("ascii")).digest())
+    rows.sort()
     return hashlib.sha256(canonical([list(recorded), log.width]) + b"".join(rows)).hexdigest()

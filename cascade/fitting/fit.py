@@ -62,6 +62,8 @@ OWN = replace(ROOMS, by_place=True)
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 REPLICATES = 400
+_WEIGHTS = 10_000_000
+"""The most weights of a bootstrap that are in memory at once: 80 MB."""
 """Bootstrap replicates of the saving's interval."""
 
 
@@ -504,8 +506,13 @@ def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
         return Saving(None, None, None, 0)
     _, group = np.unique(np.array(log.groups)[priced], return_inverse=True)
     groups = int(group.max()) + 1
-    weights = np.random.default_rng([seed, 7]).multinomial(groups, np.full(groups, 1 / groups), REPLICATES)
-    shares = (weights @ np.bincount(group, ours)) / (weights @ np.bincount(group, alone))
+    chance, sums = np.random.default_rng([seed, 7]), (np.bincount(group, ours), np.bincount(group, alone))
+    at_once = max(1, _WEIGHTS // groups)
+    shares = np.empty(REPLICATES)
+    for start in range(0, REPLICATES, at_once):
+        size = min(at_once, REPLICATES - start)
+        weights = chance.multinomial(groups, np.full(groups, 1 / groups), size)
+        shares[start : start + size] = (weights @ sums[0]) / (weights @ sums[1])
     low, high = np.quantile(shares, [0.05, 0.95]).tolist()
     return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))
 
