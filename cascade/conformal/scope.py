@@ -370,7 +370,7 @@ def form_unsaid(seen: Seen | None) -> bool:
 # --- what a log says of a cascade ---
 
 
-class Calls(Protocol):
+class CallFacts(Protocol):
     """What a log says about its calls (`episodes.rows.Facts`)."""
 
     @property
@@ -390,7 +390,7 @@ class Calls(Protocol):
         """The kind of each request by its id."""
 
 
-def of_log(log: Log, calls: Calls) -> MadeFor:
+def of_log(log: Log, calls: CallFacts) -> MadeFor:
     """Return the part of a cascade that a log records."""
     unsaid = dict.fromkeys(SETTINGS)
     return {
@@ -403,7 +403,7 @@ def of_log(log: Log, calls: Calls) -> MadeFor:
 
 
 def certified_for(
-    log: Log, bought: Log, calls: Calls, cascade: MadeFor | None = None, earlier: MadeFor | None = None
+    log: Log, bought: Log, calls: CallFacts, cascade: MadeFor | None = None, earlier: MadeFor | None = None
 ) -> MadeFor:
     """Return what a new certificate is made for: the cascade, and what its requests and their steps were like.
 

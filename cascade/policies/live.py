@@ -86,7 +86,7 @@ def _asked(question: Question) -> tuple[str, dict[str, Floats]]:
     return identity(question.text, question.context), features
 
 
-class Bought(NamedTuple):
+class StepNodes(NamedTuple):
     """What a step buys: the numbers of its nodes, and whose answer each holds; any model's where it is one node."""
 
     nodes: tuple[int, ...]
@@ -94,16 +94,16 @@ class Bought(NamedTuple):
 
 
 @lru_cache
-def layout_of(nodes: tuple[Node, ...]) -> tuple[Bought, ...]:
+def layout_of(nodes: tuple[Node, ...]) -> tuple[StepNodes, ...]:
     """Return what each step buys.
 
     >>> layout_of((Node("step 1 base", 0), Node("step 1 guide", 0), Node("c", 2)))
-    (Bought(nodes=(0, 1), sources=('base', 'guide')), Bought(nodes=(2,), sources=('answer',)))
+    (StepNodes(nodes=(0, 1), sources=('base', 'guide')), StepNodes(nodes=(2,), sources=('answer',)))
     """
     layout = []
     for step in dict.fromkeys(node.step for node in nodes):
         names = {at: node.name.rpartition(" ")[2] for at, node in enumerate(nodes) if node.step == step}
-        layout.append(Bought(tuple(names), tuple(names.values()) if len(names) > 1 else (SHARED_PLACE,)))
+        layout.append(StepNodes(tuple(names), tuple(names.values()) if len(names) > 1 else (SHARED_PLACE,)))
     return tuple(layout)
 
 

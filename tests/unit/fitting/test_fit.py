@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -195,7 +195,7 @@ def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
     """The same name and settings: a class that was edited, in a file or in a session."""
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
     for body in ("1 - log.signals['self_check']", "log.signals['self_check']", "log.signals['self_check']"):
-        scope = {"Scaled": Scaled, "Scores": Scores, "ranked": ranked, "__name__": "__main__"}
+        scope: dict[str, Any] = {"Scaled": Scaled, "Scores": Scores, "ranked": ranked, "__name__": "__main__"}
         exec(f"class Edited(Scaled):\n    def scores(self, log): return Scores(ranked({body}))", scope)  # noqa: S102
         numbers.append(fit(log, REGRET, FitSettings(policy=scope["Edited"]()), attempts=file).attempt.number)
     assert numbers == [1, 2, 2]
