@@ -78,8 +78,8 @@ class _QuestionWalk:
         planned = yield from self._next()
         while planned is not None:
             observation = self._within(Observation(self.question, self._seen(planned), self.horizon))
-            step, last = observation.step, observation.last
             decision = decide(self.policy, observation)
+            step, last = observation.step, observation.last
             if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
                 decision = decision._replace(keep=())
             if decision.buy is not None:
@@ -138,10 +138,11 @@ class _QuestionWalk:
 
     def _within(self, observation: Observation) -> Observation:
         """Record why the latest step is outside the certificate's scope; go on to the last one if the scope insists."""
-        step, scope = observation.step, self.scope
-        outside = scope.outside(step) if scope is not None and step.number else ()
-        self.outside += outside
-        if scope is None or not self.outside or not scope.insists or step.forced is not None or observation.last:
+        if (scope := self.scope) is None:
+            return observation
+        step = observation.step
+        self.outside += scope.outside(step) if step.number else ()
+        if not self.left_scope or step.forced is not None or observation.last:
             return observation
         reason = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
         return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
@@ -422,9 +423,10 @@ def _served(
     """
     at_any_cost = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
     groups = _by_answer(steps, chat, at_any_cost=at_any_cost)
-    known = [sure for kept in groups[0] if (sure := sure_of(kept.step, kept.position)) is not None] if groups else []
-    if abstains(max(known, default=None), abstain_below):
-        return (), stopped if stopped in UNCERTIFIED else "abstained"
+    if abstain_below is not None:
+        sures = [sure_of(kept.step, kept.position) for kept in (groups[0] if groups else ())]
+        if abstains(max((sure for sure in sures if sure is not None), default=None), abstain_below):
+            return (), stopped if stopped in UNCERTIFIED else "abstained"
     return tuple(map(_surest, groups)), stopped
 
 

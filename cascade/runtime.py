@@ -73,7 +73,7 @@ class Started:
         """Run it to its end, and return the answer after its trace is settled."""
         with self.halt.covering():
             answer = await drive(self.walk, self.complete, blocks=self.plan.strategy.blocks)
-        return await self.settle(answer)
+        return answer if self.trace is None else await self.trace.settle(answer)
 
     async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""
@@ -244,8 +244,8 @@ class Runtime:
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         deadline = self._deadline(deadline_s)
-        asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         serving = self.serves(level) if only is None else None
+        asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
         plan = only or (self._plain if serving is None else serving.plan(asked))
         walk = run(
             asked,

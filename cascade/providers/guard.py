@@ -251,7 +251,7 @@ class Guard:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
         if (budget := self._budgets.get(request.model)) is not None:  # there is one since the first failure
             budget.succeeded()
-        if (breaker := self._breaker(request.model)) is not None:
+        if self.breakers is not None and (breaker := self._breaker(request.model)) is not None:
             breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
