@@ -14,6 +14,7 @@ from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
 from cascade.logs.duck import Duck, name_literal, text_literal
+from cascade.logs.rowcheck import AT_MOST, MAX_WHOLE
 from cascade.logs.schema import chat_of, replay_of, request_of
 from cascade.logs.source import pointer
 from cascade.matching import answer_key
@@ -118,9 +119,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
                 *[names[text] for text in texts],
                 names[echo if model and isinstance(echo, str) else None],
                 reads[None if parents is None else tuple(parents)],
-                *[-1 if value is None else value for value in (row["step"], row["horizon"], row["candidate"])],
-                *[-1 if row[name] is None else row[name] for name in ("cost_nano_usd", "input_tokens")],
-                -1 if row["output_tokens"] is None else row["output_tokens"],
+                *[_known(row, name) for name in _COUNTS],
                 -1 if row["kept"] is None else int(row["kept"]),
                 keys[None if answer is None else answer_key(answer, chat_of(row))],
             )
@@ -156,6 +155,15 @@ def calls_of(rows: Iterable[Row]) -> Calls:
         spread,
         gold,
     )
+
+
+_COUNTS = ("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens")
+
+
+def _known(row: Row, name: str) -> int:
+    """Return a count of a row; −1 where it is unknown, or above what it can be."""
+    value = row[name]
+    return -1 if value is None or value > AT_MOST.get(name, MAX_WHOLE) else int(value)
 
 
 def _note_head(head: list[Any], row: Row) -> None:

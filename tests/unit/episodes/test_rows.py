@@ -42,6 +42,7 @@ CASES = {
         {"answer": [0, -1], "right": [1, NAN], "cost_nano_usd": [10, 10], "bought": [True, True]},
     ),
     "a null cost is unknown": Case([row(cost_nano_usd=None), row(step=2)], {"cost_nano_usd": [-1, 10]}),
+    "a cost that no call has is unknown": Case([row(cost_nano_usd=2**63), row(step=2)], {"cost_nano_usd": [-1, 10]}),
     "a cost is that of the call's own node": Case(
         [row(), row(candidate=1, source="guide", cost_nano_usd=100), row(candidate=None, cost_nano_usd=3)],
         {"cost_nano_usd": [13, 100], "answer": [0, 0]},

@@ -25,6 +25,15 @@ def jsonl(path: Path, *rows: Any) -> Path:
 # --- one's own ---
 
 
+def test_fields_with_other_names_are_mapped(tmp_path: Path) -> None:
+    path = jsonl(tmp_path / "q.jsonl", {"prompt": "Which river?", "meta": {"target": "Danube"}, "answers": ["Rhine"]})
+    (asked,) = read_questions(path, mapped={"question": "prompt", "answer": "meta.target"})
+    assert (asked.question.text, asked.gold) == ("Which river?", ("Danube",))
+    for wrong in ({"question": "promt"}, {"questoin": "prompt"}):
+        with pytest.raises(UsageError, match="did you mean"):
+            read_questions(path, mapped=wrong)
+
+
 def test_a_question_needs_only_its_text(tmp_path: Path) -> None:
     (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": " Which river? "}))
     name = question_id("Which river?", None)
