@@ -49,7 +49,7 @@ _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is counted and never sent."""
 _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
-_PROBE_S, _PROBES_S = 1.0, 3.0
+_PROBE_S, _PROBES_S = 0.5, 2.0
 """Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
 
 
