@@ -40,7 +40,6 @@ from cascade.policies.policy import Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.made_for import made_for
 from cascade.table import Node
-from cascade.types import Request
 
 ROUNDS = 4
 SHOWN = [{many: {"of": 50, "signals": {}} for many in ("1", "2")}] * ROUNDS
@@ -49,16 +48,15 @@ BASE_SAYS = reply("Reasoning: The Danube flows through Vienna.\nAnswer: The Danu
 GUIDE_SAYS = reply("Yes", p_yes=0.55)  # too unsure for the threshold: all four rounds are run
 
 
-def script(request: Request) -> Any:
-    """Answer as the base or judge as the guide."""
-    return GUIDE_SAYS if request.purpose == "judge" else BASE_SAYS
+SCRIPT = {"openai/gpt-4o-mini": [BASE_SAYS], "openai/gpt-4o": [GUIDE_SAYS]}
+QUESTION = "Which river runs through Vienna?"
 
 
 def orchestrator() -> Orchestrator:
     """Return a four-round cascade on the fake provider, with known prices, so that costs are computed."""
     models = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
     config = {"models": models, "strategy": {"rounds": ROUNDS}, "provider": "fake", "traces": "off"}
-    return Orchestrator.from_config(config, providers={"fake": FakeProvider(script, keep=0)})
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(SCRIPT, keep=0)})
 
 
 def import_s(statement: str, runs: int) -> float:
@@ -82,19 +80,35 @@ def timed_us(call: Callable[[], object], count: int) -> list[float]:
     return sorted(times)
 
 
+def asked_us(cascade: Orchestrator, count: int) -> list[float]:
+    """Return the sorted wall-clock times of asks in microseconds, on one event loop: the work without a hand-over."""
+
+    async def times() -> list[float]:
+        seconds = []
+        for _ in range(count):
+            started = time.perf_counter()
+            await cascade.aask(QUESTION)
+            seconds.append(time.perf_counter() - started)
+        return sorted(1e6 * second for second in seconds)
+
+    return asyncio.run(times())
+
+
 def overhead() -> dict[str, float]:
-    """Time a four-round ask, and beside it one mocked call of litellm."""
+    """Time a four-round ask, without blocking and blocking, and beside it one mocked call of litellm."""
     with orchestrator() as cascade:
-        timed_us(lambda: cascade.ask("Which river runs through Vienna?"), 300)
-        asks = timed_us(lambda: cascade.ask("Which river runs through Vienna?"), 5_000)
-    found = {"ask_median_us": asks[len(asks) // 2], "ask_p99_us": asks[int(len(asks) * 0.99)]}
+        asked_us(cascade, 300)
+        asks = asked_us(cascade, 5_000)
+        blocking = timed_us(lambda: cascade.ask(QUESTION), 1_000)
+    found = {"blocking_ask_median_us": blocking[len(blocking) // 2]}
+    found |= {"ask_median_us": asks[len(asks) // 2], "ask_p99_us": asks[int(len(asks) * 0.99)]}
     try:
         from cascade.providers.litellm import load_litellm
 
         litellm = load_litellm()
     except MissingExtraError:
         return found
-    message = [{"role": "user", "content": "Which river runs through Vienna?"}]
+    message = [{"role": "user", "content": QUESTION}]
 
     def mocked() -> object:
         return litellm.completion(model="openai/gpt-4o-mini", messages=message, mock_response="The Danube")
@@ -120,19 +134,19 @@ def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
         replace(bare, promise=promise).certified(held).write(folder)
         bare.write(plain)
         asked = {"promise": "coverage", "risk": 0.1, "audit": {"probability": 1e-9}}
-        provider = FakeProvider(script, keep=0)
+        provider = FakeProvider(SCRIPT, keep=0)
         with (
             Orchestrator.from_config({**cascade, "policy": plain}, providers={"fake": provider}) as without,
             Orchestrator.from_config(
                 {**cascade, "policy": folder, "guarantee": asked}, providers={"fake": provider}
             ) as under,
         ):
-            if under.ask("Which river runs through Vienna?").certificate is None:
+            if under.ask(QUESTION).certificate is None:
                 raise SystemExit("the certificate does not hold")
             times: dict[str, list[float]] = {"plain": [], "certified": []}
             for _ in range(rounds):
-                times["plain"] += timed_us(lambda: without.ask("Which river runs through Vienna?"), asks)
-                times["certified"] += timed_us(lambda: under.ask("Which river runs through Vienna?"), asks)
+                times["plain"] += asked_us(without, asks)
+                times["certified"] += asked_us(under, asks)
     medians = {name: statistics.median(values) for name, values in times.items()}
     return {"certified_extra_us": medians["certified"] - medians["plain"]}
 
