@@ -7,9 +7,8 @@ refused: what it would have brought is unknown. A null is unknown: it never coun
 
 from __future__ import annotations
 
-import math
 from collections import defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias, TypeVar
 
@@ -17,6 +16,8 @@ import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS, RequestKind
+from cascade.episodes.steps import DOUBLED, Bought, problems_of, reads_before, usable
+from cascade.episodes.walks import WalkCall, WalkResult, baseline_of, walked
 from cascade.errors import UsageError
 from cascade.logs import schema
 from cascade.logs.columns import Calls, Row, calls_of
@@ -137,16 +138,16 @@ def reads_of(
     ([[0, 0]], [[-1, -1]], 'step 2')
     """
     calls, left_out = rows if isinstance(rows, Calls) else calls_of(rows), Dropped() if dropped is None else dropped
-    bought, reads = _Bought.of(calls), list[Read]()
-    problems = _problems(calls, bought, unjudged=drawn is not None)
+    bought, reads = Bought.of(calls), list[Read]()
+    problems = problems_of(calls, bought, unjudged=drawn is not None)
     numbers = {name: number for number, name in enumerate(dict.fromkeys(calls.episodes.dataset))}
     sets = np.array([numbers[name] for name in calls.episodes.dataset])
     for dataset, number in numbers.items():
         before = left_out.rows[schema.UNJUDGED]
         chosen = np.flatnonzero(sets == number)
-        usable = _usable(calls, bought, chosen, problems, left_out)
-        if usable.size:
-            log, facts = _Table(dataset, calls, bought, usable).read(left_out, drawn)
+        chosen = usable(calls, bought, chosen, problems, left_out)
+        if chosen.size:
+            log, facts = _Table(dataset, calls, bought, chosen).read(left_out, drawn)
             facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
             reads.append(Read(log, facts, left_out))
     if not reads:
@@ -160,175 +161,12 @@ def reads_of(
 
 _JUDGED = "A matcher judges them by the accepted answers that are logged (column gold): --matcher exact."
 _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
-DOUBLED = "a question that is answered twice in one step: give each run its own episode_id"
-_FAILED = "an episode in which the call of a model failed"
-_OTHERS = "an episode with a step that depends on other steps than in other episodes"
-_REASONS = (
-    _FAILED,
-    DOUBLED,
-    "an episode without a step",
-    "an episode with a step missing in the middle",
-    "an episode with a step that depends on itself or on a later step",
-    "an episode with a step of several answers, one of them with a null candidate",
-    "an episode with a step without a recorded answer or reply",
-    schema.UNJUDGED,
-)
-"""Why an episode cannot be judged; the first that applies counts, and of the last three that of the first step."""
-_AMBIGUOUS, _SILENT, _UNJUDGED = 5, 6, 7
-
-
-@dataclass(frozen=True, slots=True)
-class _Bought:
-    """The steps of all episodes and the answers in them, sorted by episode and step. Refused calls are taken out.
-
-    Attributes:
-        every: the calls of steps, by number, with the refused ones.
-        calls: the others; `step_of` has the number of each one's step.
-        episode, step, first: of each step, its episode, its number from 1, and its first call in the log.
-        parents: what it reads, as numbers in `Calls.reads`; −1: not on record.
-        ambiguous: steps with several answers, one of them with a null candidate.
-        answer, place, answers_in: the calls that answer, their places, and the numbers of their steps.
-        stood_in: by episode, whether another model answered in a refused step.
-    """
-
-    every: Ints
-    calls: Ints
-    step_of: Ints
-    episode: Ints
-    step: Ints
-    first: Ints
-    parents: Ints
-    ambiguous: Bools
-    answer: Ints
-    place: Ints
-    answers_in: Ints
-    stood_in: Bools
-
-    @classmethod
-    def of(cls, calls: Calls) -> _Bought:
-        """Return the steps of all calls that belong to no walk."""
-        column, answers = calls.columns, calls.flags["answers"]
-        every = np.flatnonzero((column["walk"] < 0) & (column["step"] >= 1))
-        every = every[np.lexsort((column["step"][every], column["episode"][every]))]
-        out, stood_in = np.zeros(every.size, dtype=np.bool_), np.zeros(len(calls.episodes.name), dtype=np.bool_)
-        steps_of: dict[int, set[int]] = defaultdict(set)
-        for call in np.intersect1d(every, np.array([*calls.refused], dtype=np.int64)).tolist():
-            steps_of[int(column["episode"][call])] |= calls.refused[call]
-        for number, refused in steps_of.items():
-            low, high = np.searchsorted(column["episode"][every], [number, number + 1]).tolist()
-            out[low:high] = np.isin(column["step"][every[low:high]], list(refused))
-            stood_in[number] = answers[every[low:high][out[low:high]]].any()
-        chosen = every[~out]
-        episode, step = column["episode"][chosen], column["step"][chosen]
-        opens = np.append(True, (episode[1:] != episode[:-1]) | (step[1:] != step[:-1]))[: chosen.size]
-        step_of, starts = np.cumsum(opens) - 1, np.flatnonzero(opens)
-        parents = np.full(starts.size, -1)
-        known = column["parents"][chosen] >= 0
-        parents[step_of[known][::-1]] = column["parents"][chosen][known][::-1]  # the first counts
-        candidate, gives = column["candidate"][chosen], answers[chosen]
-        loose = np.bincount(step_of[gives & (candidate < 0)], minlength=starts.size)
-        placed = np.bincount(step_of[gives & (candidate >= 0)], minlength=starts.size)
-        ambiguous = (loose > 0) & ((loose > 1) | (placed > 0))
-        at = np.flatnonzero(gives & ~ambiguous[step_of])
-        place = np.maximum(candidate[at], 0)
-        _, first = np.unique(step_of[at] * (place.max(initial=0) + 1) + place, return_index=True)
-        at, place = at[first], place[first]
-        return cls(
-            every, chosen, step_of, episode[starts], step[starts], chosen[starts], parents, ambiguous, chosen[at],
-            place, step_of[at], stood_in,
-        )  # fmt: skip
-
-
-def _problems(calls: Calls, bought: _Bought, *, unjudged: bool) -> Ints:
-    """Return why each episode cannot be judged, as its number in `_REASONS`, int64 (e,); −1: it can.
-
-    With `unjudged`, an answer without truth is none: people judge a part of the answers.
-    """
-    n, column, steps = len(calls.episodes.name), calls.columns, bought.step.size
-
-    def any_of(episodes: Ints) -> Bools:
-        return np.bincount(episodes, minlength=n) > 0
-
-    many = np.bincount(bought.answers_in, minlength=steps)
-    later, leaves_out = _reads_later(calls, bought), _may_leave_out(calls, bought, many)
-    failed = any_of(column["episode"][bought.every[calls.flags["failed"][bought.every]]])
-    refused = np.array([call for call, steps in calls.refused.items() if steps], dtype=np.int64)
-    refuses = any_of(column["episode"][np.intersect1d(bought.every, refused)])
-    count, highest = np.bincount(bought.episode, minlength=n), np.zeros(n, dtype=np.int64)
-    np.maximum.at(highest, bought.episode, bought.step)
-    said = np.array([a == b for a, b in zip(calls.episodes.name, calls.episodes.spelled, strict=True)], dtype=np.bool_)
-    candidate = column["candidate"][bought.calls]
-    gives = calls.flags["answers"][bought.calls] & (candidate >= 0)
-    width = int(candidate.max(initial=0)) + 1
-    runs, times = np.unique(bought.step_of[gives] * width + candidate[gives], return_counts=True)
-    doubled = said & any_of(bought.episode[runs[times > 1] // width])
-    silent = (many == 0) & (np.bincount(bought.step_of[calls.flags["replied"][bought.calls]], minlength=steps) == 0)
-    unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
-    kinds = {_AMBIGUOUS: bought.ambiguous, _SILENT: silent, _UNJUDGED: unknown & (not unjudged)}
-    of_step = np.select(list(kinds.values()), list(kinds), -1)
-    found = np.full(n, -1)
-    bad = np.flatnonzero(of_step >= 0)
-    bad = bad[np.argsort(-bought.first[bad])]  # the first step in the log counts
-    found[bought.episode[bad]] = of_step[bad]
-    lacks = failed & (~refuses | bought.stood_in | (count == 0) | ~leaves_out)
-    tests = (lacks, doubled, count == 0, (highest > count) & ~leaves_out, any_of(bought.episode[later]))
-    return np.select(tests, list(range(len(tests))), found)
-
-
-def _reads_later(calls: Calls, bought: _Bought) -> Bools:
-    """Return which steps depend on themselves or on a later one."""
-    highest = np.array([max(steps, default=0) for steps in calls.reads] + [0])
-    return highest[bought.parents] >= bought.step
-
-
-def _may_leave_out(calls: Calls, bought: _Bought, many: Ints) -> Bools:
-    """Return in which episodes a policy may have left steps out: single calls, each with its parents on record."""
-    n, column = len(calls.episodes.name), calls.columns
-    own, model, source = (column[name][bought.every] for name in ("episode", "model", "source"))
-    ladder = (np.bincount(own[model >= 0], minlength=n) > 0) & (
-        np.bincount(own[(model >= 0) & (model != source)], minlength=n) == 0
-    )
-    unsaid = (bought.parents < 0) & ~ladder[bought.episode]
-    wrong = unsaid | bought.ambiguous | (many > 1)
-    width = int(bought.step.max(initial=0)) + 1
-    there = bought.episode * width + bought.step
-    for number, steps in enumerate(calls.reads):
-        reading = np.flatnonzero(bought.parents == number)
-        for step in steps:
-            wrong[reading] |= (step >= width) | ~np.isin(bought.episode[reading] * width + min(step, width), there)
-    return np.asarray(np.bincount(bought.episode[wrong], minlength=n) == 0)
-
-
-def _usable(calls: Calls, bought: _Bought, chosen: Ints, problems: Ints, dropped: Dropped) -> Ints:
-    """Return the episodes that can be judged and whose steps read the same as in the first of them; count the rest."""
-    others = set[int]()
-    if (bought.parents >= 0).any():
-        reads_by_step: dict[int, Any] = {}
-        verdicts: dict[tuple[Any, ...], bool] = {}
-        for episode in chosen[problems[chosen] < 0].tolist():
-            low, high = np.searchsorted(bought.episode, [episode, episode + 1]).tolist()
-            pairs = tuple(zip(bought.step[low:high].tolist(), bought.parents[low:high].tolist(), strict=True))
-            if pairs not in verdicts:
-                reads = {step: _reads(calls, step, number) for step, number in pairs}
-                verdicts[pairs] = all(reads_by_step.get(step, steps) == steps for step, steps in reads.items())
-                reads_by_step |= reads if verdicts[pairs] else {}
-            if not verdicts[pairs]:
-                others.add(episode)
-    good = (problems[chosen] < 0) & ~np.isin(chosen, list(others))
-    for episode in chosen[~good].tolist():
-        dropped.drop(_OTHERS if episode in others else _REASONS[problems[episode]], calls.episodes.name[episode])
-    return chosen[good]
-
-
-def _reads(calls: Calls, step: int, parents: int) -> tuple[int, ...]:
-    """Return the steps that a step reads; by default the step before."""
-    return calls.reads[parents] if parents >= 0 else (step - 1,) if step > 1 else ()
 
 
 class _Table:
     """The usable episodes of one data set as rows, their steps' places as columns."""
 
-    def __init__(self, name: str, calls: Calls, bought: _Bought, usable: Ints) -> None:
+    def __init__(self, name: str, calls: Calls, bought: Bought, usable: Ints) -> None:
         self.name, self.calls, self.bought, self.usable = name, calls, bought, usable
         self.n, heads = usable.size, calls.episodes
         row_of = np.full(len(heads.name), -1)
@@ -434,7 +272,7 @@ class _Table:
         if not (numbers >= 0).any():
             return None
         pairs = _once(self.bought.step[self.steps], numbers)
-        reads = {step: _reads(self.calls, step, number) for step, number in pairs}
+        reads = {step: reads_before(self.calls, step, number) for step, number in pairs}
         return tuple([reads.get(step, (step - 1,) if step > 1 else ()) for step in range(1, self.horizon + 1)])
 
     def _columns(self, *, comparable: bool) -> dict[str, Any]:
@@ -555,20 +393,20 @@ class _Table:
         """Return the recorded walks by their names, with the numbers of answers that they keep."""
         calls, column = self.calls, self.calls.columns
         row = self.row_of[column["episode"]]
-        outcomes: dict[str, list[_WalkResult | None]] = {}
-        of_walk: dict[str, dict[int, list[_WalkCall]]] = defaultdict(lambda: defaultdict(list))
+        outcomes: dict[str, list[WalkResult | None]] = {}
+        of_walk: dict[str, dict[int, list[WalkCall]]] = defaultdict(lambda: defaultdict(list))
         for at in np.flatnonzero((row >= 0) & (column["walk"] >= 0)).tolist():
-            of_walk[calls.names[column["walk"][at]]][int(row[at])].append(_WalkCall.of(calls, at))
+            of_walk[calls.names[column["walk"][at]]][int(row[at])].append(WalkCall.of(calls, at))
         for name, by_row in sorted(of_walk.items()):
             outcomes[name] = [
-                _walked(name, by_row.get(at), episode, log.drawn is not None, dropped)
+                walked(name, by_row.get(at), episode, log.drawn is not None, dropped)
                 for at, episode in enumerate(self.names)
             ]
         leaves = {
             name: np.array([0 if outcome is None else outcome.leaves for outcome in listed])
             for name, listed in outcomes.items()
         }
-        return {name: (_baseline(listed), leaves[name]) for name, listed in outcomes.items()}
+        return {name: (baseline_of(listed), leaves[name]) for name, listed in outcomes.items()}
 
 
 def _once(*columns: Ints) -> list[list[int]]:
@@ -678,9 +516,6 @@ def joined(reads: Sequence[Read]) -> Read:
     return Read(replace(log, nodes=_nodes(together)), together, first.dropped)
 
 
-# --- recorded walks ---
-
-
 _REFERENCES = (schema.GUIDE_ONLY, schema.LAST_ONLY)
 """The walks that can be the reference; the first of them is used."""
 
@@ -693,105 +528,3 @@ def _ends_in(log: Log, way: Baseline) -> bool:
     right = (log.right[:, -1] == 1) == (way.right == 1)
     equal = right & (np.maximum(log.cost_nano_usd[:, -1], 0) == np.maximum(way.cost_nano_usd, 0))
     return bool(rows.any() and equal[rows].all())
-
-
-class _WalkCall(NamedTuple):
-    """A call of a walk. `name` distinguishes its answer: without texts all right answers are one."""
-
-    step: int
-    candidate: int | None
-    answers: bool
-    name: Hashable
-    right: bool | None
-    confidence: float
-    kept: bool | None
-    replied: bool
-    cost: int | None
-
-    @classmethod
-    def of(cls, calls: Calls, at: int) -> _WalkCall:
-        """Return a call by its number."""
-        step, candidate, cost, key, kept = (
-            int(calls.columns[name][at]) for name in ("step", "candidate", "cost", "key", "kept")
-        )
-        right = None if math.isnan(calls.right[at]) else bool(calls.right[at])
-        return cls(
-            max(step, 1),
-            None if candidate < 0 else candidate,
-            bool(calls.flags["answers"][at]),
-            key if key >= 0 else "right" if right else (max(step, 1), max(candidate, 0)),
-            right,
-            float(calls.confidence[at]),
-            None if kept < 0 else bool(kept),
-            bool(calls.flags["replied"][at]),
-            None if cost < 0 else cost,
-        )
-
-
-class _WalkResult(NamedTuple):
-    """What a baseline did on an episode: the fields of `Baseline`, and how many answers it kept."""
-
-    covered: bool
-    right: float
-    cost: int
-    length: int
-    size: int
-    leaves: int
-
-
-def _walked(
-    name: str, calls: Sequence[_WalkCall] | None, episode_name: str, unjudged: bool, dropped: Dropped
-) -> _WalkResult | None:
-    """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
-    if calls is None:
-        return None
-    answers: dict[tuple[int, int | None], tuple[_WalkCall, bool | None]] = {}
-    ambiguous = False
-    for call in calls:
-        if call.answers:
-            ambiguous |= call.candidate is None and bool(answers)
-            first, keeps = answers.get((call.step, call.candidate), (call, None))
-            answers[call.step, call.candidate] = first, call.kept if keeps is None else keeps
-    every = [call for call, _ in answers.values()]
-    served = [call for call, keeps in answers.values() if keeps is not False]
-    # The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
-    several, keeps_of = ambiguous or len(answers) > 1, [keeps for _, keeps in answers.values()]
-    reasons = {
-        "neither an answer nor a reply is recorded": not answers and not any(call.replied for call in calls),
-        "it has several answers, one of them with a null candidate": several and any(at is None for _, at in answers),
-        "it has several answers, and kept is null for one of them": several and (None in keeps_of),
-        "it is unknown whether its answer is right": not unjudged and any(call.right is None for call in served),
-    }
-    reason = next((reason for reason, applies in reasons.items() if applies), None)
-    if reason is not None:
-        dropped.note(f"a walk {name!r} is left out of its episode: {reason}", episode_name)
-        return None
-    costs, length = [call.cost for call in calls], max(call.step for call in calls)
-    total, size = sum(cost or 0 for cost in costs), len({call.name for call in served})
-    covered, right = any(call.right is True for call in served), _served_right(served or every)
-    return _WalkResult(covered, right, -1 if None in costs else total, length, size, len(served))
-
-
-def _served_right(calls: Sequence[_WalkCall]) -> float:
-    """Return whether the answer that would be served is right: the surest, then the most frequent, then the latest."""
-    groups: dict[Hashable, list[_WalkCall]] = defaultdict(list)
-    for call in sorted(calls, key=lambda call: (call.step, -1 if call.candidate is None else call.candidate)):
-        groups[call.name].append(call)
-
-    def sure(call: _WalkCall) -> float:
-        return -1.0 if math.isnan(call.confidence) else call.confidence
-
-    def worth(group: list[_WalkCall]) -> tuple[float, int, int]:
-        return max(map(sure, group)), len(group), max(call.step for call in group)
-
-    best = max(groups.values(), key=worth, default=None)
-    right = False if best is None else max(best, key=sure).right
-    return math.nan if right is None else float(right)
-
-
-def _baseline(outcomes: Sequence[_WalkResult | None]) -> Baseline:
-    nothing = _WalkResult(False, math.nan, -1, 0, 0, 0)
-    covered, right, cost, length, size, _ = zip(*[outcome or nothing for outcome in outcomes], strict=True)
-    sums = (np.array(column, dtype=np.int64) for column in (cost, length, size))
-    recorded = np.array([outcome is not None for outcome in outcomes], dtype=np.bool_)
-    return Baseline(recorded, np.array(covered, dtype=np.bool_), np.array(right, dtype=np.float64), *sums)
