@@ -43,7 +43,7 @@ SEED, EACH, MOST_OF_FUNCTION = 7, 50, 5
 
 ROOMS: Mapping[str, Sequence[str]] = {
     "certifier": [
-        *(f"cascade/conformal/{name}.py" for name in ("path", "certify", "binomial", "monitor", "audits")),
+        *(f"cascade/conformal/{name}.py" for name in ("path", "certify", "binomial", "monitor")),
         *(f"cascade/fitting/{name}.py" for name in ("menu", "attempts", "divide")),
     ],
     "guard": ["cascade/providers/guard.py", "cascade/resilience/retry.py"],
@@ -65,8 +65,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "attempts": [_FITTING + "fit.py"],
     "divide": [_FITTING + "fit.py"],
     "binomial": [_CONFORMAL + "binomial.py"],
-    "monitor": [_CONFORMAL + "monitor.py"],
-    "audits": [_CONFORMAL + "audits.py", "tests/unit/serving/test_audits.py"],
+    "monitor": [_CONFORMAL + "monitor.py", _CONFORMAL + "promised_audits.py"],
     "guard": ["tests/unit/providers/test_guard.py"],
     "retry": ["tests/unit/resilience", "tests/unit/providers/test_guard.py"],
     "caps": ["tests/unit/budget/test_caps.py", "tests/unit/serving/test_spending.py"],

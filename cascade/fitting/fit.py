@@ -33,7 +33,7 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count, fingerprint
 from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
-from cascade.fitting.menu import Member, Tested, cheapest, cost_share, levels, menu, run_tests, simple_members
+from cascade.fitting.menu import Member, MemberResult, cheapest, cost_share, levels, menu, run_tests, simple_members
 from cascade.policies.directory import ROOMS
 from cascade.policies.policy import (
     COST,
@@ -209,7 +209,7 @@ class Fit:
     settings: FitSettings
     policy: Policy
     certified: Mapping[str, Certified]
-    tested: tuple[Tested, ...]
+    tested: tuple[MemberResult, ...]
     saving: Saving
     log: Log = field(repr=False)
     fitted: tuple[str, ...] = field(repr=False)
@@ -363,7 +363,7 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
             else:
                 too_small[level_name or segment] = int(rows.size)
     default = settings.default(promise)
-    tested = (Tested(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
+    tested = (MemberResult(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
         raise _unproven(promise, certifies.n, proven)
     served = policy if proven else Alone()
@@ -465,7 +465,7 @@ def _level(
 
 def _finished(
     ready: Usable, promise: Promise, settings: FitSettings, policy: Policy, proven: Mapping[str, Certified],
-    tested: Sequence[Tested], log: Log, attempt: Attempts, level: float | None,
+    tested: Sequence[MemberResult], log: Log, attempt: Attempts, level: float | None,
 ) -> Fit:  # fmt: skip
     """Return the fit, with what it saves on the requests that certify, and their trends."""
     default, seed = settings.default(promise), settings.seed

@@ -49,7 +49,7 @@ class Member(NamedTuple):
     rows: Ints | None = None
 
 
-class Tested(NamedTuple):
+class MemberResult(NamedTuple):
     """A member of the menu after its test.
 
     Attributes:
@@ -120,7 +120,7 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     ]
 
 
-def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[Tested]:
+def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[MemberResult]:
     """Test the members of a menu in their order, each at its share of the level and what those before it left.
 
     Args:
@@ -136,7 +136,7 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         walked = policy.walks(proving)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
         cost = None if proven is None else cost_share(walked, proven.point.kappa, proving)
-        tested.append(Tested(member.name, policy, here, proving.n, proven, cost))
+        tested.append(MemberResult(member.name, policy, here, proving.n, proven, cost))
     return tested
 
 
@@ -165,7 +165,7 @@ def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
     return int(walked.cost.at(kappa)[priced].sum()) / alone if alone else None
 
 
-def cheapest(tested: Sequence[Tested]) -> Tested | None:
+def cheapest(tested: Sequence[MemberResult]) -> MemberResult | None:
     """Return the cheapest member that costs less than the reference; None: the reference alone is asked."""
     saving = [member for member in tested if member.cost is not None and member.cost < 1.0]
     return min(saving, key=lambda member: member.cost or math.inf) if saving else None

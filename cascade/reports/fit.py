@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cascade.fitting.fit import OWN, Fit, cost_by_segment
-from cascade.fitting.menu import Tested
+from cascade.fitting.menu import MemberResult
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
 
@@ -116,7 +116,7 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
         yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), tuple(listed))
 
 
-def _tested_row(tested: Tested, done: Fit) -> tuple[str, ...]:
+def _tested_row(tested: MemberResult, done: Fit) -> tuple[str, ...]:
     return (
         tested.name,
         f"{tested.level:.3g}",
