@@ -34,12 +34,12 @@ def _resident_bytes() -> int:
     return int(STATM.read_text("ascii").split()[1]) * resource.getpagesize()
 
 
-@pytest.mark.long
-@pytest.mark.skipif(not STATM.exists(), reason="memory is read from /proc")
 async def _at_once(_seconds: float) -> None:
     """Wait no time."""
 
 
+@pytest.mark.long
+@pytest.mark.skipif(not STATM.exists(), reason="memory is read from /proc")
 def test_a_hundred_thousand_asks_with_five_percent_faults() -> None:
     chance = random.Random(0)
 
