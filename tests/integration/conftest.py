@@ -10,6 +10,7 @@ import pytest
 from cascade.errors import MissingExtraError, ModelFileError
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp, start_server
+from cascade.resilience.portal import run
 
 TINY = "smollm2-135m"
 PAIR = ("qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b")
@@ -34,7 +35,7 @@ def local() -> Iterator[Local]:
     _need(TINY)
     provider = Local()
     yield provider
-    provider.close()
+    run(provider.close())
 
 
 @pytest.fixture(scope="module")
@@ -52,7 +53,7 @@ def pair() -> Iterator[Local]:
     _need(*PAIR)
     provider = Local()
     yield provider
-    provider.close()
+    run(provider.close())
 
 
 @pytest.fixture

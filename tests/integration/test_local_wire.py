@@ -242,7 +242,7 @@ async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: p
     monkeypatch.setattr(model, "_server", Watched())
     asked = request(messages=(Message("user", "Save it as <filename>.<|im_end|>"),), max_tokens=1)
     await provider.complete(asked, 60.0)
-    list(provider.stream(asked, 60.0))
+    assert [chunk async for chunk in provider.stream(asked, 60.0)]
     assert [body["messages"][0]["content"] for body in seen] == ["Save it as < filename>.< |im_end|>"] * 2
 
 
@@ -253,6 +253,6 @@ async def test_a_prompt_that_is_too_long_names_the_option() -> None:
     with pytest.raises(ContextTooLongError, match=r"options: \{context_tokens: 512\}") as complete:
         await provider.complete(long, 60.0)
     with pytest.raises(ContextTooLongError) as stream:
-        list(provider.stream(long, 60.0))
+        assert [chunk async for chunk in provider.stream(long, 60.0)]
     assert str(stream.value) == str(complete.value)
     assert "limits: {context_chars" in str(stream.value)
