@@ -14,6 +14,7 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
+from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -237,6 +238,11 @@ def audited(world: World, service: Service, rng: np.random.Generator) -> Iterato
             served[at] = waiting.popleft()
 
 
+def _missed(due_s: float, row: Draw) -> bool | None:
+    """Return whether an audit was missed, once it is known or due."""
+    return missed(row, {}, late=row.drawn_s <= due_s)
+
+
 def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | None:
     """Audit and judge day by day, and count as a server does; return after how many audits the monitor alarms."""
     state = CascadeState("cascade").promoted(service.certificate, LEVEL, "me", "now")
@@ -256,9 +262,7 @@ def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | 
         now_s = (day + 1) * DAY_S
         due_s = now_s - LABEL_DAYS * DAY_S
         judged = [row._replace(lost=loses if told <= day else None) for row, loses, told in waiting]
-        state, rows = counted(
-            state, judged, lambda row, due_s=due_s: missed(row, {}, late=row.drawn_s <= due_s), now_s, "now"
-        )
+        state, rows = counted(state, judged, partial(_missed, due_s), now_s, "now")
         if state.mode != "enforce":
             return state.monitor.audits if state.monitor else 0
         ended |= {row.conversation for row in rows}

@@ -21,7 +21,7 @@ from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import base as strategies
-from cascade.reports.report import Result, Tell, promise_options, warn
+from cascade.reports.report import Report, Result, Tell, promise_options, warn
 from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]
@@ -95,12 +95,16 @@ def onboard(
     new = [dict(row) for row in read_rows(record) if row["episode_id"] in {question.id for question in questions}]
     write_rows(file, _ladder(new, last, f"{name} > {reference}"))
     fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
+    report = _report(fitted, name, reference, file, promise)
+    return OnboardingResult(reports=(report,), model=name, reference=reference, output=file, fitted=fitted)
+
+
+def _report(fitted: FitResult, name: str, reference: str, file: Path, promise: Promise) -> Report:
     report, head = fitted.reports[0], f"{name} before {reference}, on {fitted.done.requests} probes:"
     following = f"Next: cascade fit {shlex.quote(str(file))} {' '.join(promise_options(promise))} -o policy"
     lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
     document = {"model": name, "reference": reference, "output": str(file), "fit": fitted.to_dict()}
-    report = replace(report, lines=lines, document=document)
-    return OnboardingResult(reports=(report,), model=name, reference=reference, output=file, fitted=fitted)
+    return replace(report, lines=lines, document=document)
 
 
 def _ladder(new: Sequence[_Row], last: Mapping[str, _Row], dataset: str) -> list[_Row]:

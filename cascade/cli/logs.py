@@ -309,6 +309,16 @@ def purge(
     age = None if older_than is None else _age(older_than)
     before = datetime.now(UTC) - age if age else None  # everything, also rows without a time
     url, removed = _url(store, config), 0
+    if _agreed(url, before, user, content_only=content_only, yes=yes):
+        with Store.open(url) as traces:
+            removed = traces.purge(before, user=user, content_only=content_only)
+    until = None if before is None else before.isoformat(timespec="seconds")
+    document = {"removed": removed, "content_only": content_only, "before": until, "user": user}
+    print_report(Report((f"{removed} rows {'emptied' if content_only else 'removed'}",), (), document), as_json=as_json)
+
+
+def _agreed(url: str, before: datetime | None, user: str | None, *, content_only: bool, yes: bool) -> bool:
+    """Return whether there are rows to remove. Without `yes` the person at the terminal has to agree to that."""
     with Store.open(url, read_only=True) as traces:
         count, address = traces.count(before=before, user=user), traces.address.shown
     what = "the texts of" if content_only else "all of"
@@ -316,12 +326,7 @@ def purge(
     of_user = "" if user is None else f" of {user}"
     if count and not yes:
         _confirm(f"Remove {what} {count} rows{of_user}{since} in {address}?")
-    if count:
-        with Store.open(url) as traces:
-            removed = traces.purge(before, user=user, content_only=content_only)
-    until = None if before is None else before.isoformat(timespec="seconds")
-    document = {"removed": removed, "content_only": content_only, "before": until, "user": user}
-    print_report(Report((f"{removed} rows {'emptied' if content_only else 'removed'}",), (), document), as_json=as_json)
+    return count > 0
 
 
 def _age(text: str) -> timedelta:

@@ -86,20 +86,14 @@ def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped
     if skipped:
         judged = {pair: judgement for pair, judgement in judged.items() if judgement.verdict != SKIPPED}
     session, out, displayed = Session(pairs, store.reviews.terms, reviewer, judged), console(), None
-    total = len(session.drawn)
     if session.current is not None:
-        drawn = "" if rate == 1 else f"; {total} of them were drawn, at a rate of {rate:g}"
+        drawn = "" if rate == 1 else f"; {len(session.drawn)} of them were drawn, at a rate of {rate:g}"
         differ = f"{counted(len(pairs), 'output')} {'differs' if len(pairs) == 1 else 'differ'}"
         say(f"{differ} from the reference's{drawn}. You are {reviewer}; {store.path} keeps your judgements.")
     while session.current is not None:
         if session.current != displayed:
             displayed = session.current
-            out.print(f"pair {session.number} of {total}", style="bold")
-            first, second = displayed.outputs
-            _show("request", request_lines(displayed.pair), out)
-            _show("first", output_lines(first), out)
-            _show("second", output_lines(second), out)
-            _forget_keys()
+            _show_pair(session, out)
         choices = " · ".join(f"{key} {meaning}" for key, meaning in {**session.stage.keys, **MOVES}.items())
         out.print(f"{session.stage.question}  {choices}", style="bold")
         key = _key()
@@ -110,12 +104,29 @@ def _review(store: ReviewStore, pairs: Sequence[Pair], reviewer: str, *, skipped
             break
         if not pressed.meant:
             out.print(f"{json.dumps(key)} has no meaning here.")
+    _summarize(session, store, out)
+
+
+def _show_pair(session: Session, out: Console) -> None:
+    """Print the pair that is to be judged."""
+    shown = session.current
+    assert shown is not None  # noqa: S101 - the caller looked
+    out.print(f"pair {session.number} of {len(session.drawn)}", style="bold")
+    first, second = shown.outputs
+    _show("request", request_lines(shown.pair), out)
+    _show("first", output_lines(first), out)
+    _show("second", output_lines(second), out)
+    _forget_keys()
+
+
+def _summarize(session: Session, store: ReviewStore, out: Console) -> None:
+    """Print how many pairs are judged, and where the judgements are."""
     done = [session.judged[pair.id] for pair in session.drawn if pair.id in session.judged]
     aside = sum(judgement.verdict == SKIPPED for judgement in done)
     skips = (
         f", {aside} skipped: a pair without a judgement counts as a loss (--skipped shows them again)" if aside else ""
     )
-    out.print(f"{counted(len(done) - aside, 'pair')} of {total} judged{skips}. {spelled(str(store.path))}")
+    out.print(f"{counted(len(done) - aside, 'pair')} of {len(session.drawn)} judged{skips}. {spelled(str(store.path))}")
 
 
 def _show(name: str, lines: Iterable[str], out: Console) -> None:

@@ -70,12 +70,7 @@ def collect(
     # Every step is logged, so the configured policy does not have to exist yet.
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_path) as journal:
-        for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
-            stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
-        if journal.bad_lines:
-            logger.warning("%s: lines that are no calls, passed over: %d", journal_path, journal.bad_lines)
-        if output.exists():
-            recall(output, journal)
+        _recall(output, journal)
         collector = Collector(config, orchestrator, journal, baselines, max_cost_nano_usd)
         collector.run(questions, concurrency=concurrency, tell=tell)
         finished = collector.log(questions, matcher, dataset)
@@ -85,6 +80,16 @@ def collect(
         if not (done.failures or done.stopped or done.unused_calls):
             journal.remove()
         return done
+
+
+def _recall(output: Path, journal: Journal) -> None:
+    """Take up what earlier runs left: calls in the journal and in the log, and no half-written files."""
+    for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
+        stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
+    if journal.bad_lines:
+        logger.warning("%s: lines that are no calls, passed over: %d", journal_of(output), journal.bad_lines)
+    if output.exists():
+        recall(output, journal)
 
 
 def _fitted(asked: AskedQuestion, context_chars: int | None) -> AskedQuestion:

@@ -113,14 +113,21 @@ def read(
     except UsageError:
         if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in chosen_rows()):
             raise
-        try:
-            reading = _compared(chosen_rows, matcher, compared := Dropped())
-        except UsageError:
-            reading = None  # no reference either: the error below says which labels are missing
+        reading = _unlabelled(chosen_rows, matcher, dropped)
         if reading is None:
             raise
-        dropped.rows, dropped.first = compared.rows, compared.first
-        return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in chosen_rows()))
+        return reading
+
+
+def _unlabelled(rows: Rows, matcher: str | None, dropped: Dropped) -> Reading | None:
+    """Read a log without labels, with the reference's output as the truth; None if it has no reference either."""
+    compared = Dropped()
+    try:
+        reading = _compared(rows, matcher, compared)
+    except UsageError:
+        return None
+    dropped.rows, dropped.first = compared.rows, compared.first
+    return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in rows()))
 
 
 def _rejudged(rows: Iterable[Row], matcher: str | None) -> Iterable[Row]:

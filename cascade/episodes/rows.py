@@ -147,7 +147,7 @@ def reads_of(
         chosen = np.flatnonzero(sets == number)
         chosen = usable(calls, bought, chosen, problems, left_out)
         if chosen.size:
-            log, facts = _Table(dataset, calls, bought, chosen).read(left_out, drawn)
+            log, facts = _CallTable(dataset, calls, bought, chosen).read(left_out, drawn)
             facts = replace(facts, truth=(truths or {}).get(dataset), unjudged=left_out.rows[schema.UNJUDGED] - before)
             reads.append(Read(log, facts, left_out))
     if not reads:
@@ -163,7 +163,7 @@ _JUDGED = "A matcher judges them by the accepted answers that are logged (column
 _NO_GOLD = "Add the accepted answers (column gold), by which --matcher exact judges, or say which are right (correct)."
 
 
-class _Table:
+class _CallTable:
     """The usable episodes of one data set as rows, their steps' places as columns."""
 
     def __init__(self, name: str, calls: Calls, bought: Bought, usable: Ints) -> None:

@@ -426,16 +426,9 @@ def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options
     fields = {f"{at} {what}": [field] for at, model in enumerate(models) for what, field in found.models[model].items()}
     doubtful = {f"? {name}": [name] for name, line in found.ignored.items() if line}
     read_raw(tables, {what: [name] for what, name in found.question.items()} | fields | doubtful, chosen)
+    of_models = [(m, what, p) for m, each in mapped.of_model.items() if m in models for what, p in each.items()]
     _check_mapping(tables, {what: path for what, path in found.question.items() if what in mapped.columns})
-    _check_mapping(
-        tables,
-        {
-            f"{models.index(m)} {what}": p
-            for m, each in mapped.of_model.items()
-            if m in models
-            for what, p in each.items()
-        },
-    )
+    _check_mapping(tables, {f"{models.index(m)} {what}": p for m, what, p in of_models})
     refuse_doubtful(found, _binary(tables, [name[2:] for name in doubtful]), path)
     for name, line in found.ignored.items():
         if "did you mean" in line:
@@ -492,6 +485,20 @@ def _cost_of(at: int, columns: Mapping[str, str]) -> str | None:
     return f"nano({name_literal(f'{at} cost_usd')})" if "cost_usd" in columns else None
 
 
+def _note_absent(tables: Tables, model: str, has: str, later: str) -> None:
+    """Count the rows in which a model has nothing: it was not asked, or a later model has something."""
+    absent = f"{model} has no answer, truth or cost"
+    for reason, test in (
+        (f"{absent}, so it was not asked", f"NOT ({later})"),
+        (f"{absent}, though a later model has: its answer is unknown", f"NOT ({has}) AND ({later})"),
+    ):
+        tables.count(
+            f"SELECT {text_literal(reason)} AS reason, count(*), min([file, row], 3) FROM raw "
+            f"WHERE status IS NULL AND {test} GROUP BY ALL HAVING count(*) > 0",
+            note=True,
+        )
+
+
 def _calls_of_flat(
     tables: Tables, found: Layout, models: Sequence[str], by_step: Sequence[str], options: Options
 ) -> str:
@@ -515,17 +522,7 @@ def _calls_of_flat(
             f"SELECT n * {len(models)} + {step} AS n, file, row, {shared}, {text_literal(model)} AS model{own} "
             f"FROM raw WHERE status IS NULL AND ({later})"
         )
-        absent = f"{model} has no answer, truth or cost"
-        unknown = f"status IS NULL AND NOT ({has[model]}) AND ({later})"
-        for reason, test in (
-            (f"{absent}, so it was not asked", f"status IS NULL AND NOT ({later})"),
-            (f"{absent}, though a later model has: its answer is unknown", unknown),
-        ):
-            tables.count(
-                f"SELECT {text_literal(reason)} AS reason, count(*), min([file, row], 3) FROM raw WHERE {test} "
-                "GROUP BY ALL HAVING count(*) > 0",
-                note=True,
-            )
+        _note_absent(tables, model, has[model], later)
     columns = {name for model in by_step for name in found.models[model]}
     tables.targets = {name: name_literal(name) for name in (*question, "model", *sorted(columns))}
     return " UNION ALL BY NAME ".join(parts)

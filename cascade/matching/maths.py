@@ -50,7 +50,7 @@ class MathMatcher(Matcher):
             raise MissingExtraError(PACKAGE, "The matcher 'math'")
         if not hasattr(signal, "setitimer"):
             raise UsageError("The matcher 'math' needs alarms to limit its time, which this system lacks.")
-        self._worker = Worker(timeout_s)
+        self._worker = FormulaWorker(timeout_s)
         self._compare = lru_cache(maxsize=4_096)(self._worker.ask)  # the steps of a walk repeat a few answers
         weakref.finalize(self, self._worker.close)
 
@@ -140,7 +140,7 @@ _ENVIRONMENT = {"PYTHONHASHSEED": "0"}
 """All that the worker inherits: it reads foreign text and has no use for keys. Sets are ordered alike in each."""
 
 
-class Worker:
+class FormulaWorker:
     """A process that compares formulas: started when it is needed, and again after it was lost. Safe for threads.
 
     A forked child starts its own: the parent's must be neither used nor ended by it.

@@ -240,11 +240,16 @@ def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, settings: Loo
     directory = _directory(policy, observed, (chooses.log, certifies.log), settings, {**page, "threshold": kappa})
     (certificate,) = directory.certificates.values()
     turns = audits_each(settings.modes.audit, int(max(*chooses.turns.lengths, *lengths)))
-    in_force = InForce(
-        *(certificate.id, look.look, risk, look.level, certificate.n, observed.comparator),
-        *(observed.signs, settings.modes.promise, turns),
-    )
+    in_force = _in_force(certificate, look, observed, settings, turns)
     return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
+
+
+def _in_force(certificate: Certificate, look: Look, observed: Observed, settings: LookSettings, turns: int) -> InForce:
+    modes = settings.modes
+    return InForce(
+        *(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator),
+        *(observed.signs, modes.promise, turns),
+    )
 
 
 def unseen(look: Look, settings: LookSettings, drawn: Sequence[Draw], why: str) -> LookResult:

@@ -223,15 +223,17 @@ class Metrics:
             ),
             family("alarm", "gauge", "1: audits withdrew a certificate.", int(alarm)),
         ]
-        if traces is not None:
-            counts = traces.counts
-            lines += [
-                family("traces_written_total", "counter", "Answers in the traces.", counts.written),
-                family("traces_lost_total", "counter", "Answers that could not be recorded.", counts.lost),
-                family("traces_waiting", "gauge", "Answers that wait for the store.", counts.waiting),
-                family("traces_failing", "gauge", "1: the last write failed.", int(traces.problem is not None)),
-            ]
-        return "".join(lines)
+        return "".join(lines if traces is None else [*lines, *_of_traces(traces)])
+
+
+def _of_traces(traces: TraceWriter) -> list[str]:
+    counts = traces.counts
+    return [
+        family("traces_written_total", "counter", "Answers in the traces.", counts.written),
+        family("traces_lost_total", "counter", "Answers that could not be recorded.", counts.lost),
+        family("traces_waiting", "gauge", "Answers that wait for the store.", counts.waiting),
+        family("traces_failing", "gauge", "1: the last write failed.", int(traces.problem is not None)),
+    ]
 
 
 def family(

@@ -224,9 +224,7 @@ def study(
         here, rest = requests.take(fits), requests.take(~fits)
         sides = len(set(here.groups)), len(set(rest.groups))
         alone = reference.prepare(here, promise, seed)(rest)
-        least = clairvoyant(rest, promise)
-        if least is not None and _mean(alone.cost) > 0:
-            bounds.append(least / _mean(alone.cost))
+        bounds += _least_share(rest, promise, alone)
         for way in playing:
             tallies[way.name].add(_tried(way, here, rest, promise, seed + number), alone, promise)
         show(requests.name, number + 1, splits)
@@ -236,6 +234,12 @@ def study(
         float(np.mean(bounds)) if len(bounds) == splits else None,
         diagnose(requests, promise),
     )  # fmt: skip
+
+
+def _least_share(rest: Log, promise: Promise, alone: Played) -> list[float]:
+    """Return the share of the reference's cost that no policy can go below, where it is known."""
+    least, cost = clairvoyant(rest, promise), _mean(alone.cost)
+    return [least / cost] if least is not None and cost > 0 else []
 
 
 def _tried(way: Way, here: Log, rest: Log, promise: Promise, seed: int) -> Played | None:

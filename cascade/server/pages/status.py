@@ -16,6 +16,7 @@ from cascade.money import Price, Usage
 from cascade.orchestrator import Orchestrator
 from cascade.records.address import parse
 from cascade.records.traces import Store
+from cascade.serving.certified import ServingState
 from cascade.types import ALONE
 
 DAYS = 30
@@ -52,13 +53,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     url, (standing, observed) = traces_url(config.traces), _standing(config)
     state = None if standing is None else standing["state"]
     requests, cut = _requests(config, guide, now - timedelta(days=DAYS), observed)
-    watched: list[tuple[Any, tuple[str, ...], Any]] = []  # certificates, why they do not hold here, their monitors
-    if state is not None:
-        watched += [(state.in_force, (), state.monitor)] if state.in_force is not None else []
-    elif service is not None:
-        watched += [
-            (certificate, reasons, service.monitors.of(certificate).monitor) for certificate, reasons in service.holding
-        ]
+    watched = _watched(state, service)
     mode, unknown = "enforce" if watched else "no promise", 0 if service is None else service.monitors.status.missing
     return {
         "mode": mode if state is None else "killed" if state.killed else state.mode,
@@ -81,6 +76,15 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "saving": savings(requests),
         "least": LEAST_MEASURED,
     }
+
+
+def _watched(state: CascadeState | None, service: ServingState | None) -> list[tuple[Any, tuple[str, ...], Any]]:
+    """Return the certificates in force, why they do not hold here, and their monitors."""
+    if state is not None:
+        return [] if state.in_force is None else [(state.in_force, (), state.monitor)]
+    if service is None:
+        return []
+    return [(certificate, why, service.monitors.of(certificate).monitor) for certificate, why in service.holding]
 
 
 def _standing(config: CascadeConfig) -> tuple[dict[str, Any] | None, frozenset[str]]:

@@ -19,7 +19,7 @@ from patience import PATIENCE_S
 
 from cascade.errors import MissingExtraError, UsageError
 from cascade.matching import get_matcher, maths
-from cascade.matching.maths import MAX_FORMULA_CHARS, MathMatcher, Worker, as_latex
+from cascade.matching.maths import MAX_FORMULA_CHARS, FormulaWorker, MathMatcher, as_latex
 
 needs_math_verify = pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 PATHOLOGICAL = "9^{9^{9^{9^{9}}}}"
@@ -127,7 +127,7 @@ def test_no_text_is_run_as_code(matcher: MathMatcher, tmp_path: Path) -> None:
 @needs_math_verify
 def test_a_worker_inherits_no_key_and_ends_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdefghijklmnop")
-    worker = Worker(PATIENCE_S)
+    worker = FormulaWorker(PATIENCE_S)
     worker.ask("$5$", ("$5$",))
     process = process_of(worker)
     environment = Path(f"/proc/{process.pid}/environ")
@@ -143,7 +143,7 @@ def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch)
         get_matcher("math")
 
 
-def process_of(worker: Worker) -> subprocess.Popen[str]:
+def process_of(worker: FormulaWorker) -> subprocess.Popen[str]:
     assert worker.process is not None
     return worker.process
 
@@ -173,10 +173,10 @@ def test_a_worker_that_does_not_start_is_an_error_and_half_a_reply_is_unknown(
     worker_script(tmp_path, monkeypatch, code)
     monkeypatch.setattr(sys, "executable", executable)
     if error is None:
-        assert Worker(PATIENCE_S).ask("$5$", ("$5$",)) is None
+        assert FormulaWorker(PATIENCE_S).ask("$5$", ("$5$",)) is None
         return
     with pytest.raises(error):
-        Worker(PATIENCE_S).ask("$5$", ("$5$",))
+        FormulaWorker(PATIENCE_S).ask("$5$", ("$5$",))
 
 
 COUNTING = """
@@ -191,7 +191,7 @@ for line in sys.stdin:
 def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     """Yield a worker that replies with its process and the answer."""
     worker_script(tmp_path, monkeypatch, COUNTING)
-    worker = Worker(PATIENCE_S)
+    worker = FormulaWorker(PATIENCE_S)
     yield worker
     worker.close()
 
