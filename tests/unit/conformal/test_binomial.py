@@ -263,3 +263,13 @@ def test_what_keeps_everything_may_miss_nothing() -> None:
 def test_what_cannot_be_is_refused(misses: int, m: int, n: int, k: int) -> None:
     with pytest.raises(UsageError):
         misses_p_value(misses, m, n, k)
+
+
+@pytest.mark.parametrize("written", SHARES)
+def test_the_comparison_in_integers_is_that_of_fractions(written: str) -> None:
+    p = Fraction(written)
+    for n in (1, 2, 13, 60):
+        for count in range(n):
+            exact = tail(count, n, p)
+            assert binomial._exact_at_most(count, n, p, exact)
+            assert not binomial._exact_at_most(count, n, p, exact * (1 - Fraction(1, 10**12)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from typing import Any
 
@@ -21,7 +22,7 @@ from cascade.errors import (
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import FIRST_PAUSE_S, Refusals, wire_body
 from cascade.providers.guard import Guard
-from cascade.resilience.portal import Deadline
+from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import TextDelta
 from unit.made import Failing, payload, request
 
@@ -162,8 +163,9 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_fo
     assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
     assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
     now = FIRST_PAUSE_S
-    await guard.complete(request(top_logprobs=2), NEVER)
-    assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
+    for _ in range(2):  # the model takes them now, so the next request has them as well
+        await guard.complete(request(top_logprobs=2), NEVER)
+        assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
 
 
 async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added() -> None:
@@ -278,7 +280,7 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(er
     provider = Breaking([PIECE], error)
     with pytest.raises(StreamInterruptedError) as caught:
         await streamed(guarded(provider)[0], got=got)
-    assert caught.value.partial == "Dan"
+    assert (caught.value.partial, caught.value.maybe_billed) == ("Dan", 1)
     assert [event.text for event in got] == ["Dan"]
     assert provider.started == 1
     assert caught.value.__cause__ is None
@@ -321,3 +323,16 @@ async def test_closing_closes_the_provider() -> None:
 
 def test_a_guard_shows_no_secret() -> None:
     assert "hunter2" not in repr(Guard(Failing(), secrets=("hunter2",)))
+
+
+@pytest.mark.parametrize(("billed", "begun"), [("no", False), ("maybe", True)])
+async def test_a_caller_who_leaves_between_two_tries_owes_what_the_first_may_have_cost(
+    billed: str, begun: bool
+) -> None:
+    async def leave(_seconds: float) -> None:
+        raise asyncio.CancelledError
+
+    guard = Guard(Failing(ProviderUnavailableError("down", billed=billed)), sleep=leave)
+    with pytest.raises(asyncio.CancelledError) as left:
+        await guard.complete(request(), NEVER)
+    assert (left.value.args != (NOT_BEGUN,)) is begun
