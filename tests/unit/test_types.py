@@ -112,26 +112,6 @@ def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
     assert document["cost_by_model_usd"] == {"small": None}
 
 
-@pytest.mark.parametrize(
-    ("decision", "signals", "said"),
-    [
-        (Decision((), True, (), 0.5, 0.3), {}, "doubt 0.5, at least 0.3: asked on"),
-        (
-            Decision((0,), True, (), 0.5, 0.3),
-            {"p_yes": 0.25},
-            "doubt 0.5, at least 0.3: asked on, keeping base",
-        ),
-        (Decision((), True, (), 0.5, 0.3, buy=2, buy_name="check"), {}, "doubt 0.5, at least 0.3: asked check"),
-        (Decision((0, 1), False, (), 0.1, 0.3), {"p_yes": None}, "doubt 0.1, below 0.3: served base and guide"),
-        (Decision((), False, (), 0.1, 0.3), {}, "doubt 0.1, below 0.3: nothing to serve"),
-        (Decision((1,), False, (), 0.5, 0.3), {}, "the last step: served guide"),
-    ],
-)
-def test_the_reason_says_what_was_compared_and_what_follows(decision: Decision, signals: dict, said: str) -> None:
-    made = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, signals=signals)
-    assert made.reason == said
-
-
 def test_the_reason_of_a_forced_stop_names_the_setting() -> None:
     forced = step(1, candidate("Rhine"), keep=(0,), forced=Forced("accept", "nobody could be asked"))
     assert forced.reason == "nobody could be asked"
