@@ -12,7 +12,7 @@ import pytest
 from cases import each
 
 from cascade import types
-from cascade.types import Answer, Decision, Forced
+from cascade.types import Answer, Decision
 from unit.made import RIVER, call, candidate, completion, roundtrip, step
 
 
@@ -110,8 +110,3 @@ def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
     assert document["cost_usd"] is None
     assert document["cost_bound_usd"] is None
     assert document["cost_by_model_usd"] == {"small": None}
-
-
-def test_the_reason_of_a_forced_stop_names_the_setting() -> None:
-    forced = step(1, candidate("Rhine"), keep=(0,), forced=Forced("accept", "nobody could be asked"))
-    assert forced.reason == "nobody could be asked"
