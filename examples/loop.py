@@ -14,6 +14,7 @@ promotion. It prints how many calls were which.
 """
 
 import argparse
+import asyncio
 import json
 import math
 import random
@@ -37,7 +38,6 @@ from cascade.episodes.opening import open_log
 from cascade.logs.schema import chat_of
 from cascade.matching import default_for, get_matcher
 from cascade.providers.local import Local
-from cascade.resilience.portal import run
 from cascade.types import Question, Request
 
 ALPHA, AUDIT, ENFORCED, MOST = 0.1, 0.25, 200, 400
@@ -105,7 +105,7 @@ class Pair:
         """Return what a model says now."""
         chat = ChatRequest.from_openai(body)
         call = Request(model, (), "base", "answer", 1, Question.of_chat(chat), chat.max_tokens or 1, chat=chat)
-        return run(self._local.complete(call, TIMEOUT_S))
+        return asyncio.run(self._local.complete(call, TIMEOUT_S))
 
     def _replayed(self, model: str, body: Body) -> Body:
         """Return what a model said when the log was written."""
