@@ -84,7 +84,7 @@ def _tell(meter: Meter, name: str, stage: str, done: int, total: int) -> None:
 
 
 def shown_size(size_bytes: int) -> str:
-    """Return a size in words.
+    """Return a size as people write it.
 
     >>> shown_size(1_608_720_832), shown_size(98_362_432), shown_size(466_247)
     ('1.6 GB', '98 MB', '0.5 MB')

@@ -78,7 +78,7 @@ def print_report(report: Report, *, as_json: bool) -> None:
 
 
 def _width() -> int | None:
-    """Return the columns of the screen; None where there is none, as in a pipe."""
+    """Return the columns of the terminal; None if the output goes elsewhere, as into a pipe."""
     return shutil.get_terminal_size((0, 0)).columns or None
 
 

@@ -256,7 +256,7 @@ _READER = TypeAdapter(Certificate)
 #     step_models     the model that answers each step; None if several do
 #     prices          by model, pico-USD a token
 #     prompts_sha256  the hash of the prompts
-#     own_files       the SHA-256 of each of the user's files that decides an answer; left out if there is none
+#     own_files       the SHA-256 of each of the user's files that decides an answer; left out without such files
 #     served_by       by model: the kind of provider, and the address without user, query and keys
 #     echoes          by model, the model names in its replies
 

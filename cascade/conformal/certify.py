@@ -153,7 +153,7 @@ def points_of(walks: Walks, promise: Promise, *, abstain: bool = False) -> tuple
         )
     n, risk = walks.log.n, promise.risk
     if not n:
-        raise UsageError("The points of a path are ordered on requests, and there is none.")
+        raise UsageError("No request is left on which the points of the path could be ordered: log more requests.")
     kappa = _thresholds(walks)
     losses = loss_jumps(walks, promise.rules.at_stop(walks)).total(kappa) / UNITS
     cost = walks.cost.total(kappa)

@@ -420,7 +420,7 @@ def _once(*columns: Ints) -> list[list[int]]:
 
 
 def _summed(numbers: Ints, groups: Ints, size: int) -> Ints:
-    """Return the sum of the numbers in each group; −1 where one of them is unknown, 0 where there is none."""
+    """Return the sum of the numbers in each group; −1 if one of them is unknown, 0 for an empty group."""
     total = np.zeros(size, dtype=np.int64)
     np.add.at(total, groups, np.maximum(numbers, 0))
     total[groups[numbers < 0]] = -1

@@ -95,7 +95,7 @@ class Bought:
 def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     """Return why each episode cannot be judged, as its number in `_REASONS`, int64 (e,); −1: it can.
 
-    With `unjudged`, an answer without truth is none: people judge a part of the answers.
+    With `unjudged`, an answer without truth is no problem: people judge only a part of the answers.
     """
     n, column, steps = len(calls.episodes.name), calls.columns, bought.step.size
 

@@ -61,7 +61,7 @@ class WalkResult(NamedTuple):
 def walked(
     name: str, calls: Sequence[WalkCall] | None, episode_name: str, unjudged: bool, dropped: Dropped
 ) -> WalkResult | None:
-    """Return the result of a logged walk; None if there is none or its result is unknown, which is then counted."""
+    """Return the result of a logged walk; None if it is not logged, or its result is unknown, which is then counted."""
     if calls is None:
         return None
     answers: dict[tuple[int, int | None], tuple[WalkCall, bool | None]] = {}

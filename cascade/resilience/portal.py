@@ -34,8 +34,6 @@ _CLOCK_S = 0.002
 SETTLE_S = 2.0
 """The longest wait of `close` and Ctrl-C for cancelled calls; a user's own provider may not react."""
 SAYS = "Asking was stopped while a call was under way. That call may be billed; no further call was made."
-
-
 NOT_BEGUN = "no call was under way"
 """The argument of a `CancelledError` that came while a call waited to begin, so that nothing can be billed."""
 
