@@ -126,8 +126,7 @@ def test_no_change_is_lost_between_threads(opened: Opened) -> None:
 
 def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store: ModeStore, opened: Opened) -> None:
     other = opened()
-    assert other._database._opened is not None
-    other._database._opened.dispose()
+    vars(other._database)["_opened"].dispose()
     other._database._limit_s = 0.1  # of its next connection: a busy machine may take longer to open a store
     other._database._renew()
     with store._database.transaction() as connection:
