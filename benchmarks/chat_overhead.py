@@ -103,7 +103,7 @@ def chat(count: int = 3_000) -> dict[str, float]:
         "provider": "fake",
         "traces": "off",
     }
-    provider = FakeProvider(lambda _: SAYS, keep=0)
+    provider = FakeProvider({"openai/gpt-4o-mini": [SAYS]}, keep=0)  # what calls a function has a thread of its own
     with Orchestrator.from_config(config, providers={"fake": provider}) as cascade:
 
         def call() -> object:

@@ -15,7 +15,6 @@ from cascade.config import (
 )
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import ModelConfig
-from cascade.conformal.scope import LENGTHS
 from cascade.errors import ConfigError, UsageError
 from cascade.money import PLAIN_TIERS, Price
 from cascade.plans import prompts
@@ -125,6 +124,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
 
 def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
     """Yield why a strategy cannot serve a policy."""
+    from cascade.conformal.scope import LENGTHS
     from cascade.policies.live import layout_of
 
     selection, steps = live.selection, len(layout_of(live.plan))
