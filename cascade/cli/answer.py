@@ -14,11 +14,10 @@ from cascade.cli.main import console, notes, print_json
 from cascade.money import dollars
 from cascade.safety import read_bounded
 from cascade.text import counted
-from cascade.types import Answer, Question, Step, TextDelta
+from cascade.types import Answer, Question
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
-    from cascade.orchestrator import Orchestrator
 
 _ABSTAINED = 1
 _MOST_BYTES = 4 * MAX_QUESTION_CHARS
@@ -35,8 +34,6 @@ def ask(
     level: Annotated[str | None, typer.Option(help="The name of a level, of a policy that has several.")] = None,
     as_json: opt.AsJson = False,
     explain: Annotated[bool, typer.Option("--explain", help="Explain each step.")] = False,
-    stream: Annotated[bool, typer.Option("--stream", help="Show the models' answers as they are written.")] = False,
-    raw: Annotated[bool, typer.Option("--raw", help="With --stream: also show reasoning and verdicts.")] = False,
 ) -> None:
     """Answer one question.
 
@@ -47,7 +44,7 @@ def ask(
     text = sys.stdin.read(MAX_QUESTION_CHARS + 1).strip() if question == "-" else question
     request = Question(text, _read(context), group, segment)
     with Orchestrator.from_config(config) as orchestrator:
-        answer = _streamed(orchestrator, request, level, raw=raw) if stream else orchestrator.ask(request, level=level)
+        answer = orchestrator.ask(request, level=level)
     print_json(answer.to_dict()) if as_json else _show(answer, explain=explain)
     if answer.text is None:
         raise typer.Exit(_ABSTAINED)
@@ -64,22 +61,6 @@ def _read(path: Path | None) -> str | None:
         why = getattr(error, "strerror", None) or error
         raise typer.BadParameter(f"{path} cannot be read: {why}", param_hint="--context") from None
     raise typer.BadParameter(f"{path} has more than {_MOST_BYTES:,} bytes", param_hint="--context")
-
-
-def _streamed(orchestrator: Orchestrator, question: Question, level: str | None, *, raw: bool) -> Answer:
-    """Show text on stderr as it comes, under the name of its model; return the answer."""
-    out, heading = notes(), ""
-    for event in orchestrator.stream(question, level=level, raw=raw):
-        if isinstance(event, TextDelta):
-            if heading != (heading := f"{event.role}, step {event.step}"):
-                out.print(f"\n{heading}", style="dim")
-            out.print(event.text, end="")
-        elif isinstance(event, Step):
-            out.print()
-            out.print(event.reason, style="dim")
-        else:
-            return event
-    raise AssertionError("a stream ends with its answer")  # pragma: no cover
 
 
 def _show(answer: Answer, *, explain: bool) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from datetime import UTC, datetime
 from functools import partial
 from importlib import resources
@@ -14,7 +13,7 @@ import typer
 from cascade.checks import did_you_mean
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, console, notes, print_report, say
-from cascade.errors import ModelFileError, UsageError
+from cascade.errors import UsageError
 from cascade.money import STALE_AFTER_DAYS, PriceTable
 from cascade.providers import weights
 from cascade.reports.report import Report, Table
@@ -54,8 +53,7 @@ def init(
 
 # --- models ---
 
-app = typer.Typer(help="Fetch, list and serve the local models.", no_args_is_help=True, add_completion=False)
-Name = Annotated[str, typer.Argument(help="A model's name, or the path of a GGUF file.")]
+app = typer.Typer(help="Fetch and list the local models.", no_args_is_help=True, add_completion=False)
 
 
 @app.command()
@@ -106,41 +104,6 @@ def list_models(as_json: opt.AsJson = False) -> None:
     table = Table("", ("model", "size", "here", "licence", "what it is"), titled)
     document = [{name: getattr(model, name) for name in names} for model in entries]
     print_report(Report((), (table,), document), as_json=as_json)
-
-
-@app.command()
-def path(
-    name: Name,
-    check: Annotated[bool, typer.Option("--check", help="Read the file and compare its SHA-256.")] = False,
-) -> None:
-    """Print the path of a model's file.
-
-    Example: cascade models path qwen2.5-coder-0.5b
-    """
-    file = weights.find(name)
-    if check and not name.endswith(".gguf") and not weights.verified(weights.known(name)):
-        raise ModelFileError(f"{file} is not the pinned file. Remove it and pull again.")
-    console().print(str(file))
-
-
-@app.command()
-def serve(
-    name: Name,
-    port: Annotated[int, typer.Option("--port", help="The loopback port; 0 takes a free one.")] = 8080,
-) -> None:
-    """Serve one model, OpenAI-compatible, on loopback until interrupted.
-
-    Example: cascade models serve qwen2.5-coder-1.5b --port 8081
-    """
-    from cascade.providers.local import start_server
-
-    server = start_server(name, port=port)
-    console().print(f"{name} at {server.listening_address}/v1 (Ctrl-C ends it)")
-    try:
-        while True:
-            time.sleep(3600)
-    except KeyboardInterrupt:
-        del server
 
 
 # --- prices ---

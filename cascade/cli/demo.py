@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import textwrap
 import time
-from dataclasses import asdict
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from cascade.cli import options as opt
 from cascade.cli.begin import fetch
-from cascade.cli.main import console, notes, print_json, say
+from cascade.cli.main import console, say
 from cascade.demo import requests as shop
 from cascade.money import dollars
 from cascade.providers import weights
@@ -39,8 +37,6 @@ def demo(
     tiny: Annotated[
         bool, typer.Option("--tiny", help="One 98 MB model as base and guide: shows that it runs.")
     ] = False,
-    seed: opt.Seed = 0,
-    as_json: opt.AsJson = False,
 ) -> None:
     """Sort a shop's mail: a small model answers if it is sure, otherwise a large one.
 
@@ -50,7 +46,7 @@ def demo(
     """
     load_xllamacpp()
     base, guide = shop.TINY if tiny else shop.PAIR
-    config, messages, out = shop.demo_config(base, guide), shop.drawn(requests, seed), notes() if as_json else console()
+    config, messages, out = shop.demo_config(base, guide), shop.drawn(requests), console()
     out.print(_HEAD.format(base=base, guide=guide))
     fitted = None if tiny else fit_requests(config)
     lines = [_TINY] if fitted is None else fitted.reports[0].lines[:-1]  # the last says how to write it
@@ -65,10 +61,6 @@ def demo(
     finally:
         run(provider.close())
     elapsed_s, shares = time.monotonic() - started, shop.figures(outcomes)
-    if as_json:
-        head = {"base": base, "guide": guide, "wiring_only": tiny, "seed": seed, "prices": shop.MADE_UP}
-        print_json({**head, "elapsed_s": round(elapsed_s, 1), **_document(outcomes, fitted)})
-        return
     cost = "an unknown share" if shares.cost_of_guide is None else f"{shares.cost_of_guide:.0%}"
     promised = "" if tiny else f"; promised: at most {percent(shop.ALPHA)} different"
     out.print(f"\n{cost} of the guide's cost, {shares.same_as_guide:.0%} the same answer{promised}.", style="bold")
@@ -99,24 +91,3 @@ def _line(number: int, outcome: shop.Outcome) -> str:
     reason = outcome.answer.steps[0].reason if outcome.answer.steps else "no reply"
     compared = "same" if outcome.same else guide
     return f"{number:2d} {message:36} {team:8} guide {compared:8} {dollars(outcome.answer.cost):9} {reason}"
-
-
-def _document(outcomes: list[shop.Outcome], fitted: FitResult | None) -> dict[str, Any]:
-    messages = [
-        {
-            **asdict(outcome.request),
-            "served": shop.team_of(outcome.answer),
-            "steps": len(outcome.answer.steps),
-            "cost_usd": outcome.answer.cost,
-            "certified": outcome.answer.certificate is not None,
-            "guide": shop.team_of(outcome.guide),
-            "guide_cost_usd": outcome.guide.cost,
-            "same": outcome.same,
-        }
-        for outcome in outcomes
-    ]
-    return {
-        "messages": messages,
-        **shop.figures(outcomes)._asdict(),
-        "fitted": None if fitted is None else fitted.to_dict(),
-    }

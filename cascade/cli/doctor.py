@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import os
-import platform
-import sqlite3
-import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from importlib.metadata import PackageNotFoundError, distributions, version
 from pathlib import Path
 from typing import NamedTuple
 
@@ -19,29 +15,18 @@ from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
-from cascade.conformal.certificate import unknown
-from cascade.conformal.scope import form_unsaid
-from cascade.errors import EXTRAS, CascadeError, ConfigError, NotCertifiedError, NoTracesError, install_command
+from cascade.errors import CascadeError, ConfigError, NotCertifiedError, NoTracesError
 from cascade.factory import build_strategy, endpoints
-from cascade.money import PriceTable, dollars, usd
+from cascade.money import dollars, usd
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.registry import OPENAI_BASE
 from cascade.records.address import parse
-from cascade.records.database import WAL_SINCE
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
 from cascade.serving.certified import CALIBRATE, in_service
 from cascade.text import counted
 
-_BAD_LITELLM = {"1.82.7": "carried malware", "1.82.8": "carried malware", "1.107.0": "was withdrawn"}
-_PACKAGES = {
-    "litellm": "provider litellm",
-    "xllamacpp": "local models",
-    "duckdb": "logs in Parquet, CSV or of other tools, and so the demo log,",
-    "psycopg": "traces in PostgreSQL",
-}
-_PROXIES = ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY")
 _STORE_S = 10.0
 """How long a store has to answer."""
 
@@ -54,22 +39,17 @@ class Finding(NamedTuple):
     says: str
 
 
-def doctor(
-    config: opt.Config = opt.CONFIG,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Check packages and the configuration. This calls no model and costs nothing.
+def doctor(config: opt.Config = opt.CONFIG, as_json: opt.AsJson = False) -> None:
+    """Check the configuration with its keys, prices, files, store and certificates. This calls no model.
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = [*_packages(), *_configuration(config)]
+    findings = list(_findings(config))
     problems = sum(finding.state == "problem" for finding in findings)
     lines = (f"{counted(problems, 'problem') if problems else 'No problem'}.",)
     first = sorted(findings, key=lambda finding: finding.state != "problem")
-    print_report(
-        Report(lines, (Table("", Finding._fields, tuple(first)),), [finding._asdict() for finding in findings]),
-        as_json=as_json,
-    )
+    document = [finding._asdict() for finding in findings]
+    print_report(Report(lines, (Table("", Finding._fields, tuple(first)),), document), as_json=as_json)
     if problems:
         raise typer.Exit(2)
 
@@ -82,31 +62,10 @@ def _tried(what: str, check: Callable[[], tuple[str, str]]) -> Finding:
         return Finding(what, "problem", str(error))
 
 
-def _packages() -> Iterator[Finding]:
-    yield Finding("Python", "ok", f"{platform.python_version()} on {sys.platform}")
-    records = [(package.name, package.read_text("RECORD") or "") for package in distributions()]
-    owners = sorted({name for name, record in records if "\ncascade/__init__.py," in f"\n{record}"})
-    if len(owners) > 1:  # one has overwritten another
-        says = f"{' and '.join(owners)} share their files. Keep one: pip uninstall {' '.join(owners)}, then install it"
-        yield Finding("cascade", "problem", says)
-    for name, purpose in _PACKAGES.items():
-        try:
-            installed = version(name)
-        except PackageNotFoundError:
-            yield Finding(name, "note", f"needed for {purpose} only; not installed: {install_command(EXTRAS[name])}")
-            continue
-        fault = _BAD_LITELLM.get(installed) if name == "litellm" else None
-        advice = f" {fault}: remove it, and change every key that it could read" if fault else ""
-        yield Finding(name, "problem" if fault else "ok", f"{installed}{advice}")
-    slow = "is older than 3.51.3, so stores use the slower rollback journal; for many processes use PostgreSQL"
-    recent = sqlite3.sqlite_version_info >= WAL_SINCE
-    yield Finding("SQLite", "ok" if recent else "note", f"{sqlite3.sqlite_version}{'' if recent else f' {slow}'}")
-
-
-def _configuration(path: Path) -> Iterator[Finding]:
+def _findings(path: Path) -> Iterator[Finding]:
     if not path.exists():
         yield Finding("configuration", "note", f"there is no {path}; cascade init writes one")
-        yield _tried("traces", partial(_traces, default_traces_url()))
+        yield _tried("traces", lambda: _traces(default_traces_url()))
         return
     try:
         config = load(path)
@@ -115,7 +74,7 @@ def _configuration(path: Path) -> Iterator[Finding]:
         return
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
-    yield _tried("traces", partial(_traces, traces_url(config.traces)))
+    yield _tried("traces", lambda: _traces(traces_url(config.traces)))
     certified = list(_certificates(config))
     yield from certified
     try:
@@ -160,26 +119,17 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
         yield Finding("policy", "problem", str(error))
         return
     if not certificates:
-        required = config.guarantee is not None and config.guarantee.required
-        yield Finding("certificate", "problem" if required else "note", f"none; {CALIBRATE}")
+        yield Finding("certificate", "problem" if wanted.required else "note", f"none; {CALIBRATE}")
     for certificate, reasons in certificates:
         name = f"certificate{'' if certificate.covers == 'all' else f' of {certificate.covers} {certificate.name}'}"
         yield from (Finding(name, "problem", f"does not hold: {reason}") for reason in reasons)
-        if reasons:
-            continue
-        until = "" if certificate.expires is None else f" Until {certificate.expires}."
-        yield Finding(name, "ok", f"{certificate.statement()}{until}")
-        requests, unrecorded = certificate.made_for.get("requests"), unknown(certificate.made_for)
-        gaps = {
-            "the kinds of its requests; others get no certificate": requests is None,
-            "whether its models saw cascade's prompt or chat requests, so it covers both": form_unsaid(requests),
-            f"{', '.join(unrecorded)}; fit with --config": bool(unrecorded),
-        }
-        yield from (Finding(name, "note", f"made from a log that does not record {gap}") for gap in gaps if gaps[gap])
+        if not reasons:
+            until = "" if certificate.expires is None else f" Until {certificate.expires}."
+            yield Finding(name, "ok", f"{certificate.statement()}{until}")
 
 
 def _models(config: CascadeConfig) -> Iterator[Finding]:
-    prices, table = config.prices(), PriceTable.bundled()
+    prices = config.prices()
     for name, entry in config.models.items():
         price, kind = prices[entry.model], entry.provider or config.provider.kind
         if price is None:
@@ -187,22 +137,20 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         else:
             thousand = dollars(usd(price.bound_nano_usd(1_000, 1_000)))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")
-        if entry.price is not None and (known := table.price(entry.model)) and known != entry.price.price():
-            yield Finding(f"price of {name}", "note", "differs from the bundled table; yours is used")
         if missing := _missing_key(config, entry, kind):
             yield Finding(f"key of {name}", "problem", missing)
         if kind == "local":  # the file that the first question would load
-            yield _tried(f"file of {name}", lambda model=entry.model: ("ok", str(weights.find(model))))  # type: ignore[misc]
-    if len(config.models) > len({entry.model for entry in config.models.values()}):
-        yield Finding("models", "note", "one model judges itself: models prefer their own answers")
+            yield _tried(f"file of {name}", partial(_file, entry.model))
     if config.provider.kind != "openai_http":
         return
     for model, endpoint in endpoints(config, "openai_http", config.models.values()).items():
         keyed = "with a key" if endpoint.api_key else "without a key"
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
         yield Finding(f"address of {model}", state, f"{endpoint.base_url}, {keyed}")
-    if proxies := [name for name in _PROXIES if environment(name) or environment(name.lower())]:
-        yield Finding("proxy", "note", f"{', '.join(proxies)}: not used; openai_http calls the address itself")
+
+
+def _file(model: str) -> tuple[str, str]:
+    return "ok", str(weights.find(model))
 
 
 def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> str | None:
@@ -217,5 +165,5 @@ def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> st
     try:
         missing = missing_keys(entry.model)
     except CascadeError:
-        return None  # litellm is not installed, which is a finding already
+        return None  # litellm is not installed, which `provider` says
     return f"{entry.model} needs {' or '.join(missing)}, which is not set" if missing else None

@@ -11,7 +11,7 @@ import logging
 import shutil
 import sys
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from decimal import Decimal
 from importlib import import_module
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
@@ -155,8 +155,6 @@ def loaded(name: str) -> Any:
 
 STOPPED = 130
 """The exit code after Ctrl-C, as in shells (128 + SIGINT)."""
-ready: Callable[[], object] = lambda: None  # noqa: E731 - the entry point sets another
-"""Called when the modules of the command are loaded."""
 
 
 class _Commands(TyperGroup):
@@ -204,7 +202,6 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")] = False,
 ) -> None:
     """Set up what all commands share."""
-    ready()
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])

@@ -57,13 +57,12 @@ def load_xllamacpp() -> Any:
     return xllamacpp
 
 
-def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, port: int = 0, threads: int = 0) -> Any:
+def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, threads: int = 0) -> Any:
     """Load a model. The result answers `handle_chat_completions` and listens, OpenAI-compatible, on loopback.
 
     Args:
         model: a registry name or the path of a GGUF file.
         context_tokens: the most tokens of prompt and answer together.
-        port: the loopback port, 0 for any free one.
         threads: CPU threads, 0 for the number of usable cores, at most 8.
 
     Raises:
@@ -76,7 +75,7 @@ def start_server(model: str, *, context_tokens: int = DEFAULT_CONTEXT_TOKENS, po
     params.model_alias = {path.stem}
     params.n_ctx = context_tokens
     params.n_parallel = 1
-    params.port = port
+    params.port = 0  # any free one
     params.ui = False
     params.verbosity = _QUIET
     count = threads or min(8, len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)

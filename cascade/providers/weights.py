@@ -119,14 +119,6 @@ def known(model: str) -> Weights:
     return registry()[name]
 
 
-def verified(weights: Weights) -> bool:
-    """Whether the model's file exists and is byte for byte the pinned one."""
-    if not weights.here:
-        return False
-    with weights.path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest() == weights.sha256
-
-
 def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: None) -> Path:
     """Fetch a model unless it exists. An interrupted pull continues with the parts it has.
 

@@ -151,7 +151,7 @@ def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(
         "provider": {"kind": "fake", "options": {"replies": replies}},
     }
     path.write_text(json.dumps(document), "utf-8")
-    for options in (["--explain"], ["--stream"]):
+    for options in (["--explain"], []):
         bench.patch.setattr(sys, "argv", ["cascade", "ask", "\x1b[2J what?", "--config", str(path), *options])
         with pytest.raises(SystemExit):
             main()

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import typer.main
@@ -14,13 +15,18 @@ import typer.main
 from cascade.cli.main import main
 from cascade.logs.files import write_rows
 from unit.cli.certified import Row
-from unit.cli.documents import check_document
 
 
 class Ran(NamedTuple):
     code: int
     out: str
     err: str
+
+    @property
+    def document(self) -> Any:
+        """What a command that ended well printed as JSON."""
+        assert self.code == 0, self.err
+        return json.loads(self.out)
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -50,8 +56,6 @@ def cli(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp
             main()
         captured = capsys.readouterr()
         code = ended.value.code
-        if "--json" in arguments and captured.out:
-            check_document(arguments, captured.out)
         return Ran(code if isinstance(code, int) else 0, captured.out, captured.err)
 
     return run

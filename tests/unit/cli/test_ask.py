@@ -36,15 +36,6 @@ def test_json_is_one_document_on_stdout(cli: Cli) -> None:
     assert document["steps"][0]["decision"]["scores"] == ["inf", "inf"]
 
 
-def test_a_stream_is_shown_on_stderr_and_the_answer_on_stdout(cli: Cli) -> None:
-    ran = cli("ask", "Which river?", "--stream", "--json")
-    assert json.loads(ran.out)["text"] == "Danube"
-    assert "base, step 1" in ran.err
-    assert "Danube" in ran.err
-    assert "Answer:" not in ran.err
-    assert "Answer: Danube" in cli("ask", "Which river?", "--stream", "--raw").err
-
-
 def test_a_question_can_come_from_standard_input_and_a_context_from_a_file(
     cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -100,7 +91,7 @@ def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:
 
 def test_an_answer_cannot_write_markup_or_escapes(cli: Cli, tmp_path: Path) -> None:
     changed(tmp_path, "'Answer: Danube'", '"Answer: [bold]Da\\e[31mnube[/nonsense]"')
-    for flags in ((), ("--explain",), ("--stream",)):
+    for flags in ((), ("--explain",)):
         ran = cli("ask", "x", *flags)
         assert ran.code == 0
         assert ran.out.splitlines()[0] == "[bold]Da[31mnube[/nonsense]"

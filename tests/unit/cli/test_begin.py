@@ -101,16 +101,11 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
 
 
 def test_models_are_listed_and_found_where_they_are(cli: Cli, tiny: Weights) -> None:
-    missing = cli("models", "path", "tiny")
-    assert (missing.code, missing.out, "cascade models pull tiny" in missing.err) == (2, "", True)
     assert json.loads(cli("models", "list", "--json").out)[0]["here"] is False
     tiny.path.write_bytes(b"12345")
     (row,) = json.loads(cli("models", "list", "--json").out)
     assert (row["name"], row["bytes"], row["sha256"], row["here"]) == ("tiny", 5, "0" * 64, True)
     assert "Tiny [bold]" in cli("models", "list").out
-    assert cli("models", "path", "tiny") == (0, f"{tiny.path}\n", "")
-    other = cli("models", "path", "tiny", "--check")  # not the pinned file
-    assert (other.code, other.out) == (2, "")
 
 
 def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
@@ -128,6 +123,4 @@ def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
     assert (ran.code, ran.out, pulled, "tiny: " in ran.err) == (0, "", ["tiny"], True)
     assert cli("models", "pull", "tiny").code == 0
     assert pulled == ["tiny"]
-    for command in ("pull", "path", "serve"):
-        ran = cli("models", command, "nobody")
-        assert (ran.code, ran.out, "nobody" in ran.err) == (2, "", True)
+    assert cli("models", "pull", "nobody").code == 2

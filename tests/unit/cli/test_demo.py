@@ -43,10 +43,9 @@ def scripted(monkeypatch: pytest.MonkeyPatch, fitted: FitResult) -> FakeProvider
     return provider
 
 
-def test_the_wiring_alone_promises_nothing(cli: Cli, scripted: FakeProvider) -> None:
-    ran = cli("demo", "-n", "3", "--tiny", "--json")
-    document = json.loads(ran.out)
-    assert (ran.code, document["wiring_only"], document["fitted"], document["same_as_guide"]) == (0, True, None, 1.0)
+def test_the_wiring_alone_promises_nothing(cli: Cli, scripted: FakeProvider, fitted: FitResult) -> None:
+    ran = cli("demo", "-n", "3", "--tiny")
+    assert (ran.code, fitted.reports[0].lines[0] in ran.out) == (0, False)
 
 
 def test_each_message_and_what_the_fit_says_are_printed(cli: Cli, scripted: FakeProvider, fitted: FitResult) -> None:
@@ -55,15 +54,6 @@ def test_each_message_and_what_the_fit_says_are_printed(cli: Cli, scripted: Fake
     assert ran.code == 0
     assert [line for line in fitted.reports[0].lines[:-1] if " ".join(line.split()) not in words] == []
     assert [number for number in ("1", "2", "3") if f"\n {number} " not in ran.out] == []
-
-
-def test_the_demo_as_json_is_one_document(cli: Cli, scripted: FakeProvider) -> None:
-    ran = cli("demo", "-n", "5", "--seed", "7", "--json")
-    document = json.loads(ran.out)
-    assert (ran.code, document["seed"], document["wiring_only"], document["same_as_guide"]) == (0, 7, False, 1.0)
-    assert all(one["certified"] and one["cost_usd"] > 0 and one["same"] for one in document["messages"])
-    assert document["fitted"]["certificates"][""]["promise"]["kind"] == "agreement"
-    assert (document["right"], document["guide_right"]) == (1.0, 1.0)
 
 
 def test_more_messages_than_there_are_is_2(cli: Cli, scripted: FakeProvider) -> None:

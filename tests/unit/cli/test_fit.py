@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -17,12 +15,6 @@ from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
 REGRET = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")
-
-
-def document(ran: Ran) -> dict[str, Any]:
-    assert ran.code == 0, ran.err
-    found: dict[str, Any] = json.loads(ran.out)
-    return found
 
 
 @pytest.mark.parametrize(
@@ -49,7 +41,7 @@ def test_what_is_fitted_is_written_verified_and_evaluated(
     cli: Cli, written: Callable[..., str], options: tuple[str, ...]
 ) -> None:
     log = written(ladder_log(400))
-    fitted = document(cli("fit", log, *options, "-o", "policy", "--json"))
+    fitted = cli("fit", log, *options, "-o", "policy", "--json").document
     read = PolicyDirectory.read("policy")
     assert {name: each.document for name, each in read.certificates.items()} == fitted["certificates"]
     assert read.policy.kind == fitted["policy"]
@@ -57,17 +49,17 @@ def test_what_is_fitted_is_written_verified_and_evaluated(
         assert each.losses <= each.promise.risk * each.n
         assert (each.expires is None) == ("--expires-days" not in options)
     assert cli("verify", "policy", log).code == 0
-    (found,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["reports"]
+    (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
     assert read.promise is not None
     assert min(each["loss"][0] for each in found["figures"].values()) <= read.promise.risk
-    (audits,) = document(cli("evaluate", log, "--policy", "policy", "--audits", "--json"))["reports"]
+    (audits,) = cli("evaluate", log, "--policy", "policy", "--audits", "--json").document["reports"]
     assert audits["alarmed"] is False
 
 
 def test_the_cost_that_fit_states_is_what_evaluate_finds(cli: Cli, written: Callable[..., str]) -> None:
     log = written(ladder_log(400))
-    fitted = document(cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json"))
-    (found,) = document(cli("evaluate", log, "--policy", "policy", "--json"))["reports"]
+    fitted = cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json").document
+    (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
     assert fitted["saves"]
     assert fitted["requests"] == 400
     assert found["figures"]["policy"]["cost_share"][0] == pytest.approx(fitted["cost_share"])
@@ -88,24 +80,24 @@ def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli
     log = written(ladder_log(400))
     levels = []
     for seed in ("0", "0", "1"):
-        fitted = document(cli("fit", log, *REGRET, "--seed", seed, "--json"))
+        fitted = cli("fit", log, *REGRET, "--seed", seed, "--json").document
         levels.append((fitted["attempt"], fitted["level"]))
     assert levels[0] == levels[1] == (1, pytest.approx(0.099))
     assert levels[2][0] == 2
     assert 0 < levels[2][1] < 0.05
     assert place_of(log).exists()
     Path("copy.jsonl").write_bytes(Path(log).read_bytes())
-    assert document(cli("fit", "copy.jsonl", *REGRET, "--seed", "2", "--json"))["attempt"] == 3
+    assert cli("fit", "copy.jsonl", *REGRET, "--seed", "2", "--json").document["attempt"] == 3
     opened = cascade.fit(cascade.open_log(log), Promise("regret", 0.1, 0.9), FitSettings(seed=3))
     assert [each.attempts for each in opened.certificates] == [4]
-    assert document(cli("fit", "demo-ladder", *REGRET, "--json"))["attempt"] is None
+    assert cli("fit", "demo-ladder", *REGRET, "--json").document["attempt"] is None
 
 
 def test_a_policy_is_certified_again_without_what_it_learned_from(cli: Cli, written: Callable[..., str]) -> None:
     log = written(ladder_log(400))
-    first = document(cli("fit", log, *REGRET, "--policy", "learned", "-o", "policy", "--json"))
+    first = cli("fit", log, *REGRET, "--policy", "learned", "-o", "policy", "--json").document
     asked = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
-    again = document(cli("fit", log, *asked, "--policy", "policy", "-o", "again", "--json"))
+    again = cli("fit", log, *asked, "--policy", "policy", "-o", "again", "--json").document
     assert (again["policy"], again["attempt"], again["learned_from"]) == ("learned", 2, 0)
     assert first["requests"] == again["requests"]
     before, after = PolicyDirectory.read("policy"), PolicyDirectory.read("again")
@@ -116,7 +108,7 @@ def test_a_policy_is_certified_again_without_what_it_learned_from(cli: Cli, writ
 
 def test_nothing_to_save_asks_the_reference_alone(cli: Cli, written: Callable[..., str]) -> None:
     log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(200)])
-    fitted = document(cli("fit", log, *REGRET, "-o", "policy", "--json"))
+    fitted = cli("fit", log, *REGRET, "-o", "policy", "--json").document
     assert (fitted["policy"], fitted["saves"]) == ("reference", False)
     assert cli("verify", "policy", log).code == 0
     assert cli("fit", log, "--promise", "error", "--risk", "0.01", "--confidence", "0.99").code in {0, 3}

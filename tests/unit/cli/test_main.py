@@ -104,32 +104,6 @@ def test_it_runs_as_a_module_and_as_a_process(tmp_path: Path, words: tuple[str, 
     assert "Traceback" not in done.stderr
 
 
-INTERRUPTED = """
-import importlib.abc, os, signal, sys
-
-class Interrupts(importlib.abc.MetaPathFinder):
-    def find_spec(self, name, path=None, target=None):
-        if name == {module!r}:
-            os.kill(os.getpid(), signal.SIGINT)
-
-signal.signal(signal.SIGINT, signal.default_int_handler)  # a job in the background is started with it ignored
-sys.meta_path.insert(0, Interrupts())
-sys.argv = ["cascade", "ask", "Which river?"]
-from cascade.cli.start import main
-main()
-"""
-
-
-@pytest.mark.parametrize(
-    "module", ["typer", "pydantic", "cascade.cli.answer", "cascade.orchestrator", "cascade.engine"]
-)
-def test_ctrl_c_while_modules_are_loaded_is_one_line_and_130(tmp_path: Path, module: str) -> None:
-    """0.6: a traceback of an import, of 13 to 54 lines, within the first half second of any command."""
-    code = INTERRUPTED.format(module=module)
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=tmp_path, check=False)
-    assert (ran.returncode, ran.stdout, ran.stderr) == (130, "", "stopped\n")
-
-
 @pytest.mark.parametrize("server", ["host: 0.0.0.0, port: 0", "port: PORT"])
 def test_a_server_that_cannot_listen_ends_at_once_with_2(cli: Cli, fake_config: Path, server: str) -> None:
     """Without keys beyond this machine; on a port in use, which was 3 in 0.6 (U12)."""

@@ -12,7 +12,6 @@ import cascade
 from cascade.conformal.promise import Promise
 from cascade.logs.files import write_rows
 from unit.cli.certified import Row, hard_rows
-from unit.cli.documents import document
 from unit.plain import row
 
 Cli = Callable[..., Any]
@@ -59,13 +58,13 @@ def test_what_is_promised(
     risk: float,
     confidence: float | None,
 ) -> None:
-    (found,) = document(cli(command, written(ladder_rows(60)), *QUICK, *options, "--json"))["studies"]
+    (found,) = cli(command, written(ladder_rows(60)), *QUICK, *options, "--json").document["studies"]
     assert found["promise"] == {"kind": kind, "risk": risk, "confidence": confidence}
     assert (found["requests"], found["splits"], found["ways"][-1]["name"]) == (60, 2, "cascade fit")
 
 
 def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli: Cli, written: Callable[..., str]) -> None:
-    (found,) = document(cli("prove", written(ladder_rows(300)), "--splits", "5", "--json"))["studies"]
+    (found,) = cli("prove", written(ladder_rows(300)), "--splits", "5", "--json").document["studies"]
     (fit,) = [way for way in found["ways"] if way["name"] == "cascade fit"]
     assert found["verdict"] == "saves"
     assert fit["saving"]["mean"] == pytest.approx(1 - (1 + 9 / 3) / 9, abs=0.1)  # it may give up 5 % of them too
@@ -95,9 +94,9 @@ def test_the_same_seed_prints_the_same_bytes_and_another_does_not(cli: Cli, log:
 
 def test_several_data_sets_are_studied_one_by_one(cli: Cli, written: Callable[..., str]) -> None:
     path = written([*ladder_rows(40, "one"), *ladder_rows(60, "two")])
-    found = document(cli("prove", path, *QUICK, "--json"))["studies"]
+    found = cli("prove", path, *QUICK, "--json").document["studies"]
     assert [(each["log"], each["requests"]) for each in found] == [("one", 40), ("two", 60)]
-    (only,) = document(cli("prove", path, *QUICK, "--where", "dataset=two", "--json"))["studies"]
+    (only,) = cli("prove", path, *QUICK, "--where", "dataset=two", "--json").document["studies"]
     assert only == found[1]
 
 

@@ -20,7 +20,6 @@ from cascade.records.traces import Store
 from cascade.server.auth import new_key
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
-from unit.cli.documents import check_document
 
 from .observed import (
     Answers,
@@ -45,7 +44,6 @@ def looked(seen: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = Path(shutil.copytree(seen, tmp_path_factory.mktemp("looked") / "own"))
     found = promote(config_of(folder))
     assert found.promoted, str(found)
-    check_document(["promote"], json.dumps(found.to_dict()))
     assert found.page["losses"] <= found.page["losses_allowed"]
     assert found.page["saving_usd"] > 0
     assert found.page["level"] == found.page["spent"] == 0.05
@@ -189,7 +187,6 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
     await observed(tmp_path, provider, 150)
     found = promote(config_of(tmp_path))
     assert not found.promoted
-    check_document(["promote"], json.dumps(found.to_dict()))
     assert "no certificate" in found.page["why"]
     assert (state_of(tmp_path).looks, state_of(tmp_path).mode) == (1, "observe")
     with pytest.raises(UsageError, match="not looked at"):
@@ -197,7 +194,6 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
     assert state_of(tmp_path).looks == 1
     found_plan = promote(config_of(tmp_path), plan=True)
     assert (found_plan.plan.look, found_plan.plan.have, found_plan.plan.fit) == (2, 0, 150)
-    check_document(["promote", "plan"], json.dumps(found_plan.to_dict()))
 
 
 async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path) -> None:

@@ -22,7 +22,6 @@ from cascade.server.catalog import Catalog
 from cascade.server.errors import GatewayError
 from cascade.server.looks import Looks
 from cascade.server.modes import Modes
-from unit.cli.documents import check_document
 
 from .observed import Answers, ask, config_of, serving, settings, state_of, store_of, text_of
 from .served import CONFIG, orchestrator
@@ -89,7 +88,6 @@ async def test_by_default_the_server_does_not_look(observing: Path) -> None:
 
 def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing: Path) -> None:
     found = promote(config_of(observing), plan=True)
-    check_document(["promote", "plan"], json.dumps(found.to_dict()))
     assert found.plan.is_ready
     assert found.plan.needed <= found.plan.have
     assert looks(observing) == []
@@ -182,7 +180,6 @@ def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch:
     found = promote(config_of(observing))
     assert (found.promoted, state_of(observing).looks, looks(observing)[0][1]) == (False, 1, "refused")
     assert "3 processes began this look" in str(found)
-    check_document(["promote"], json.dumps(found.to_dict()))
 
 
 def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(observing: Path) -> None:
