@@ -44,21 +44,6 @@ def unwritten(folder: Path, error: OSError) -> UsageError:
     return UsageError(f"The policy directory {folder} cannot be written: {error.strerror}. Choose another one.")
 
 
-def exists(file: Path) -> bool:
-    """Whether a file exists.
-
-    Raises:
-        ConfigError: this cannot be determined, as in a directory without read permission.
-    """
-    try:
-        file.stat()
-    except (FileNotFoundError, NotADirectoryError):
-        return False
-    except OSError as error:
-        raise _unread(file, error) from None
-    return True
-
-
 def content(file: Path) -> bytes:
     """Read a file of at most `MOST_BYTES`. Raises ConfigError if it cannot be read."""
     try:

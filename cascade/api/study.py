@@ -8,13 +8,12 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from os import PathLike
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 from cascade.api.logs import Log, LogOptions, read_judged, read_log, reads_for
 from cascade.checks import share_problems
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.config.policies import DirectoryConfig, PolicyConfig
-from cascade.config.yamlfile import parse_yaml
+from cascade.config.policies import DirectoryConfig
 from cascade.conformal.certificate import differences
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import of_log
@@ -22,22 +21,18 @@ from cascade.episodes.opening import SHIPPED
 from cascade.episodes.reading import Reading, mispriced, read
 from cascade.episodes.rows import joined
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
-from cascade.files import damaged, exists
 from cascade.fitting.attempts import counted, place_of
 from cascade.logs.schema import GUIDE_ONLY, Dropped
-from cascade.policies.directory import CERTIFICATE_FILE, POLICY_FILE, PolicyDirectory, Requests
+from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
-from cascade.reports.study import answers_of, of_study
+from cascade.reports.study import of_study
 from cascade.serving.made_for import made_for
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import ways
-
-PolicyGiven: TypeAlias = str | PathLike[str] | Mapping[str, Any]
-"""A policy directory, a configuration file, or a policy's settings, as YAML in braces or as a mapping."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -75,7 +70,7 @@ def prove(
     >>> result.studies[0].requests
     244
     """
-    return _studied(log, promise, None, splits, seed, show, tell)
+    return replace(compare(log, promise, splits=splits, seed=seed, show=show, tell=tell), detailed=False)
 
 
 def compare(
@@ -106,18 +101,6 @@ def compare(
     >>> result.studies[0].rows[0].name
     'reference alone'
     """
-    return replace(_studied(log, promise, networks, splits, seed, show, tell), detailed=True)
-
-
-def _studied(
-    log: Log,
-    promise: Promise | None,
-    networks: NetworkSettings | None,
-    splits: int,
-    seed: int,
-    show: Show,
-    tell: Tell,
-) -> StudyResult:
     kind = None if promise is None else promise.kind
     reading = read_judged(LogOptions.of(log), kind, tell)
     reads, studies = reads_for(reading, kind), list[Study]()
@@ -134,8 +117,8 @@ def _studied(
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
         served = ["--config cascade.yaml"] if Path("cascade.yaml").is_file() and reading.command not in SHIPPED else []
         command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
-        reports.append(of_study(result, " ".join(command), answers_of(reading, result.why.differ)))
-    return StudyResult(reports=tuple(reports), listed_as="studies", studies=tuple(studies))
+        reports.append(of_study(result, " ".join(command)))
+    return StudyResult(reports=tuple(reports), detailed=True, listed_as="studies", studies=tuple(studies))
 
 
 # --- evaluate ---
@@ -143,7 +126,7 @@ def _studied(
 
 def evaluate(
     log: Log,
-    policy: PolicyGiven,
+    policy: str | PathLike[str] | Mapping[str, Any],
     *,
     audits: bool = False,
     level: float = 0.05,
@@ -156,21 +139,22 @@ def evaluate(
 
     Args:
         log: a log, or its name; `open_log` takes what chooses or judges its rows.
-        policy: a policy directory, a policy's settings as in cascade.yaml, or a configuration.
+        policy: a policy directory, or a policy's settings as in a configuration.
         audits: test the certificates on the audits of the log, in the order they were asked.
         level: with audits, the probability that a false alarm is ever raised.
         seed: seed of the random draws.
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: there is no such log or policy, or the policy cannot be played on the log.
+        UsageError: there is no such log or directory, or the policy cannot be played on the log.
         ConfigError: the policy cannot be read.
 
     >>> result = evaluate("demo", {"kind": "uala", "threshold": 0.3}, tell=lambda notice: None)
     >>> result.reports[0].document["requests"]
     244
     """
-    options, settings = LogOptions.of(log), settings_of(policy)
+    options, named = LogOptions.of(log), {"kind": "directory", "path": str(policy)}
+    settings = policy_section(policy if isinstance(policy, Mapping) else named)
     directory = _certified(settings.path) if isinstance(settings, DirectoryConfig) else None
     promise = None if directory is None else directory.promise
     if audits:
@@ -190,7 +174,7 @@ def evaluate(
 
 
 def _certified(path: str) -> PolicyDirectory:
-    directory = read_directory(Path(path))
+    directory = _read(path)
     if directory.promise is None or not directory.certificates:
         raise UsageError(f"{path} has no certificate yet: fit it with cascade fit LOG --promise … --policy {path}.")
     return directory
@@ -218,42 +202,12 @@ def _audited(options: LogOptions, directory: PolicyDirectory, promise: Promise, 
     return Result(reports=(report,), error=alarm, detailed=True, listed_as="reports")
 
 
-def settings_of(policy: PolicyGiven) -> PolicyConfig:
-    """Return the settings of a policy: as they are, those of a configuration, or what names a directory.
-
-    Raises:
-        UsageError: there is no such file.
-        ConfigError: lists every problem with it.
-    """
-    if isinstance(policy, Mapping) or str(policy).lstrip().startswith("{"):
-        return policy_section(policy if isinstance(policy, Mapping) else parse_yaml(str(policy), "--policy"))
-    path = Path(policy)
-    if path.is_dir():
-        return DirectoryConfig(kind="directory", path=str(path))
-    if not path.is_file():
-        raise UsageError(
-            f"There is no file or folder '{policy}', nor is it a policy such as {{kind: uala, threshold: 0.3}}."
-        )
-    if path.name in {POLICY_FILE, CERTIFICATE_FILE}:
-        raise UsageError(f"{policy} is a file of a policy directory; name the directory: --policy {path.parent}")
-    return load(path).policy
-
-
-def read_directory(path: Path) -> PolicyDirectory:
-    """Read a policy directory.
-
-    Raises:
-        UsageError: the folder is not a policy directory.
-        ConfigError: lists every problem with it, also files that were changed.
-    """
-    try:
-        present = exists(path / POLICY_FILE)
-    except ConfigError as error:
-        raise damaged(error) from None
-    if not present:
+def _read(folder: str | PathLike[str]) -> PolicyDirectory:
+    """Read a policy directory. Raises UsageError if there is no such folder, ConfigError if it holds another thing."""
+    if not Path(folder).is_dir():
         make = "cascade fit LOG --promise agreement --confidence 0.9"
-        raise UsageError(f"{path} is not a policy directory: it has no {POLICY_FILE}. Make one with: {make} -o {path}")
-    return PolicyDirectory.read(path)
+        raise UsageError(f"There is no policy directory '{folder}'. Make one with: {make} -o {folder}")
+    return PolicyDirectory.read(folder)
 
 
 # --- verify ---
@@ -304,7 +258,7 @@ def verify(
     """
     settings, options = None if config is None else load(Path(config)), LogOptions.of(log)
     try:
-        policy = read_directory(Path(directory))
+        policy = _read(directory)
     except ConfigError as error:
         source = "" if error.source is None else f"{error.source}: "
         return VerificationResult.of(Check("file", False, source + "; ".join(error.problems)))

@@ -97,11 +97,16 @@ def _study(
     print_result(result, as_json=as_json, details=details)
 
 
+def _policy(text: str) -> Any:
+    """Return the settings of a policy that an option has in braces; of any other text, the text."""
+    from cascade.config.yamlfile import parse_yaml
+
+    return parse_yaml(text, "--policy") if text.lstrip().startswith("{") else text
+
+
 def evaluate(
     log: opt.LogName,
-    policy: Annotated[
-        str, typer.Option(help="A policy directory, a policy's settings as in cascade.yaml, or a configuration.")
-    ],
+    policy: Annotated[str, typer.Option(help="A policy directory, or a policy's settings as in cascade.yaml.")],
     audits: Annotated[
         bool, typer.Option("--audits", help="Test the certificates on the log's audits, in the order they were asked.")
     ] = False,
@@ -119,7 +124,7 @@ def evaluate(
     Example: cascade evaluate episodes.parquet --policy "{kind: uala, threshold: 0.3}"
     """
     options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
-    result = cascade.evaluate(options, policy, audits=audits, level=level, seed=seed, tell=say)
+    result = cascade.evaluate(options, _policy(policy), audits=audits, level=level, seed=seed, tell=say)
     print_result(result, as_json=as_json)
 
 
@@ -164,15 +169,10 @@ def fit(
     """
     if output is not None and not output.strip():
         raise UsageError("--output is empty; name the policy directory to write, as in -o policy.")
-    settings: Any = policy
-    if policy.lstrip().startswith("{"):
-        from cascade.config.yamlfile import parse_yaml
-
-        settings = parse_yaml(policy, "--policy")
     result = cascade.fit(
         LogOptions(log, where, matcher, reference, models, reviews),
         Promise(promise, risk, confidence, label_rate),
-        FitSettings(settings, learns, newest, by_segment, abstain, levels, expires_days, seed),
+        FitSettings(_policy(policy), learns, newest, by_segment, abstain, levels, expires_days, seed),
         config=config,
         output=output,
         force=force,

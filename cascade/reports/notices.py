@@ -109,7 +109,7 @@ def reference_of(read: Read) -> str:
 
 
 def _about_reference(read: Read) -> Iterator[str]:
-    """Yield which model is the reference of savings and of a promise of regret, and reasons to doubt it."""
+    """Yield which model is the reference of savings and of a promise of regret."""
     log, facts = read.log, read.facts
     if log.reference is None:
         return
@@ -117,25 +117,6 @@ def _about_reference(read: Read) -> Iterator[str]:
     description = "the last model" if is_last else "the guide, asked alone"
     reason = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
     yield f"the reference is {description if name == GUIDE else f'{name}, {description}'}, because {reason}"
-    if name not in facts.step_models:
-        return
-    own, right = _mean_cost(read, facts.step_models.index(name)), float(np.nanmean(log.reference.right))
-    for at, model in enumerate(facts.step_models):
-        cost, better = _mean_cost(read, at), float(np.nansum(log.right[:, at])) / log.n > right
-        if cost is None:
-            yield f"the log has no cost of {model}: check that {name} is the model to compare with"
-        elif cost == 0 and (model == name or better):
-            besides = "" if model == name else f", and it is right more often than {name}"
-            yield f"the cost of {model} is 0 in this log{besides}: if it is unknown, leave it empty"
-        elif own and cost > own:
-            yield f"the reference costs less than {model}: check that {name} is the model to compare with"
-
-
-def _mean_cost(read: Read, at: int) -> float | None:
-    """Return the mean cost of a node, nano-USD; None if it is unknown."""
-    log = read.log
-    priced = log.bought[:, at] & (log.cost_nano_usd[:, at] >= 0)
-    return float(log.cost_nano_usd[priced, at].mean()) if priced.any() else None
 
 
 def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:

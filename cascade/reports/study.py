@@ -2,42 +2,24 @@
 
 from __future__ import annotations
 
-import json
 import math
-from collections.abc import Sequence
-from typing import Any, TypeAlias
+from typing import Any
 
-from cascade.episodes.reading import Reading
-from cascade.identity import identity
-from cascade.logs.schema import GUIDE_ONLY, LAST_ONLY
 from cascade.policies.policy import LENGTH
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent
 
-_SHOWN = 24
-"""Characters of a text in a table."""
-_Placed: TypeAlias = tuple[tuple[bool, int], str]
-"""An answer, and where it was given: whether in a recorded walk, and the step."""
 TOO_GOOD = 0.99
 """An AUROC above it is doubted: no number that a call brings is so good on real requests."""
 
 
-def of_study(study: Study, command: str | None = None, differences: Sequence[tuple[str, str, str]] = ()) -> Report:
-    """Return the report of a study: what `fit` would save, beside every other way.
-
-    Args:
-        study: the study.
-        command: fits the same on the whole log.
-        differences: some requests whose first answer is not the reference's: the request and both answers.
-    """
+def of_study(study: Study, command: str | None = None) -> Report:
+    """Return the report of a study; `command` fits the same on the whole log."""
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
     next_line = f"Next: {_advice(study, command)}"
-    tables = [_ways_table(study), _why_table(study)]
-    if differences:
-        tables.append(Table("Where they differ", ("request", "first answer", "reference's"), tuple(differences)))
-    return Report((*lines, next_line), tuple(tables), study_document(study), study.log)
+    return Report((*lines, next_line), (_ways_table(study), _why_table(study)), study_document(study), study.log)
 
 
 def _study_saving(study: Study, row: Row) -> str:
@@ -177,7 +159,7 @@ def study_document(study: Study) -> dict[str, Any]:
         "splits": study.splits,
         "seed": study.seed,
         "bound": study.bound,
-        "why": {**study.why._asdict(), "differ": list(study.why.differ)},
+        "why": study.why._asdict(),
         "ways": [
             {
                 "name": row.name,
@@ -201,50 +183,3 @@ def _interval(interval: Interval | None) -> dict[str, Any] | None:
 
 def _number(value: float) -> float | None:
     return None if math.isnan(value) else value
-
-
-# --- requests on which answers differ ---
-
-
-def answers_of(log: Reading, requests: Sequence[str]) -> tuple[tuple[str, str, str], ...]:
-    """Return requests with their first answer and the reference's; of rounds the base's and the guide's at once."""
-    questions, answers = dict[str, str](), {request: list[_Placed]() for request in requests}
-    for row in log.rows() if requests else ():
-        request = row["episode_id"] if row["question"] is None else identity(row["question"], row["context"])
-        if request in answers and row["answer"] is not None and row["walk"] in {None, GUIDE_ONLY, LAST_ONLY}:
-            questions[request] = row["question"] or request
-            answers[request].append(((row["walk"] is not None, row["step"]), row["answer"]))
-    listed = list[tuple[str, str, str]]()
-    for request, texts in answers.items():
-        if len(texts) > 1:
-            at_once = [text for step, text in texts if step == (False, 1)]
-            last = at_once[1] if len(at_once) > 1 else max(texts, key=_step)[1]
-            first, reference = _differing(min(texts, key=_step)[1], last)
-            listed.append((_short(questions[request]), _short(first), _short(reference)))
-    return tuple(listed)
-
-
-def _step(answer: _Placed) -> tuple[bool, int]:
-    return answer[0]
-
-
-def _differing(first: str, second: str) -> tuple[str, str]:
-    """Return two answers; of two JSON objects the fields that differ.
-
-    >>> _differing('{"team": "a", "id": 1}', '{"team": "b", "id": 1}')
-    ('team: a', 'team: b')
-    """
-    try:
-        objects = json.loads(first), json.loads(second)
-    except ValueError:
-        return first, second
-    if not all(isinstance(answer, dict) for answer in objects):
-        return first, second
-    names = [name for name in {**objects[0], **objects[1]} if objects[0].get(name) != objects[1].get(name)]
-    fields, other_fields = (", ".join(f"{name}: {answer.get(name)}" for name in names) for answer in objects)
-    return fields, other_fields
-
-
-def _short(text: str) -> str:
-    flat = " ".join(text.split())
-    return flat if len(flat) <= _SHOWN else f"{flat[: _SHOWN - 1]}…"

@@ -21,7 +21,6 @@ from cascade.types import BASE_ONLY
 MOST_NEEDED = 1_000_000
 _STEP = 1.05
 """Numbers of requests are tried in steps of 5 %: the answer is an estimate."""
-_SHOWN = 3
 
 
 class Diagnosis(NamedTuple):
@@ -31,7 +30,6 @@ class Diagnosis(NamedTuple):
         first: the name of the first call.
         first_right, reference_right: how often its answer, and the reference's, is right.
         agree: how often the first answer is the reference's; of rounds: how often base and guide agree at once.
-        differ: some requests on which they do not.
         signal: the doubt that is named beforehand; None if the log has none of a known meaning.
         auroc: how well it tells whether the first answer is right: ½ is chance, 1 perfect.
         asked_again: the cost of the first model alone / the reference's: what a missing signal of it costs a request.
@@ -43,7 +41,6 @@ class Diagnosis(NamedTuple):
     first_right: float | None
     reference_right: float | None
     agree: float | None
-    differ: tuple[str, ...]
     signal: str | None
     auroc: float | None
     asked_again: float | None
@@ -57,10 +54,9 @@ def diagnose(log: Log, promise: Promise) -> Diagnosis:
     right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
     doubt = None if score is None else log.signals[score.signal][:, at] * score.sign
     reference = log.reference
-    differ = [log.ids[row] for row in np.flatnonzero(equal == 0)[:_SHOWN]]
     return Diagnosis(
         log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(equal),
-        tuple(differ), None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
+        None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
         _price(log), *needed(log, promise),
     )  # fmt: skip
 

@@ -73,11 +73,11 @@ def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: p
 
 def test_an_open_log_takes_no_second_choice(log: Any) -> None:
     with pytest.raises(cascade.UsageError, match="open_log"):
-        cascade.evaluate(LogOptions(log, where={"split": "test"}), "{kind: fixed}")
+        cascade.evaluate(LogOptions(log, where={"split": "test"}), {"kind": "fixed"})
 
 
 def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -> None:
-    found = cascade.evaluate(log, "{kind: fixed}")
+    found = cascade.evaluate(log, {"kind": "fixed"})
     html = found._repr_html_()
     assert html.startswith("<pre")
     assert "reference alone" in html
