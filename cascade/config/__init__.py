@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.checks import did_you_mean, secret_problems, shown_name, unknown
+from cascade.checks import did_you_mean, secret_problems, shown_name
 from cascade.config import policies
 from cascade.config.policies import PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
@@ -114,7 +114,7 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
 
 
 def _model_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield problems of entries under `models`: two of one model that differ, unknown providers, fallbacks, prices."""
+    """Yield problems of entries under `models`: two of one model that differ, fallbacks, prices."""
     first, priced = dict[str, ModelConfig](), dict[str, PriceConfig]()
     prices = None if config.budget.per_question is None else config.prices()
     for name, entry in config.models.items():
@@ -129,8 +129,6 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
                 f"{path}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
             )
-        if entry.provider is not None and entry.provider not in registry.PROVIDERS.names:
-            yield f"{path}.provider: {unknown('provider', entry.provider, registry.PROVIDERS.names)}"
         yield from (f"{path}.fallbacks: {problem}" for problem in _fallback_problems(config, entry))
 
 

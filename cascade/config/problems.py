@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Iterable, Mapping
 from typing import Any, get_args
 
@@ -19,32 +18,7 @@ _Location = tuple[int | str, ...]
 
 
 def problems_of(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return the problems of settings, each once, as "path: what is wrong".
-
-    A wrong setting hides whether the others fit together. So pydantic reads the settings once more without those that
-    are wrong by themselves.
-
-    Args:
-        model: the model class.
-        document: the settings.
-        error: pydantic's error.
-    """
-    problems, rest, wrong = problems_in(model, document, error), copy.deepcopy(dict(document)), set[str]()
-    for problem in error.errors(include_url=False):
-        wrong.add(_path(problem["loc"]))
-        _leave_out(rest, problem["loc"])
-    try:
-        model.model_validate(rest)
-    except ValidationError as more:
-        # Without the strategy the default one (base and guide) would need other models and policies.
-        if "strategy" in rest or "strategy" not in document or more.errors(include_url=False)[0]["loc"]:
-            behind = problems_in(model, rest, more)
-            problems += [line for line in behind if line.split(": ")[0] not in wrong and "is missing" not in line]
-    return list(dict.fromkeys(problems))
-
-
-def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: ValidationError) -> list[str]:
-    """Return the problems that pydantic's error lists."""
+    """Return the problems that pydantic's error lists, each once, as "path: what is wrong"."""
     lines: list[str] = []
     listed = error.errors(include_url=False, include_input=True)
     around = {problem["loc"][:-1] for problem in listed}
@@ -64,7 +38,7 @@ def problems_in(model: type[BaseModel], document: Mapping[str, Any], error: Vali
             lines.append(f"{path}: {_in_words(problem)}")
     if len(listed) > MOST_PROBLEMS:
         lines.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
-    return lines
+    return list(dict.fromkeys(lines))
 
 
 _OF_YAML = {
@@ -88,15 +62,6 @@ def _in_words(problem: Any) -> str:
         return f"{message}, not {redact(shown_name(value))}"
     shown = isinstance(value, int | float | bool | None) and problem["type"] != "missing"
     return message + (f", not {value!r}"[:60] if shown else "")
-
-
-def _leave_out(document: Any, location: _Location) -> None:
-    """Remove the setting at a location from a document, if it is there."""
-    *inside, last = location or ("",)
-    for name in inside:
-        document = document.get(name) if isinstance(document, dict) else None
-    if isinstance(document, dict):
-        document.pop(last, None)
 
 
 def _path(location: _Location) -> str:

@@ -25,6 +25,15 @@ _Share = Annotated[float, Field(gt=0, lt=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
+def _known_provider(value: str) -> str:
+    if value not in PROVIDERS.names:
+        raise ValueError(unknown("provider", value, PROVIDERS.names))
+    return value
+
+
+_Provider = Annotated[str, AfterValidator(_known_provider)]
+
+
 class Rates(Section):
     """USD per million tokens, as price lists print it; `request` in USD per call."""
 
@@ -81,7 +90,7 @@ class ModelConfig(Section):
 
     model: str = Field(min_length=1)
     price: PriceConfig | None = None
-    provider: str | None = None
+    provider: _Provider | None = None
     api_base: _Address | None = None
     api_key_env: str | None = None
     max_tokens: int = Field(default=MAX_TOKENS, ge=1, le=1_000_000)
@@ -334,17 +343,10 @@ class ModesConfig(StoredConfig):
 class ProviderConfig(Section):
     """The provider: its name and its options."""
 
-    kind: str
+    kind: _Provider
     api_base: _Address | None = None
     api_key_env: str | None = None
     options: Mapping[str, Any] = Field(default_factory=dict)
-
-    @field_validator("kind")
-    @classmethod
-    def _known(cls, value: str) -> str:
-        if value not in PROVIDERS.names:
-            raise ValueError(unknown("provider", value, PROVIDERS.names))
-        return value
 
 
 class TelemetryConfig(Section):

@@ -87,12 +87,6 @@ def test_f65_what_can_be_wrong(settings: dict[Any, Any], said: str) -> None:
     assert any(said in problem for problem in caught.value.problems), caught.value
 
 
-def test_f65_a_problem_of_form_does_not_hide_one_of_sense() -> None:
-    found = problems({"models": {"base": "small"}, "budgt": {}})
-    assert any(line.startswith("budgt:") for line in found)
-    assert any(line.startswith("models.guide:") for line in found)
-
-
 def test_f65_a_setting_that_stands_twice(bench: Bench) -> None:
     (problem,) = problems(written(bench, "models:\n  base: small\n  base: large\n"))
     assert "'base' appears twice" in problem

@@ -58,10 +58,10 @@ def test_findings_of_a_configuration(
 
 
 def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "cascade.yaml").write_text("models: {base: a}\nbudgt: {}")
+    (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nbudgt: {}\ntimeouts: {per_call_s: 0}")
     ran = cli("doctor", "--json")
     problems = [finding["says"] for finding in json.loads(ran.out) if finding["state"] == "problem"]
-    assert (ran.code, {text.split(":")[0] for text in problems}) == (2, {"budgt", "models.guide"})
+    assert (ran.code, {text.split(":")[0] for text in problems}) == (2, {"budgt", "timeouts.per_call_s"})
 
 
 def test_no_key_is_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
