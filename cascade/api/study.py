@@ -207,7 +207,7 @@ def _read(folder: str | PathLike[str]) -> PolicyDirectory:
     if not Path(folder).is_dir():
         make = "cascade fit LOG --promise agreement --confidence 0.9"
         raise UsageError(f"There is no policy directory '{folder}'. Make one with: {make} -o {folder}")
-    return PolicyDirectory.read(folder)
+    return PolicyDirectory.read(Path(folder))
 
 
 # --- verify ---

@@ -87,7 +87,6 @@ def test_json_is_one_document_on_stdout_with_what_was_paid(cli: Cli) -> None:
     [
         (("--limit", "2", "--dataset", "mine", "--matcher", "number:rel=0.1"), {"guide only"}),
         (("--walk", "none"), set()),
-        (("--walk", "LLM-exit, base"), {"LLM-exit, base"}),
         (("--walk", "guide only", "--walk", "LLM-exit, guide"), {"guide only", "LLM-exit, guide"}),
         (("--walk", "all"), set(BASELINES)),
     ],
@@ -102,103 +101,31 @@ def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walk
     )
 
 
-@pytest.mark.usefixtures("settings")
-def test_answers_are_judged_as_the_questions_form_asks_unless_told(cli: Cli, tmp_path: Path, scripted: Any) -> None:
-    choices = {"question": "Which gas?", "choices": ["oxygen", "carbon dioxide"], "answer": "B", "id": "q1"}
-    (tmp_path / "gas.jsonl").write_text(json.dumps(choices) + "\n")
-    scripted(lambda one: "Yes" if one.purpose == "judge" else "Answer: (B) carbon dioxide")
-    for flags, right in (((), True), (("--matcher", "exact"), False)):
-        assert cli("collect", "gas.jsonl", "-o", "log.jsonl", "--walk", "none", *flags).code == 0
-        assert {row["correct"] for row in rows() if row["answer"] is not None} == {right}
-        Path("log.jsonl").unlink()
-
-
-@pytest.mark.usefixtures("settings")
-def test_questions_without_an_answer_are_logged_and_it_is_no_error(cli: Cli, tmp_path: Path) -> None:
-    (tmp_path / "open.jsonl").write_text(json.dumps({"question": "Which river?"}) + "\n")
-    ran = cli("collect", "open.jsonl", "-o", "log.jsonl")
-    assert ran.code == 0, ran.err
-    assert {row["correct"] for row in rows()} == {None}
-
-
 # --- how it ends ---
 
 
-def first_fails(request: Request) -> Any:
+def second_fails(request: Request) -> Any:
     if "number 2?" in request.question.text:
         return AuthenticationError("[bold]no key[/bold]")
     return reply("Yes") if request.purpose == "judge" else "Answer: Danube"
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_a_failed_question_is_5_and_named_and_the_others_are_logged(cli: Cli, scripted: Any) -> None:
-    scripted(first_fails)
+def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli: Cli, scripted: Any) -> None:
+    scripted(second_fails)
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
-    assert (ran.code, "q2: AuthenticationError: [bold]no key[/bold]" in ran.err) == (5, True)
-    document = json.loads(ran.out)
-    assert document["failures"] == [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
-    assert document["questions"] == 2
-    assert {row["episode_id"] for row in rows()} == {"q1", "q3"}
-    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume")
-    assert ran.code == 0
-    assert {one.question.text for one in fake.requests} == {"Which river is number 2?"}
+    failures = [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
+    assert (ran.code, json.loads(ran.out)["failures"], {row["episode_id"] for row in rows()}) == (
+        5,
+        failures,
+        {"q1", "q3"},
+    )
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 2  # it is there
+    scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
+    capped = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume", "--max-cost", "0.0001", "--json")
+    assert (capped.code, json.loads(capped.out)["spent_usd"] <= 0.0001) == (4, True)
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume").code == 0
     assert {row["episode_id"] for row in rows()} == {"q1", "q2", "q3"}
-
-
-@pytest.mark.usefixtures("settings")
-def test_an_outage_is_5_and_says_how_to_go_on(cli: Cli, tmp_path: Path, scripted: Any) -> None:
-    many = [{"question": f"Which river is number {n}?", "answer": "Inn"} for n in range(60)]
-    (tmp_path / "many.jsonl").write_text("".join(json.dumps(row) + "\n" for row in many))
-    fake = scripted(lambda _: AuthenticationError("no key"))
-    ran = cli("collect", "many.jsonl", "-o", "log.jsonl", "--concurrency", "1")
-    assert ran.code == 5
-    assert len(fake.requests) == 20
-    assert not Path("log.jsonl").exists()
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_the_cap_is_4_and_it_goes_on_under_a_higher_one(cli: Cli, scripted: Any) -> None:
-    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
-    assert cli("collect", "rivers.jsonl", "-o", "full.jsonl").code == 0
-    needed = len(fake.requests)
-    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--max-cost", "0.0002", "--json", "--concurrency", "1")
-    assert ran.code == 4
-    said = json.loads(ran.out)
-    assert 0 < said["spent_usd"] <= 0.0002
-    assert "of the cap of $0.0002 is spent" in said["stopped"]
-    assert "raise the cap and continue with --resume" in ran.err
-    made = len(fake.requests)
-    assert 0 < made < needed
-    again = ("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume", "--concurrency", "1", "--max-cost")
-    assert cli(*again, "0.0002").code == 4
-    assert len(fake.requests) == made  # of several at once, another question's first call may fit under the cap
-    assert cli(*again, "1").code == 0
-    assert len(fake.requests) == needed
-    assert len(rows()) == 15
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_an_output_that_is_there_is_2_and_left_alone(cli: Cli) -> None:
-    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
-    before = Path("log.jsonl").read_bytes()
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1")
-    assert (ran.code, ran.out) == (2, "")
-    assert "log.jsonl exists. Add --resume to continue it, or choose another output." in ran.err
-    assert Path("log.jsonl").read_bytes() == before
-    Path("other.jsonl.journal").write_text("")
-    ran = cli("collect", "rivers.jsonl", "-o", "other.jsonl")
-    assert (ran.code, "other.jsonl.journal exists" in ran.err) == (2, True)
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_recorded_calls_that_are_not_in_the_log_are_reported_as_kept(cli: Cli) -> None:
-    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
-    ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--limit", "1", "--resume")
-    assert ran.code == 0
-    assert "recorded calls are not in this log; they stay in log.jsonl.journal" in ran.out
-    assert Path("log.jsonl.journal").exists()
 
 
 @pytest.mark.usefixtures("settings", "questions")
@@ -206,14 +133,9 @@ def test_recorded_calls_that_are_not_in_the_log_are_reported_as_kept(cli: Cli) -
     ("flags", "said"),
     [
         (("--max-cost", "0"), "--max-cost is an amount in USD above 0, not 0.0"),
-        (("--max-cost", "-1"), "--max-cost"),
-        (("--max-cost", "nan"), "--max-cost"),
-        (("--max-cost", "inf"), "--max-cost"),
         (("--max-cost", "much"), "--max-cost"),
         (("--walk", "guide onli"), "There is no walk 'guide onli'"),
-        (("--walk", "none", "--walk", "guide only"), "There is no walk 'none'"),
         (("--matcher", "exactly"), "There is no matcher 'exactly'"),
-        (("--concurrency", "0"), "--concurrency"),
         (("--limit", "0"), "--limit"),
         (("-c", "nowhere.yaml"), "nowhere.yaml"),
         (("-o", "log.csv"), "must end in one of .jsonl, .jsonl.gz, .parquet"),
@@ -230,33 +152,6 @@ def test_bad_usage_is_2_and_nothing_is_asked_or_written(
     assert said in ran.err
     assert "Traceback" not in ran.err
     assert (fake.requests, set(tmp_path.iterdir())) == ([], before)
-
-
-@pytest.mark.usefixtures("settings")
-def test_a_file_of_questions_that_cannot_be_used_is_2(cli: Cli, tmp_path: Path) -> None:
-    assert cli("collect", "nowhere.jsonl", "-o", "log.jsonl").code == 2
-    (tmp_path / "odd.jsonl").write_text('{"query": "x"}\n')
-    ran = cli("collect", "odd.jsonl", "-o", "log.jsonl")
-    assert (ran.code, "no field question" in ran.err) == (2, True)
-    assert not Path("log.jsonl.journal").exists()
-
-
-@pytest.mark.usefixtures("settings", "questions")
-def test_an_interrupt_keeps_the_record_of_paid_calls(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    fake = scripted({"small": ["Answer: Danube"], "large": ["Yes"]})
-
-    def interrupted(*_: Any) -> None:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(module, "spending", interrupted)
-        ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--concurrency", "1")
-    assert ran.code in {1, 130}
-    assert "Traceback" not in ran.err
-    made = len(fake.requests)
-    assert Path("log.jsonl.journal").read_bytes().count(b"\n") == made > 0
-    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--resume").code == 0
-    assert len({str(one) for one in fake.requests}) == len(fake.requests) > made
 
 
 @pytest.mark.usefixtures("settings", "questions")
@@ -285,9 +180,6 @@ def test_an_interrupt_says_at_once_what_it_waits_for(cli: Cli, scripted: Any, mo
     logging.getLogger("cascade").removeHandler(listener)
     assert ran.code in {1, 130}
     assert told.is_set()
-
-
-# --- the words ---
 
 
 @pytest.mark.parametrize("long", [300, 245])

@@ -15,8 +15,6 @@ import pytest
 
 from cascade import Orchestrator
 from cascade.config import load
-from cascade.providers.fake import FakeProvider, reply
-from cascade.types import Request
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
@@ -89,22 +87,6 @@ def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(
     document: dict[str, Any] = json.loads(cli(*ASK[:-1], "--json").out)
     assert (document["certificate"]["promise"]["kind"], document["certificate"]["promise"]["risk"]) == ("regret", 0.1)
     assert document["warnings"] == []
-
-
-@pytest.mark.parametrize(("logprob", "asked"), [(-0.01, ["small"]), (-0.99, ["small", "large"])])
-def test_the_imported_signal_decides_live(tmp_path: Path, fitted: Ran, logprob: float, asked: list[str]) -> None:
-    assert fitted.code == 0
-    words = 4
-
-    def said(request: Request) -> Any:
-        return reply("Answer: The Danube", logprobs=[logprob] * words)
-
-    fake = FakeProvider(said)
-    with Orchestrator.from_config(load(configured(tmp_path)), providers={"fake": fake}) as orchestrator:
-        answer = orchestrator.ask("Which river runs through Linz?")
-    assert [request.model for request in fake.requests] == asked
-    assert answer.certificate is not None
-    assert answer.certificate.promise.kind == "regret"
 
 
 def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli, tmp_path: Path) -> None:

@@ -44,22 +44,6 @@ def test_every_pair_once_and_then_nothing(cli: Cli, keys: Callable[[str], None],
     assert "request:" not in ran.out
 
 
-def test_who_goes_on_is_not_asked_twice(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
-    booking_log(tmp_path / "log.jsonl", 6)
-    shown = []
-    for said in ("1sq", "=", "200"):
-        keys(said)
-        shown += [
-            line for line in cli("review", "log.jsonl", "--reviewer", "ann").out.splitlines() if "meeting" in line
-        ]
-    assert len(shown) == 3 + 2 + 3  # the pair on the screen when it ended is the first one shown again
-    assert len(set(shown)) == 6
-    keys("")
-    assert "5 pairs of 6 judged, 1 skipped" in cli("review", "log.jsonl", "--reviewer", "ann").out
-    keys("1")
-    assert "6 pairs of 6 judged" in cli("review", "log.jsonl", "--reviewer", "ann", "--skipped").out
-
-
 def test_nothing_tells_whose_output_it_is(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
     booking_log(tmp_path / "log.jsonl", 30)
     keys("1" * 30)
@@ -81,24 +65,6 @@ def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(
     bars = [line.removeprefix("│ ") for line in out.splitlines() if line.startswith("│ ")]
     assert "".join(bars).count("long ") == 5_000
     assert sum(line.startswith("Which output") for line in out.splitlines()) == 1
-
-
-def test_rights_are_asked_where_regret_is_wanted(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
-    booking_log(tmp_path / "log.jsonl", 1)
-    keys("1rw")
-    out = cli("review", "log.jsonl", "--ask", "regret").out
-    assert "Is the first output right?" in out
-    (one,) = read_reviews(tmp_path / "log.jsonl.reviews.db").judgements
-    assert {one.output_right, one.reference_right} == {True, False}
-
-
-def test_a_drawn_share_is_shown(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
-    booking_log(tmp_path / "log.jsonl", 60)
-    keys("=" * 60)
-    out = cli("review", "log.jsonl", "--label-rate", "0.2", "--seed", "3").out
-    many = len(read_reviews(tmp_path / "log.jsonl.reviews.db").judgements)
-    assert 2 <= many <= 26
-    assert f"{many} pairs of {many} judged" in out
 
 
 def test_two_reviewers_and_their_agreement(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
