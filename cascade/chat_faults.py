@@ -7,11 +7,10 @@ fault has a number in `design/faults.md`, and a test that fails without its chec
 from __future__ import annotations
 
 import json
+import re
 import threading
-import warnings
 from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
-from re import _constants, _parser  # type: ignore[attr-defined]
 from typing import Any
 
 from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, parsed, refusal_of, said_by
@@ -156,6 +155,8 @@ def _checker(schema: str) -> Callable[[object], str | None] | None:
         from referencing import Registry
     except ModuleNotFoundError:
         raise MissingExtraError("jsonschema", "requests with tools or a JSON schema") from None
+    if '"patternProperties"' in schema:
+        return None  # other keywords match these patterns as well
     document = json.loads(schema)
     try:
         Draft202012Validator.check_schema(document)
@@ -183,7 +184,7 @@ def _bounded_validator() -> Any:
 
     def counted(keyword: str, act: Callable[..., Any]) -> Callable[..., Any]:
         def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
-            _work.left -= _steps(keyword, wanted, value, schema)
+            _work.left -= _steps(keyword, wanted, value)
             if _work.left < 0:
                 raise _TooMuchWorkError
             return act(validator, wanted, value, schema)
@@ -194,87 +195,29 @@ def _bounded_validator() -> Any:
     return extend(Draft202012Validator, {name: counted(name, act) for name, act in known.items()})
 
 
-def _steps(keyword: str, wanted: Any, value: Any, schema: Any) -> int:
+def _steps(keyword: str, wanted: Any, value: Any) -> int:
     """Return the amount of work of a keyword for a value."""
     if keyword == "uniqueItems" and isinstance(value, list):
         return 1 + len(value) ** 2  # each is compared with each
     if keyword == "pattern" and isinstance(value, str):
         return _matching(wanted, len(value))
-    if keyword in _MATCHES_NAMES and isinstance(value, dict):
-        return 1 + sum(_matching(pattern, len(name)) for pattern in _patterns(schema) for name in value)
     return max(1, len(wanted)) if isinstance(wanted, list | dict) else 1
 
 
-_MATCHES_NAMES = frozenset({"patternProperties", "additionalProperties", "unevaluatedProperties"})
+_CHOICE = re.compile(r"[*+?|]|\{\d*,")
+"""What lets a pattern match a text in several ways."""
+_MULTIPLIED = re.compile(r"\)[*+?{]|\\[1-9]|\(\?P=")
+"""A group that is repeated, and a reference to one: the ways may be 2^n."""
 
 
-def _patterns(schema: object) -> Iterator[str]:
-    """Yield every pattern of names in a schema."""
-    if isinstance(schema, dict):
-        inside = schema.get("patternProperties")
-        yield from inside if isinstance(inside, dict) else ()
-    for inner in schema.values() if isinstance(schema, dict) else schema if isinstance(schema, list) else ():
-        yield from _patterns(inner)
+def _matching(pattern: object, length: int) -> int:
+    """Return an upper bound on the work of searching a text of a length. Raises _TooMuchWorkError if none is known.
 
+    A search starts at each character, and each choice multiplies the number of ways by the length at most.
 
-def _matching(pattern: str, length: int) -> int:
-    """Return an upper bound on the work of searching a text of a length. Raises _TooMuchWorkError if none is known."""
-    effort = _effort(pattern)
-    if effort is None:
-        raise _TooMuchWorkError
-    return int(1 + effort[0] * length ** effort[1] // _MATCHING)
-
-
-@lru_cache(maxsize=1_024)
-def _effort(pattern: str) -> tuple[int, int] | None:
-    """Return f and k such that searching n characters takes at most about f n^k steps; None if it may take more.
-
-    A search starts at each character, unless it is anchored. Each repetition multiplies the number of ways by n, or by
-    the number of its lengths. A repetition of a part that can match in several ways may take 2^n steps.
-
-    >>> _effort("^[a-z]+$"), _effort("[0-9]+-[0-9]+"), _effort("^[0-9]{4}-[0-9]?$"), _effort("(a+)+"), _effort("(a|a)*")
-    ((1, 1), (1, 3), (2, 0), None, None)
+    >>> _matching("^[A-Z]{3}-[0-9]+$", 99), _matching("^[^@]+@[a-z]+[.][a-z]+$", 99)
+    (21, 200001)
     """
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        parsed = _parser.parse(pattern)
-    held = bool(parsed) and parsed[0] in _BEGINNINGS
-    return _ways(parsed, (1, 0 if held else 1), repeated=False)
-
-
-def _ways(parsed: Any, ways: tuple[int, int], *, repeated: bool) -> tuple[int, int] | None:
-    """Return the number of ways in which a part matches, times those of the parts before it."""
-    found: tuple[int, int] | None = ways
-    for kind, given in parsed:
-        if kind in _LEAVES:
-            continue
-        least, most = given[:2] if kind in _REPEATS else (1, 1)
-        if repeated and (least != most or kind not in _PLAIN):
-            return None  # several ways at each turn: as many as 2^n
-        for inner in _inner(given):
-            found = None if found is None else _ways(inner, found, repeated=repeated or most > 1)
-        if found is None:
-            return None
-        factor, power = found
-        lengths = most - least + 1
-        choices = 1 if kind in _PLAIN else 1 + sum(1 for _ in _inner(given))
-        found = (factor * choices * lengths, power) if lengths <= _MATCHING else (factor * choices, power + 1)
-    return found
-
-
-def _inner(given: Any) -> Iterator[Any]:
-    """Yield the parts of a pattern inside a group, a choice or a condition."""
-    if isinstance(given, _parser.SubPattern):
-        yield given
-    elif isinstance(given, tuple | list):
-        for one in given:
-            yield from _inner(one)
-
-
-_BEGINNINGS = ((_constants.AT, _constants.AT_BEGINNING), (_constants.AT, _constants.AT_BEGINNING_STRING))
-_REPEATS = frozenset({_constants.MAX_REPEAT, _constants.MIN_REPEAT, _constants.POSSESSIVE_REPEAT})
-_PLAIN = _REPEATS | {_constants.SUBPATTERN, _constants.ATOMIC_GROUP}
-"""Parts that add no choice beyond their lengths."""
-_LEAVES = frozenset(
-    {_constants.LITERAL, _constants.NOT_LITERAL, _constants.ANY, _constants.IN, _constants.AT, _constants.CATEGORY}
-)
+    if not isinstance(pattern, str) or _MULTIPLIED.search(pattern):
+        raise _TooMuchWorkError
+    return 1 + (length + 1) ** (1 + len(_CHOICE.findall(pattern))) // _MATCHING

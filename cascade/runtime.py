@@ -332,9 +332,9 @@ class Runtime:
         self.service, self.config = self._in_service(config, build_strategy(config), self.service), config
 
     def break_circuits(self) -> None:
-        """From now on, fail calls to a model at once while it keeps failing, and delay calls to an overloaded one."""
+        """From now on, fail calls to a model at once while it keeps failing."""
         for guard in self.guards.values():
-            guard.breakers, guard.turns = guard.breakers or {}, guard.turns or {}
+            guard.breakers = guard.breakers or {}
 
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""

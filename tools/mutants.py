@@ -358,7 +358,7 @@ def run(mutants: Sequence[Mutant], *, broad: bool) -> None:
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         tree = Path(folder)
         _copy(tree)
-        for module in ("pytest", "numpy", "pydantic", "sqlalchemy", "httpx", "tenacity"):
+        for module in ("pytest", "numpy", "pydantic", "sqlalchemy", "httpx"):
             with contextlib.suppress(ImportError):
                 importlib.import_module(module)
         sound: list[list[str]] = []

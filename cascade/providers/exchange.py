@@ -1,12 +1,11 @@
 """One HTTP request to an OpenAI-compatible server and its reply: bookkeeping without a connection.
 
-`Body` decompresses the bytes of a reply as they arrive, up to a size limit: no gzip bomb fills the memory (F29).
+A reply is read up to a limit, and only if it is not compressed: no bomb fills the memory (F29).
 """
 
 from __future__ import annotations
 
 import json
-import zlib
 from collections.abc import AsyncIterator, Iterator, Mapping
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -32,7 +31,6 @@ _EVENT_BYTES = 1_024
 _SLICE_BYTES = 8 * 2**10
 """How much of a body is read before other calls proceed. 4,000 empty lines of a stream take 2 ms; in slices of 64 KiB,
 16 concurrent streams of such lines delayed the deadlines of all by a second."""
-_ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
 
 
 class Exchange:
@@ -53,7 +51,7 @@ class Exchange:
         self._most_line = most_bytes(request)
         self._status = 0
         self._headers: Mapping[str, str] = {}
-        self._body: Body | None = None
+        self._most = self._came = 0
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
     def _encoded(self) -> bytes:
@@ -67,7 +65,7 @@ class Exchange:
         """The headers to send, with the key."""
         headers = {
             "Accept": "*/*",
-            "Accept-Encoding": "gzip",
+            "Accept-Encoding": "identity",
             "Content-Length": str(len(self._content)),
             "Content-Type": "application/json",
             "User-Agent": "cascade",
@@ -94,28 +92,24 @@ class Exchange:
         # A server that ignores `stream: true` sends its reply in one piece, with another content type.
         self._stream = self._stream and status == 200 and not _is_json(headers)
         # A stream may be longer than a whole reply, since each event adds its own fields.
-        most = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES if self._stream else self._most_line
-        try:
-            self._body = Body(headers.get("content-encoding", ""), most)
-        except BadBodyError as error:
-            raise self._bad(str(error)) from None
+        self._most = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES if self._stream else self._most_line
+        coding = headers.get("content-encoding", "").strip().lower()
+        if status == 200 and coding not in {"", "identity"}:
+            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
 
     @property
     def answered(self) -> bool:
         """Whether any part of a body arrived."""
-        return self._body is not None and self._body.size > 0
+        return self._came > 0
 
     def take(self, piece: bytes) -> Iterator[list[Payload]]:
         """Take a raw piece of the body; yield, slice by slice, the chunks whose lines are complete."""
-        assert self._body is not None  # noqa: S101 - begin comes first
-        try:
-            for plain in self._body.take(piece):
-                self._kept += plain
-                yield self._whole_lines() if self._stream and b"\n" in plain else []
-                if len(self._kept) > self._most_line:
-                    raise self._bad(f"a line of the stream is longer than {self._most_line:,} bytes")
-        except BadBodyError as error:
-            raise self._bad(str(error)) from None
+        for start in range(0, len(piece), _SLICE_BYTES):
+            self._kept += (part := piece[start : start + _SLICE_BYTES])
+            self._came += len(part)
+            if max(self._came - self._most, len(self._kept) - self._most_line) > 0:
+                raise self._bad("the reply, or a line of it, is longer than the request allows")
+            yield self._whole_lines() if self._stream and b"\n" in part else []
 
     def _whole_lines(self) -> list[Payload]:
         *lines, rest = bytes(self._kept).split(b"\n")
@@ -124,9 +118,6 @@ class Exchange:
 
     def end(self) -> list[Payload]:
         """Return the remaining chunks when the body has ended, or raise the error that the reply means."""
-        assert self._body is not None  # noqa: S101 - begin comes first
-        if self._body.cut:
-            raise self._bad("the reply ended before its compressed data did")
         text = bytes(self._kept)
         if self._status != 200:
             raise self._refused(text)
@@ -224,12 +215,8 @@ def _message(text: str) -> str:
         return text
 
 
-class BadBodyError(Exception):
-    """A body that cannot be decompressed, or is too long; the message says why."""
-
-
 def most_bytes(request: Request) -> int:
-    """Return the most bytes that a reply may have, decompressed: 2 MiB plus room for its tokens and log-probs.
+    """Return the most bytes that a reply may have: 2 MiB plus room for its tokens and log-probs.
 
     A reply is parsed in one piece, which takes 0.1 to 0.3 s for 2 MiB of the slowest JSON, so its length is limited
     beforehand.
@@ -238,53 +225,3 @@ def most_bytes(request: Request) -> int:
     if request.top_logprobs is not None:
         token += (1 + request.top_logprobs) * _ALTERNATIVE_BYTES
     return min(MOST_BYTES, _PLAIN_BYTES + request.max_tokens * token)
-
-
-class Body:
-    """Decompresses the pieces of one body, a slice at a time.
-
-    Args:
-        encoding: the Content-Encoding header. One coding of gzip or deflate is known; no server needs two.
-        most: the most bytes that are accepted, before and after decompression.
-
-    Raises:
-        BadBodyError: the coding is unknown.
-    """
-
-    def __init__(self, encoding: str, most: int) -> None:
-        named = encoding.strip().lower()
-        if named not in {"", "identity", *_ENCODINGS}:
-            raise BadBodyError(f"the content encoding {encoding[:60]!r} is not one of gzip, deflate and identity")
-        self._most = most
-        self._bare = named == "deflate"  # some servers omit the two bytes before "deflate"
-        self._unpack = zlib.decompressobj(_ENCODINGS[named]) if named in _ENCODINGS else None
-        self._came = 0
-        self.size = 0
-
-    def take(self, piece: bytes) -> Iterator[bytes]:
-        """Yield the contents of a piece in slices of 8 KiB at most. Raises BadBodyError if damaged or too long."""
-        self._came += len(piece)
-        whole = (piece[start : start + _SLICE_BYTES] for start in range(0, len(piece), _SLICE_BYTES))
-        for plain in whole if self._unpack is None else self._inflated(piece):
-            self.size += len(plain)
-            if max(self.size, self._came) > self._most:
-                raise BadBodyError(f"the reply is longer than {self._most:,} bytes, the most that the request allows")
-            yield plain
-
-    def _inflated(self, piece: bytes) -> Iterator[bytes]:
-        assert self._unpack is not None  # noqa: S101 - the caller looked
-        while piece and not self._unpack.eof:
-            try:
-                plain = self._unpack.decompress(piece, _SLICE_BYTES)
-            except zlib.error:
-                if not self._bare:
-                    raise BadBodyError("the reply could not be decompressed") from None
-                self._bare, self._unpack = False, zlib.decompressobj(-zlib.MAX_WBITS)
-                continue
-            self._bare, piece = False, self._unpack.unconsumed_tail
-            yield plain
-
-    @property
-    def cut(self) -> bool:
-        """Whether the compressed data is incomplete."""
-        return self._unpack is not None and self._came > 0 and not self._unpack.eof

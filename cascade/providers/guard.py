@@ -1,7 +1,7 @@
 """The only way to every provider: clock, retries and checks are the same for all.
 
 `Guard` wraps a provider. It gives each attempt the rest of the question's time, retries errors that can be retried,
-checks every payload (`reading`), leaves out for a while the additions that a model refuses (`refused`, F24), and warns
+checks every payload (`reading`), leaves out the additions that a model refuses (`refused`, F24), and warns
 once of a model that answers under another name (F22). It is safe to share between threads and tasks.
 """
 
@@ -13,7 +13,7 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing, nullcontext
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -26,14 +26,14 @@ from cascade.errors import (
     StreamInterruptedError,
 )
 from cascade.providers.base import Payload, Provider, Streams
-from cascade.providers.fields import Refusals, added, refused
+from cascade.providers.fields import added, refused
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
     from cascade.providers.assembling import Assembler
-    from cascade.resilience.limits import Breaker, Turns
+    from cascade.resilience.breaker import Breaker
     from cascade.resilience.retry import RetryBudget, RetryPolicy
 
 logger = logging.getLogger("cascade")
@@ -80,7 +80,6 @@ class Guard:
         sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
         breakers: the circuit breaker of each model; None for none, as in batches.
-        turns: limits the concurrent calls of a model; None for no limit.
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
     """
 
@@ -90,10 +89,10 @@ class Guard:
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
-    turns: dict[str, Turns] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
-    _refused: Refusals | None = None
+    _refused: dict[str, frozenset[str]] = field(default_factory=dict)
+    """By a model's name, the additions that it refuses, once a request without them was answered."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
@@ -102,8 +101,7 @@ class Guard:
         while True:
             started = time.monotonic()
             try:
-                async with self._turn(tries):
-                    payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
+                payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
@@ -126,8 +124,6 @@ class Guard:
         from cascade.resilience.retry import RetryPolicy
 
         if gone := refused(tries.asked, error):
-            self._refused = self._refused or Refusals()
-            self._refused.learn(tries.asked.model, gone)
             tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
         tries.failed.append(error)
@@ -169,7 +165,7 @@ class Guard:
         while True:
             started, assembler = time.monotonic(), self._assembler(tries.asked)
             try:
-                async with self._turn(tries), aclosing(self._chunks(tries)) as chunks:
+                async with aclosing(self._chunks(tries)) as chunks:
                     async for chunk in chunks:
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
@@ -195,23 +191,9 @@ class Guard:
     def _breaker(self, model: str) -> Breaker | None:
         if self.breakers is None:
             return None
-        found = self.breakers.get(model)
-        if found is not None:
-            return found
-        from cascade.resilience.limits import Breaker
+        from cascade.resilience.breaker import Breaker
 
         return self.breakers.setdefault(model, Breaker())
-
-    def _turn(self, tries: _Tries) -> AbstractAsyncContextManager[None]:
-        if self.turns is None:
-            return nullcontext()
-        model = tries.asked.model
-        found = self.turns.get(model)
-        if found is None:
-            from cascade.resilience.limits import Turns
-
-            found = self.turns.setdefault(model, Turns())
-        return found.turn(model, tries.deadline)
 
     def _chunks(self, tries: _Tries) -> AsyncGenerator[Payload, None]:
         assert isinstance(self.provider, Streams)  # noqa: S101 - `stream` asks no other
@@ -232,9 +214,7 @@ class Guard:
         """
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
-        gone = self.refuses.get(request.model, frozenset())
-        if self._refused is not None:
-            gone |= self._refused.of(request.model)
+        gone = self.refuses.get(request.model, frozenset()) | self._refused.get(request.model, frozenset())
         asked = request._replace(without=tuple(sorted(gone))) if gone else request
         return _Tries(asked, Deadline(min(deadline.at_s, time.monotonic() + self.per_call_s)))
 
@@ -255,9 +235,8 @@ class Guard:
             breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
-        if self._refused is not None:
-            self._refused.took(request.model, tries.asked.without)
         if tries.asked.without:
+            self._refused[request.model] = frozenset(tries.asked.without)
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:

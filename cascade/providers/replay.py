@@ -74,7 +74,9 @@ class Replay:
         if payload is None and not found:
             payload = self._at_another_step(request, asked)
         if payload is None:
-            raise BadRequestError(self._why_not(request, asked, found), model=request.model)
+            call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
+            differs = "with this prompt, model and settings" if found else "with this text and context"
+            raise BadRequestError(f"The log has no {call} {differs}.", model=request.model)
         return payload
 
     def _at_another_step(self, request: Request, asked: str) -> Payload | None:
@@ -86,43 +88,12 @@ class Replay:
                 return payload
         return None
 
-    def _why_not(self, request: Request, asked: str, found: Mapping[str | None, Payload]) -> str:
-        """Return why the log has no reply to a call."""
-        call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
-        if found:
-            return f"The log has the {call}, but with other settings: {_differing(request, found)}."
-        there = {(step, f"{role} ({purpose})") for question, step, role, purpose, _ in self.calls if question == asked}
-        if not there:
-            return "The log has no call of this question, from step 1 on: its text and context must match exactly."
-        made = ", ".join(sorted(who for step, who in there if step == request.step))
-        has = f"that step has {made}" if made else f"the last step on record is {max(there)[0]}"
-        return f"The log has no {call}: it was not made when the log was written; {has}."
-
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 
 _MOST_STEPS = 100
 """The most steps that a configuration may have."""
-_TRIED: Mapping[str, tuple[Any, ...]] = {
-    "max_tokens": (*range(1, 65), *range(72, 1_025, 8), *range(1_088, 16_385, 64), 100, 200, 300, 500, 2_000),
-    "temperature": (*[tenths / 10 for tenths in range(21)], 0.25, 0.75),
-    "seed": (None, *range(101), 1_234),
-    "top_logprobs": (None, *range(21)),
-}
-"""Values to try for a setting: the log has a digest of the request, not the settings."""
-
-
-def _differing(request: Request, found: Mapping[str | None, Payload]) -> str:
-    """Return the setting of a call that differs from the logged one, if it is only one with a common value."""
-    models = sorted({str(payload["model"]) for payload in found.values() if payload.get("model")})
-    tries = [("model", name) for name in models] + [(name, value) for name in _TRIED for value in _TRIED[name]]
-    for name, value in tries:
-        if request_digest(request._replace(**{name: value})) in found:
-            return f"{name} was {value}, and is {getattr(request, name)}"
-    if models and request.model not in models:
-        return f"model was {' or '.join(models)}, and is {request.model}, and more than that differs"
-    return f"compare the prompts, {', '.join(_TRIED)} and, after step 1, the replies of earlier steps"
 
 
 def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:

@@ -1,16 +1,14 @@
 """Decide when a failed call is made again; only `providers.guard` acts on it.
 
-Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is tenacity's full-jitter
-exponential backoff; a server's Retry-After is obeyed up to a minute (F02).
+Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is a
+full-jitter exponential backoff; a server's Retry-After is obeyed up to a minute (F02).
 """
 
 from __future__ import annotations
 
+import random
 import threading
 from dataclasses import dataclass
-from typing import cast
-
-import tenacity
 
 from cascade.errors import ProviderError, RateLimitedError
 from cascade.forks import after_fork
@@ -44,10 +42,8 @@ class RetryPolicy:
         return max(0.0, wait)
 
     def _backoff_s(self, retries_done: int) -> float:
-        jitter = tenacity.wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)
-        state = tenacity.RetryCallState(retry_object=cast("tenacity.Retrying", None), fn=None, args=(), kwargs={})
-        state.attempt_number = retries_done + 1
-        return jitter(state)
+        longest_s = min(self.longest_wait_s, self.first_wait_s * 2**retries_done)
+        return random.uniform(0, longest_s)
 
 
 # --- A budget for retries, one for each model: when a server is down, repeating every call only makes it worse ---

@@ -21,7 +21,7 @@ from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience import portal
-from cascade.resilience.limits import FAILURES, FLOOR
+from cascade.resilience.breaker import FAILURES
 from cascade.resilience.retry import RetryPolicy
 from cascade.types import Request
 
@@ -245,16 +245,6 @@ async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bo
     assert ("x-cascade-certificate" in found[0].headers) is False
     assert loopback.count("small") == FAILURES  # then the circuit is open, and the fallback is asked at once
     assert f'cascade_replaced_calls_total{{model="small"}} {2 * FAILURES}' in metrics
-
-
-async def test_a_server_with_too_much_to_do_is_asked_by_fewer_at_once(loopback: FaultServer) -> None:
-    loopback.modes["small"], loopback.headers = "429", {"Retry-After": "77"}
-    async with gateway(loopback) as client:
-        await ask(client)
-        assert guards(client)["small"].turns["small"].limit.allowed == FLOOR
-        loopback.modes["small"], loopback.headers = "ok", {}
-        found = await asyncio.gather(*(ask(client) for _ in range(FLOOR + 1)))
-    assert {one.status_code for one in found} == {200}
 
 
 async def test_a_stream_is_tried_again_before_its_first_text(loopback: FaultServer) -> None:

@@ -17,7 +17,7 @@ from unit.server.test_contract import SURE
 
 from cascade import Orchestrator, errors
 from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.limits import Breaker
+from cascade.resilience.breaker import Breaker
 from cascade.resilience.portal import Deadline
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.auth import new_key

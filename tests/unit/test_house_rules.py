@@ -23,7 +23,6 @@ def trees() -> dict[str, ast.Module]:
 ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
-    "tenacity": {"resilience/retry.py"},
     "torch": {"policies/networks.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values

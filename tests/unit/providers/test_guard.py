@@ -20,7 +20,7 @@ from cascade.errors import (
     StreamInterruptedError,
 )
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.fields import FIRST_PAUSE_S, Refusals, wire_body
+from cascade.providers.fields import wire_body
 from cascade.providers.guard import Guard
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import TextDelta
@@ -145,11 +145,9 @@ def unsupported(name: str, more: str = "") -> BadRequestError:
 NEWER = " Use 'max_completion_tokens' instead."
 
 
-async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_for_a_while() -> None:
-    now = 0.0
+async def test_what_cascade_added_and_a_model_refuses_is_left_out_from_then_on() -> None:
     provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
     guard, slept = guarded(provider)
-    guard._refused = Refusals(lambda: now)
     made = await guard.complete(request(top_logprobs=2), NEVER)
     await guard.complete(request(top_logprobs=2), NEVER)
     sent = [wire_body(asked, "m") for asked in provider.asked]
@@ -162,10 +160,15 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_at_once_and_fo
     ]
     assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
     assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
-    now = FIRST_PAUSE_S
-    for _ in range(2):  # the model takes them now, so the next request has them as well
+
+
+async def test_what_was_left_out_in_vain_is_sent_again() -> None:
+    provider = Failing(unsupported("logprobs"), BadRequestError("no", status=400))
+    guard, _ = guarded(provider)
+    with pytest.raises(BadRequestError):
         await guard.complete(request(top_logprobs=2), NEVER)
-        assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
+    await guard.complete(request(top_logprobs=2), NEVER)
+    assert [("logprobs" in wire_body(asked, "m")) for asked in provider.asked] == [True, False, True]
 
 
 async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added() -> None:

@@ -90,56 +90,15 @@ OTHERS = [{"question": Question("Another?")}, {"question": Question(RIVER.text, 
 
 @pytest.mark.parametrize(
     "changed",
-    [{"step": 2}, {"role": "guide"}, {"purpose": "direct"}, {"sample": 1}, *OTHERS],
+    [{"step": 2}, {"role": "guide"}, {"purpose": "direct"}, {"sample": 1}, {"max_tokens": 64}, {"model": "x"}, *OTHERS],
 )
 async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -> None:
     answer = logged(BASE, yes_no(0.9))
     other = answer.calls[0].request._replace(**changed)
-    with pytest.raises(BadRequestError, match=r"with other settings|has no call"):
+    with pytest.raises(BadRequestError):
         replayed(answer, other)
     with pytest.raises(BadRequestError):
         await Replay.of(rows(answer)).complete(other, 1.0)
-
-
-@pytest.mark.parametrize(
-    ("changed", "says"),
-    [
-        ({"max_tokens": 64}, "The log has the call of the base (answer) at step 1 of this question, but with other se"),
-        ({"max_tokens": 64}, "max_tokens was 256, and is 64"),
-        ({"temperature": 0.5}, "temperature was 0.0, and is 0.5"),
-        ({"seed": 7}, "seed was None, and is 7"),
-        ({"model": "other"}, "model was small, and is other"),
-        ({"model": "other", "max_tokens": 64}, "model was small, and is other, and more than that differs"),
-        ({"max_tokens": 64, "seed": 7}, "compare the prompts, max_tokens, temperature, seed, top_logprobs"),
-        ({"role": "guide"}, "call of the guide (answer) at step 1 of this question: it was not made when the log was "),
-        ({"role": "guide"}, "; that step has base (answer), guide (judge)."),
-        ({"step": 2}, "; the last step on record is 1."),
-        ({"question": Question("Another?")}, "The log has no call of this question, from step 1 on"),
-    ],
-)
-def test_a_call_that_was_not_made_names_what_differs(changed: dict[str, Any], says: str) -> None:
-    answer = logged(BASE, yes_no(0.9))
-    asked = answer.calls[0].request
-    assert (asked.max_tokens, asked.top_logprobs is None) == (256, False)
-    with pytest.raises(BadRequestError) as caught:
-        run_now(Replay.of(rows(answer)).complete(asked._replace(**changed), 1.0))
-    assert says in str(caught.value)
-
-
-def test_the_first_call_that_is_not_on_record_is_named_not_the_last_resort_alone(tmp_path: Path) -> None:
-    log = tmp_path / "log.jsonl"
-    append_jsonl(log, rows(logged(BASE, yes_no(0.9))))
-    settings = {**TWO_MODELS, "models": {"base": {"model": "small", "max_tokens": 64}, "guide": "large"}}
-    with (
-        Orchestrator.from_config({**settings, "provider": f"replay:{log}", "traces": "off"}) as again,
-        pytest.raises(BadRequestError) as caught,
-    ):
-        again.ask(RIVER)
-    said = str(caught.value)
-    first = "The call of base failed at step 1: BadRequestError: The log has the call of the base (answer) at step 1"
-    assert said.startswith(first)
-    assert "max_tokens was 256, and is 64" in said
-    assert "After that: The log has no call of the guide (direct) at step 1" in said
 
 
 def test_of_two_rows_of_the_same_call_the_first_counts() -> None:

@@ -10,7 +10,7 @@ from cascade import errors
 from cascade.errors import ProviderUnavailableError, RateLimitedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
-from cascade.resilience.limits import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
+from cascade.resilience.breaker import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
 from cascade.resilience.portal import Deadline
 from unit.made import request
 
