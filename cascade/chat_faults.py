@@ -220,4 +220,4 @@ def _matching(pattern: object, length: int) -> int:
     """
     if not isinstance(pattern, str) or _MULTIPLIED.search(pattern):
         raise _TooMuchWorkError
-    return 1 + (length + 1) ** (1 + len(_CHOICE.findall(pattern))) // _MATCHING
+    return int(1 + (length + 1) ** (1 + len(_CHOICE.findall(pattern))) // _MATCHING)

@@ -100,6 +100,9 @@ PAYLOADS: dict[str, Any] = {
     "error_in_choice": lambda body: chat(
         {**choice(ANSWER), "error": {"message": "overloaded", "code": 503}}, model=body["model"]
     ),
+    "finish_cancelled": _answer("Answer: Dan", finish="cancelled"),
+    "finish_safety": _answer("Answer: Dan", finish="SAFETY"),
+    "length_in_capitals": _answer("Answer: Dan", finish="MAX_TOKENS"),
     "length": _answer("Reasoning: it is the Dan\nAnswer: Dan", finish="length"),
     "error_429_in_200": _error(429, "rate_limit_error"),
     "error_400_in_200": _error("context_length_exceeded", "invalid_request_error", "maximum context length is 8"),
@@ -112,6 +115,10 @@ PAYLOADS: dict[str, Any] = {
     "float_usage": with_usage(prompt_tokens=100.5),
     "nan_usage": with_usage(completion_tokens=math.nan),
     "huge_usage": with_usage(prompt_tokens=10**12),
+    "reasoning_beside": with_usage(total_tokens=610, completion_tokens_details={"reasoning_tokens": 500}),
+    "cache_beside_the_details": with_usage(cache_read_input_tokens=60),
+    "parts_above_the_whole": with_usage(completion_tokens_details={"reasoning_tokens": 500}),
+    "believed_by_nobody": with_usage(prompt_tokens=10**9, completion_tokens=10**9, total_tokens=2 * 10**9),
     "bool_usage": with_usage(completion_tokens=True),
     "list_usage": lambda body: good(body, usage=[1, 2]),
     "wrong_model_echo": lambda body: good(body, model="totally-different"),

@@ -17,7 +17,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from .bodies import PAYLOADS, encode, good
-from .streams import STREAMS
+from .streams import STREAMS, as_stream
 
 DRIP_S = 0.02
 _JSON = "application/json"
@@ -104,7 +104,7 @@ class _Handler(BaseHTTPRequestHandler):
         elif mode in RAW:
             RAW[mode](self, body)
         elif body.get("stream"):
-            self._stream(STREAMS.get(mode, STREAMS["ok"])(body))
+            self._stream(STREAMS[mode](body) if mode in STREAMS else as_stream(PAYLOADS[mode](body)))
         else:
             self._send(200, encode(PAYLOADS[mode](body)))
 
@@ -181,11 +181,6 @@ def _not_an_object(handler: Any, _body: Any) -> None:
     handler._send(200, b"[1, 2]")
 
 
-def _bad_gzip(handler: Any, body: Any) -> None:
-    packed = gzip.compress(encode(good(body)))
-    handler._send(200, packed[:20] + bytes(20) + packed[40:], Content_Encoding="gzip")
-
-
 def _cut_short(handler: Any, body: Any) -> None:
     handler._send(200, encode(good(body))[:40], length="4000")
     handler.close_connection = True
@@ -193,6 +188,39 @@ def _cut_short(handler: Any, body: Any) -> None:
 
 def _invalid_utf8(handler: Any, body: Any) -> None:
     handler._send(200, encode(good(body)).replace(b"Danube", b"Dan\xff\xfeube"))
+
+
+def _silent(handler: Any, _body: Any) -> None:
+    handler.close_connection = True
+
+
+def _quota(handler: Any, _body: Any) -> None:
+    handler._send(429, encode({"error": {"message": "You have no credit.", "code": "insufficient_quota"}}))
+
+
+def _packed(layers: int) -> Callable[[Any, Any], None]:
+    """Return a mode that sends 64 MB of blanks, packed so many times: a thousandth of that, or less, on the wire."""
+
+    def mode(handler: Any, _body: Any) -> None:
+        packed = b" " * 64_000_000
+        for _ in range(layers):
+            packed = gzip.compress(packed, 6)
+        handler._send(200, packed, Content_Encoding=", ".join(["gzip"] * layers))
+
+    return mode
+
+
+def _million_lists(handler: Any, _body: Any) -> None:
+    handler._send(200, b'{"choices": [' + b"[]," * 5_000_000 + b"1]}")
+
+
+def _unasked_whole(handler: Any, body: Any) -> None:
+    handler._send(200, json.dumps(good(body), indent=2).encode(), "Application/JSON; charset=UTF-8")
+
+
+def _flood_of_heads(handler: Any, _body: Any) -> None:
+    while not handler._faults.closing.is_set():
+        handler.wfile.write(b"HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n" * 1_000)
 
 
 def _hang(handler: Any, _body: Any) -> None:
@@ -235,7 +263,13 @@ RAW: dict[str, Callable[[Any, Any], None]] = {
     "wrong_content_type": _wrong_content_type,
     "json_as_html": _json_as_html,
     "not_an_object": _not_an_object,
-    "bad_gzip": _bad_gzip,
+    "bomb": _packed(1),
+    "nested_bomb": _packed(2),
+    "million_lists": _million_lists,
+    "whole": _unasked_whole,
+    "flood_of_heads": _flood_of_heads,
+    "silent": _silent,
+    "quota": _quota,
     "cut_short": _cut_short,
     "invalid_utf8": _invalid_utf8,
     "hang": _hang,

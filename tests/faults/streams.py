@@ -91,9 +91,27 @@ def _odd_characters(body: Mapping[str, Any]) -> Lines:
     return [_piece(body, "Answer: Dan\ud800\x00"), _piece(body, "ube", "stop"), _usage(body), _DONE]
 
 
+def _halves(body: Mapping[str, Any]) -> Lines:
+    return [_piece(body, "Answer: Danube \ud83d"), _piece(body, "\ude00", "stop"), _usage(body), _DONE]
+
+
+def _refusal(body: Mapping[str, Any]) -> Lines:
+    refused = _chunk(body, [{"index": 0, "delta": {"refusal": "I cannot."}, "finish_reason": None}])
+    return [*_words(body), refused, _piece(body, None, "stop"), _usage(body), _DONE]
+
+
 def _error_inside(body: Mapping[str, Any]) -> Lines:
     error = {"error": {"message": "overloaded", "type": "overloaded_error", "code": 503}}
     return [*_words(body)[:2], b"data: " + encode(error) + b"\n\n"]
+
+
+def as_stream(payload: Mapping[str, Any]) -> Lines:
+    """Return a whole reply as a stream of one piece."""
+    choices = payload.get("choices")
+    if isinstance(choices, list):
+        pieces = [{**one, "delta": one.get("message")} if isinstance(one, dict) else one for one in choices]
+        payload = {**payload, "choices": pieces, "object": "chat.completion.chunk"}
+    return [b"data: " + encode(payload) + b"\n\n", _DONE]
 
 
 STREAMS: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
@@ -112,4 +130,6 @@ STREAMS: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
     "stream_two_choices": _two_choices,
     "stream_odd_characters": _odd_characters,
     "stream_error_inside": _error_inside,
+    "stream_halves": _halves,
+    "stream_refusal": _refusal,
 }
