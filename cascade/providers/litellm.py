@@ -312,7 +312,7 @@ _CONNECTING = re.compile(
     r"|builtins\.ConnectionRefusedError|socket\.gaierror"
 )
 """Errors that mean that there was no connection. Under aiohttp, httpx's ConnectError can also mean a reset."""
-_NO_JSON = re.compile(r"\S*JSONDecodeError")
+_NO_JSON = re.compile(r"\S*JSONDecodeError|builtins\.UnicodeDecodeError")
 _MOST_CAUSES = 20
 
 

@@ -195,7 +195,7 @@ def _silent(handler: Any, _body: Any) -> None:
 
 
 def _quota(handler: Any, _body: Any) -> None:
-    handler._send(429, encode({"error": {"message": "You have no credit.", "code": "insufficient_quota"}}))
+    handler._send(429, encode({"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}}))
 
 
 def _packed(layers: int) -> Callable[[Any, Any], None]:
