@@ -109,7 +109,9 @@ def as_stream(payload: Mapping[str, Any]) -> Lines:
     """Return a whole reply as a stream of one piece."""
     choices = payload.get("choices")
     if isinstance(choices, list):
-        pieces = [{**one, "delta": one.pop("message", None)} if isinstance(one, dict) else one for one in choices]
+        pieces = [
+            {**one, "delta": one.get("message"), "message": None} if isinstance(one, dict) else one for one in choices
+        ]
         payload = {**payload, "choices": pieces, "object": "chat.completion.chunk"}
     return [b"data: " + encode(payload) + b"\n\n", _DONE]
 
