@@ -175,66 +175,48 @@ def test_a_base_that_is_down_is_named_before_the_cap() -> None:
 # --- what the policy was fitted on is not there
 
 
-def test_lost_logprobs(tmp_path: Path) -> None:
-    orchestrator, _ = ladder(tmp_path, lambda _: without_logprobs("Answer: Danube"), guarantee={"required": True})
-    with orchestrator:
-        answer = orchestrator.ask("which?")
-    assert answer.certificate is None
-    assert "reply_mean_logprob" in reasons(answer)[0]
-
-
-def test_a_verdict_from_samples_is_not_the_one_that_was_calibrated(tmp_path: Path) -> None:
-    """P(yes) is there, and its law is another: log-probs vanished, and three samples stand in."""
-
-    def script(asked: Request) -> Any:
-        return without_logprobs("Yes" if asked.purpose == "judge" else "Answer: Danube")
-
-    with rounds(tmp_path, script) as orchestrator:
-        answer = orchestrator.ask("which?")
-    assert answer.steps[0].signals["p_yes"] is not None
-    assert any("verdict_mass" in reason for reason in reasons(answer))
-
-
-def test_a_guide_that_babbles_gives_no_verdict_and_no_certificate(tmp_path: Path) -> None:
-    """0.5.0: the certificate was shown, and warnings were ()."""
-
-    def script(asked: Request) -> Any:
-        return "Rivers are lovely." if asked.purpose == "judge" else "Answer: Danube"
-
-    with rounds(tmp_path, script) as orchestrator:
-        answer = orchestrator.ask("which?")
-    assert (answer.text, answer.certificate) == ("Danube", None)
-    assert reasons(answer)[0].startswith("step 1 ")
-
-
-def test_a_signal_that_the_calibration_lacked_too_is_no_reason(tmp_path: Path) -> None:
-    some = [{"1": {"of": 100, "signals": {"reply_mean_logprob": 99}}}] * 2
-    orchestrator, _ = ladder(tmp_path, lambda _: without_logprobs("Answer: Danube"), some)
-    with orchestrator:
-        assert orchestrator.ask("which?").certificate is not None
+TOLD = "small-2026-01-01"
+SOME = [{"1": {"of": 100, "signals": {"reply_mean_logprob": 99}}}] * 2
 
 
 @pytest.mark.parametrize(
-    ("told", "at_calibration", "inside"),
+    ("said", "shown", "echoes", "outside"),
     [
-        ("other", None, False),
-        ("small-2026-01-01", None, True),
-        ("small-2026-01-01", ["small-2026-01-01"], True),
-        ("small-2026-02-02", ["small-2026-01-01"], False),
-        ("deployment-7", ["deployment-7"], True),
-        (None, ["small-2026-01-01"], True),
+        (without_logprobs("Answer: Danube"), LADDER_SHOWN, None, "reply_mean_logprob"),
+        (without_logprobs("Answer: Danube"), SOME, None, None),  # the calibration lacked it too
+        (reply("Answer: Danube", model="other"), LADDER_SHOWN, None, "small answered as other"),
+        (reply("Answer: Danube", model=TOLD), LADDER_SHOWN, None, None),
+        (reply("Answer: Danube", model=TOLD), LADDER_SHOWN, [TOLD], None),
+        (reply("Answer: Danube", model="small-2026-02-02"), LADDER_SHOWN, [TOLD], "small answered as small-2026-02-02"),
+        (reply("Answer: Danube", model="deployment-7"), LADDER_SHOWN, ["deployment-7"], None),
+        (reply("Answer: Danube", model=None), LADDER_SHOWN, [TOLD], None),
     ],
 )
-def test_the_name_that_a_reply_bears(
-    tmp_path: Path, told: str | None, at_calibration: list[str] | None, inside: bool
+def test_what_a_reply_lacks_and_the_name_that_it_bears(
+    tmp_path: Path, said: Any, shown: Any, echoes: list[str] | None, outside: str | None
 ) -> None:
     """0.5.0: both models bore another name, and the certificate stayed."""
-    held = {"echoes": None if at_calibration is None else {"small": at_calibration}}
-    orchestrator, _ = ladder(tmp_path, lambda _: reply("Answer: Danube", model=told), made=held)
+    held = {"echoes": None if echoes is None else {"small": echoes}}
+    orchestrator, _ = ladder(tmp_path, lambda _: said, shown, made=held)
     with orchestrator:
         answer = orchestrator.ask("which?")
-    assert (answer.certificate is not None) is inside
-    assert inside or reasons(answer)[0].startswith(f"small answered as {told}")
+    assert (answer.certificate is None) is (outside is not None)
+    assert outside is None or outside in reasons(answer)[0]
+
+
+@pytest.mark.parametrize(
+    ("verdict", "outside"),
+    [
+        (without_logprobs("Yes"), "verdict_mass"),  # three samples stand in for log-probs: another law of P(yes)
+        (without_logprobs("Rivers are lovely."), "step 1 "),
+    ],
+)
+def test_a_verdict_that_is_not_the_one_that_was_calibrated(tmp_path: Path, verdict: Any, outside: str) -> None:
+    """0.5.0: the certificate was shown, and warnings were ()."""
+    with rounds(tmp_path, lambda asked: verdict if asked.purpose == "judge" else "Answer: Danube") as orchestrator:
+        answer = orchestrator.ask("which?")
+    assert (answer.text, answer.certificate) == ("Danube", None)
+    assert any(outside in reason for reason in reasons(answer))
 
 
 def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tmp_path: Path) -> None:
@@ -312,62 +294,54 @@ def prompts(folder: Path, said: str) -> None:
     (folder / "answer.txt").write_text(f"[user]\n{said}: {{question}}", "utf-8")
 
 
-def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path) -> None:
-    """0.5.0: `reload_policy()` sent the old prompts under the new certificate."""
+@pytest.fixture
+def prompted(tmp_path: Path) -> tuple[dict[str, Any], Callable[[str], str]]:
+    """Return a configuration, and what writes prompts and a policy that is certified for them: its certificate's id."""
     mine, where = tmp_path / "prompts", tmp_path / "policy"
-    prompts(mine, "Old")
     config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
 
-    def certify() -> str:
+    def certify(said: str) -> str:
+        prompts(mine, said)
         made = made_for(load({**config, "policy": {"kind": "fixed"}}))
         directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
         return PolicyDirectory.read(where).certificates[""].id
 
-    first = certify()
-    provider = FakeProvider(lambda _: "Answer: Danube")
+    return config, certify
+
+
+def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path, prompted: Any) -> None:
+    """0.5.0: `reload_policy()` sent the old prompts under the new certificate."""
+    config, certify = prompted
+    first, provider = certify("Old"), FakeProvider(lambda _: "Answer: Danube")
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
-        prompts(mine, "New")
-        before = orchestrator.ask("which?")
-        assert before.certificate is not None  # the files changed; what is sent did not
-        assert before.certificate.id == first
+        prompts(tmp_path / "prompts", "New")
+        before = orchestrator.ask("which?")  # the files changed; what is sent did not
         assert "Old: " in provider.requests[-1].messages[-1].content
-        second = certify()
+        second = certify("New")
         orchestrator.reload_policy()
         after = orchestrator.ask("which?")
         assert "New: " in provider.requests[-1].messages[-1].content
-        assert after.certificate is not None
-        assert after.certificate.id == second != first
-        prompts(mine, "Newest")
+        assert [one.certificate and one.certificate.id for one in (before, after)] == [first, second]
+        prompts(tmp_path / "prompts", "Newest")
         orchestrator.reload_policy()
         assert len(reasons(orchestrator.ask("which?"))) == 1
 
 
-def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_began_with(tmp_path: Path) -> None:
-    mine, where = tmp_path / "prompts", tmp_path / "policy"
-    prompts(mine, "Old")
-    config = {**LADDER, "strategy": {**LADDER["strategy"], "prompts": str(mine)}, "policy": str(where)}
-
-    def certify() -> str:
-        made = made_for(load({**config, "policy": {"kind": "fixed"}}))
-        directory(where, certificate(kappa=0.5, made_for={**made, "shown": LADDER_SHOWN}), policy=SURE)
-        return PolicyDirectory.read(where).certificates[""].id
-
-    first, sent = certify(), list[str]()
+def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_began_with(prompted: Any) -> None:
+    config, certify = prompted
+    certificates, sent = [certify("Old")], list[str]()
 
     def reloads(asked: Request) -> Any:
         sent.append(asked.messages[-1].content[:4])
         if len(sent) == 1:
-            prompts(mine, "New")
-            certify()
+            certificates.append(certify("New"))
             orchestrator.reload_policy()
         return unsure("Answer: Danube")
 
     with Orchestrator.from_config(config, providers={"fake": FakeProvider(reloads)}) as orchestrator:
-        answer, later = orchestrator.ask("which?"), orchestrator.ask("which?")
+        answers = orchestrator.ask("which?"), orchestrator.ask("which?")
     assert sent == ["Old:", "Old:", "New:", "New:"]
-    assert answer.certificate is not None
-    assert later.certificate is not None
-    assert answer.certificate.id == first != later.certificate.id
+    assert [answer.certificate and answer.certificate.id for answer in answers] == certificates
 
 
 def test_a_certificate_without_an_address_still_holds(tmp_path: Path) -> None:

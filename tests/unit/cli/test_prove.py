@@ -77,7 +77,6 @@ def test_five_lines_and_the_rest_on_request(cli: Cli, written: Callable[..., str
     short, long = (cli("prove", log, *QUICK, *more).out.splitlines() for more in ((), ("--details",)))
     assert len(short) == 5
     assert long[:5] == short
-    assert long[-1].split() == ["made", "6?", "no", "it"]  # a request of three on which they differ
     assert len(long) > 20
     command = f"cascade fit {log} --promise regret --risk 0.05 --confidence 0.9 -o policy"
     assert short[-1].partition("Next: ")[2] == command
