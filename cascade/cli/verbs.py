@@ -56,8 +56,9 @@ def compare(
     confidence: opt.Confidence = None,
     splits: opt.Splits = 20,
     seed: opt.Seed = 0,
-    networks: Annotated[bool, typer.Option("--networks", help="Also train CPO and CCPO; slow. Extra: train.")] = False,
-    steps: Annotated[int | None, typer.Option(min=1, help="Updates of each network; fewer are quicker.")] = None,
+    networks: Annotated[
+        int | None, typer.Option(min=1, metavar="UPDATES", help="Also train CPO and CCPO; slow. Extra: train.")
+    ] = None,
     as_json: opt.AsJson = False,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
@@ -70,14 +71,12 @@ def compare(
 
     Example: cascade compare episodes.parquet --promise coverage --risk 0.1
     """
-    if steps is not None and not networks:
-        raise UsageError("--steps says how long networks are trained; give --networks too.")
     options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
     settings: dict[str, Any] = {"splits": splits, "seed": seed}
-    if networks:
+    if networks is not None:
         from cascade.policies.networks import NetworkSettings
 
-        settings["networks"] = NetworkSettings() if steps is None else NetworkSettings(steps=steps)
+        settings["networks"] = NetworkSettings(steps=networks)
     _study(cascade.compare, options, (promise, risk, confidence), settings, as_json=as_json, details=None)
 
 

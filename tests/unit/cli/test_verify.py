@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -164,39 +163,8 @@ def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) ->
     assert "prices" not in checks(cli("verify", "policy", log, "--json"))
 
 
-@pytest.mark.parametrize(
-    "asked",
-    [
-        ("error", "--risk", "0.4", "--confidence", "0.9"),
-        ("coverage", "--risk", "0.2", "--levels", "low=0.3,high=0.1"),
-        ("coverage", "--risk", "0.3", "--confidence", "0.8", "--policy", "auto"),
-    ],
-)
-def test_every_promise_is_computed_again(cli: Cli, log: str, asked: tuple[str, ...]) -> None:
-    assert cli("fit", log, "--policy", POLICY, "-o", "other", "--promise", *asked).code == 0
-    ran = cli("verify", "other", log, "--json")
-    assert ran.code == 0, ran.out
-    assert checks(ran)["threshold"]["ok"]
-
-
 def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
     assert cli("verify", "nowhere", log).code == 2
     assert cli("verify", "policy", "nowhere.jsonl").code == 2
     assert cli("verify", str(tmp_path / "log.jsonl"), log).code == 2
     assert cli("verify", str(tmp_path), log).code == 3
-
-
-def test_the_directory_is_read_once(cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    read: list[str] = []
-    whole = os.open
-
-    def counted(path: Any, *given: Any, **options: Any) -> int:
-        read.append(Path(path).name)
-        return whole(path, *given, **options)
-
-    monkeypatch.setattr(os, "open", counted)
-    assert cli("verify", "policy", log).code == 0
-    assert sorted(name for name in read if name.endswith("e.json") or name == "policy.json") == [
-        "certificate.json",
-        "policy.json",
-    ]

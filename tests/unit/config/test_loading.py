@@ -13,7 +13,6 @@ from pydantic import ValidationError
 
 from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, traces_url
 from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig, UalaConfig
-from cascade.config.schema import GuaranteeConfig
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
@@ -101,32 +100,6 @@ def test_a_provider_is_named_by_a_word_or_with_its_file() -> None:
     assert made(provider="local").provider.kind == "local"
     replay = made(provider="replay:C:/log.jsonl").provider
     assert (replay.kind, dict(replay.options)) == ("replay", {"path": "C:/log.jsonl"})
-
-
-def test_loading_leaves_the_document_as_it_was() -> None:
-    document = {"models": {"base": "a"}, "policy": {"kind": "fixed", "depht": 1}}
-    before = json.dumps(document)
-    with pytest.raises(ConfigError):
-        load(document)
-    assert json.dumps(document) == before
-
-
-def test_a_guarantee_is_read_whole_and_what_it_leaves_out_is_not_asked_for() -> None:
-    wanted = {
-        "promise": "coverage",
-        "risk": 0.05,
-        "confidence": 0.9,
-        "required": True,
-        "uncovered": "policy",
-        "audit": {"probability": 0.02, "seed": 7},
-        "monitor": {"level": 0.01, "fallback": "guide"},
-    }
-    guarantee = made(guarantee=wanted).guarantee
-    assert guarantee is not None
-    assert guarantee.model_dump(exclude_none=True) == wanted
-    plain = GuaranteeConfig()
-    assert (plain.promise, plain.risk, plain.confidence, plain.required, plain.audit) == (None, None, None, False, None)
-    assert (plain.monitor.level, plain.monitor.fallback) == (0.05, None)
 
 
 @pytest.mark.parametrize(
