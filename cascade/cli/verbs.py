@@ -98,9 +98,11 @@ def _study(
 
 def _policy(text: str) -> Any:
     """Return the settings of a policy that an option has in braces; of any other text, the text."""
-    from cascade.config.yamlfile import parse_yaml
+    if not text.lstrip().startswith("{"):
+        return text
+    from cascade.config.yamlfile import parse_yaml  # with strategies, which a fit does without
 
-    return parse_yaml(text, "--policy") if text.lstrip().startswith("{") else text
+    return parse_yaml(text, "--policy")
 
 
 def evaluate(
