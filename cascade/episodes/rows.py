@@ -210,7 +210,7 @@ class _CallTable:
             name=self.name,
             nodes=_nodes(facts),
             ids=self.ids,
-            groups=tuple([heads.group[at] or heads.name[at] for at in usable]),
+            groups=tuple([heads.group[at] or name for at, name in zip(usable, self.ids, strict=True)]),
             **self._columns(comparable=bool(comparable.any())),
             features={name: values for name, values in features.items() if not np.isnan(values).all()},
             segments=tuple([heads.segment[at] for at in usable]),

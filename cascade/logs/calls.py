@@ -53,7 +53,7 @@ class Tables:
             report(reason, self.place(file, row), count - len(places) + 1)
 
 
-def _counted(reason: str, table: str, where: str) -> str:
+def counted(reason: str, table: str, where: str) -> str:
     """Return a query for `Tables.count`."""
     return (
         f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {where} "
@@ -89,10 +89,10 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
             note_rejects(duck, source, tables.dropped)
     tables.targets = {name: name_literal(name) for name in (*paths, *kept) if is_target(name)}
     skipped = ", ".join(map(text_literal, preset.skip)) or "''"
-    tables.count(_counted("status", "raw", f"status <> '' AND status IN ({skipped})"), note=True)
-    tables.count(_counted("status", "raw", f"status <> '' AND status NOT IN ({skipped})"))
+    tables.count(counted("status", "raw", f"status <> '' AND status IN ({skipped})"), note=True)
+    tables.count(counted("status", "raw", f"status <> '' AND status NOT IN ({skipped})"))
     for at, reason in enumerate(preset.notes):
-        tables.count(_counted(text_literal(reason), "raw", f"status IS NULL AND note{at}"), note=True)
+        tables.count(counted(text_literal(reason), "raw", f"status IS NULL AND note{at}"), note=True)
 
 
 def is_target(name: str) -> bool:
@@ -116,18 +116,22 @@ def macro_of(target: str) -> str:
 _WRONG = {"cost_usd": "is no amount of USD", "at": "is no time: the order of the rows counts"}
 
 
-def note_unread(tables: Tables, told: str, targets: Sequence[str], shown: Mapping[str, str]) -> None:
-    """Count the texts that have no value of their column and so become null; `shown` has their fields' names."""
-    checked = [target for target in targets if macro_of(target) not in {"unless_empty", "texts"}]
-    if not checked:
-        return
-    tests = [f"{name_literal(t)} IS NOT NULL AND {macro_of(t)}({name_literal(t)}) IS NULL" for t in checked]
-    counts = tables.duck.rows(f"SELECT {', '.join(f'count(*) FILTER ({test})' for test in tests)} FROM {told}")[0]
-    for target, test, count in zip(checked, tests, counts, strict=True):
-        if count:
-            kind = _WRONG.get(target) or f"is no {KINDS.get(target, NUMBER)}"
-            reason = f"{shown.get(target, target)} {kind}, read as null"
-            tables.count(_counted(text_literal(reason), told, test), note=True)
+def _faults(targets: Sequence[str], preset: Preset, shown: Mapping[str, str]) -> dict[str, str]:
+    """Return tests of a call's texts by what they find: values that become null. `shown` has their fields' names."""
+    faults = {}
+    for name in targets:
+        text, value = name_literal(name), f"{macro_of(name)}({name_literal(name)})"
+        if macro_of(name) not in {"unless_empty", "texts"}:
+            kind = _WRONG.get(name) or f"is no {KINDS.get(name, NUMBER)}"
+            faults[f"{shown.get(name, name)} {kind}, read as null"] = f"{text} IS NOT NULL AND {value} IS NULL"
+        if name.startswith(SIGNALS) and name.endswith("logprob"):
+            faults[f"{shown.get(name, name)} is above 0, which no log-prob is, read as null"] = f"{value} > 0"
+    if preset.list_price:
+        spent = [f"{macro_of(name)}({name_literal(name)})" for name in ("cost_nano_usd", "cost_usd") if name in targets]
+        free = "NOT free AND " if preset.free else ""
+        reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
+        faults[reason] = f"{free}coalesce({', '.join([*spent, 'NULL'])}) = 0"
+    return faults
 
 
 def typed(targets: Sequence[str]) -> str:
@@ -167,12 +171,10 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
     """Make the table `calls` from a query with the texts of each call."""
     duck, targets = tables.duck, list(tables.targets)
     duck.run(f"CREATE VIEW told AS {told}")
-    note_unread(tables, "told", targets, shown)
-    for name in targets:
-        if name.startswith(SIGNALS) and name.endswith("logprob"):
-            reason = text_literal(f"{shown.get(name, name)} is above 0, which no log-prob is, read as null")
-            tables.count(_counted(reason, "told", f"number({name_literal(name)}) > 0"), note=True)
-    duck.run(f"CREATE VIEW values AS SELECT n, file, row{', free' if preset.free else ''}, {typed(targets)} FROM told")
+    faults = _faults(targets, preset, shown)
+    marks = " + ".join(["0", *(f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(faults.values()))])
+    free = ", free" if preset.free else ""
+    duck.run(f"CREATE VIEW values AS SELECT n, file, row{free}, {marks} AS faults, {typed(targets)} FROM told")
     there = {row[0] for row in duck.rows("DESCRIBE values")}
     lacking = [name for name in (*COLUMNS, *_TEXTS) if name not in there]
     nulls = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in lacking)
@@ -181,14 +183,11 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
     if {"request", "reply"} & there or _has_messages(tables, there):
         query = _with_chats(query, preset)
     duck.run(f"CREATE TABLE calls AS {_with_costs(query, preset)}")
+    if duck.value("SELECT count(*) FROM calls WHERE faults > 0"):
+        for at, reason in enumerate(faults):
+            tables.count(counted(text_literal(reason), "calls", f"faults & (1::BIGINT << {at}) > 0"), note=True)
     if preset.chats:
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
-    if preset.list_price:
-        reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
-        tables.count(
-            _counted(text_literal(reason), "values", f"cost_nano_usd = 0{' AND NOT free' if preset.free else ''}"),
-            note=True,
-        )
 
 
 def _has_messages(tables: Tables, there: set[str]) -> bool:
@@ -294,7 +293,7 @@ def drop_copies(tables: Tables) -> None:
 
 
 def _drop(tables: Tables, reason: str, where: str) -> None:
-    tables.count(_counted(reason, "calls", where))
+    tables.count(counted(reason, "calls", where))
     tables.duck.run(f"DELETE FROM calls WHERE {where}")
 
 
@@ -320,7 +319,7 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     duck.run(f"CREATE TABLE parted AS {query}")
     if preset.runs:
         again = text_literal("a model answers a question again, without an episode_id: read as another run")
-        tables.count(_counted(again, "parted", "run > 1"), note=True)
+        tables.count(counted(again, "parted", "run > 1"), note=True)
     order = "CASE WHEN count(at_s) OVER w = count(*) OVER w THEN at_s END" if preset.steps == "time" else "n"
     duck.run(
         "CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn "
@@ -334,7 +333,7 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     first = ", arg_min(asked, turn) AS asked" if preset.runs else ", NULL::VARCHAR AS asked"
     duck.run(
         f"CREATE TABLE episodes AS SELECT * REPLACE (coalesce(dataset, {text_literal(options.dataset)}) AS dataset, "
-        'coalesce("group", request_id(question, context), asked, episode) AS '
+        'coalesce("group", CASE WHEN question IS NULL THEN coalesce(asked, episode) END) AS '
         f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
         "GROUP BY episode)"
     )
@@ -404,14 +403,14 @@ def _place(tables: Tables, preset: Preset, options: Options) -> None:
     models, _ = models_in_order(tables, preset, options)
     listed = "[" + ", ".join(map(text_literal, models)) + "]"
     nameless = "a call that names no model, where the models are the steps"
-    tables.count(_counted(text_literal(nameless), "timed", "model IS NULL"))
+    tables.count(counted(text_literal(nameless), "timed", "model IS NULL"))
     duck.run(
         f"CREATE TABLE keyed AS SELECT * REPLACE (list_position({listed}, model) AS step, 0 AS candidate, "
         f"model AS source, {len(models)} AS horizon) FROM timed WHERE list_contains({listed}, model)"
     )
     if preset.whole:
         lacking = f"episode IN (SELECT episode FROM keyed GROUP BY episode HAVING count(DISTINCT step) < {len(models)})"
-        tables.count(_counted(text_literal("a question that not all models answered"), "keyed", lacking))
+        tables.count(counted(text_literal("a question that not all models answered"), "keyed", lacking))
         duck.run(f"DELETE FROM keyed WHERE {lacking}")
 
 
@@ -442,7 +441,7 @@ def _place_in_rounds(tables: Tables, options: Options) -> None:
     pairs = ", ".join(f"{text_literal(model)}: {text_literal(role)}" for model, role in options.roles.items())
     role = f"list_filter(list_transform(names, lambda name: MAP {{{pairs}}}[name]), lambda role: role IS NOT NULL)[1]"
     duck.run(f"CREATE TABLE acting AS SELECT *, {role} AS role FROM timed")
-    nameless = _counted(
+    nameless = counted(
         "'the model ' || coalesce(model, 'None') || ' has no role: its calls are costs without an answer'",
         "acting",
         "role IS NULL",

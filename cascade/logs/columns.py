@@ -10,6 +10,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.chat import ChatRequest
 from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
@@ -108,7 +109,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
         place = row["dataset"] or "log", row["episode_id"]
         number = places[place]
         if number == len(heads):
-            heads.append([*place, *[None] * 5, {}])
+            heads.append([*place, *[None] * 6])
         replay, answer, model = replay_of(row), row["answer"], row["model"] or None
         _note_head(heads[number], row)
         parents, echo, at = row.get("parents"), replay.get(schema.ECHOED), len(calls)
@@ -140,11 +141,9 @@ def calls_of(rows: Iterable[Row]) -> Calls:
     for name, of_calls in signals.items():
         spread[name][list(of_calls)] = list(of_calls.values())
     texts_of: list[Any] = [*zip(*heads, strict=True)] or [()] * 8
-    features = texts_of.pop()
-    known = dict.fromkeys(name for of_request in features for name in of_request)
-    columns = {name: np.array([each.get(name, math.nan) for each in features]) for name in known}
+    requests = {row: request for row, request in enumerate(texts_of.pop()) if request is not None}
     return Calls(
-        Episodes._make([*texts_of, columns]),
+        Episodes._make([*texts_of, _features(len(heads), [([*requests], [*requests.values()])])]),
         names.values_in_order,
         reads.values_in_order,
         refused,
@@ -155,6 +154,17 @@ def calls_of(rows: Iterable[Row]) -> Calls:
         spread,
         gold,
     )
+
+
+def _features(
+    size: int, pieces: Iterable[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]
+) -> dict[str, Floats]:
+    """Return the numbers of requests, given as the numbers of their episodes, and text, context and chat of each."""
+    features: dict[str, Floats] = {}
+    for rows, requests in pieces:
+        for name, values in asked_numbers(*zip(*requests, strict=True)).items() if rows else ():
+            features.setdefault(name, np.full(size, np.nan))[rows] = values
+    return features
 
 
 _COUNTS = ("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens")
@@ -173,7 +183,7 @@ def _note_head(head: list[Any], row: Row) -> None:
     head[2], head[3] = group or row["group"], segment or row["segment"]
     if text is not None and request is None:
         head[4], head[5] = identity(text, context), question_id(text, context)
-        head[7] = {} if schema.is_hashed(text) else asked_numbers(text, context, chat_of(row))
+        head[7] = None if schema.is_hashed(text) else (text, context, chat_of(row))
     if text is not None and kind is None:
         head[6] = kind_asked(row)
 
@@ -311,18 +321,15 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     ]
     kinds: dict[str | None, RequestKind | None] = {None: None, "plain": PLAIN, "unsaid": UNSAID}
     kinds |= {text: json.loads(text) for text in {*columns[-1]} - kinds.keys()}
-    size = len(columns[0])
-    features: dict[str, Floats] = {}
     asked = (
         f"SELECT episode, question, context, {replay['chat']} FROM heads JOIN log ON n = asked "
         "WHERE NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}')"
     )
-    for rows in duck.pieces(asked):
-        for episode, question, context, chat in rows:
-            for name, value in asked_numbers(question, context, chat and request_of(chat)).items():
-                if name not in features:
-                    features[name] = np.full(size, np.nan)
-                features[name][episode] = value
+    pieces = (
+        ([row[0] for row in rows], [(text, context, chat and request_of(chat)) for _, text, context, chat in rows])
+        for rows in duck.pieces(asked)
+    )
+    features = _features(len(columns[0]), pieces)
     columns[-1] = tuple([kinds[text] for text in columns[-1]])
     return Episodes._make([*columns, features])
 

@@ -43,9 +43,11 @@ CREATE MACRO not_negative(k) AS CASE WHEN k >= 0 THEN k END;
 CREATE MACRO whole(t) AS not_negative(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
   '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END));
 CREATE MACRO usd(t) AS TRY_CAST(amount(regexp_replace(trim(t), '^\$', '')) AS DECIMAL(38, 28));
-CREATE MACRO nano(t) AS CASE WHEN regexp_full_match(t, '\d{{1,8}}(\.\d{{1,9}})?')
-  THEN (TRY_CAST(t AS DECIMAL(38, 9)) * 1000000000)::BIGINT WHEN usd(t) >= 0 THEN
+CREATE MACRO unless_tie(d) AS CASE WHEN abs(d - floor(d) - 0.5) > 0.01 THEN round(d)::BIGINT END;
+CREATE MACRO exact_nano(t) AS CASE WHEN usd(t) >= 0 THEN
   TRY_CAST(replace(round_even(usd(t), 9)::VARCHAR, '.', '') AS BIGINT) END;
+CREATE MACRO nano(t) AS coalesce(CASE WHEN regexp_full_match(t, '\d{{1,3}}(\.\d{{1,17}})?(e-\d\d)?')
+  THEN unless_tie(TRY_CAST(t AS DOUBLE) * 1e9) END, exact_nano(t));
 CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
 CREATE MACRO truth(t) AS CASE WHEN t IN ('1', '0') THEN t = '1' WHEN spelled(t) IN ({_TRUE}) THEN true
   WHEN spelled(t) IN ({_FALSE}) THEN false END;

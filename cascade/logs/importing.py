@@ -17,6 +17,7 @@ from cascade.logs.calls import (
     Options,
     Tables,
     checked_roles,
+    counted,
     drop_copies,
     make_calls,
     make_episodes,
@@ -433,13 +434,13 @@ def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options
     for name, line in found.ignored.items():
         if "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
-    order = _order(tables, found, options)
-    by_step, reason = order
+    _check_models(options.models, models)
+    make_calls(tables, _calls_of_flat(tables, found, options.models or models), chosen, {})
+    by_step, reason = models_in_order(tables, chosen, options)
+    _drop_unasked(tables, by_step, options)
     if tell is not None:
         ordered = replace(found, models={model: found.models[model] for model in by_step})
         tell(ordered.describe(None if options.roles else reason))
-    told = _calls_of_flat(tables, found, models, by_step, options)
-    make_calls(tables, told, chosen, {})
     make_episodes(tables, chosen, replace(options, models=tuple(by_step)))
     make_rows(tables, options, placed=False)
 
@@ -456,73 +457,36 @@ def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
     return [name for name, flag in zip(names, flags, strict=True) if flag]
 
 
-def _order(tables: Tables, found: Layout, options: Options) -> tuple[list[str], str]:
-    """Return the models of a flat table by rising mean cost over the rows in which all have one, and the reason."""
-    models = list(found.models)
-    wrong = [f"{name}{did_you_mean(name, models)}" for name in (*options.models, *options.roles) if name not in models]
-    if wrong:
-        raise UsageError(f"The table has no model {'; and no model '.join(wrong)}.")
-    if options.models:
-        return list(options.models), "as --models says"
-    costs = {model: _cost_of(at, found.models[model]) for at, model in enumerate(models)}
-    if None in costs.values():
-        return models, "in the order of their columns, since not all have costs"
-    together = " AND ".join(f"{cost} IS NOT NULL" for cost in costs.values())
-    means = tables.duck.rows(
-        f"SELECT {', '.join(f'avg({cost})' for cost in costs.values())} FROM raw WHERE {together}"
-    )[0]
-    if None in means:
-        return models, "in the order of their columns, since no row has all their costs"
-    mean = dict(zip(models, map(float, means), strict=True))
-    ordered = sorted(models, key=lambda model: mean[model])
-    shown = ", ".join(f"{model} {mean[model] / 1e9:.3g}" for model in ordered)
-    return ordered, f"in the order of their mean costs (USD: {shown})"
-
-
-def _cost_of(at: int, columns: Mapping[str, str]) -> str | None:
-    if "cost_nano_usd" in columns:
-        return f"whole({name_literal(f'{at} cost_nano_usd')})"
-    return f"nano({name_literal(f'{at} cost_usd')})" if "cost_usd" in columns else None
-
-
-def _note_absent(tables: Tables, model: str, has: str, later: str) -> None:
-    """Count the rows in which a model has nothing: it was not asked, or a later model has something."""
-    absent = f"{model} has no answer, truth or cost"
-    for reason, test in (
-        (f"{absent}, so it was not asked", f"NOT ({later})"),
-        (f"{absent}, though a later model has: its answer is unknown", f"NOT ({has}) AND ({later})"),
-    ):
-        tables.count(
-            f"SELECT {text_literal(reason)} AS reason, count(*), min([file, row], 3) FROM raw "
-            f"WHERE status IS NULL AND {test} GROUP BY ALL HAVING count(*) > 0",
-            note=True,
-        )
-
-
-def _calls_of_flat(
-    tables: Tables, found: Layout, models: Sequence[str], by_step: Sequence[str], options: Options
-) -> str:
-    """Return a query with a row of texts for each call: a model without values, and none after it, was not asked."""
+def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
+    """Return a query with a row of texts for each model of each row."""
     question = {("trace" if what == "episode_id" else what): what for what in found.question}
     shared = ", ".join(f"{name_literal(what)} AS {name_literal(name)}" for name, what in question.items())
-    has = {
-        model: " OR ".join(
-            f"{name_literal(f'{models.index(model)} {what}')} IS NOT NULL"
-            for what in ("answer", "correct", "cost_usd", "cost_nano_usd")
-            if what in found.models[model]
-        )
-        for model in by_step
-    }
     parts = []
-    for step, model in enumerate(by_step):
-        at = models.index(model)
-        later = " OR ".join(has[each] for each in (by_step[step:] if not options.roles else [model]))
+    for at, model in enumerate(found.models):
+        if model not in models:
+            continue
         own = "".join(f", {name_literal(f'{at} {what}')} AS {name_literal(what)}" for what in found.models[model])
         parts.append(
-            f"SELECT n * {len(models)} + {step} AS n, file, row, {shared}, {text_literal(model)} AS model{own} "
-            f"FROM raw WHERE status IS NULL AND ({later})"
+            f"SELECT n * {len(found.models)} + {at} AS n, file, row, {shared}, {text_literal(model)} AS model{own} "
+            "FROM raw WHERE status IS NULL"
         )
-        _note_absent(tables, model, has[model], later)
-    columns = {name for model in by_step for name in found.models[model]}
+    columns = {name for model in models for name in found.models[model]}
     tables.targets = {name: name_literal(name) for name in (*question, "model", *sorted(columns))}
     return " UNION ALL BY NAME ".join(parts)
+
+
+def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Options) -> None:
+    """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
+    duck, place = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
+    silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
+    if not duck.value(f"SELECT count(*) FROM calls WHERE {silent}"):
+        return
+    duck.run(
+        f"CREATE TABLE reached AS SELECT file, row, max({place}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
+    )
+    later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {place})"
+    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
+    tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
+    duck.run(f"DELETE FROM calls WHERE {unasked}")
+    reason = f"{absent}, though a later model has: its answer is unknown'"
+    tables.count(counted(reason, "calls", silent), note=True)

@@ -17,13 +17,15 @@ element in a fixed order, without a matrix product, so both give the same bits.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
-from typing import TYPE_CHECKING
+import sys
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cache, lru_cache
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cascade.table import AGREEMENT, Bools, Floats, Log
+from cascade.table import AGREEMENT, Bools, Floats, Ints, Log
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
@@ -174,45 +176,47 @@ def _alike(first: Floats, second: Floats) -> bool:
 # --- the numbers of a request, known before any call
 
 HEAD_CHARS = 2_000
-"""All counts except the length use only this many characters from the start, to bound the time."""
-_WORD = re.compile(r"[^\W\d_]+")
+"""All counts except those of the whole text use only this many characters from the start, to bound the time."""
 _LONG_LETTERS = 13
-_COUNTED = {
-    "numbers": re.compile(r"\d+(?:[.,]\d+)*"),
-    "choices": re.compile(r"(?:(?<=\s)|^)\(?[A-Ja-j1-9][).:]\s"),
-}
-_SHARES = {
-    "capitals": re.compile(r"[A-Z]"),
-    "digits": re.compile(r"\d"),
-    "marks": re.compile(r"[][{}()<>=+*/\\|_^$;#&%~@]"),
-}
-"""Their share of the characters; marks are those of code and mathematics."""
-_AMOUNT = re.compile(r"\bhow (?:many|much|long|old|far|often|tall|large|big)\b")
-_WORDS = {
-    "negated": frozenset({"not", "except", "never", "neither", "nor", "without", "cannot", "least"}),
-    "who": frozenset({"who", "whom", "whose"}),
-    "when_where": frozenset({"when", "where"}),
-    "which": frozenset({"which", "what"}),
-}
-"""Whether the text has one of these words."""
-_WHY_HOW = frozenset({"why", "how"})
-_YES_NO = frozenset(
-    ["is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should"]
+_SIGNS = tuple(
+    map(re.compile, (r"[^\W\d_]", r"\d", r"\s", "[A-Z]", r"[][{}()<>=+*/\\|_^$;#&%~@]", "[A-Ja-j1-9]", "[).:]"))
 )
+"""What a character can be: a letter, a digit, a blank, a capital, a mark of code or mathematics; the label of a choice,
+and what closes it."""
+_UNSEEN = 1 << len(_SIGNS)
+_AMOUNTS = ("many", "much", "long", "old", "far", "often", "tall", "large", "big")
+"""The words that ask for an amount after "how"."""
+_WORDS = {
+    "negated": ("not", "except", "never", "neither", "nor", "without", "cannot", "least"),
+    "who": ("who", "whom", "whose"),
+    "when_where": ("when", "where"),
+    "which": ("which", "what"),
+    "why_how": ("why", "how"),
+}
+"""Whether the text has one of these words. The longest has seven letters."""
+_YES_NO = (
+    "is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should",
+)  # fmt: skip
 
 
-def asked_numbers(text: str, context: str | None, chat: ChatRequest | None = None) -> dict[str, float]:
-    """Return the numbers of a request: those of its text, and of a chat request (`design/fitting.md` lists them).
+def asked_numbers(
+    texts: Sequence[str], contexts: Sequence[str | None], chats: Sequence[ChatRequest | None]
+) -> dict[str, Floats]:
+    """Return the numbers of requests: those of their texts, and of chat requests (`design/fitting.md` lists them).
 
-    They are counts and ratios, so that their last bit depends on no library. Of a chat request, `context` is the
-    request as JSON.
+    They are counts and ratios, float64 (n,), so that their last bit depends on no library; NaN: not a chat request.
 
-    >>> found = asked_numbers("How many legs have 2 spiders?", None)
-    >>> found["words"], found["numbers"], found["amount"], found["who"], found["has_context"]
-    (6.0, 1.0, 1.0, 0.0, 0.0)
+    >>> numbers = asked_numbers(["How many legs have 2 spiders?"], [None], [None])
+    >>> [numbers[name].tolist() for name in ("words", "numbers", "amount", "who", "has_context")]
+    [[6.0], [1.0], [1.0], [0.0], [0.0]]
     """
-    about = {"has_context": float(bool(context)), "context_characters": float(len(context or ""))}
-    return {**_of_text(text), **about, **({} if chat is None else _of_request(chat))}
+    characters = np.array([len(context or "") for context in contexts], dtype=np.float64)
+    about = {"has_context": (characters > 0).astype(np.float64), "context_characters": characters}
+    requests = [None if chat is None else _of_request(chat) for chat in chats]
+    names = dict.fromkeys(name for request in requests if request for name in request)
+    of_chats = {name: np.array([np.nan if each is None else each[name] for each in requests]) for name in names}
+    of_texts = _of_text(texts[0]) if len(texts) == 1 else _of_texts(texts)
+    return {**of_texts, **about, **of_chats}
 
 
 @lru_cache(maxsize=256)
@@ -241,22 +245,109 @@ def _size(value: object) -> int:
 
 
 @lru_cache(maxsize=256)  # every step of a walk needs the numbers of the same request
-def _of_text(text: str) -> dict[str, float]:
-    head = text[:HEAD_CHARS].strip()
-    lowered = head.lower()
-    words = _WORD.findall(lowered)
-    distinct, size, count = {*words}, len(head) or 1, len(words) or 1
-    amount = "how" in distinct and _AMOUNT.search(lowered) is not None
+def _of_text(text: str) -> dict[str, Floats]:
+    return _of_texts([text])
+
+
+@cache
+def _kinds() -> NDArray[np.uint8]:
+    """Return the kinds of all code points met so far, as bits in the order of `_SIGNS`."""
+    return np.full(sys.maxunicode + 1, _UNSEEN, dtype=np.uint8)
+
+
+def _kinds_of(codes: NDArray[Any]) -> NDArray[np.uint8]:
+    kinds = _kinds()[codes]
+    for code in set(codes[kinds == _UNSEEN].tolist()):
+        _kinds()[code] = sum(1 << at for at, sign in enumerate(_SIGNS) if sign.match(chr(code)))
+    return _kinds()[codes] if (kinds == _UNSEEN).any() else kinds
+
+
+def _codes(text: str) -> NDArray[Any]:
+    """Return code points, each in as many bytes as the largest needs."""
+    if text.isascii():
+        return np.frombuffer(text.encode(), dtype=np.uint8)
+    return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
+
+
+def _after(chosen: Bools) -> Bools:
+    """Return which characters follow on a chosen one, or on nothing."""
+    return np.concatenate([[True], chosen[:-1]])
+
+
+def _before(chosen: Bools) -> Bools:
+    return np.concatenate([chosen[1:], [False]])
+
+
+def _starts(chosen: Bools) -> Bools:
+    """Return the first of each run of chosen characters."""
+    return chosen & np.concatenate([[True], ~chosen[:-1]])
+
+
+def _of_texts(texts: Sequence[str]) -> dict[str, Floats]:
+    """Return the numbers of texts, which are looked at as one: a line end closes each."""
+    heads = [text[:HEAD_CHARS].strip() for text in texts]
+    sizes = np.array([len(head) or 1 for head in heads])
+    if not all(map(str.isascii, heads)):
+        heads = [head.replace("\u0130", "i\u0307") for head in heads]  # the only letter that is longer in lower case
+    ends = np.cumsum([len(head) + 1 for head in heads])
+    starts, whole = np.append(0, ends[:-1]), "\n".join([*heads, ""])
+    codes = _codes(whole)
+    kinds = _kinds_of(codes)
+    kinds[ends - 1] = 0
+    letters, digits, blanks, capitals, marks, labels, closes = [(kinds & 1 << at) > 0 for at in range(len(_SIGNS))]
+    apart = blanks.copy()
+    apart[ends - 1] = True
+
+    def count(chosen: Bools) -> Floats:
+        return np.add.reduceat(chosen.view(np.uint8), starts, dtype=np.int64).astype(np.float64)
+
+    words = count(_starts(~apart))
+    for row, text in enumerate(texts):
+        if len(text) > HEAD_CHARS:
+            words[row] = len(text.split())
+    opens = _after(apart) | _after((codes == ord("(")) & _after(apart))
+    joins = ((codes == ord(".")) | (codes == ord(","))) & _after(digits) & _before(digits)
     return {
-        "characters": float(len(text)),
-        "words": float(len(text.split())),
-        "mean_word": sum(map(len, words)) / count,
-        "long_words": sum([len(word) >= _LONG_LETTERS for word in words]) / count,
-        **{name: len(pattern.findall(head)) / size for name, pattern in _SHARES.items()},
-        **{name: float(len(pattern.findall(head))) for name, pattern in _COUNTED.items()},
-        "lines": float(head.count("\n") + 1),
-        **{name: float(not distinct.isdisjoint(listed)) for name, listed in _WORDS.items()},
-        "amount": float(amount),
-        "why_how": float(not amount and not distinct.isdisjoint(_WHY_HOW)),
-        "yes_no": float(bool(words) and words[0] in _YES_NO),
+        "characters": np.array([len(text) for text in texts], dtype=np.float64),
+        "words": words,
+        **_of_words(_codes(whole.lower()), letters, digits, starts),
+        "capitals": count(capitals) / sizes,
+        "digits": count(digits) / sizes,
+        "marks": count(marks) / sizes,
+        "numbers": count(_starts(digits)) - count(joins),
+        "choices": count(opens & labels & _before(closes & _before(blanks))),
+        "lines": count(codes == ord("\n")),
+    }
+
+
+def _of_words(codes: NDArray[Any], letters: Bools, digits: Bools, starts: Ints) -> dict[str, Floats]:
+    """Return the numbers of words, which are runs of letters."""
+    size, first = starts.size, np.flatnonzero(_starts(letters))
+    lengths = np.flatnonzero(letters & ~_before(letters)) + 1 - first
+    row = np.searchsorted(starts, first, side="right") - 1
+    many = np.maximum(np.bincount(row, minlength=size), 1)
+    short = np.flatnonzero(lengths <= 8)  # as one number, eight bits for a letter; none of the words has more
+    packed, small = np.zeros(first.size, dtype=np.uint64), np.minimum(codes, 127).astype(np.uint8)
+    for place in range(8):
+        short = short[lengths[short] > place]
+        packed[short] |= small[first[short] + place].astype(np.uint64) << np.uint64(8 * place)
+
+    def are(words: Iterable[str]) -> Bools:
+        return np.isin(packed, np.array([int.from_bytes(word.encode(), "little") for word in words], dtype=np.uint64))
+
+    def has(chosen: Bools) -> Floats:
+        return (np.bincount(row[chosen], minlength=size) > 0).astype(np.float64)
+
+    within, last = digits | (codes == ord("_")), first + lengths  # beside letters they are of the word
+    how = are(["how"]) & ~within[first - 1]  # before the first sign is the last one, a line end
+    behind = np.append(False, how[:-1] & (first[1:] == last[:-1] + 1))[: first.size]
+    flags = {name: has(are(words)) for name, words in _WORDS.items()}
+    amount = has(behind & (codes[first - 1] == ord(" ")) & are(_AMOUNTS) & ~within[last])
+    return {
+        "mean_word": np.bincount(row, lengths, size) / many,
+        "long_words": np.bincount(row[lengths >= _LONG_LETTERS], minlength=size) / many,
+        **flags,
+        "amount": amount,
+        "why_how": np.where(amount > 0, 0.0, flags["why_how"]),
+        "yes_no": has(are(_YES_NO) & (row != np.append(-1, row[:-1])[: row.size])),
     }

@@ -81,8 +81,7 @@ def _asked(question: Question) -> tuple[str, dict[str, Floats]]:
     from cascade.identity import identity  # loaded only for a policy that reads the request
     from cascade.policies.features import asked_numbers
 
-    about = asked_numbers(question.text, question.context, question.chat)
-    features = {feature: np.array([value]) for feature, value in about.items()}
+    features = asked_numbers([question.text], [question.context], [question.chat])
     return identity(question.text, question.context), features
 
 
