@@ -172,9 +172,9 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
     duck, targets = tables.duck, list(tables.targets)
     duck.run(f"CREATE VIEW told AS {told}")
     faults = _faults(targets, preset, shown)
-    marks = " + ".join(["0", *(f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(faults.values()))])
-    free = ", free" if preset.free else ""
-    duck.run(f"CREATE VIEW values AS SELECT n, file, row{free}, {marks} AS faults, {typed(targets)} FROM told")
+    bits = [f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(faults.values())]
+    columns = f"n, file, row{', free' if preset.free else ''}, {' + '.join(bits) or 0} AS faults, {typed(targets)}"
+    duck.run(f"CREATE VIEW values AS SELECT {columns} FROM told")
     there = {row[0] for row in duck.rows("DESCRIBE values")}
     lacking = [name for name in (*COLUMNS, *_TEXTS) if name not in there]
     nulls = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in lacking)

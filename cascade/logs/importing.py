@@ -162,14 +162,6 @@ def imported(
         yield Imported(duck, kind, f"SELECT * FROM placed_rows WHERE {matching(where or {})} ORDER BY n", counted)
 
 
-def import_rows(
-    source: Path | str, dropped: Dropped | None = None, *, tell: Tell | None = None, **asked: Any
-) -> Iterator[dict[str, Any]]:
-    """Yield the rows of a log of another tool: `imported` with the attributes of `Asked` by name."""
-    with imported([source], Asked(**asked), dropped, tell=tell) as log:
-        yield from log.rows()
-
-
 def _refuse_options(asked: Asked) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
     given = {"--map": asked.columns, "--models": asked.models, "--role": asked.roles, "--dataset": asked.dataset}

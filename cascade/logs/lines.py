@@ -1,16 +1,13 @@
-"""Read lines of JSON one at a time, compressed or not, and count the lines that are left out."""
+"""Read and write files in pieces, compressed or not, and count the lines that are left out."""
 
 from __future__ import annotations
 
 import gzip
-import json
-import math
-import re
 import zlib
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import IO, Any, NamedTuple
+from typing import IO
 
 from cascade.errors import UsageError
 from cascade.logs.schema import Dropped
@@ -21,15 +18,6 @@ MAX_LINE_BYTES = 256 * 2**20
 _GZIP = b"\x1f\x8b"
 _UTF8_MARK = b"\xef\xbb\xbf"
 _UTF16_MARKS = (b"\xff\xfe", b"\xfe\xff")
-# A number that may be too large for a float and would be read as infinite: 1e999.
-_HUGE = re.compile(rb"\d[eE]\+?\d{3}")
-
-
-class Numbered(NamedTuple):
-    """A line with a JSON object, and its number in the file."""
-
-    number: int
-    value: dict[str, Any]
 
 
 @contextmanager
@@ -120,56 +108,6 @@ def _without_mark(line: bytes, path: Path) -> bytes:
     if line.startswith(_UTF16_MARKS):
         raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
     return line.removeprefix(_UTF8_MARK)
-
-
-def json_lines(path: Path, dropped: Dropped) -> Iterator[Numbered]:
-    """Yield the JSON objects of a file of lines. Other lines are dropped and counted; blank lines are skipped.
-
-    NaN and infinite numbers become null (F57). Bytes that are not UTF-8 are replaced. Both are noted.
-    """
-    decode = decoder()
-    for number, line in numbered_lines(path, dropped):
-        if line.isspace():
-            continue
-        place = f"{path.name}:{number}"
-        try:
-            value = decode(line, dropped, place)
-        except (ValueError, RecursionError):
-            value = None
-        if isinstance(value, dict):
-            yield Numbered(number, value)
-        elif line.endswith(b"\n"):
-            dropped.drop("not a JSON object", place)
-        else:
-            dropped.drop("a torn last line", place)
-
-
-Decode = Callable[[bytes, Dropped, str], Any]
-
-
-def decoder() -> Decode:
-    """Return a function that reads one JSON text as plain values; it raises ValueError or RecursionError on failure."""
-    odd: list[str] = []
-    quick = json.JSONDecoder(parse_constant=odd.append)
-    careful = json.JSONDecoder(parse_constant=odd.append, parse_float=lambda text: _finite(text, odd))
-
-    def decode(raw: bytes, dropped: Dropped, place: str) -> Any:
-        # A number of three digits in its exponent is rare, and reading every number with care takes twice as long.
-        value = (careful if _HUGE.search(raw) else quick).decode(text_of(raw, dropped, place))
-        if odd:
-            dropped.note("NaN or an infinite number, read as null", place, len(odd))
-            odd.clear()
-        return value
-
-    return decode
-
-
-def _finite(text: str, odd: list[str]) -> float | None:
-    value = float(text)
-    if math.isfinite(value):
-        return value
-    odd.append(text)
-    return None
 
 
 def text_of(raw: bytes, dropped: Dropped, place: str) -> str:

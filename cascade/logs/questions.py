@@ -7,14 +7,14 @@ Formats, recognised by the content:
 * chat requests, one per line: whole bodies with `messages`, or OpenAI's batch format with `custom_id` and `body`; also
   with `gold`, `group`, `segment`, `split`;
 * HotpotQA's published JSON, whose `context` is paragraphs of sentences;
-* MMLU's published CSV (no header: question, four choices, a letter) and its form with `choices` and an index.
+* MMLU's with `choices` and an index, or with columns A to D.
 """
 
 from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +26,7 @@ from cascade.identity import question_id
 from cascade.logs.chats import gold_in, loaded
 from cascade.logs.rowcheck import texts_in
 from cascade.logs.schema import Dropped
-from cascade.logs.source import Record, records, table_lines, table_suffix
+from cascade.logs.source import Record, records
 from cascade.types import Question
 
 LETTERS = string.ascii_uppercase
@@ -41,7 +41,6 @@ _NO_BODY = frozenset(
 )
 """Fields of a line that do not belong to a chat request's body."""
 _MAPPABLE = ("question", "answer", "choices", "context", "id", "group", "segment", "split", "kind", "messages")
-_MMLU_CELLS = 6
 _UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
 _MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
 
@@ -84,8 +83,7 @@ def read_questions(
         MissingExtraError: Parquet without duckdb.
     """
     path, unread = Path(path), Dropped()
-    records = _renamed(path, list(_records(path, unread)), mapped or {})
-    drafts = [_draft(record) for record in records]
+    drafts = [_draft(record) for record in _renamed(path, list(records(path, unread)), mapped or {})]
     asked = [one.asked for one in drafts if one.asked is not None]
     problems = [f"{one.place}: {problem}" for one in drafts for problem in one.problems] + _doubles(drafts)
     if not drafts and not unread.count:
@@ -172,23 +170,6 @@ def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
 
 
 # --- records ---
-
-
-def _records(path: Path, dropped: Dropped) -> Iterator[Record]:
-    """Yield a file's records by column name; MMLU's table, which has no header, gets its names here."""
-    if not table_suffix(path):
-        yield from records(path, dropped)
-        return
-    lines = table_lines(path, Dropped())
-    first = next(lines, None)
-    if first is None or len(first.cells) != _MMLU_CELLS or first.cells[-1].strip() not in LETTERS[:4]:
-        yield from records(path, dropped)
-        return
-    for place, cells in itertools.chain([first], lines):
-        if len(cells) == _MMLU_CELLS:
-            yield Record(place, {"question": cells[0], "choices": cells[1:-1], "answer": cells[-1].strip()})
-        else:
-            dropped.drop(f"not the {_MMLU_CELLS} cells of a question with four choices", place)
 
 
 def _chat_draft(record: Record) -> _Draft:

@@ -21,7 +21,7 @@ from typing import IO, Any, NamedTuple
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
-from cascade.logs.lines import MAX_LINE_BYTES, decoder, first_bytes, json_lines, numbered_lines, opened, text_of
+from cascade.logs.lines import MAX_LINE_BYTES, first_bytes, numbered_lines, opened, text_of
 from cascade.logs.schema import COLUMNS, Dropped
 
 _SAMPLE = 10_000
@@ -194,34 +194,27 @@ class Record(NamedTuple):
 
 def records(path: Path, dropped: Dropped) -> Iterator[Record]:
     """Yield the records of a file of questions, with the values that JSON gives them; an empty cell is null."""
-    if table_suffix(path):
-        lines = table_lines(path, dropped)
-        names = _each_once([name.strip() for name in next(lines, Cells("", [])).cells], path)
-        for place, cells in lines:
-            if len(cells) == len(names):
-                yield Record(place, {name: cell or None for name, cell in zip(names, cells, strict=True)})
-            else:
-                dropped.drop(f"not as many cells as the {len(names)} of the first line", place)
-    elif is_parquet(path):
-        with open_duck([path.absolute()]) as connection:
-            (source,) = sources(connection, [path.absolute()], dropped)
-            for row, *values in connection.run(
-                f"SELECT row, {_listed(source.names)} FROM ({source.relation})"
-            ).fetchall():
-                yield Record(source.place(row), dict(zip(source.names, values, strict=True)))
-    elif has_lines(path):
-        yield from (Record(f"{path.name}:{number}", value) for number, value in json_lines(path, dropped))
-    else:
-        yield from (Record(f"{path.name} item {at}", value) for at, value in enumerate(documents(path, dropped), 1))
+    file = path.absolute()
+    with open_duck([file]) as duck:
+        duck.define("mended", mended, 1)
+        (source,) = sources(duck, [file], dropped)
+        listed = "line, torn" if source.is_json else ", ".join(map(name_literal, source.names))
+        for rows in duck.pieces(f"SELECT row, {listed} FROM ({source.relation}) ORDER BY row"):
+            for row, *values in rows:
+                if not source.is_json:
+                    cells = {name: value or None for name, value in zip(source.names, values, strict=True)}
+                    yield Record(source.place(row), cells)
+                elif values[0] is not None:
+                    yield Record(source.place(row), json.loads(values[0], parse_constant=lambda _: None))
+                else:
+                    dropped.drop("a torn last line" if values[1] else "not a JSON object", source.place(row))
+        if source.rejects:
+            note_rejects(duck, source, dropped)
 
 
 def is_parquet(path: Path) -> bool:
     """Whether a file is Parquet by its name or its first bytes."""
     return first_bytes(path, 4) == b"PAR1" or path.suffix == ".parquet"
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(map(name_literal, names))
 
 
 # --- bytes ---
@@ -389,7 +382,7 @@ def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
             pass
     if text.held:
         try:
-            yield decoder()(text.held.encode("utf-8", "replace"), dropped, path.name)
+            yield json.loads(text.held)
         except (ValueError, RecursionError) as error:
             dropped.drop(f"not JSON ({error})", path.name)
 

@@ -256,10 +256,11 @@ def _kinds() -> NDArray[np.uint8]:
 
 
 def _kinds_of(codes: NDArray[Any]) -> NDArray[np.uint8]:
-    kinds = _kinds()[codes]
+    kinds: NDArray[np.uint8] = _kinds()[codes]
     for code in set(codes[kinds == _UNSEEN].tolist()):
         _kinds()[code] = sum(1 << at for at, sign in enumerate(_SIGNS) if sign.match(chr(code)))
-    return _kinds()[codes] if (kinds == _UNSEEN).any() else kinds
+        kinds[codes == code] = _kinds()[code]
+    return kinds
 
 
 def _codes(text: str) -> NDArray[Any]:
@@ -269,18 +270,18 @@ def _codes(text: str) -> NDArray[Any]:
     return np.frombuffer(text.encode("utf-32-le", "surrogatepass"), dtype=np.uint32)
 
 
-def _after(chosen: Bools) -> Bools:
-    """Return which characters follow on a chosen one, or on nothing."""
-    return np.concatenate([[True], chosen[:-1]])
+def _after(chosen: Bools, edge: bool = False) -> Bools:
+    """Return which characters follow on a chosen one; `edge`: the first does, too."""
+    return np.append(edge, chosen[:-1])
 
 
 def _before(chosen: Bools) -> Bools:
-    return np.concatenate([chosen[1:], [False]])
+    return np.append(chosen[1:], False)
 
 
 def _starts(chosen: Bools) -> Bools:
     """Return the first of each run of chosen characters."""
-    return chosen & np.concatenate([[True], ~chosen[:-1]])
+    return chosen & ~_after(chosen)
 
 
 def _of_texts(texts: Sequence[str]) -> dict[str, Floats]:
@@ -305,7 +306,7 @@ def _of_texts(texts: Sequence[str]) -> dict[str, Floats]:
     for row, text in enumerate(texts):
         if len(text) > HEAD_CHARS:
             words[row] = len(text.split())
-    opens = _after(apart) | _after((codes == ord("(")) & _after(apart))
+    opens = _after(apart, True) | _after((codes == ord("(")) & _after(apart, True))
     joins = ((codes == ord(".")) | (codes == ord(","))) & _after(digits) & _before(digits)
     return {
         "characters": np.array([len(text) for text in texts], dtype=np.float64),

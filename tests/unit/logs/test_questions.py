@@ -166,14 +166,6 @@ def test_hotpotqa_in_columns_is_the_same(tmp_path: Path) -> None:
     assert read_questions(jsonl(tmp_path / "q.jsonl", row))[0].question.context == PARAGRAPHS
 
 
-def test_mmlus_table_without_names_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "anatomy_test.csv"
-    path.write_text('"A lesion, where?",nerve,muscle,bone,"skin, deep",D\nWhich bone?,ulna,radius,tibia,fibula,A\n')
-    first, second = read_questions(path)
-    assert first.question.text == "A lesion, where?\nA. nerve\nB. muscle\nC. bone\nD. skin, deep"
-    assert (first.gold, second.gold, second.matcher) == (("D", "skin, deep"), ("A", "ulna"), "choice")
-
-
 def test_mmlus_form_with_an_index_is_read(tmp_path: Path) -> None:
     pa, pq = pytest.importorskip("pyarrow"), pytest.importorskip("pyarrow.parquet")
     rows = {"question": ["Which?"], "subject": ["anatomy"], "choices": [["a", "b", "c", "d"]], "answer": [2]}
@@ -242,11 +234,8 @@ def test_a_file_without_questions_says_so(tmp_path: Path, name: str, text: str) 
 
 def test_a_table_with_a_torn_line_is_not_asked(tmp_path: Path) -> None:
     (tmp_path / "q.csv").write_text("id,question\n1,x\n2\n")
-    with pytest.raises(UsageError, match=r"q\.csv:3: not as many cells"):
+    with pytest.raises(UsageError, match=r"q\.csv:3: "):
         read_questions(tmp_path / "q.csv")
-    (tmp_path / "m.csv").write_text("x,a,b,c,d,A\ny,a,b\n")
-    with pytest.raises(UsageError, match=r"m\.csv:2: not the 6 cells"):
-        read_questions(tmp_path / "m.csv")
 
 
 def test_a_missing_file_is_reported(tmp_path: Path) -> None:

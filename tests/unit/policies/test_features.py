@@ -1,12 +1,14 @@
 """Features against values worked out by hand, and a request as it is served against the same request in a log."""
 
 import math
+import random
+import re
 from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from cascade.policies.features import offered, read
+from cascade.policies.features import asked_numbers, offered, read
 from cascade.table import Log, Node
 from unit.fitting.random_logs import random_log
 
@@ -86,3 +88,35 @@ def test_what_says_nothing_is_not_offered() -> None:
     named = {name.split("@")[0] for name in offered(replace(log, signals={**log.signals, **more}), (0, 1))}
     assert not named & {*more}
     assert "self_check" in named
+
+
+PIECES = (
+    "how many", "How much ", "1how long", "how old_", "why", "WHOSE", "is", "Do", "\u0130", "\u0391\u03a3", "A) ", "(B. ",
+    "c: ", "((a) ", "1.5", "2,000.3", "\u00bd", "\u0663", "_x_", "\n", "\x1c", "\u00a0", "na\u00efve", "\u00df", "[]{}",
+    "without", "intergovernmental", "\ud800", "\U0001f600", "e\u0301", "\u65e5\u672c", " ", ".", "?", "x" * 1_999,
+)  # fmt: skip
+
+
+def test_numbers_of_many_requests_are_those_of_each_text() -> None:
+    chance = random.Random(5)
+    texts = ["", *("".join(chance.choices((*PIECES, " "), k=chance.randrange(12))) for _ in range(400))]
+    many = asked_numbers(texts, [None] * len(texts), [None] * len(texts))
+    for row, text in enumerate(texts):
+        head = text[:2_000].strip()
+        words = re.findall(r"[^\W\d_]+", head.lower())
+        choices = re.findall(r"(?:(?<=\s)|^)\(?[A-Ja-j1-9][).:]\s", head)
+        amount = re.search(r"\bhow (?:many|much|long|old|far|often|tall|large|big)\b", head.lower())
+        expected = {
+            "words": len(text.split()),
+            "mean_word": sum(map(len, words)) / (len(words) or 1),
+            "digits": len(re.findall(r"\d", head)) / (len(head) or 1),
+            "numbers": len(re.findall(r"\d+(?:[.,]\d+)*", head)),
+            "choices": len(choices),
+            "amount": amount is not None,
+            "why_how": amount is None and not {"why", "how"}.isdisjoint(words),
+            "yes_no": words[:1] in (["is"], ["do"]),
+        }
+        assert {name: many[name][row] for name in expected} == expected
+        assert {name: values[row] for name, values in many.items()} == {
+            name: values[0] for name, values in asked_numbers([text], [None], [None]).items()
+        }
