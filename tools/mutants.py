@@ -91,7 +91,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/faults/test_payload.py",
         "tests/faults/test_streams.py",
         "tests/faults/test_transport.py",
-        "tests/faults/test_billing.py",
+        "tests/faults/test_table.py",
         "tests/faults/test_gateway.py",
         "tests/unit/test_streaming.py",
         "tests/unit/test_engine.py",
@@ -110,7 +110,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/unit/server/test_http.py",
         "tests/unit/server/test_contract.py",
         "tests/faults/test_gateway.py",
-        "tests/faults/test_billing.py",
+        "tests/faults/test_table.py",
         "tests/property/test_engine.py",
     ],
     "reading": [
@@ -121,6 +121,7 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/property/test_assembling.py",
         "tests/faults/test_payload.py",
         "tests/faults/test_streams.py",
+        "tests/faults/test_table.py",
         "tests/faults/test_chat_messages.py",
     ],
 }

@@ -161,11 +161,14 @@ class Guard:
             yield TextDelta(_written(completion), request.role, request.step, request.model)
             yield completion
             return
+        from cascade.providers.assembling import Assembler
+
         tries = self._begun(request, deadline)
         while True:
-            started, assembler = time.monotonic(), self._assembler(tries.asked)
+            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
             try:
-                async with aclosing(self._chunks(tries)) as chunks:
+                coming = self.provider.stream(tries.asked, tries.left_s(started))
+                async with aclosing(coming) as chunks:
                     async for chunk in chunks:
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
@@ -179,11 +182,6 @@ class Guard:
                 await self._wait(tries, error)
         yield completion
 
-    def _assembler(self, request: Request) -> Assembler:
-        from cascade.providers.assembling import Assembler
-
-        return Assembler(request, self.secrets)
-
     async def close(self) -> None:
         """Close the provider."""
         await self.provider.close()
@@ -194,10 +192,6 @@ class Guard:
         from cascade.resilience.breaker import Breaker
 
         return self.breakers.setdefault(model, Breaker())
-
-    def _chunks(self, tries: _Tries) -> AsyncGenerator[Payload, None]:
-        assert isinstance(self.provider, Streams)  # noqa: S101 - `stream` asks no other
-        return self.provider.stream(tries.asked, tries.left_s(time.monotonic()))
 
     def _broke(self, tries: _Tries, error: ProviderError) -> None:
         """Report a failure to the circuit breaker, except a time-out after too little time from the caller."""

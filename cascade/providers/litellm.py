@@ -357,14 +357,24 @@ def _streamed(chunk: Any) -> Payload:
 
 
 async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str]) -> AsyncGenerator[Any, None]:
-    """Pass on the provider's own chunks, and note the bad ends among them, since litellm calls each of these "stop"."""
+    """Pass on the provider's own chunks up to the text after their end, and note the bad ends and refusals among them.
+
+    litellm calls each bad end "stop", leaves out refusals, and goes on after an end.
+    """
+    ended = False
     async for chunk in chunks:
-        for choice in getattr(chunk, "choices", None) or ():
+        choices = getattr(chunk, "choices", None) or ()
+        if ended and any(getattr(getattr(choice, "delta", None), "content", None) for choice in choices):
+            continue
+        for choice in choices:
             end = getattr(choice, "finish_reason", None)
+            ended = ended or isinstance(end, str)
             if getattr(choice, "error", None):
                 ends.append("error")
             elif isinstance(end, str) and end.lower() not in ENDINGS:
                 ends.append(end)
+            elif getattr(getattr(choice, "delta", None), "refusal", None):
+                ends.append("content_filter")
         yield chunk
 
 

@@ -13,6 +13,7 @@ import struct
 import threading
 import time
 from collections.abc import Callable, Mapping
+from functools import cache
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
@@ -198,16 +199,17 @@ def _quota(handler: Any, _body: Any) -> None:
     handler._send(429, encode({"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}}))
 
 
+@cache
+def bomb(layers: int) -> bytes:
+    """Return 64 MB of blanks, packed so many times: a thousandth of that, or less, on the wire."""
+    packed = b" " * 64_000_000
+    for _ in range(layers):
+        packed = gzip.compress(packed, 6)
+    return packed
+
+
 def _packed(layers: int) -> Callable[[Any, Any], None]:
-    """Return a mode that sends 64 MB of blanks, packed so many times: a thousandth of that, or less, on the wire."""
-
-    def mode(handler: Any, _body: Any) -> None:
-        packed = b" " * 64_000_000
-        for _ in range(layers):
-            packed = gzip.compress(packed, 6)
-        handler._send(200, packed, Content_Encoding=", ".join(["gzip"] * layers))
-
-    return mode
+    return lambda handler, _body: handler._send(200, bomb(layers), Content_Encoding=", ".join(["gzip"] * layers))
 
 
 def _million_lists(handler: Any, _body: Any) -> None:

@@ -21,6 +21,7 @@ from cascade.types import Usage
 
 from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport
 from .bench import Bench, needs_litellm
+from .test_table import check
 
 Test = Callable[[Bench], None]
 TakeOut = Callable[[Bench], Any]
@@ -60,7 +61,8 @@ def _null_is_empty(payload: Any, *rest: Any) -> Any:
 
 def _no_mapping(bench: Bench) -> None:
     bench.patch.setattr(openai_http, "_mapping_errors", lambda _exchange: nullcontext())
-    bench.patch.setattr(exchange.Exchange, "_bad", lambda _self, why: _NothingError(why))
+    for name in ("_bad", "_not_json"):
+        bench.patch.setattr(exchange.Exchange, name, lambda _self, why: _NothingError(why))
 
 
 def _ignore_errors(bench: Bench) -> None:
@@ -141,16 +143,16 @@ _EXTRAS_REQUIRED = "import cascade.providers.litellm as adapter\nadapter.create 
 
 GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F12 quote": (test_transport, instead(exchange, "quote", lambda said, _secrets: said)),
-    "F12 retry": (test_transport, instead(reading.BadResponseError, "retryable", False)),
+    "F12 retry": (partial(check, mode="html_200"), instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport, _wall_clock),
     "F14": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
-    "F15": (test_payload, instead(guard, "read_completion", _null_is_empty)),
+    "F15": (partial(check, mode="null_choices"), instead(guard, "read_completion", _null_is_empty)),
     "F16": (test_payload, instead(reading, "raise_refusal", lambda *_: None)),
     "F17": (test_payload, instead(types.Completion, "truncated", property(lambda _self: False))),
-    "F18": (test_payload, _no_mapping),
-    "F19": (test_payload, _ignore_errors),
-    "F20": (test_payload, instead(reading, "read_usage", _usage_as_told)),
-    "F21": (test_payload, _any_number_counts),
+    "F18": (partial(check, mode="bad_json"), _no_mapping),
+    "F19": (partial(check, mode="error_429_in_200"), _ignore_errors),
+    "F20": (partial(check, mode="no_usage"), instead(reading, "read_usage", _usage_as_told)),
+    "F21": (partial(check, mode="negative_usage"), _any_number_counts),
     "F22": (test_payload, instead(reading, "echoed_model", lambda payload, *_: payload.get("model"))),
     "F23": (test_payload, instead(money.PriceTable, "price", _free_if_unknown)),
     "F24 off": (test_payload, instead(guard, "refused", lambda *_: frozenset())),
@@ -159,12 +161,15 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
         instead(verdict, "without_alternatives", lambda _: False),
     ),
     "F25": (test_payload, instead(reading, "logprob", lambda value: value)),
-    "F05": (test_transport.test_f05_an_answer_that_breaks_off_is_not_asked_for_again, _no_mapping),
+    "F05": (partial(check, mode="cut_short"), _no_mapping),
     "F26 partial": (test_streams, instead(guard, "_interrupted", lambda error, _assembler: error)),
-    "F27": (test_streams, _stop_where_it_ends),
-    "F28": (test_streams, _first_usage_counts),
-    "F29": (test_streams, instead(reading, "storable", lambda said, _notes: said)),
-    "F30": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F27": (partial(check, mode="stream_no_finish", way="stream"), _stop_where_it_ends),
+    "F28": (partial(check, mode="stream_usage_doubled", way="stream"), _first_usage_counts),
+    "F29": (partial(check, mode="odd_characters"), instead(reading, "storable", lambda said, _notes: said)),
+    "F30": (
+        partial(check, mode="unordered_choices"),
+        instead(reading, "first_choice", lambda choices, _notes: choices[0]),
+    ),
     "F40": (test_guide, instead(prompts, "data_block", _naive_block)),
     "F40 tokens": (test_guide, instead(text, "defuse", lambda said: said)),
     "F41": (test_guide, instead(reply, "is_answer", bool)),

@@ -16,7 +16,6 @@ from cascade.errors import (
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
-    RateLimitedError,
     StreamInterruptedError,
 )
 from cascade.providers.fake import FakeProvider, reply
@@ -56,38 +55,6 @@ async def test_a_good_answer_is_checked_and_returned() -> None:
     made = await guard.complete(request(), NEVER)
     assert (made.text, made.maybe_billed, slept) == ("Danube", 0, [])
     assert 0 <= made.latency_s < 60
-
-
-async def test_a_failed_call_is_made_again_twice() -> None:
-    provider = Failing(down(), RateLimitedError("slow", retry_after_s=7.0))
-    guard, slept = guarded(provider)
-    assert (await guard.complete(request(), NEVER)).text == "Danube"
-    assert len(provider.asked) == 3
-    assert len(slept) == 2
-    assert slept[1] == 7.0
-
-
-async def test_a_third_failure_comes_out() -> None:
-    provider = Failing(down(), down(), RateLimitedError("enough"))
-    guard, _ = guarded(provider)
-    with pytest.raises(RateLimitedError, match="enough"):
-        await guard.complete(request(), NEVER)
-    assert len(provider.asked) == 3
-
-
-async def test_what_cannot_be_retried_comes_out_at_once() -> None:
-    guard, slept = guarded(Failing(AuthenticationError("no key")))
-    with pytest.raises(AuthenticationError):
-        await guard.complete(request(), NEVER)
-    assert slept == []
-
-
-async def test_a_bad_payload_is_asked_for_once_more() -> None:
-    provider = Failing(then={"html": True})
-    guard, _ = guarded(provider)
-    with pytest.raises(BadResponseError):
-        await guard.complete(request(), NEVER)
-    assert len(provider.asked) == 2
 
 
 @pytest.mark.parametrize(("free", "maybe"), [(0, 1), (1, 1), (1, 0), (2, 0)])
@@ -287,16 +254,6 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(er
     assert [event.text for event in got] == ["Dan"]
     assert provider.started == 1
     assert caught.value.__cause__ is None
-
-
-async def test_a_break_before_any_text_is_what_it_is_and_is_tried_again() -> None:
-    """0.5.0 never tried a stream again, not even one that a 503 refused before its first byte."""
-    provider = Breaking([], down())
-    guard, slept = guarded(provider)
-    with pytest.raises(ProviderUnavailableError):
-        await streamed(guard)
-    assert provider.started == 3
-    assert len(slept) == 2
 
 
 async def test_a_refused_key_is_no_interruption() -> None:
