@@ -135,11 +135,17 @@ def loopback() -> Iterator[Any]:
         yield server
 
 
+@pytest.fixture
+def file_url(tmp_path: Path) -> str:
+    """Return the URL of a store in a file that is not there yet."""
+    return f"sqlite:///{tmp_path / 'traces.db'}"
+
+
 @pytest.fixture(params=["sqlite", "postgresql"])
-def store_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str]:
+def store_url(request: pytest.FixtureRequest, file_url: str) -> Iterator[str]:
     """Return the URL of a store that is not there yet, on both databases."""
     if request.param == "sqlite":
-        yield f"sqlite:///{tmp_path / 'traces.db'}"
+        yield file_url
     else:
         with postgres_url() as url:
             yield url

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 PATIENCE_S = 240.0
 
@@ -26,6 +28,27 @@ def at_once(*works: Callable[[], object]) -> None:
         thread.start()
     for thread in threads:
         thread.join()
+
+
+def in_child(work: Callable[[], Any]) -> Any:
+    """Run something in a forked process; return its result, or raise its error."""
+    context = multiprocessing.get_context("fork")
+    ours, theirs = context.Pipe()
+
+    def run() -> None:
+        try:
+            theirs.send(work())
+        except BaseException as error:
+            theirs.send(error)
+
+    process = context.Process(target=run)
+    process.start()
+    process.join(PATIENCE_S)
+    assert process.exitcode == 0
+    result = ours.recv()
+    if isinstance(result, BaseException):
+        raise result
+    return result
 
 
 def lives(pid: int) -> bool:

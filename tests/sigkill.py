@@ -39,7 +39,6 @@ class Tally:
 
     kills: int = 0
     acknowledged: int = 0
-    found: int = 0
     missing: list[str] = field(default_factory=list)
     torn: list[str] = field(default_factory=list)
     damaged: list[str] = field(default_factory=list)
@@ -123,4 +122,3 @@ def _look(url: str, promised: set[str], tally: Tally) -> None:
     tally.missing += sorted(promised - found.keys())
     # The rows of a group, and those of an ask, are there together or not at all.
     tally.torn += [name for name, count in found.items() if count not in {GROUP, 2}]
-    tally.found = max(tally.found, sum(found.values()))

@@ -20,13 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.errors import UsageError
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.money import PICO_PER_NANO, Price
 from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
-
-LOW, MEDIUM, HIGH = 0.2, 0.45, 0.7
-"""Three settings of `World.informativeness`. The tables do not determine it, so reports must name the one used."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +44,7 @@ class World:
             difficulty.
         verdict_difficulty: how fast both grow with difficulty, in probits per standard deviation.
         verdict_persistence: share of the variance of the verdict that is the question's own.
-        informativeness: correlation of the guide's sureness (how far `p_yes` is from one half) with being right on an
+        informativeness: the tables do not determine it, so reports must name the one used: correlation of the guide's sureness (how far `p_yes` is from one half) with being right on an
             easy question; the base's log-probs and reply length have half of it. 0 = noise, 1 = no noise.
         wrong_answers: how many wrong answers a question has, 2 or more; 3 for multiple choice.
         wrong_zipf: how much the wrong answers differ in popularity: the k-th is chosen in proportion to k^−this.
@@ -81,7 +77,7 @@ class World:
     false_yes: float
     verdict_difficulty: float = 0.3
     verdict_persistence: float = 0.3
-    informativeness: float = MEDIUM
+    informativeness: float = 0.45
     wrong_answers: int
     wrong_zipf: float
     prompt_tokens: int
@@ -194,18 +190,13 @@ _FIRST: Mapping[str, Mapping[str, float]] = {
 }
 
 
-def worlds(fitted: Mapping[str, Mapping[str, float]], said: str) -> Mapping[str, World]:
-    """Return the worlds of one reading, fitted values over the assumed ones."""
-    found = {}
-    for name, values in fitted.items():
-        assumed = HOTPOTQA if name.startswith("hotpotqa") else MMLU
-        found[name] = replace(assumed, name=f"{name} ({said})", **values)  # type: ignore[arg-type]  # all are floats
-    return MappingProxyType(found)
-
-
-WORLDS = worlds(_FIRST, "simulated")
-"""First reading: after a yes the guide's answer is the base's, for Random too."""
-
+WORLDS = MappingProxyType(
+    {
+        name: replace(HOTPOTQA if name.startswith("hotpotqa") else MMLU, name=f"{name} (simulated)", **values)  # type: ignore[arg-type]
+        for name, values in _FIRST.items()
+    }
+)
+"""Fitted values over the assumed ones. First reading: after a yes the guide's answer is the base's, for Random too."""
 
 SOURCES = ("base", "guide")
 RIGHT = 0
@@ -277,7 +268,6 @@ def simulated_log(world: World, n: int, seed: int) -> Log:
     appearance, so that a number does not reveal the truth. The reference is the guide alone; baselines are the models
     that decide when to stop. Signals of the real strategy that the log lacks are not simulated.
     """
-    _check(n, seed)
     draws = _draw(world, n, seed)
     rounds = _play(world, draws)
     answers = np.stack([rounds.base.T, rounds.guide.T], axis=2)
@@ -303,13 +293,6 @@ def simulated_log(world: World, n: int, seed: int) -> Log:
         reference=Reference(alone.right, alone.cost_nano_usd, is_last=False),
         baselines=ways,
     )  # fmt: skip
-
-
-def _check(n: int, seed: int) -> None:
-    problems = [f"n is {n}, but must be 1 or more"] if n < 1 else []
-    problems += [f"seed is {seed}, but must be 0 or more"] if seed < 0 else []
-    if problems:
-        raise UsageError("nothing can be simulated: " + "; ".join(problems))
 
 
 def _draw(world: World, n: int, seed: int) -> _Draws:

@@ -32,7 +32,7 @@ class Walker:
     """One regular expression, walked in Python. `steps` counts the characters it looked at."""
 
     def __init__(self, pattern: re.Pattern[str]) -> None:
-        self._pattern, self.steps, self.text, self.groups = pattern.pattern, 0, "", dict[int, tuple[int, int]]()
+        self._pattern, self.steps, self.text = pattern.pattern, 0, ""
         parsed = _parser.parse(pattern.pattern, pattern.flags)
         self._state = parsed.state
         self._match = self._sequence(list(parsed), parsed.state.flags, lambda at: at)
@@ -43,7 +43,6 @@ class Walker:
         self.text = text
         while at <= len(text):
             self.steps += 1
-            self.groups.clear()
             end = (self._whole if method == "fullmatch" else self._match)(at)
             if method in {"match", "fullmatch"}:
                 return
@@ -70,16 +69,11 @@ class Walker:
             ways = [self._sequence(list(way), flags, then) for way in value[1]]
             return lambda at: next((end for way in ways if (end := way(at)) >= 0), -1)
         if kind == "SUBPATTERN":
-            number, more, less, inner = value
-            return self._group(number, list(inner), (flags | more) & ~less, then)
+            _number, more, less, inner = value
+            return self._sequence(list(inner), (flags | more) & ~less, then)
         if kind in {"ASSERT", "ASSERT_NOT"}:
             return self._assertion(kind == "ASSERT", value[0], value[1], flags, then)
-        if kind == "GROUPREF":
-            return lambda at: self._again(value, at, then)
-        if kind == "ATOMIC_GROUP":
-            alone = self._sequence(list(value), flags, lambda at: at)
-            return lambda at: then(end) if (end := alone(at)) >= 0 else -1
-        if kind in {"MAX_REPEAT", "MIN_REPEAT", "POSSESSIVE_REPEAT"}:
+        if kind in {"MAX_REPEAT", "MIN_REPEAT"}:
             return self._repeat(kind, *value, flags, then)
         raise AssertionError(kind)  # a construct that no pattern of the project has
 
@@ -99,33 +93,9 @@ class Walker:
 
         return fits
 
-    def _group(self, number: int | None, nodes: list[Any], flags: int, then: Next) -> Next:
-        starts: list[int] = []
-
-        def ended(at: int) -> int:
-            if number is not None:
-                self.groups[number] = (starts[-1], at)
-            return then(at)
-
-        inner = self._sequence(nodes, flags, ended)
-
-        def begun(at: int) -> int:
-            starts.append(at)
-            try:
-                return inner(at)
-            finally:
-                starts.pop()
-
-        return inner if number is None else begun
-
     def _assertion(self, wanted: bool, direction: int, inner: Any, flags: int, then: Next) -> Next:
         alone, back = self._sequence(list(inner), flags, lambda at: at), inner.getwidth()[0] if direction < 0 else 0
         return lambda at: then(at) if (at >= back and alone(at - back) >= 0) is wanted else -1
-
-    def _again(self, number: int, at: int, then: Next) -> int:
-        start, end = self.groups.get(number, (0, 0))
-        self.steps += end - start
-        return then(at + end - start) if self.text.startswith(self.text[start:end], at) else -1
 
     def _repeat(self, kind: str, least: Any, most: Any, inner: Any, flags: int, then: Next) -> Next:
         bounded = most is not _parser.MAXREPEAT
@@ -155,7 +125,7 @@ class Walker:
         def left(at: int) -> int:
             count, place = counts.pop(), places.pop()
             try:
-                return at if kind == "POSSESSIVE_REPEAT" else then(at)
+                return then(at)
             finally:
                 counts.append(count)
                 places.append(place)
@@ -164,11 +134,10 @@ class Walker:
             counts.append(0)
             places.append(at)
             try:
-                end = tried(at)
+                return tried(at)
             finally:
                 counts.pop()
                 places.pop()
-            return then(end) if kind == "POSSESSIVE_REPEAT" and end >= 0 else end
 
         return begun
 
@@ -185,8 +154,6 @@ class Walker:
             count = 0
             while count < high and fits(at + count):
                 count += 1
-            if kind == "POSSESSIVE_REPEAT":
-                return then(at + count) if count >= low else -1
             for kept in range(count, low - 1, -1):
                 self.steps += 1
                 if (end := then(at + kept)) >= 0:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
 from typing import Any
@@ -61,6 +61,14 @@ def drop_database() -> None:
         with psycopg.connect(f"{SERVER}/postgres", autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {_database()} WITH (FORCE)")
         _database.cache_clear()
+
+
+def rows_in(url: str, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
+    """Return the rows of a store."""
+    from cascade.records.traces import Store
+
+    with Store.open(url, read_only=True) as store:
+        return list(store.read(where))
 
 
 def row(number: int = 1, **columns: Any) -> dict[str, Any]:

@@ -11,7 +11,6 @@ import json
 import multiprocessing
 import os
 import random
-import subprocess
 import sys
 import threading
 import time
@@ -20,7 +19,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import Any, Protocol, Self
+from tempfile import mkdtemp
+from typing import Any, Self
 
 import pytest
 from patience import PATIENCE_S
@@ -211,15 +211,7 @@ def work(folder: str, address: str, count: int) -> None:
     )
 
 
-class Process(Protocol):
-    """What a kill needs of a process."""
-
-    def kill(self) -> None: ...
-
-    def wait(self, timeout: float) -> int | None: ...
-
-
-class _Forked:
+class Forked:
     """A process forked from one that has the package loaded: it starts in milliseconds."""
 
     def __init__(self, folder: Path, address: str, count: int) -> None:
@@ -239,32 +231,6 @@ class _Forked:
         return self._process.exitcode
 
 
-class _CommandLine:
-    """`cascade collect` as a person would start it."""
-
-    def __init__(self, folder: Path, address: str, count: int) -> None:
-        (folder / "cascade.yaml").write_text(json.dumps(settings(address)))
-        asked = [{"id": q.id, "question": q.question.text, "answers": list(q.gold)} for q in questions(count)]
-        (folder / "questions.jsonl").write_text("".join(json.dumps(one) + "\n" for one in asked))
-        words = ("collect", "questions.jsonl", "-o", "log.jsonl", "--walk", "all", "--resume", "--json")
-        self._process = subprocess.Popen(
-            [sys.executable, "-m", "cascade", *words, "--concurrency", str(THREADS)],
-            cwd=folder,
-            env={**os.environ, "PYTHONPATH": str(ROOT)},
-            stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL,
-        )
-
-    def kill(self) -> None:
-        self._process.kill()
-
-    def wait(self, timeout: float) -> int | None:
-        try:
-            return self._process.wait(timeout)
-        except subprocess.TimeoutExpired:
-            return None
-
-
 # --- killing ---
 
 
@@ -274,17 +240,11 @@ class Figures:
 
     kills: int = 0
     kills_in_the_calls: int = 0
-    campaigns: int = 0
     asked: int = 0
     distinct: int = 0
     in_flight: int = 0
-    acknowledged: int = 0
     paid_again: int = 0
     rows_lost: int = 0
-    most_in_flight: int = 0
-    torn: int = 0
-    after_the_log: int = 0
-    parts_left: int = 0
 
 
 @dataclass
@@ -296,7 +256,6 @@ class Campaign:
     count: int
     chance: random.Random
     figures: Figures
-    start: Callable[[Path, str, int], Process] = _Forked
     texts: dict[str, str] = field(default_factory=dict)
     in_flight: int = 0
 
@@ -310,7 +269,7 @@ class Campaign:
             if not self._killed():
                 self._judge_the_log()
                 return killed
-        process = self.start(self.folder, self.server.address, self.count)
+        process = Forked(self.folder, self.server.address, self.count)
         self._ends_well(process, len(self.server.arrived))
         self._judge_the_log()
         return kills
@@ -318,7 +277,7 @@ class Campaign:
     def _killed(self) -> bool:
         """Start a process and kill it at a random moment; return whether it was still alive."""
         before, recorded = len(self.server.arrived), set(self.texts)
-        process = self.start(self.folder, self.server.address, self.count)
+        process = Forked(self.folder, self.server.address, self.count)
         moment = self.chance.random()
         if moment < 0.2:
             alive = process.wait(self.chance.uniform(0, 0.4)) is None
@@ -341,7 +300,7 @@ class Campaign:
         self._note(recorded, arrived, on_disk)
         return True
 
-    def _alive_when(self, process: Process, happens: Callable[[float], bool], more_s: float) -> bool:
+    def _alive_when(self, process: Forked, happens: Callable[[float], bool], more_s: float) -> bool:
         """Wait for something to happen and up to so much longer; return whether the process is still alive."""
         ends = time.monotonic() + PATIENCE_S
         while not happens(0.05):
@@ -354,7 +313,7 @@ class Campaign:
         time.sleep(0.001)
         return any(path.name == "log.jsonl" or path.suffix == ".part" for path in self.folder.iterdir())
 
-    def _ends_well(self, process: Process, before: int) -> None:
+    def _ends_well(self, process: Forked, before: int) -> None:
         recorded = set(self.texts)
         assert process.wait(PATIENCE_S) == 0
         self._note(recorded, self.server.arrived[before : self.server.settle()], None)
@@ -362,10 +321,9 @@ class Campaign:
     def _on_disk(self) -> dict[str, str]:
         """Return the calls on whole lines of the journal, with what they said."""
         try:
-            *lines, rest = journal_of(self.log).read_bytes().split(b"\n")
+            *lines, _torn = journal_of(self.log).read_bytes().split(b"\n")
         except FileNotFoundError:
             return {}
-        self.figures.torn += bool(rest)
         rows = [json.loads(line) for line in lines]
         return {row["signals"]["replay"]["request"]: row["text"] for row in rows}
 
@@ -376,7 +334,6 @@ class Campaign:
         figures.paid_again += sum(digest in recorded for digest in arrived)
         figures.paid_again += sum(count - 1 for count in Counter(arrived).values())
         finished = self.log.exists()
-        figures.after_the_log += on_disk is not None and finished
         if on_disk is None or finished:
             on_disk = {**(on_disk or {}), **texts_in(self.log)}
         else:
@@ -385,7 +342,6 @@ class Campaign:
         lost = [digest for digest in arrived if digest not in on_disk]
         assert len(lost) <= THREADS, f"{len(lost)} calls were lost to one kill"
         figures.in_flight += len(lost)
-        figures.most_in_flight = max(figures.most_in_flight, len(lost))
         self.in_flight += len(lost)
         self.texts.update(on_disk)
 
@@ -393,7 +349,6 @@ class Campaign:
         """Compare the log with everything that was ever on record and everything that was ever asked."""
         figures, logged = self.figures, texts_in(self.log)
         assert not journal_of(self.log).exists()
-        figures.acknowledged += len(self.texts)
         figures.rows_lost += sum(logged.get(digest) != text for digest, text in self.texts.items())
         assert logged.keys() == self.texts.keys() == set(self.server.arrived)
         assert len(self.server.arrived) == len(logged) + self.in_flight
@@ -402,43 +357,24 @@ class Campaign:
         walks = {row["walk"] for row in read_rows(self.log)}
         assert walks == {None, *BASELINES}
         figures.distinct += len(logged)
-        figures.parts_left += sum(path.suffix == ".part" for path in self.folder.iterdir())
-        figures.campaigns += 1
 
 
 def texts_in(log: Path) -> dict[str, str]:
     return {row["signals"]["replay"]["request"]: row["text"] for row in read_rows(log)}
 
 
-def kill_often(
-    folder: Path, kills: int, count: int, seed: int, start: Callable[[Path, str, int], Process] = _Forked
-) -> Figures:
-    """Collect sets of `count` questions, killed at random, until there were so many kills; return the figures."""
-    chance, figures = random.Random(seed), Figures()
+@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
+@pytest.mark.parametrize(
+    ("kills", "count"), [(6, 8), pytest.param(200, 12, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])]
+)
+def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path, kills: int, count: int) -> None:
+    """Sets of questions are collected and killed, until there were so many kills."""
+    chance, figures = random.Random(1), Figures()
     while figures.kills < kills:
-        own = folder / str(figures.campaigns)
-        own.mkdir()
         with CountingServer(chance.randrange(10**6)) as server:
-            campaign = Campaign(own, server, count, chance, figures, start)
+            campaign = Campaign(Path(mkdtemp(dir=tmp_path)), server, count, chance, figures)
             figures.kills += campaign.run(kills - figures.kills)
-    return figures
-
-
-def judge(figures: Figures, kills: int) -> None:
     assert (figures.kills, figures.paid_again, figures.rows_lost) == (kills, 0, 0)
     assert figures.asked == figures.distinct + figures.in_flight
     assert figures.in_flight <= THREADS * kills
     assert figures.kills_in_the_calls >= kills // 4, "the kills came before or after the calls"
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path) -> None:
-    judge(kill_often(tmp_path, 6, 8, seed=1), 6)
-
-
-@pytest.mark.skipif(sys.platform == "win32", reason="there is no SIGKILL")
-@pytest.mark.long  # three starts of the command line; what it calls is killed six times above
-def test_the_command_line_is_killed_and_goes_on(tmp_path: Path) -> None:
-    figures = kill_often(tmp_path, 1, 4, seed=0, start=_CommandLine)
-    judge(figures, 1)
-    assert figures.kills_in_the_calls == 1

@@ -1,4 +1,4 @@
-"""F29, F37, F53 to F57: logs that are torn, damaged, foreign, too new, or of numbers that are none."""
+"""F29, F53, F54 and F57: logs that are torn, damaged, too long, or of numbers that are none."""
 
 from __future__ import annotations
 
@@ -96,78 +96,29 @@ def test_f54_a_log_cut_at_any_place_gives_all_whole_rows_before_it(tmp_path: Pat
         assert dropped.count == (0 if whole[:size].endswith(b"\n") or whole[size : size + 1] == b"\n" else 1)
 
 
-def test_f54_garbage_in_the_middle_is_skipped_and_named(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    noise = [
-        b"\x00" * 4096,
-        b"\xff\xfe\x00",
-        CHANCE.randbytes(512).replace(b"\n", b""),
-        b'{"a": ' * 50_000,
-        b"null",
-        b"42",
-    ]
-    with path.open("wb") as file:
-        for i, bad in enumerate(noise):
-            file.write(json.dumps(row(i)).encode() + b"\n" + bad + b"\n")
-    dropped = Dropped()
-    assert ids(path, dropped) == [f"q{i}" for i in range(len(noise))]
-    assert dropped.count == len(noise)
-    assert dropped.first[0] == "log.jsonl:2: not a JSON object"
-    assert "6 rows dropped: not a JSON object (6)" in dropped.describe()
-
-
-def test_f54_a_crash_in_an_append_costs_that_row_only(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    append_jsonl(path, [row(1)])
-    path.write_bytes(path.read_bytes() + json.dumps(row(2)).encode()[:40])
-    append_jsonl(path, [row(3)])
-    assert ids(path) == ["q1", "q3"]
-
-
-def test_f54_a_packed_or_binary_file_cut_anywhere_is_no_crash(tmp_path: Path) -> None:
-    for name in ("log.jsonl.gz", "log.parquet"):
-        if name.endswith("parquet"):
-            pytest.importorskip("duckdb")
-        path = tmp_path / name
-        write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(500)))
-        whole = path.read_bytes()
-        for size in range(0, len(whole), max(1, len(whole) // 23)):
-            path.write_bytes(whole[:size])
-            dropped = Dropped()
-            read, refusal = ids_or_refusal(path, dropped)
+@pytest.mark.parametrize("name", ["log.jsonl.gz", "log.parquet"])
+@pytest.mark.parametrize("fault", ["cut", "a byte flipped"])
+def test_f54_a_packed_or_binary_file_damaged_anywhere_is_no_crash(tmp_path: Path, name: str, fault: str) -> None:
+    pytest.importorskip("duckdb")
+    path = tmp_path / name
+    write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(300)))
+    whole = path.read_bytes()
+    for place in range(0, len(whole), max(1, len(whole) // 23)):
+        rest = bytes([whole[place] ^ 0xFF]) + whole[place + 1 :] if fault != "cut" else b""
+        path.write_bytes(whole[:place] + rest)
+        dropped = Dropped()
+        read, refusal = ids_or_refusal(path, dropped)
+        assert not refusal or path.name in refusal
+        if fault == "cut":
             assert read == [f"q{i}" for i in range(len(read))]
-            assert str(path) in refusal or dropped.count == (size > 0)
+            assert refusal or dropped.count == (place > 0)
 
 
-def test_f54_flipped_bytes_in_a_packed_or_binary_file_are_no_crash(tmp_path: Path) -> None:
-    for name in ("log.jsonl.gz", "log.parquet"):
-        if name.endswith("parquet"):
-            pytest.importorskip("duckdb")
-        path = tmp_path / name
-        write_rows(path, (row(i, text=CHANCE.randbytes(30).hex()) for i in range(300)))
-        whole = path.read_bytes()
-        for place in range(0, len(whole), max(1, len(whole) // 41)):
-            path.write_bytes(whole[:place] + bytes([whole[place] ^ 0xFF]) + whole[place + 1 :])
-            _, refusal = ids_or_refusal(path, Dropped())
-            assert not refusal or path.name in refusal
-
-
-def test_f54_a_file_of_nothing_but_noise_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_bytes(b"junk\n" * 10)
-    with pytest.raises(UsageError, match=r"has no row of an episode log: 10 rows dropped: not a JSON object \(10\)"):
-        ids(path)
-
-
-@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet", "log.json"])
-def test_f54_an_empty_file_is_an_empty_log_or_said(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    if name.endswith("parquet"):
-        pytest.importorskip("duckdb")
-        with pytest.raises(UsageError, match="not a Parquet file"):
-            ids(tmp_path / name)
-    else:
-        assert ids(tmp_path / name) == []
+def test_f54_an_empty_file_is_no_parquet(tmp_path: Path) -> None:
+    pytest.importorskip("duckdb")
+    (tmp_path / "log.parquet").touch()
+    with pytest.raises(UsageError, match="not a Parquet file"):
+        ids(tmp_path / "log.parquet")
 
 
 # --- F29: huge texts and odd characters ---
@@ -196,49 +147,10 @@ def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatc
     assert peak < 20 << 20
 
 
-# --- F56: versions, unknown columns ---
-
-
-@pytest.mark.parametrize("version", [0, SCHEMA_VERSION - 1, SCHEMA_VERSION + 1, 10**6])
-def test_f56_rows_of_another_schema_are_refused(tmp_path: Path, version: int) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text(json.dumps(row(1) | {"schema_version": version}) + "\n")
-    with pytest.raises(UsageError, match=rf"log\.jsonl:1 has the schema {version},"):
-        ids(path)
-
-
-# --- F37, F57: numbers that are none ---
-
-
-@pytest.mark.parametrize("number", [float("nan"), float("inf"), float("-inf")])
-def test_f57_a_number_that_is_none_is_null_with_a_flag_in_every_form(log: Path, number: float) -> None:
-    assert write_rows(log, [row(1, confidence=number, latency_ms=number, signals={"p_yes": number})]) == 1
-    (read,) = read_rows(log)
-    assert (read["confidence"], read["latency_ms"], read["signals"]["p_yes"]) == (None, None, None)
-    assert read["signals"]["replay"]["not_finite"] == ["confidence", "signals", "latency_ms"]
-    if log.suffix != ".parquet":
-        text = (gzip.decompress(log.read_bytes()) if log.suffix == ".gz" else log.read_bytes()).decode()
-        assert "NaN" not in text
-        assert "Infinity" not in text
+# --- F57: numbers that are none ---
 
 
 def test_f57_an_appended_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -> None:
     append_jsonl(tmp_path / "log.jsonl", [row(1, confidence=float("nan"))])
     (read,) = read_rows(tmp_path / "log.jsonl")
     assert (read["confidence"], read["signals"]) == (None, {"replay": {"not_finite": ["confidence"]}})
-
-
-def test_f37_a_cost_that_is_none_is_unknown_with_its_row_number(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    texts = [
-        json.dumps(row(i)).replace('"cost_nano_usd": null', f'"cost_nano_usd": {cost}')
-        for i, cost in enumerate(("NaN", "Infinity", "-5", "1e999", "0.5", '"free"'))
-    ]
-    path.write_text("\n".join(texts) + "\n")
-    dropped = Dropped()
-    assert [one["cost_nano_usd"] for one in read_rows(path, dropped)] == [None] * 6
-    assert dict(dropped.notes) == {
-        "cost_nano_usd is negative, read as null": 1,
-        "cost_nano_usd is no whole number, read as null": 5,
-    }
-    assert "log.jsonl:3: cost_nano_usd is negative, read as null" in dropped.noted

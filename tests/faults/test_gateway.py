@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import pytest
 from patience import PATIENCE_S
-from unit.server.served import ASK, CONFIG, asgi, listening, orchestrator
+from unit.server.served import ASK, CONFIG, asgi, orchestrator
 
 from cascade import Orchestrator
 from cascade.errors import ProviderTimeoutError
@@ -29,14 +29,6 @@ from .server import FaultServer
 
 CALL_S = 0.25
 """Where nothing would ever end by itself. `benchmarks/gateway_faults.py` measures by how much it is missed."""
-RAISED = {
-    0: ("APIError", "APIStatusError"),
-    429: ("RateLimitError", "RateLimitError"),
-    502: ("InternalServerError", "InternalServerError"),
-    503: ("InternalServerError", "ServiceUnavailableError"),
-    504: ("InternalServerError", "GatewayTimeoutError"),
-}
-"""What the client libraries of OpenAI and Anthropic raise for a status, and for an error in a stream that had begun."""
 
 
 @asynccontextmanager
@@ -81,44 +73,6 @@ async def test_each_fault_ends_in_time_with_its_status(
     assert found.status_code == status
     assert ("x-should-retry" not in found.headers) is again
     assert set(found.json()["error"]) == {"message", "type", "param", "code"}
-
-
-async def test_client_libraries_raise_what_each_fault_is(loopback: FaultServer) -> None:
-    openai, anthropic = pytest.importorskip("openai"), pytest.importorskip("anthropic")
-    statuses = {
-        "hang": (504, 504), "slow_drip": (504, 504), "slow_headers": (504, 504), "huge_head": (503, 503),
-        "reset": (503, 503), "503": (503, 503), "429": (429, 429),
-    }  # fmt: skip
-    models = {mode: {"model": mode, "price": {"input": 1.0, "output": 2.0}} for mode in statuses}
-    loopback.modes.update({mode: mode for mode in statuses})
-    provider = {"kind": "openai_http", "api_base": loopback.address}
-    config = {**CONFIG, "models": {**CONFIG["models"], **models}, "provider": provider}
-    served = Orchestrator.from_config(config)
-    for one in served.runtime.guards.values():
-        one.retry = RetryPolicy(max_retries=0)
-    with served, listening(served) as url:
-        async with (
-            openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as first,
-            anthropic.AsyncAnthropic(base_url=url, api_key="none", max_retries=0) as second,
-        ):
-
-            async def raised(library: Any, mode: str, stream: bool) -> str:
-                headers = {"x-cascade-deadline-s": str(CALL_S)} if 504 in statuses[mode] else {}
-                fields = {"messages": ASK, "max_tokens": 20, "stream": stream, "extra_headers": headers}
-                try:
-                    _ = [event async for event in await library.create(model=mode, **fields)]
-                except (openai.APIError, anthropic.APIError) as error:
-                    return type(error).__name__
-                return "nothing"
-
-            async def all_raised(mode: str) -> tuple[str, ...]:
-                libraries = (first.chat.completions, second.messages)
-                return tuple(
-                    await asyncio.gather(*(raised(one, mode, stream) for stream in (False, True) for one in libraries))
-                )
-
-            found = dict(zip(statuses, await asyncio.gather(*map(all_raised, statuses)), strict=True))
-    assert found == {mode: (*RAISED[plain], *RAISED[streamed]) for mode, (plain, streamed) in statuses.items()}
 
 
 @pytest.fixture
@@ -171,15 +125,6 @@ async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once(loopback: 
     assert {(one.status_code, one.headers["x-cascade-served-by"]) for one in found} == {(200, "large")}
     assert loopback.count("small") == FAILURES
     assert loopback.count("large") == 2 * FAILURES
-
-
-async def test_a_dead_provider_is_not_asked_by_every_request(loopback: FaultServer) -> None:
-    loopback.modes["small"] = "500"
-    async with gateway(loopback) as client:
-        found = [await ask(client) for _ in range(5 * FAILURES)]
-    assert {one.status_code for one in found} == {503}
-    assert "retry-after" in found[-1].headers
-    assert loopback.count() == FAILURES
 
 
 LATE_S = 100.0

@@ -1,10 +1,7 @@
-"""Clients and providers that mean harm: what they send back and forth ends in no header, no log, no bill of others."""
+"""Clients and providers that mean harm: what they send gets through no check, into no log, on no bill of others."""
 
 from __future__ import annotations
 
-import asyncio
-import json
-import random
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -15,38 +12,24 @@ from unit.server.served import ASK, CONFIG, WAIT_S, Held, asgi, listening, orche
 from unit.server.test_attacks import chat, connected, request, sent
 from unit.server.test_contract import SURE
 
-from cascade import Orchestrator, errors
-from cascade.providers.fake import FakeProvider, reply
-from cascade.resilience.breaker import Breaker
-from cascade.resilience.portal import Deadline
+from cascade import Orchestrator
+from cascade.providers.fake import FakeProvider
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.auth import new_key
-from cascade.types import Completion, Message, Question, Request
 
 from .server import FaultServer
 
 KEY, EXPIRED = new_key(), new_key()
 YESTERDAY = (datetime.now(UTC).date() - timedelta(days=2)).isoformat()
-EVIL = "x\r\nset-cookie: a=1\r\n\r\n<script>"
 PROVIDER_KEY, PASSWORD = "sk-upstream-0123456789abcdef", "hunter2hunter2"
-
-
-def script(request: Request) -> Any:
-    """A model whose every field is written by somebody who means harm."""
-    made = reply('a\r\n\r\ndata: [DONE]\n\nevent: error\ndata: {"error": {}}\n\n', logprobs=[-0.01] * 40)
-    return {**made, "model": EVIL, "id": EVIL, "system_fingerprint": EVIL} if isinstance(made, dict) else made
 
 
 @pytest.fixture(scope="module")
 def url() -> Iterator[str]:
     keys = [{"name": "app", "sha256": KEY.sha256}, {"name": "old", "sha256": EXPIRED.sha256, "expires": YESTERDAY}]
     limits = {"max_head_bytes": 8_000, "max_body_bytes": 20_000, "body_s": 5.0, "keys": keys}
-    with orchestrator(FakeProvider(script), server=limits) as served, listening(served) as address:
+    with orchestrator(FakeProvider({"small": [SURE]}), server=limits) as served, listening(served) as address:
         yield address
-
-
-def head(answer: bytes) -> bytes:
-    return answer.partition(b"\r\n\r\n")[0]
 
 
 BEARER = f"Authorization: Bearer {KEY.key}"
@@ -127,39 +110,6 @@ async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
             assert said.status_code == 404, said.text
 
 
-@pytest.mark.parametrize("path", ["/v1/chat/completions", "/v1/responses", "/v1/messages"])
-@pytest.mark.parametrize("stream", [False, True])
-def test_what_a_model_writes_ends_neither_a_header_nor_an_event(url: str, path: str, stream: bool) -> None:
-    body = json.loads(chat(stream=stream))
-    limit = {"max_tokens": 100} if path == "/v1/messages" else {}
-    asked = {"input": "Hi"} if path == "/v1/responses" else {"messages": body["messages"]}
-    body = {"model": body["model"], "stream": stream, **asked, **limit}
-    data = request(json.dumps(body).encode(), BEARER, "Connection: close", "x-cascade-explain: 1").replace(
-        b"/v1/chat/completions", path.encode()
-    )
-    answer = sent(url, data)
-    assert answer.startswith(b"HTTP/1.1 200"), answer
-    assert b"set-cookie" not in head(answer).lower()
-    assert b"\n\nevent: error" not in answer
-    assert b"\ndata: [DONE]\n\nevent" not in answer
-    assert all(line[:5] in {b"data:", b"event"} for line in answer.partition(b"\r\n\r\n")[2].split(b"\n")
-               if stream and line and b"x-" not in line and not _chunk_size(line))  # fmt: skip
-
-
-def _chunk_size(line: bytes) -> bool:
-    return line.strip() == b"" or all(char in b"0123456789abcdefABCDEF" for char in line.strip())
-
-
-def test_a_slow_body_holds_no_place(url: str) -> None:
-    """While some never send what they announced, others are served."""
-    slow = [connected(url) for _ in range(20)]
-    for open_ in slow:
-        open_.sendall(request(chat(), BEARER)[:-5])
-    assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")
-    for open_ in slow:
-        open_.close()
-
-
 @pytest.mark.parametrize("mode", ["401", "403", "500", "html_200", "echo_key_in_200", "bad_json", "reset", "redirect"])
 async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatch: Any, caplog: Any) -> None:
     monkeypatch.setenv("UPSTREAM_KEY", PROVIDER_KEY)
@@ -193,33 +143,3 @@ def test_a_client_that_leaves_gives_back_what_was_held_for_it(stream: bool) -> N
         stands = ledger.account("total")
     assert stands.held == 0
     assert stands.spent > 0  # the provider may bill it
-
-
-PLANNED = 2_000
-
-
-@pytest.mark.parametrize(("share", "most"), [(0.1, 1.1), (1.0, 1.2)])
-async def test_retries_add_few_calls(share: float, most: float, monkeypatch: Any) -> None:
-    drawn, calls = random.Random(1), 0
-
-    def answered(request: Request) -> Any:
-        nonlocal calls
-        calls += 1
-        return errors.from_status(503, "") if drawn.random() < share else SURE
-
-    async def at_once(_: float) -> None:
-        await asyncio.sleep(0)
-
-    if share == 1.0:
-        monkeypatch.setattr(Breaker, "open", False)
-        monkeypatch.setattr(Breaker, "pause_s", lambda _: None)  # without the circuit, which would stop them all
-    asked = Request("small", (Message("user", "Hi"),), "small", "answer", 1, Question("Hi"), 10)
-    async with orchestrator(FakeProvider(answered)) as served:
-        served.runtime.break_circuits()
-        guard = served.runtime.guards["small"]
-        guard.sleep = at_once
-        for _ in range(PLANNED // 100):
-            tried = [guard.complete(asked, Deadline()) for _ in range(100)]
-            found = await asyncio.gather(*tried, return_exceptions=True)
-            assert all(isinstance(one, Completion | errors.ProviderUnavailableError) for one in found)
-    assert PLANNED <= calls <= most * PLANNED

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import math
 from contextlib import suppress
 from typing import Any
 
@@ -103,13 +102,6 @@ def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench: Bench, said: str) -
     assert len([step for step in answer.steps if "no verdict" in " ".join(step.notes)]) == 2
 
 
-@pytest.mark.parametrize("said", [said for said in NO_VERDICTS if said])
-def test_f42_nor_in_a_sample(bench: Bench, said: str) -> None:
-    strategy = {"rounds": 2, "verdict": "sampled"}
-    orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [said]}, strategy=strategy)
-    assert [step.signals["p_yes"] for step in orchestrator.ask(QUESTION).steps] == [None, None]
-
-
 @pytest.mark.parametrize("mode", ["null_content_filter", "refusal", "blank", "empty_choices", "html_200", "400"])
 def test_f42_a_guide_that_refuses_is_no_exception(bench: Bench, mode: str) -> None:
     bench.server.modes["large"] = mode
@@ -171,8 +163,3 @@ async def test_f49_ask_works_in_any_other_loop(bench: Bench) -> None:
         assert isinstance(last, Answer)
         assert last.text == "Danube"
         assert [answer.text for answer in orchestrator.many([QUESTION, QUESTION])] == ["Danube", "Danube"]
-
-
-async def test_f49_aask_works_there(bench: Bench) -> None:
-    orchestrator, _ = bench.scripted(None)
-    assert math.isfinite((await orchestrator.aask(QUESTION)).latency_s)

@@ -19,7 +19,7 @@ from cases import each
 from patience import PATIENCE_S
 
 from cascade import errors
-from cascade.errors import BudgetExceededError, CascadeError, ProviderError
+from cascade.errors import CascadeError
 from cascade.types import Question
 
 from .bench import KEY, KEY_VARIABLE, PROVIDERS, Bench, needs_litellm
@@ -29,16 +29,18 @@ from .server import FaultServer
 _LOGGERS = ("cascade", "aiohttp", "asyncio")
 """The loggers that are ours to answer for; litellm's own, at DEBUG, writes whatever a server sends."""
 ROOT = Path(__file__).parents[2]
-ERROR_MODES = ["400", "401", "403", "404", "429", "500", "echo_key_in_200", "html_200", "bad_json", "empty_choices"]
-ERROR_MODES += [
-    "no_choices",
-    "null_content_filter",
+ERROR_MODES = [
+    "401",
+    "500",
+    "echo_key_in_200",
+    "html_200",
+    "bad_json",
+    "empty_choices",
     "error_401_in_200",
     "reset",
-    "cut_short",
     "redirect",
-    "invalid_utf8",
 ]
+"""One for each way to an error."""
 
 
 def _classes(kind: type[CascadeError] = CascadeError) -> list[type[CascadeError]]:
@@ -231,17 +233,3 @@ def test_f73_without_the_optional_packages(bench: Bench) -> None:
     done = run_python(bench, _WITHOUT_EXTRAS.replace("ADDRESS", bench.server.address))
     assert done.returncode == 0, done.stderr[-2_000:]
     assert bench.server.count() == 2
-
-
-def test_f73_importing_cascade_imports_none_of_them(bench: Bench) -> None:
-    heavy = {"litellm", "torch", "xllamacpp", "tiktoken", "aiohttp", "numpy"}
-    done = run_python(bench, f"import cascade\nassert not {heavy} & set(sys.modules), {heavy} & set(sys.modules)")
-    assert done.returncode == 0, done.stderr
-
-
-def test_f68_a_budget_error_holds_no_key_either(bench: Bench) -> None:
-    orchestrator = bench.served(budget={"per_question": 0.000_001})
-    with pytest.raises(BudgetExceededError) as caught:
-        orchestrator.ask(QUESTION)
-    assert KEY not in _shown(caught.value)
-    assert not isinstance(caught.value, ProviderError)

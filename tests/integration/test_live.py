@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -20,7 +19,6 @@ from cascade.conformal.scope import certified_for
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.episodes.rows import Read
-from cascade.errors import ConfigError, NotCertifiedError
 from cascade.fitting.certificates import policy_directory as written
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
@@ -28,9 +26,9 @@ from cascade.matching import answer_key
 from cascade.money import total_nano_usd
 from cascade.orchestrator import Orchestrator
 from cascade.policies.base import Observation
-from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests, hashed
+from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.live import row_of
-from cascade.policies.policy import Alone, Depth, Policy, Threshold
+from cascade.policies.policy import Alone, Threshold
 from cascade.providers.replay import Replay
 from cascade.serving.made_for import made_for
 from cascade.table import Log
@@ -64,20 +62,17 @@ def made() -> Made:
     return Made(read, done, directory_of(read, done), Replay.of(rows), tuple([chats[name] for name in read.log.ids]))
 
 
-def directory_of(read: Read, done: Fit, **changes: Any) -> PolicyDirectory:
+def directory_of(read: Read, done: Fit) -> PolicyDirectory:
     """Return the policy directory of a fit."""
     plan, (certified,) = read.log.nodes, done.certified.values()
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
     kappa = certified.point.kappa
     cascade = certified_for(read.log, done.policy.walks(read.log).log, read.facts, made_for(CONFIG))
-    about = {"level": certified.level, "attempts": done.attempt.number, "made_for": cascade, "reference": PAIR[1]}
-    given = {**about, "comparator": "json", **changes}
-    return bare.certified(
-        Certificate(
-            done.promise, kappa, certified.n, float(certified.losses), "0" * 64, bare.policy_sha256,
-            "2026-11-21", **given,
-        )
+    only = Certificate(
+        done.promise, kappa, certified.n, float(certified.losses), "0" * 64, bare.policy_sha256, "2026-11-21",
+        level=certified.level, attempts=done.attempt.number, made_for=cascade, reference=PAIR[1], comparator="json",
     )  # fmt: skip
+    return bare.certified(only)
 
 
 def config(path: Path, **guarantee: Any) -> CascadeConfig:
@@ -150,78 +145,6 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
         assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
     assert answer.certificate is not None
     assert answer.certificate.promise.risk == 1e-6
-
-
-@pytest.mark.parametrize(
-    ("requests", "guarantee", "changes", "uncovered"),
-    [
-        ("same", {}, {}, False),
-        ("same", {}, {"expires": "2026-11-22"}, True),
-        (
-            "same",
-            {"promise": "agreement", "risk": 0.01, "confidence": 0.9},
-            {},
-            True,
-        ),  # less is promised than is wanted
-        ("same", {}, {"covers": "segment", "name": "law"}, True),
-        ("other", {}, {}, True),  # every request that certified had a temperature
-    ],
-)
-def test_what_is_not_covered_is_answered_by_the_guide(
-    made: Made, requests: str, guarantee: dict[str, Any], changes: dict[str, Any], uncovered: bool, tmp_path: Path
-) -> None:
-    (before,) = made.directory.certificates.values()
-    if requests == "other":
-        kinds = {"of": 1, "kinds": {"temperature": {"of": 1, "least": 1.0, "most": 1.0}}}
-        changes = {"made_for": {**before.made_for, "requests": kinds}}
-    directory = directory_of(made.read, made.done, **changes)
-    chat = made.chats[0]
-    with served(made, directory, tmp_path, **guarantee) as orchestrator:
-        answer = orchestrator.chat(chat)
-    assert (answer.uncovered is not None) == uncovered
-    assert (answer.certificate is None) == uncovered
-    if uncovered:
-        assert [step.calls[0].request.model for step in answer.steps] == [PAIR[1]]
-
-
-def test_a_segment_is_served_under_its_own_certificate(made: Made, tmp_path: Path) -> None:
-    only = made.directory.certificates[""]
-    certificates = [replace(only, covers="segment", name=name, kappa=k) for name, k in (("a", np.inf), ("b", -np.inf))]
-    chat = made.chats[0]
-    with served(made, made.directory.certified(*certificates), tmp_path) as orchestrator:
-        lengths = []
-        for name, certificate in zip(("a", "b"), certificates, strict=True):
-            answer = orchestrator.chat(replace(chat, segment=name))
-            assert answer.certificate is not None
-            assert answer.certificate.id == certificate.id
-            lengths.append(len(answer.steps))
-    assert lengths == [1, 2]
-
-
-def test_a_required_certificate_that_expired_is_refused(made: Made, tmp_path: Path) -> None:
-    with pytest.raises(NotCertifiedError):
-        served(made, directory_of(made.read, made.done, expires="2026-11-22"), tmp_path, required=True)
-
-
-@pytest.mark.parametrize(
-    ("policy", "nodes"),
-    [(Depth(), 3), (Threshold("p_yes", -1.0), 2), (Depth(), 1)],
-)
-def test_a_policy_that_the_strategy_cannot_serve_is_refused(
-    made: Made, policy: Policy, nodes: int, tmp_path: Path
-) -> None:
-    plan = tuple([node._replace(name=f"model {at}", step=at) for at, node in enumerate([*made.log.nodes] * 2)])
-    PolicyDirectory(plan[:nodes], policy).write(tmp_path)
-    with pytest.raises(ConfigError):
-        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
-
-
-def test_a_directory_that_was_changed_is_not_served(made: Made, tmp_path: Path) -> None:
-    made.directory.write(tmp_path)
-    document = json.loads((tmp_path / POLICY_FILE).read_text())
-    (tmp_path / POLICY_FILE).write_text(json.dumps({**document, "settings": {**document["settings"], "sign": 1.0}}))
-    with pytest.raises(ConfigError):
-        Orchestrator.from_config(config(tmp_path), providers={"replay": made.replay})
 
 
 @pytest.mark.parametrize("kappa", [-np.inf, -0.9, -0.6, np.inf])

@@ -1,4 +1,4 @@
-"""The demo's two real models: the same answers in this process and over both wires, and a log that replays."""
+"""The demo's two real models: the same answers, calls and counts here and over both wires, and a log that replays."""
 
 from __future__ import annotations
 
@@ -8,14 +8,20 @@ from typing import Any
 
 import pytest
 
+from cascade.chat import ChatRequest, output_text
 from cascade.config import CascadeConfig, load
 from cascade.demo.requests import demo_config
 from cascade.episodes.opening import DEMO, open_log
 from cascade.logs.files import append_jsonl
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
+from cascade.providers.guard import Guard
+from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local
-from cascade.types import Answer, Question
+from cascade.providers.openai_http import OpenAIHTTP
+from cascade.providers.registry import Endpoint
+from cascade.resilience.portal import Deadline
+from cascade.types import Answer, Question, Request
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1_500)]
 BASE, GUIDE = "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"
@@ -29,6 +35,46 @@ def config(**settings: Any) -> CascadeConfig:
     # A fixed depth: what a prompt cache holds moves P(yes) by about .01, and a threshold can lie between.
     fixed = {"strategy": {"kind": "base_guide", "rounds": 2}, "policy": {"kind": "fixed", "depth": 2}}
     return load(document | fixed | settings)
+
+
+PARAMETERS = {
+    "type": "object",
+    "properties": {"city": {"type": "string"}, "days": {"type": "integer"}},
+    "required": ["city", "days"],
+}
+TOOLS = [
+    {
+        "type": "function",
+        "function": {
+            "name": "get_weather",
+            "description": "Weather of a city for some days.",
+            "parameters": PARAMETERS,
+        },
+    }
+]
+SCHEMA = {
+    "type": "json_schema",
+    "json_schema": {
+        "name": "intent",
+        "schema": {
+            "type": "object",
+            "properties": {"intent": {"type": "string", "enum": ["card_lost", "refund", "other"]}},
+            "required": ["intent"],
+            "additionalProperties": False,
+        },
+    },
+}
+REQUESTS: dict[str, dict[str, Any]] = {
+    "a tool": {
+        "messages": [{"role": "user", "content": "What will the weather be in Vienna for 3 days? Use the tool."}],
+        "tools": TOOLS,
+        "tool_choice": "auto",
+    },
+    "a schema": {
+        "messages": [{"role": "user", "content": "I have lost my card. What is my intent?"}],
+        "response_format": SCHEMA,
+    },
+}
 
 
 @pytest.fixture(scope="module")
@@ -61,6 +107,27 @@ def test_over_the_wire_the_answers_and_counts_are_the_same(
     with Orchestrator.from_config(document | {"provider": {"kind": kind}}) as orchestrator:
         there = orchestrator.many(QUESTIONS[:2], concurrency=1)
     assert [said(answer) for answer in there] == [said(answer) for answer in here[:2]]
+
+
+@pytest.mark.parametrize("name", REQUESTS)
+async def test_every_way_to_one_model_gives_the_same_message_and_counts(
+    name: str, pair: Local, pair_servers: tuple[str, str]
+) -> None:
+    chat = ChatRequest.from_openai({**REQUESTS[name], "temperature": 0, "seed": 1, "max_tokens": 64})
+    asked = Request(BASE, (), "base", "answer", 1, Question.of_chat(chat), 64, top_logprobs=1, chat=chat)
+    places = {"": Endpoint(pair_servers[0])}
+    found = []
+    for asking in (pair, OpenAIHTTP(places), LiteLLM(places)):
+        made = await Guard(asking).complete(asked, Deadline.after(300.0))
+        if asking is not pair:
+            await asking.close()
+        assert made.message is not None
+        found.append((output_text(made.message), made.finish_reason, made.usage[:2], made.faults))
+    assert found[1:] == found[:1] * 2
+    if "tools" in REQUESTS[name]:
+        assert '"name":"get_weather"' in found[0][0]
+    else:
+        assert found[0][3] == ()
 
 
 @pytest.fixture(scope="module")

@@ -25,23 +25,6 @@ def test_the_sets_grow_as_kappa_falls(scores: list[float], onward: float, one: f
     assert taken(actions(scores, onward, high, last=last)) <= taken(actions(scores, onward, low, last=last))
 
 
-@given(SCORES, SCORE, KAPPA, LAST)
-def test_a_set_is_empty_only_where_nothing_can_be_done(
-    scores: list[float], onward: float, kappa: float, last: bool
-) -> None:
-    empty = not taken(actions(scores, onward, kappa, last=last))
-    assert empty == (last and not scores)
-
-
-@given(st.lists(SCORE, min_size=1, max_size=4), SCORE, KAPPA)
-def test_the_last_step_always_keeps_an_answer_and_never_goes_on(
-    scores: list[float], onward: float, kappa: float
-) -> None:
-    found = actions(scores, onward, kappa, last=True)
-    assert found.keep
-    assert not found.proceed
-
-
 @given(SCORES, st.floats(-3, 3), KAPPA, LAST)
 def test_the_argmax_is_in_the_set(scores: list[float], onward: float, kappa: float, last: bool) -> None:
     options = {index: -math.inf if math.isnan(score) else score for index, score in enumerate(scores)}
@@ -58,17 +41,12 @@ def test_the_argmax_is_in_the_set(scores: list[float], onward: float, kappa: flo
 def test_what_reaches_kappa_is_in_the_set_and_little_else(
     scores: list[float], onward: float, kappa: float, last: bool
 ) -> None:
-    found = taken(actions(scores, onward, kappa, last=last))
+    made = actions(scores, onward, kappa, last=last)
+    found = taken(made)
     reaching: set[int | str] = {index for index, score in enumerate(scores) if score >= kappa}
     if not last and (onward >= kappa or not scores):
         reaching.add("next")
     assert reaching <= found
     assert len(found - reaching) <= 1
     assert not (reaching and found - reaching), "only where nothing reaches kappa does the argmax stand alone"
-
-
-@given(SCORES, SCORE, KAPPA, LAST)
-def test_kept_candidates_are_in_order_and_exist(scores: list[float], onward: float, kappa: float, last: bool) -> None:
-    keep = actions(scores, onward, kappa, last=last).keep
-    assert list(keep) == sorted(set(keep))
-    assert all(0 <= index < len(scores) for index in keep)
+    assert list(made.keep) == sorted(set(made.keep))

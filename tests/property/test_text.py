@@ -43,6 +43,13 @@ def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one: str, oth
     assert json.loads(body) == {"question": defuse(one), "answer": defuse(other)}
 
 
+def test_the_mark_of_a_data_block_depends_on_its_content_alone() -> None:
+    mark = data_block({"answer": "Danube"}).split("\n")[0]
+    assert data_block({"answer": "Danube"}).startswith(mark)
+    assert not data_block({"answer": "Rhine"}).startswith(mark)
+    assert data_block({"answer": "\ud800"}).startswith("<data-")
+
+
 @given(st.text(st.characters(exclude_characters="<[", exclude_categories=["Cf", "Cc", "Zl", "Zp", "Mn", "Lo", "Cn"])))
 def test_text_without_marks_goes_through_untouched(text: str) -> None:
     assert defuse(text) == text

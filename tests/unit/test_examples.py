@@ -1,23 +1,31 @@
-"""Every example runs as it stands, offline."""
+"""Every example, and the Python on the pages, runs as it stands, offline."""
 
 from __future__ import annotations
 
+import re
 import runpy
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-FOLDER = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+FOLDER = ROOT / "examples"
 ELSEWHERE = {"local_pair.py", "loop.py"}
 """The first needs models' weights; the second takes minutes, and its parts are in `unit/server/test_modes.py`."""
 OFFLINE = sorted(path.name for path in FOLDER.glob("*.py") if path.name not in ELSEWHERE)
-
-
-def test_there_are_examples() -> None:
-    assert len(OFFLINE) > 5
 
 
 @pytest.mark.parametrize("name", OFFLINE)
 def test_it_runs_and_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     runpy.run_path(str(FOLDER / name), run_name="__main__")
     assert capsys.readouterr().out.strip()
+
+
+@pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/fit.md", "docs/write-an-agent.md"])
+def test_the_python_on_the_page_runs(page: str) -> None:
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
+    assert blocks
+    names: dict[str, Any] = {"__name__": "example"}
+    for code in blocks:
+        exec(compile(code, page, "exec"), names)  # noqa: S102 - our own page

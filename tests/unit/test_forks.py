@@ -6,24 +6,15 @@ import gc
 import os
 import threading
 import time
-from collections.abc import Callable
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, in_child
 
 from cascade import forks
 from cascade.forks import after_fork, no_fork
 from cascade.resilience.portal import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
-
-
-def in_child(check: Callable[[], bool]) -> bool:
-    """Return what a check says in a forked child."""
-    child = os.fork()
-    if not child:
-        os._exit(0 if check() else 1)
-    return os.waitpid(child, 0)[1] == 0
 
 
 class Owner:

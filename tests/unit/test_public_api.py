@@ -5,7 +5,6 @@ from __future__ import annotations
 import importlib
 import subprocess
 import sys
-from typing import Any
 
 import pytest
 from cases import each
@@ -28,23 +27,9 @@ def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name: str) 
     assert getattr(home, name).__module__ == home.__name__
 
 
-def test_what_type_checkers_see_is_what_is_there() -> None:
-    source = (cascade.__file__ or "").replace(".pyc", ".py")
-    with open(source, encoding="utf-8") as file:  # noqa: PTH123 - a package's own file
-        head = file.read().split("_HOMES = {")[0]
-    for name in HOMES:
-        assert f" {name}" in head.replace(",", " ,").replace("\n", " "), f"{name} is missing under TYPE_CHECKING"
-
-
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
         _ = cascade.Nonsense
-
-
-def test_a_name_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(vars(cascade), "Usage", raising=False)
-    first: Any = cascade.Usage
-    assert vars(cascade)["Usage"] is first
 
 
 def test_importing_the_package_runs_nothing_else() -> None:
@@ -52,10 +37,3 @@ def test_importing_the_package_runs_nothing_else() -> None:
     code = f"import sys, cascade; print(sorted(set({heavy.split()!r}) & set(sys.modules)), [m for m in sys.modules if m.startswith('cascade.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "['cascade._names']"]
-
-
-def test_everything_public_says_what_it_is() -> None:
-    for name in HOMES:
-        assert (getattr(cascade, name).__doc__ or "").strip().endswith((".", '"}', ")")) or "\n" in getattr(
-            cascade, name
-        ).__doc__

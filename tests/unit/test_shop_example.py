@@ -36,14 +36,6 @@ def made(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakePr
     return orchestrator, Journal(tmp_path / "shop.journal"), fake
 
 
-def test_there_are_60_tasks_and_doing_nothing_is_right_where_nothing_can_be_done(run: ModuleType) -> None:
-    every = run.tasks()
-    untouched = [task for task in every if not task.calls]
-    assert len(every) == len({task.message for task in every}) == 60
-    assert len(untouched) == 10
-    assert all((task.wanted == untouched[0].wanted) == (not task.calls) for task in every)
-
-
 def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspent(
     run: ModuleType, tmp_path: Path
 ) -> None:

@@ -10,7 +10,7 @@ import sqlite3
 import stat
 import tracemalloc
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -19,7 +19,7 @@ from typing import Any
 
 import pytest
 from cases import each
-from patience import PATIENCE_S, at_once
+from patience import PATIENCE_S, at_once, in_child
 from stores import postgres_url, row
 
 from cascade.errors import NoTracesError, StoreError, UnfitRowsError, UsageError
@@ -42,11 +42,6 @@ def whole(given: dict[str, Any]) -> dict[str, Any]:
 def store(store_url: str) -> Iterator[Store]:
     with Store.open(store_url) as opened:
         yield opened
-
-
-@pytest.fixture
-def file_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'traces.db'}"
 
 
 # --- rows in and out ---
@@ -434,27 +429,6 @@ def test_two_may_open_a_new_database_at_once(store_url: str) -> None:
     at_once(*(partial(open_one, number) for number in range(4)))
     with Store.open(store_url) as store:
         assert store.count() == 4
-
-
-def in_child(work: Callable[[], Any]) -> Any:
-    """Run something in a forked process and return its result."""
-    context = multiprocessing.get_context("fork")
-    ours, theirs = context.Pipe()
-
-    def run() -> None:
-        try:
-            theirs.send(work())
-        except BaseException as error:
-            theirs.send(error)
-
-    process = context.Process(target=run)
-    process.start()
-    process.join(PATIENCE_S)
-    assert process.exitcode == 0
-    result = ours.recv()
-    if isinstance(result, BaseException):
-        raise result
-    return result
 
 
 @pytest.mark.parametrize("since", [(3, 0, 0), (99, 0, 0)])

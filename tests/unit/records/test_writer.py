@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import multiprocessing
 import subprocess
 import sys
 import threading
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,8 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from patience import PATIENCE_S, at_once, until
+from patience import PATIENCE_S, at_once, in_child, until
+from stores import rows_in
 
 from cascade.chat import ChatRequest
 from cascade.episodes.rows import reads_of
@@ -48,16 +48,6 @@ def answer_of(text: str = "Answer: Danube", question: Question = RIVER, **fields
     done = completion(text, **fields)
     only = step(1, candidate("Danube"), calls=(Call(request(question=question), done, 14_000, 14_000),))
     return Answer(question, "Danube", ("Danube",), (only,), "policy", 0.1)
-
-
-def rows_in(url: str, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:
-    with Store.open(url, read_only=True) as store:
-        return list(store.read(where))
-
-
-@pytest.fixture
-def file_url(tmp_path: Path) -> str:
-    return f"sqlite:///{tmp_path / 'traces.db'}"
 
 
 # --- what is written ---
@@ -334,13 +324,6 @@ def test_a_process_that_ends_without_close_leaves_its_traces(file_url: str) -> N
     assert {row["question"] for row in rows_in(file_url)} == {"Which river?"}
 
 
-def in_fork(work: Callable[[], None]) -> None:
-    process = multiprocessing.get_context("fork").Process(target=work)
-    process.start()
-    process.join(PATIENCE_S)
-    assert process.exitcode == 0
-
-
 def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
     store_url: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -355,7 +338,7 @@ def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
         writer.close()
         assert writer.counts.written == 1
 
-    in_fork(child)
+    in_child(child)
     writer.submit(answer_of(question=Question("parent, after")))
     writer.close()
     asked = sorted(row["question"] for row in rows_in(store_url))
@@ -371,7 +354,7 @@ def test_f50_what_was_closed_is_closed_in_a_child_too(file_url: str) -> None:
         with pytest.raises(UsageError, match="was closed"):
             writer.submit(answer_of())
 
-    in_fork(child)
+    in_child(child)
 
 
 # --- a whole cascade ---
