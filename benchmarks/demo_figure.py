@@ -11,8 +11,6 @@ Install what it needs, in the clone: pip install -c constraints.txt -e ".[dev]"
 
 from __future__ import annotations
 
-import extras  # noqa: F401 - before the packages that it speaks of
-
 import argparse
 from pathlib import Path
 from typing import Any, NamedTuple

@@ -18,8 +18,6 @@ Install what it needs, in the clone: pip install -c constraints.txt -e ".[server
 
 from __future__ import annotations
 
-import extras  # noqa: F401 - before the packages that it speaks of
-
 import argparse
 import asyncio
 import json

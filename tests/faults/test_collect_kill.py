@@ -7,23 +7,23 @@ at most one call a thread.
 
 from __future__ import annotations
 
+import itertools
 import json
 import multiprocessing
 import os
 import random
 import sys
-import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from tempfile import mkdtemp
-from typing import Any, Self
+from typing import Any
 
 import pytest
-from patience import PATIENCE_S
+from patience import PATIENCE_S, until
 
 from cascade.collection import collect, journal_of
 from cascade.collection.collector import BASELINES, recorded_baselines
@@ -34,6 +34,7 @@ from cascade.logs.schema import request_digest
 from cascade.types import Message, Question, Request
 
 from .bodies import chat, choice, encode, entry, verdict_logprobs
+from .server import RAW, FaultServer
 
 THREADS = 4
 LONGEST_ANSWER_S = 0.012
@@ -43,107 +44,28 @@ ROOT = Path(__file__).parents[2]
 # --- the server ---
 
 
-class CountingServer:
-    """Answers every call, each differently and after a random while, and notes the digest of each that arrives."""
+@contextmanager
+def differing(chance: random.Random) -> Iterator[FaultServer]:
+    """Run a server that answers every call differently, each after a random while."""
+    numbers = itertools.count(1)
 
-    def __init__(self, seed: int) -> None:
-        self.arrived: list[str] = []
-        self.open = 0
-        self.changed = threading.Condition()
-        self._chance = random.Random(seed)
-        self._http = _Server(("127.0.0.1", 0), _Handler)
-        self._http.counting = self
-        self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
+    def answer(handler: Any, body: dict[str, Any]) -> None:
+        number = next(numbers)
+        time.sleep(chance.uniform(0, LONGEST_ANSWER_S))
+        handler._send(200, encode(answered(body, number)))
 
-    @property
-    def address(self) -> str:
-        return f"http://127.0.0.1:{self._http.server_address[1]}/v1"
-
-    def take(self, body: dict[str, Any]) -> tuple[int, float]:
-        """Note a call; return its number and how long its answer takes."""
-        with self.changed:
-            self.arrived.append(digest_of(body))
-            self.open += 1
-            self.changed.notify_all()
-            return len(self.arrived), self._chance.uniform(0, LONGEST_ANSWER_S)
-
-    def done(self) -> None:
-        with self.changed:
-            self.open -= 1
-            self.changed.notify_all()
-
-    def wait_for(self, count: int, patience_s: float) -> bool:
-        """Wait until so many calls have come."""
-        with self.changed:
-            return self.changed.wait_for(lambda: len(self.arrived) >= count, patience_s)
-
-    def settle(self) -> int:
-        """Wait until every call that a dead client had sent has been noted; return how many have come."""
-        while True:
-            with self.changed:
-                assert self.changed.wait_for(lambda: not self.open and not self._http.connections, PATIENCE_S)
-                count = len(self.arrived)
-            time.sleep(0.005)
-            with self.changed:
-                if count == len(self.arrived) and not self._http.connections:
-                    return count
-
-    def __enter__(self) -> Self:
-        self._thread.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._http.shutdown()
-        self._thread.join()
-        self._http.server_close()
+    with pytest.MonkeyPatch.context() as patch, FaultServer() as server:
+        patch.setitem(RAW, "differs", answer)
+        server.modes |= {"small": "differs", "large": "differs"}
+        yield server
 
 
-class _Server(ThreadingHTTPServer):
-    """Counts its open connections, those too on which nothing was said yet."""
-
-    counting: CountingServer
-    connections = 0
-    daemon_threads = False
-
-    def process_request(self, request: Any, client_address: Any) -> None:
-        self._count(1)
-        super().process_request(request, client_address)
-
-    def shutdown_request(self, request: Any) -> None:
-        super().shutdown_request(request)
-        self._count(-1)
-
-    def _count(self, more: int) -> None:
-        with self.counting.changed:
-            self.connections += more
-            self.counting.changed.notify_all()
-
-
-class _Handler(BaseHTTPRequestHandler):
-    server: _Server
-
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class names it
-        """Say nothing."""
-
-    def do_POST(self) -> None:
-        counting, length = self.server.counting, int(self.headers["Content-Length"])
-        sent = self.rfile.read(length)
-        if len(sent) < length:
-            return  # the client died while it was asking: nothing was asked
-        body = json.loads(sent)
-        number, seconds = counting.take(body)
-        try:
-            time.sleep(seconds)
-            answer = encode(answered(body, number))
-            self.send_response(200)
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(answer)))
-            self.end_headers()
-            self.wfile.write(answer)
-        except (BrokenPipeError, ConnectionResetError):
-            self.close_connection = True
-        finally:
-            counting.done()
+def settled(server: FaultServer) -> list[str]:
+    """Return the digests of all calls that came, once no connection of a dead client is left."""
+    for _ in range(2):  # the second time for what had not been taken up
+        until(lambda: not any(thread.is_alive() for thread in vars(server._http).get("_threads", ())))
+        time.sleep(0.005)
+    return [digest_of(body) for body in server.requests]
 
 
 def digest_of(body: dict[str, Any]) -> str:
@@ -252,7 +174,7 @@ class Campaign:
     """One set of questions, collected and killed and resumed until it is done."""
 
     folder: Path
-    server: CountingServer
+    server: FaultServer
     count: int
     chance: random.Random
     figures: Figures
@@ -270,27 +192,27 @@ class Campaign:
                 self._judge_the_log()
                 return killed
         process = Forked(self.folder, self.server.address, self.count)
-        self._ends_well(process, len(self.server.arrived))
+        self._ends_well(process, len(self.server.requests))
         self._judge_the_log()
         return kills
 
     def _killed(self) -> bool:
         """Start a process and kill it at a random moment; return whether it was still alive."""
-        before, recorded = len(self.server.arrived), set(self.texts)
+        before, recorded = len(self.server.requests), set(self.texts)
         process = Forked(self.folder, self.server.address, self.count)
         moment = self.chance.random()
         if moment < 0.2:
             alive = process.wait(self.chance.uniform(0, 0.4)) is None
         elif moment < 0.35:
-            alive = self._alive_when(process, lambda _: self._writes_the_log(), 4 * LONGEST_ANSWER_S)
+            alive = self._alive_when(process, self._writes_the_log, 4 * LONGEST_ANSWER_S)
         else:
             call = before + self.chance.randint(1, 24)
-            alive = self._alive_when(process, lambda wait_s: self.server.wait_for(call, wait_s), LONGEST_ANSWER_S)
+            alive = self._alive_when(process, lambda: self.server.count() >= call, LONGEST_ANSWER_S)
         seen = self._on_disk()
         if alive:
             process.kill()
         code = process.wait(PATIENCE_S)
-        arrived = self.server.arrived[before : self.server.settle()]
+        arrived = settled(self.server)[before:]
         if code == 0:
             self._note(recorded, arrived, None)
             return False
@@ -300,23 +222,23 @@ class Campaign:
         self._note(recorded, arrived, on_disk)
         return True
 
-    def _alive_when(self, process: Forked, happens: Callable[[float], bool], more_s: float) -> bool:
+    def _alive_when(self, process: Forked, happens: Callable[[], bool], more_s: float) -> bool:
         """Wait for something to happen and up to so much longer; return whether the process is still alive."""
         ends = time.monotonic() + PATIENCE_S
-        while not happens(0.05):
+        while not happens():
+            time.sleep(0.001)
             if process.wait(0.0) is not None:
                 return False
             assert time.monotonic() < ends, "it neither goes on nor ends"
         return process.wait(self.chance.uniform(0, more_s)) is None
 
     def _writes_the_log(self) -> bool:
-        time.sleep(0.001)
         return any(path.name == "log.jsonl" or path.suffix == ".part" for path in self.folder.iterdir())
 
     def _ends_well(self, process: Forked, before: int) -> None:
         recorded = set(self.texts)
         assert process.wait(PATIENCE_S) == 0
-        self._note(recorded, self.server.arrived[before : self.server.settle()], None)
+        self._note(recorded, settled(self.server)[before:], None)
 
     def _on_disk(self) -> dict[str, str]:
         """Return the calls on whole lines of the journal, with what they said."""
@@ -350,8 +272,9 @@ class Campaign:
         figures, logged = self.figures, texts_in(self.log)
         assert not journal_of(self.log).exists()
         figures.rows_lost += sum(logged.get(digest) != text for digest, text in self.texts.items())
-        assert logged.keys() == self.texts.keys() == set(self.server.arrived)
-        assert len(self.server.arrived) == len(logged) + self.in_flight
+        arrived = settled(self.server)
+        assert logged.keys() == self.texts.keys() == set(arrived)
+        assert len(arrived) == len(logged) + self.in_flight
         ids = list(dict.fromkeys(row["episode_id"] for row in read_rows(self.log)))
         assert ids == [f"q{n}" for n in range(self.count)]
         walks = {row["walk"] for row in read_rows(self.log)}
@@ -371,7 +294,7 @@ def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path,
     """Sets of questions are collected and killed, until there were so many kills."""
     chance, figures = random.Random(1), Figures()
     while figures.kills < kills:
-        with CountingServer(chance.randrange(10**6)) as server:
+        with differing(random.Random(chance.randrange(10**6))) as server:
             campaign = Campaign(Path(mkdtemp(dir=tmp_path)), server, count, chance, figures)
             figures.kills += campaign.run(kills - figures.kills)
     assert (figures.kills, figures.paid_again, figures.rows_lost) == (kills, 0, 0)
