@@ -147,7 +147,7 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
     assert answer.certificate.promise.risk == 1e-6
 
 
-@pytest.mark.parametrize("kappa", [-np.inf, -0.9, -0.6, np.inf])
+@pytest.mark.parametrize("kappa", [-np.inf, -0.6, np.inf])
 def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_path: Path) -> None:
     opened = open_log(DEMO)
     (read,) = opened.reads
@@ -162,7 +162,7 @@ def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_p
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
     settings |= {"provider": "replay:the log", "policy": str(tmp_path), "traces": "off"}
     with Orchestrator.from_config(settings, providers={"replay": Replay.of(rows)}) as orchestrator:
-        for row, name in enumerate(log.ids[:60]):
+        for row, name in enumerate(log.ids[:20]):
             answer = orchestrator.ask(asked[name])
             assert answer.certificate is not None
             assert 2 * len(answer.steps) == stop[row] + 1
