@@ -97,18 +97,6 @@ def said(answer: Answer) -> Any:
     return answer.text, answer.answers, answer.stopped, counts, answer.cost_nano_usd
 
 
-@pytest.mark.parametrize("kind", ["openai_http", pytest.param("litellm", marks=pytest.mark.litellm)])
-def test_over_the_wire_the_answers_and_counts_are_the_same(
-    kind: str, here: list[Answer], pair_servers: tuple[str, str]
-) -> None:
-    document = config().model_dump()
-    for place, address in zip(("base", "guide"), pair_servers, strict=True):
-        document["models"][place]["api_base"] = address
-    with Orchestrator.from_config(document | {"provider": {"kind": kind}}) as orchestrator:
-        there = orchestrator.many(QUESTIONS[:2], concurrency=1)
-    assert [said(answer) for answer in there] == [said(answer) for answer in here[:2]]
-
-
 @pytest.mark.parametrize("name", REQUESTS)
 async def test_every_way_to_one_model_gives_the_same_message_and_counts(
     name: str, pair: Local, pair_servers: tuple[str, str]
