@@ -189,12 +189,16 @@ print(json.dumps({"fit_files": len(files)}))
 
 
 def running() -> dict[str, float]:
-    """Return the marks of one question and one fit, each in a process of its own."""
+    """Return the marks of one question and one fit, each in a process of its own.
+
+    What a thread of duckdb calls is not seen, and which one calls a matcher is chance: of three fits the least counts.
+    """
     marks: dict[str, float] = {}
-    for program in (RUN, FIT):
+    for program in (RUN, FIT, FIT, FIT):
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
         if done.returncode == 0:
-            marks |= json.loads(done.stdout.strip().splitlines()[-1])
+            found = json.loads(done.stdout.strip().splitlines()[-1])
+            marks |= {name: min(value, marks.get(name, value)) for name, value in found.items()}
     return marks
 
 
