@@ -1,7 +1,7 @@
 """Decide when a failed call is made again; only `providers.guard` acts on it.
 
-Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is a
-full-jitter exponential backoff; a server's Retry-After is obeyed up to a minute (F02).
+Exactly one layer retries; retries of the underlying libraries are off (F08). The wait is an exponential
+backoff with full jitter; a server's Retry-After is obeyed up to a minute (F02).
 """
 
 from __future__ import annotations
