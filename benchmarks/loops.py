@@ -5,8 +5,7 @@
 Each loop observes whole conversations, looks up to four times, serves and audits, by the code that a server runs:
 `modes.look` chooses a policy and certifies it, the policy decides on each turn, `modes.draws` draws the audits, and
 `modes.state` counts them in their order. A turn has a doubt, which the policy sees as a signal; the base differs with a
-probability that depends on the turn and its doubt. Where the promise is regret, people say later of an answer that
-differs whether it loses, or never.
+probability that depends on the turn and its doubt.
 """
 
 import math
@@ -14,7 +13,6 @@ import sys
 import tempfile
 from collections import deque
 from collections.abc import Callable, Iterator
-from functools import partial
 from itertools import groupby
 from pathlib import Path
 from typing import NamedTuple
@@ -26,8 +24,8 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
 from cascade.modes.certify import ConversationTurns
 from cascade.modes.draws import look_level
-from cascade.modes.look import LookSettings, Observed, look_at, stops_of
-from cascade.modes.state import CascadeState, Draw, InForce, Look, counted, missed
+from cascade.modes.look import Observed, look_at, promise_of, stops_of
+from cascade.modes.state import CascadeState, Draw, InForce, Look, counted
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.policy import Policy
 from cascade.table import Log, Node, Reference
@@ -38,41 +36,12 @@ LOOKS, CONVERSATIONS, AUDITS, OPEN = 4, 200, 300, 20
 way at once."""
 TRAFFIC = 10_000
 """The conversations on which it is computed how often a policy breaks its promise."""
-ROW_DAYS, AUDITS_A_DAY, LABEL_DAYS = 20.0, 20, 7.0
-"""Over how many days the rows of a look were drawn; audits a day; and after how many days an unjudged one is a loss."""
+AUDITS_A_DAY = 20
 DAY_S = 86_400.0
 BASE_NANO_USD, GUIDE_NANO_USD = 100, 1_000
 Floats = NDArray[np.float64]
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]
-
-
-class Labels(NamedTuple):
-    """What people say of an answer that differs.
-
-    Attributes:
-        losing: the share that loses: wrong where the guide's is right.
-        days: after how many days they say so, on average, where it loses nothing.
-        days_of_losses: the same, where it loses.
-        never: the share that nobody judges.
-    """
-
-    losing: float
-    days: float
-    days_of_losses: float
-    never: float
-
-    def drawn(self, rng: np.random.Generator, count: int) -> tuple[Bools, Floats]:
-        """Return which answers lose, and after how many days somebody says so: inf where nobody does."""
-        loses = rng.random(count) < self.losing
-        days = rng.exponential(np.where(loses, self.days_of_losses, self.days))
-        return loses, np.where(rng.random(count) < self.never, np.inf, days)
-
-    @property
-    def counted(self) -> float:
-        """The share of the answers that differ that counts as a loss: those that lose, and those not judged in time."""
-        late = self.never + (1 - self.never) * math.exp(-LABEL_DAYS / self.days)
-        return self.losing + (1 - self.losing) * late
 
 
 class Turn(NamedTuple):
@@ -88,18 +57,16 @@ Kinds = tuple[tuple[float, tuple[Turn, ...]], ...]
 
 
 class World(NamedTuple):
-    """Conversations, by their share and their turns, what is promised of them, and who judges."""
+    """Conversations, by their share and their turns, and what is promised of them."""
 
     name: str
     kinds: Kinds
     risk: float = 0.1
-    labels: Labels | None = None
 
     @property
-    def settings(self) -> LookSettings:
+    def modes(self) -> ModesConfig:
         """What a look is for."""
-        modes = ModesConfig(risk=self.risk, confidence=1 - DELTA, audit=AUDIT)
-        return LookSettings(modes if self.labels is None else modes.model_copy(update={"promise": "regret"}))
+        return ModesConfig(risk=self.risk, confidence=1 - DELTA, audit=AUDIT)
 
     def traffic(self, rng: np.random.Generator, count: int) -> "Traffic":
         """Draw conversations."""
@@ -163,13 +130,7 @@ FIRST_HARD = World(
 SHORT_HARD = World(
     "single turns are hard, twelve never differ", ((0.75, (Turn(np.sqrt),)), (0.25, (Turn(flat(0.0), 0.9),) * 12))
 )
-HALF = Labels(losing=0.5, days=2.0, days_of_losses=2.0, never=0.1)
-LATE = Labels(losing=0.4, days=6.0, days_of_losses=0.5, never=0.2)
-FLAT_REGRET = World("regret: the base loses on 12 %, all judged", alike(flat(0.24)), labels=Labels(0.5, 0.1, 0.1, 0.0))
-REGRET = World("regret: differs with u², half of it loses, a tenth is never judged", alike(np.square), labels=HALF)
-LATE_REGRET = World("regret: losses are told at once, the rest late, a fifth never", alike(np.square), labels=LATE)
-TALKS_REGRET = World("regret, in conversations of one or twelve turns", alike(np.square, *MIXED), labels=HALF)
-WORLDS = (FLAT, SAVES, TALKS, UNEQUAL, FIRST_HARD, SHORT_HARD, FLAT_REGRET, REGRET, LATE_REGRET, TALKS_REGRET)
+WORLDS = (FLAT, SAVES, TALKS, UNEQUAL, FIRST_HARD, SHORT_HARD)
 DRIFT = 0.8
 
 
@@ -182,7 +143,7 @@ class Service(NamedTuple):
 
     def kept(self, world: World, traffic: Traffic) -> Bools:
         """Return which turns the base answers; the guide answers the rest of the conversation."""
-        stops = stops_of(self.policy, traffic.log(np.zeros(traffic.of.size, dtype=np.bool_)), world.settings.promise)
+        stops = stops_of(self.policy, traffic.log(np.zeros(traffic.of.size, dtype=np.bool_)), promise_of(world.modes))
         since = ConversationTurns(np.arange(traffic.of.size), traffic.of).served(stops(self.kappa)).since
         return np.asarray(since == 0, dtype=np.bool_)
 
@@ -191,18 +152,15 @@ def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
     """Look at fresh conversations; return the service that is promoted, if one is."""
     traffic = world.traffic(rng, CONVERSATIONS + CONVERSATIONS // 2)
     lost = rng.random(traffic.of.size) < traffic.chance
-    if world.labels is not None:
-        loses, days = world.labels.drawn(rng, lost.size)
-        lost &= loses | (days > rng.uniform(0, ROW_DAYS, lost.size))
     log = traffic.log(lost)
     drawn = [
         Draw(name, "cascade", log.groups[row], name, "certify", float(row), look=number if of < CONVERSATIONS else None)
         for row, (name, of) in enumerate(zip(log.ids, traffic.of.tolist(), strict=True))
     ]
-    begun = Look("cascade", number, "me", 0.0, look_level(DELTA, number), 0)
+    begun = Look("cascade", number, 0.0, 0.0, look_level(DELTA, number), 0)
     row = {name: number for number, name in enumerate(log.ids)}
     observed = Observed(log, row, np.full(log.n, np.nan), "exact")
-    result = look_at(observed, drawn, begun, world.settings)
+    result = look_at(observed, drawn, begun, world.modes)
     if result.in_force is None:
         return None
     with tempfile.TemporaryDirectory() as folder:
@@ -238,35 +196,25 @@ def audited(world: World, service: Service, rng: np.random.Generator) -> Iterato
             served[at] = waiting.popleft()
 
 
-def _missed(due_s: float, row: Draw) -> bool | None:
-    """Return whether an audit was missed, once it is known or due."""
-    return missed(row, {}, late=row.drawn_s <= due_s)
-
-
 def alarm_of(world: World, service: Service, rng: np.random.Generator) -> int | None:
-    """Audit and judge day by day, and count as a server does; return after how many audits the monitor alarms."""
-    state = CascadeState("cascade").promoted(service.certificate, LEVEL, "me", "now")
-    waiting, ended = list[tuple[Draw, bool, float]](), set[str]()
-    labels, number, stream = world.labels or Labels(1.0, 0.0, 0.0, 0.0), 0, audited(world, service, rng)
+    """Audit day by day, and count as a server does; return after how many audits the monitor alarms."""
+    state = CascadeState("cascade").promoted(service.certificate, LEVEL, "now")
+    waiting, ended, number, stream = list[Draw](), set[str](), 0, audited(world, service, rng)
     while number < AUDITS or waiting:
         day = number // AUDITS_A_DAY
         for at in range(AUDITS_A_DAY if number < AUDITS else 0):
             name, differs = next(stream)
-            (loses,), (after,) = labels.drawn(rng, 1)
             if name in ended:
                 continue
             drawn_s = (day + at / AUDITS_A_DAY) * DAY_S
             row = Draw(f"{number + at}", "", name, "", "audit", drawn_s, outcome="complete", differs=differs)
-            waiting.append((row, bool(loses), day + float(after)))
+            waiting.append(row)
         number += AUDITS_A_DAY
-        now_s = (day + 1) * DAY_S
-        due_s = now_s - LABEL_DAYS * DAY_S
-        judged = [row._replace(lost=loses if told <= day else None) for row, loses, told in waiting]
-        state, rows = counted(state, judged, partial(_missed, due_s), now_s, "now")
+        state, rows = counted(state, waiting, (day + 1) * DAY_S, "now")
         if state.mode != "enforce":
             return state.monitor.audits if state.monitor else 0
         ended |= {row.conversation for row in rows}
-        waiting = [audit for audit in waiting if audit[0].conversation not in ended]
+        waiting = [row for row in waiting if row.conversation not in ended]
     return None
 
 
@@ -293,9 +241,9 @@ def shares(world: World, loops: int) -> Shares:
     rng = np.random.default_rng(7)
     looks = ((look(world, rng, number) for number in range(1, LOOKS + 1)) for _ in range(loops))
     services = [service for each in looks if (service := next(filter(None, each), None))]
-    traffic, counted = world.traffic(rng, TRAFFIC), 1.0 if world.labels is None else world.labels.counted
+    traffic = world.traffic(rng, TRAFFIC)
     kept = [service.kept(world, traffic) for service in services]
-    rates = [counted * float((traffic.chance * turns).mean()) for turns in kept]
+    rates = [float((traffic.chance * turns).mean()) for turns in kept]
     sound = [service for service, rate in zip(services, rates, strict=True) if rate <= world.risk]
     after = sum(turns.mean() for turns, rate in zip(kept, rates, strict=True) if rate <= world.risk)
     false = sum(alarm_of(world, service, rng) is not None for service in sound)
@@ -308,7 +256,7 @@ def shares(world: World, loops: int) -> Shares:
         (len(services) - len(sound)) / loops,
         len(sound),
         sum(rates) / max(len(rates), 1),
-        counted * DRIFT * float(after) / many,
+        DRIFT * float(after) / many,
         false / many,
         len(alarms) / many,
         alarms[len(alarms) // 2] if alarms else None,

@@ -1,8 +1,7 @@
 """The whole loop on your machine: observe, promote, enforce, drift, alarm, fallback.
 
-    python examples/loop.py [--automatic] [--live MINUTES] [LOG.parquet]
+    python examples/loop.py [--live MINUTES] [LOG.parquet]
 
-With `--automatic` the server promotes by itself once enough conversations can certify.
 Live are the requests, over HTTP, a `cascade serve` process, its store, the look and the audits. Replayed are the
 models' answers: a server on loopback gives those of a log, by default of the 296 messages that ship with the package.
 The log must be of a ladder of two models that were both asked each request. The drift is a base that gives the answers
@@ -144,7 +143,7 @@ def provider(pair: Pair) -> ThreadingHTTPServer:
     return server
 
 
-def configuration(pair: Pair, folder: Path, address: str, promote: str) -> Path:
+def configuration(pair: Pair, folder: Path, address: str) -> Path:
     """Write the configuration, and return its path."""
     models = {
         place: {"model": model, "price": {"input": 0, "output": 0, "request": pair.price[model]}}
@@ -156,7 +155,7 @@ def configuration(pair: Pair, folder: Path, address: str, promote: str) -> Path:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "timeouts": {"per_call_s": TIMEOUT_S},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "risk": ALPHA, "audit": AUDIT, "promote": promote, "examples": pair.examples},
+        "modes": {"share": 1.0, "risk": ALPHA, "audit": AUDIT, "examples": pair.examples},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")
@@ -228,7 +227,6 @@ def main() -> None:
     """Play the loop."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("log", nargs="?", default="demo-requests", metavar="LOG.parquet")
-    parser.add_argument("--automatic", action="store_true", help="the server promotes by itself")
     parser.add_argument("--live", type=float, metavar="MINUTES", help="the models answer here; so long while observing")
     asked = parser.parse_args()
     pair = Pair(asked.log, live=asked.live is not None)
@@ -241,7 +239,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         address = f"http://127.0.0.1:{upstream.server_port}/v1"
-        config = configuration(pair, folder, address, "automatic" if asked.automatic else "manual")
+        config = configuration(pair, folder, address)
         for address in served(folder, config):
             play(pair, Client(pair, address), config, asked)
     upstream.shutdown()
@@ -255,16 +253,13 @@ def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) ->
     with ThreadPoolExecutor(2 if pair.live else 8) as pool:
         seen = list(pool.map(client.ask, pair.requests))
     rows = client.state()["rows"]
-    print(f"\nobserve: {len(seen)} requests, all served by {seen[0].served_by}; {rows['complete']} rows complete.")
+    print(f"\nobserve: {len(seen)} requests, all served by {seen[0].served_by}; {rows['conversations']} may certify.")
     pair.until_s = math.inf
     said(pair, began_s)
     draw = random.Random(2)
-    if asked.automatic:
-        until_promoted(pair, client, draw)
-    else:
-        print("\n$ cascade promote", flush=True)
-        subprocess.run([sys.executable, "-m", "cascade", "promote", str(config)], check=True)  # noqa: S603 - our own
-    held_s, spent = time.monotonic(), client.state()["rows"]["off_path_nano_usd"]
+    print("\n$ cascade promote", flush=True)
+    subprocess.run([sys.executable, "-m", "cascade", "promote", str(config)], check=True)  # noqa: S603 - our own
+    held_s = time.monotonic()
     before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()
     audited = state["monitor"]["audits"]
@@ -281,8 +276,7 @@ def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) ->
     print(f"fallback: {told(last)}. Mode: {last[-1].mode}.")
     said(pair, drifted_s)
     saved = sum(one.saved_usd for one in [*before, *after, *last])
-    audits = (client.state()["rows"]["off_path_nano_usd"] - spent) / 1e9
-    print(f"\nsaved since the promotion: {saved - audits:.4f} USD, {audits:.4f} USD of audits subtracted; ", end="")
+    print(f"\nsaved since the promotion, without the cost of audits: {saved:.4f} USD; ", end="")
     print(f"the guide alone costs {pair.price[pair.guide] * len([*before, *after, *last]):.4f} USD.")
     print(f"{client.sent} requests in {(time.monotonic() - began_s) / 60:.1f} minutes.")
 
@@ -292,18 +286,6 @@ def said(pair: Pair, since_s: float) -> None:
     calls = ", ".join(f"{count} {how}" for how, count in sorted(pair.calls.items()))
     print(f"  calls of the models: {calls}; {time.monotonic() - since_s:.0f} s.", flush=True)
     pair.calls.clear()
-
-
-def until_promoted(pair: Pair, client: Client, draw: random.Random) -> None:
-    """Send requests until the server has promoted by itself, and print the look."""
-    while client.ask(draw.choice(pair.requests)).mode == "observe":
-        time.sleep(0.2)
-    for look in client.state()["looks"]:
-        said = f"{look['certifying_conversations']} conversations certify, {look.get('losses')} differ"
-        print(
-            f"look {look['look']} by {look['by']}: {look['verdict']}; {said}, {look['losses_allowed']} would certify."
-        )
-    print(f"promoted after {client.sent} requests.", flush=True)
 
 
 def told(found: list[Asked]) -> str:

@@ -78,10 +78,8 @@ async def fill(folder: Path, replay: Replay) -> None:
     (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)
-    look = modes.open_look(name, "tools/pages_demo.py", begin.timestamp(), 0.1, lambda *_: None)
-    page = {"certifying_conversations": certificate.n, "losses": certificate.losses}
     held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
-    modes.close_look(look, page, {}, lambda one: one.promoted(held, 0.1, "tools/pages_demo.py", at))
+    modes.change(name, lambda one: one.promoted(held, 0.1, at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
@@ -96,8 +94,7 @@ async def fill(folder: Path, replay: Replay) -> None:
                     row = Draw(trace, name, str(number), "1", "audit", when.timestamp())
                     row = row._replace(certificate=held.certificate)
                     modes.draw(row)
-                    cost = sum(call.cost_nano_usd or 0 for call in outright.calls) if len(answer.steps) == 1 else 0
-                    modes.settle(row, None, cost, differs=team_of(answer) != team_of(outright))
+                    modes.settle(row, differs=team_of(answer) != team_of(outright))
         await guide.aclose()
     modes.close()
 

@@ -11,7 +11,7 @@ from cascade.errors import UsageError
 from cascade.records.address import is_url
 from cascade.reports.report import Tell
 from cascade.review.pairs import Compared, compare
-from cascade.review.reviews import SUFFIX, Ask, Location, Reviews, Terms, reviews_at
+from cascade.review.reviews import SUFFIX, Ask, Location, Terms, reviews_at
 from cascade.text import counted
 
 
@@ -83,14 +83,3 @@ def review_location(settings: CascadeConfig) -> Location | None:
     if options.log is not None:
         return beside(options.log)
     return traces
-
-
-def reviews_of(settings: CascadeConfig) -> Reviews | None:
-    """Return the judgements made on a server's pages, or by `cascade review` in the same file; None if there are none.
-
-    Raises:
-        UsageError: it cannot be read.
-        StoreError: the store cannot be reached.
-    """
-    location = review_location(settings)
-    return None if location is None else reviews_at(location)

@@ -205,24 +205,19 @@ def verify(
 
 def promote(
     config: Annotated[Path, typer.Argument(help="The served configuration, with a section modes.")] = opt.CONFIG,
-    cascade: Annotated[str | None, typer.Option(help="The cascade's name; by default server.name.")] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what the next look takes; take no look.")] = False,
-    if_ready: Annotated[
-        bool, typer.Option("--if-ready", help="Look only if the plan says that there is enough; for a timer.")
-    ] = False,
-    by: Annotated[str, typer.Option(help="Who promotes, for the record.")] = "cascade promote",
     as_json: opt.AsJson = False,
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
     Each look at certifying conversations spends a part of 1 - confidence, whether it promotes or not. They never
-    certify again.
+    certify again. Until there are enough of them, no look is taken: a timer may run this.
 
-    Example: cascade promote cascade.yaml --if-ready
+    Example: cascade promote cascade.yaml
     """
     from cascade.api import promoting
 
-    result = promoting.promote(config, cascade=cascade, plan=plan, if_ready=if_ready, by=by)
+    result = promoting.promote(config, plan=plan)
     print_result(result, as_json=as_json)
 
 

@@ -89,7 +89,6 @@ class CascadeConfig(Section):
             *strategy_problems(self),
             *_model_problems(self),
             *_provider_problems(self),
-            *_label_problems(self),
         ]
         if problems:
             # One error carries all problems; `load` splits it again.
@@ -151,21 +150,6 @@ def _provider_problems(config: CascadeConfig) -> Iterable[str]:
         if name not in (allowed or ()):
             hint = did_you_mean(name, allowed or ()) if allowed else "; it has none"
             yield f"provider.options.{name}: {provider.kind} has no such option{hint}"
-
-
-def _label_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield the problems of settings for a promise that needs judgements by people."""
-    if config.modes is None or config.modes.promise == "agreement":
-        return
-    review = config.server.review
-    if review.ask != config.modes.promise:
-        yield "server.review.ask: modes.promise regret needs right or wrong for both answers: ask: regret"
-    if review.log is not None:
-        yield "server.review.log: modes.promise regret needs judgements of this server's requests; leave log out"
-    if review.label_rate not in {None, 1.0}:
-        yield "server.review.label_rate: with modes.promise regret, modes.share and modes.audit draw; leave it out"
-    if config.traces is not None and config.traces.content != "full":
-        yield "traces.content: modes.promise regret needs texts that people can judge: full"
 
 
 def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfig:

@@ -315,23 +315,18 @@ class ModesConfig(StoredConfig):
     """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
 
     While observing, `share` of the conversations is drawn; the share `certify` of them certifies, the others fit.
-    `promise`, `risk` and `confidence` are of the certificate, the confidence over all looks; `comparator` says when two
-    answers are the same. For regret people judge the answers that differ, within `label_days`. While the policy serves,
-    `audit` of the requests are run to the end; `level` is the chance of a false alarm. `promote` says whether people
-    promote, or the server does once there are enough conversations. `examples` messages at the head of each request are
-    the application's own.
+    `risk` and `confidence` are of the certificate, the confidence over all looks; `comparator` says when two answers
+    are the same. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
+    alarm. `examples` messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
     certify: _Share = 0.5
-    promise: Literal["agreement", "regret"] = "agreement"
     risk: _Share = 0.1
     confidence: _Share = 0.9
-    label_days: _Positive = 7.0
     comparator: str | None = None
     audit: Annotated[float, Field(gt=0, le=1)] = 0.05
     level: _Share = 0.05
-    promote: Literal["manual", "automatic"] = "manual"
     examples: Annotated[int, Field(ge=0)] = 0
 
     @property

@@ -12,30 +12,26 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModesConfig
-from cascade.conformal.certificate import Certificate
+from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import certified_for
-from cascade.episodes.reading import labelled_by_reference, reviewed
+from cascade.episodes.reading import labelled_by_reference
 from cascade.episodes.rows import Facts, joined, reads_of
 from cascade.errors import UsageError
 from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
-from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
+from cascade.logs.schema import Dropped, uncached_nano_usd
 from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
-from cascade.modes.state import BY_PEOPLE, Draw, InForce, Look, Signs, audits_each, signs_of
+from cascade.modes.state import Draw, InForce, Look, audits_each
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy
-from cascade.review.labels import judgements
-from cascade.review.pairs import compare
-from cascade.review.reviews import Reviews, Terms
 from cascade.serving.made_for import made_for
 from cascade.table import Floats, Ints, Log
 
@@ -47,25 +43,6 @@ _HOW = (
     "The policy and its thresholds were chosen without these conversations.",
     "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
 )
-
-
-class LookSettings(NamedTuple):
-    """What a look is for.
-
-    Attributes:
-        modes: the settings of the promise.
-        config: the cascade that will serve; None in a simulation.
-        reviews: people's judgements, if the promise needs them; None if there are none.
-    """
-
-    modes: ModesConfig
-    config: CascadeConfig | None = None
-    reviews: Reviews | None = None
-
-    @property
-    def promise(self) -> Promise:
-        """What is promised, with the confidence of all looks together."""
-        return Promise(self.modes.promise, self.modes.risk, self.modes.confidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +69,7 @@ class Observed(NamedTuple):
         uncached: float64 (n,), what the guide's call would have cost without a prompt cache, nano-USD; NaN: unknown.
         comparator: when two answers are the same.
         facts: about the calls; None in a simulation.
-        signs: what the replies report of their models.
+        cascade: what the cascade that will serve is made of; None in a simulation.
     """
 
     log: Log
@@ -100,7 +77,7 @@ class Observed(NamedTuple):
     uncached: Floats
     comparator: str
     facts: Facts | None = None
-    signs: Signs = MappingProxyType({})
+    cascade: MadeFor | None = None
 
 
 def complete(rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str]) -> list[Row]:
@@ -115,51 +92,19 @@ def complete(rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str]) 
     return [row for episode in episodes.values() if len(episode) >= len(models) for row in episode]
 
 
-def unjudged(rows: Sequence[Row], drawn: Sequence[Draw], settings: LookSettings) -> float:
-    """Return the share of the requests whose answers differ and that nobody has judged."""
-    if not rows:
-        return 0.0
-    settled = {draw.trace_id for draw in drawn if draw.lost is not None}
-    losses = {} if settings.reviews is None else settings.reviews.losses(BY_PEOPLE)
-    waiting = [
-        trace not in settled and any(pair.lost(losses) is None for pair in pairs.values())
-        for (_, trace), pairs in compare(lambda: iter(rows), settings.modes.comparator).differing.items()
-    ]
-    return sum(waiting) / len(waiting) if waiting else 0.0
-
-
-def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], settings: LookSettings) -> Observed:
-    """Return `complete` rows as a log. Raises UsageError if there are none."""
+def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], config: CascadeConfig, modes: ModesConfig) -> Observed:
+    """Return `complete` rows as a log of the cascade that will serve. Raises UsageError if there are none."""
     if not rows:
         raise UsageError("no drawn request has an outcome.")
-    dropped, comparator = Dropped(), settings.modes.comparator
-    if settings.modes.promise == BY_PEOPLE:
-        outputs = compare(lambda: iter(rows), comparator)
-        reviews = settings.reviews or Reviews(Terms(BY_PEOPLE, outputs.comparator), ())
-        harmless = {draw.trace_id for draw in drawn if draw.lost is False}
-        judged = judgements(outputs, [reviews], BY_PEOPLE, harmless=harmless)
-        reads = reviewed(outputs.labelled, judged, dropped)
-    else:
-        labelled = labelled_by_reference(lambda: iter(rows), comparator)
-        reads = reads_of(labelled.rows(dropped), dropped, labelled.truths)
-    log, facts, _ = joined(reads)
+    dropped, labelled = Dropped(), labelled_by_reference(lambda: iter(rows), modes.comparator)
+    log, facts, _ = joined(reads_of(labelled.rows(dropped), dropped, labelled.truths))
     assert facts.truth is not None  # noqa: S101 - the guide's output is the truth
     conversation = {draw.trace_id: draw.conversation for draw in drawn}
     last = {row["episode_id"]: uncached_nano_usd(row) for row in rows if row["step"] == row["horizon"]}
     uncached = np.array([last.get(trace) for trace in log.groups], dtype=np.float64)
     grouped = replace(log, groups=tuple([conversation[trace] for trace in log.groups]))
     number = {trace: number for number, trace in enumerate(log.groups)}
-    return Observed(grouped, number, uncached, facts.truth.comparator, facts, _signs(rows))
-
-
-def _signs(rows: Iterable[Row]) -> Signs:
-    signs: dict[str, set[str]] = defaultdict(set)
-    for row in rows:
-        echoed, build = (replay_of(row).get(name) for name in (ECHOED, FINGERPRINT))
-        reply = signs_of(row["model"], *(text if isinstance(text, str) else None for text in (echoed, build)))
-        for sign, value in reply.items():
-            signs[sign].add(value)
-    return {sign: tuple(sorted(values)) for sign, values in sorted(signs.items())}
+    return Observed(grouped, number, uncached, facts.truth.comparator, facts, made_for(config))
 
 
 class Conversations(NamedTuple):
@@ -203,95 +148,104 @@ def _numbers(names: Sequence[str]) -> Ints:
     return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
 
 
-def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, settings: LookSettings) -> LookResult:
+def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig) -> LookResult:
     """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
     Args:
         observed: the rows to fit and those that certify.
         drawn: their draws; the look has taken those that certify.
         look: the look; no earlier one has used its conversations.
-        settings: what it is for.
+        modes: what is promised, and how many requests are audited.
     """
-    page, certifying = _begun(look, settings, drawn), [draw for draw in drawn if draw.look == look.look]
-    others = [draw for draw in drawn if draw.look != look.look and draw.trace_id in observed.row]
+    page = _begun(look, modes, drawn)
     try:
-        chooses, certifies = (Conversations.of(observed, draws) for draws in (others, certifying))
-        missing = int(np.count_nonzero(certifies.turns.row < 0))
-        page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
-        policy = _chosen(chooses, settings)
+        return _looked(page, observed, drawn, look, modes)
     except UsageError as error:
         return LookResult({**page, "why": f"no certificate: {error}"})
+
+
+def _looked(
+    page: dict[str, Any], observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig
+) -> LookResult:
+    """Look, and write the figures on the page. Raises UsageError, with the reason, if nothing can be promoted."""
+    others = [draw for draw in drawn if draw.look != look.look and draw.trace_id in observed.row]
+    certifying = [draw for draw in drawn if draw.look == look.look]
+    chooses, certifies = (Conversations.of(observed, draws) for draws in (others, certifying))
+    missing = int(np.count_nonzero(certifies.turns.row < 0))
+    page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
+    policy = _chosen(chooses, modes)
     page |= {"policy": "reference" if policy is None else policy.kind}
     if policy is None:
-        return LookResult({**page, "why": "no certificate: no policy is cheaper than the guide"})
+        raise UsageError("no policy is cheaper than the guide")
     if not certifies.log.priced.any():
-        return LookResult({**page, "why": "no saving: no cost of a certifying row is known"})
-    lengths, risk = certifies.turns.lengths, settings.modes.risk
-    proof = Proof.best(risk, look.level, lengths.size, chooses.turns.lengths)
+        raise UsageError("no cost of a certifying row is known")
+    lengths = certifies.turns.lengths
+    proof = Proof.best(modes.risk, look.level, lengths.size, chooses.turns.lengths)
     page |= {"losses_allowed": max(0, proof.allowed(lengths))}
-    lenient = _lenient(policy, chooses, certifies, proof, settings)
+    lenient = _lenient(policy, chooses, certifies, proof, promise_of(modes))
     if lenient is None:
-        return LookResult({**page, "why": "no certificate: too many requests are lost at the strictest threshold"})
-    kappa, _, replay = lenient
-    page |= {"losses": int(np.count_nonzero(replay.lost))} | ({"threshold": kappa} if np.isfinite(kappa) else {})
-    page |= _saving(certifies, lenient, settings.modes.audit)
+        raise UsageError("too many requests are lost at the strictest threshold")
+    kappa = lenient.kappa
+    page |= {"losses": int(np.count_nonzero(lenient.replay.lost))} | (
+        {"threshold": kappa} if np.isfinite(kappa) else {}
+    )
+    page |= _saving(certifies, lenient, modes.audit)
     if page["saving_usd"] <= 0:
-        return LookResult({**page, "why": "no saving: with the cost of audits the policy is no cheaper than the guide"})
-    directory = _directory(policy, observed, (chooses.log, certifies.log), settings, {**page, "threshold": kappa})
+        raise UsageError("with the cost of audits the policy is no cheaper than the guide")
+    directory = _directory(
+        policy, observed, (chooses.log, certifies.log), promise_of(modes), {**page, "threshold": kappa}
+    )
     (certificate,) = directory.certificates.values()
-    turns = audits_each(settings.modes.audit, int(max(*chooses.turns.lengths, *lengths)))
-    in_force = _in_force(certificate, look, observed, settings, turns)
+    turns = audits_each(modes.audit, int(max(*chooses.turns.lengths, *lengths)))
+    in_force = InForce(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns)
     return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
 
 
-def _in_force(certificate: Certificate, look: Look, observed: Observed, settings: LookSettings, turns: int) -> InForce:
-    modes = settings.modes
-    return InForce(
-        *(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator),
-        *(observed.signs, modes.promise, turns),
-    )
-
-
-def unseen(look: Look, settings: LookSettings, drawn: Sequence[Draw], why: str) -> LookResult:
+def unseen(look: Look, modes: ModesConfig, drawn: Sequence[Draw], why: str) -> LookResult:
     """Return the outcome of a look that ends without reading a row."""
-    return LookResult({**_begun(look, settings, drawn), "why": why})
+    return LookResult({**_begun(look, modes, drawn), "why": why})
 
 
-def _begun(look: Look, settings: LookSettings, drawn: Sequence[Draw]) -> dict[str, Any]:
+def _begun(look: Look, modes: ModesConfig, drawn: Sequence[Draw]) -> dict[str, Any]:
     certifying = [draw.conversation for draw in drawn if draw.look == look.look]
     return {
         "look": look.look,
-        "promise": settings.modes.promise,
-        "risk": settings.modes.risk,
-        "confidence": settings.modes.confidence,
+        "promise": "agreement",
+        "risk": modes.risk,
+        "confidence": modes.confidence,
         "level": look.level,
         "certifying_conversations": len(set(certifying)),
         "requests": len(certifying),
     }
 
 
-def _chosen(conversations: Conversations, settings: LookSettings) -> Policy | None:
+def _chosen(conversations: Conversations, modes: ModesConfig) -> Policy | None:
     """Return the policy that saves most where it keeps the promise on these conversations; None if none saves."""
     log = conversations.log
     several = conversations.turns.lengths.size > 1
     learns = divided(log, LEARNS, 0).learns if several else log.take(np.zeros(0, dtype=np.int64))
     best, most = None, 0.0
-    for member in menu(log, learns, settings.promise, CHOOSES):
+    for member in menu(log, learns, promise_of(modes), CHOOSES):
         tries, policy = conversations if member.rows is None else conversations.take(member.rows), member.make()
         lengths = tries.turns.lengths
-        proof = Proof.best(settings.modes.risk, CHOOSES, lengths.size, lengths)
-        lenient = _lenient(policy, tries, tries, proof, settings)
+        proof = Proof.best(modes.risk, CHOOSES, lengths.size, lengths)
+        lenient = _lenient(policy, tries, tries, proof, promise_of(modes))
         if lenient is not None and tries.log.priced.any():
-            saving = _saving(tries, lenient, settings.modes.audit)["saving_usd"]
+            saving = _saving(tries, lenient, modes.audit)["saving_usd"]
             best, most = (policy, saving) if saving > most else (best, most)
     return best
 
 
+def promise_of(modes: ModesConfig) -> Promise:
+    """Return what is promised, with the confidence of all looks together."""
+    return Promise("agreement", modes.risk, modes.confidence)
+
+
 def _lenient(
-    policy: Policy, others: Conversations, conversations: Conversations, proof: Proof, settings: LookSettings
+    policy: Policy, others: Conversations, conversations: Conversations, proof: Proof, promise: Promise
 ) -> Lenient | None:
     """Return the most lenient threshold of other conversations that passes on these."""
-    stops = stops_of(policy, conversations.log, settings.promise)
+    stops = stops_of(policy, conversations.log, promise)
     return most_lenient(proof, conversations.turns, grid(policy.walks(others.log).reach), stops)
 
 
@@ -330,18 +284,17 @@ def _saving(conversations: Conversations, lenient: Lenient, audit: float) -> dic
 
 
 def _directory(
-    policy: Policy, observed: Observed, logs: tuple[Log, Log], settings: LookSettings, page: Mapping[str, Any]
+    policy: Policy, observed: Observed, logs: tuple[Log, Log], promise: Promise, page: Mapping[str, Any]
 ) -> PolicyDirectory:
     """Return the policy with its certificate; `logs` has the rows that chose it and those that certify."""
     (chose, certify), facts, truth, made_of = logs, observed.facts, None, {}
     if facts is not None:
         bought = certify.only(range(certify.width) if policy.nodes is None else policy.nodes)
-        cascade = None if settings.config is None else made_for(settings.config)
-        truth, made_of = facts.truth, dict(certified_for(certify, bought, facts, cascade))
+        truth, made_of = facts.truth, dict(certified_for(certify, bought, facts, observed.cascade))
     requests = Requests(fitted=hashed(set(chose.ids) - set(certify.ids)), certified=hashed(certify.ids))
-    bare = PolicyDirectory(observed.log.nodes, policy, settings.promise, {}, requests)
+    bare = PolicyDirectory(observed.log.nodes, policy, promise, {}, requests)
     certificate = Certificate(
-        *(settings.promise, page["threshold"], page["certifying_conversations"], float(page["losses"])),
+        *(promise, page["threshold"], page["certifying_conversations"], float(page["losses"])),
         *(sha256_of(certify), bare.policy_sha256, datetime.now(UTC).date().isoformat()),
         level=page["level"],
         attempts=page["look"],

@@ -11,16 +11,20 @@ import secrets
 from collections.abc import Callable, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
-from typing import Any, TypeAlias
+from typing import Any
 
 import sqlalchemy as sa
 
+from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
-from cascade.modes.state import CascadeState, Counts, Draw, Look, counted, missed
+from cascade.modes.plan import LookPlan, plan_of
+from cascade.modes.state import CascadeState, Counts, Draw, Look, counted
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
 LOST_S = 3_600.0
 """Seconds after its draw at which a pending row counts as missing: its process was killed."""
+LOOK_S = 300.0
+"""Seconds that a process may take for a look; then another may take it up."""
 _LOOK = [looks.c[name] for name in Look._fields]
 _bound = sa.bindparam
 _STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.document)), cascades.c.version).where(
@@ -29,10 +33,7 @@ _STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.do
 _LOCKED = _STATE.with_for_update()
 _WRITTEN = sa.select(written).where(written.c.conversation == _bound("conversation"))
 """Statements of every request. To make one takes as long as to run it."""
-_PENDING, _COMPLETE, _MISSING = (draws.c.outcome == outcome for outcome in ("pending", "complete", "missing"))
-
-Refuse: TypeAlias = Callable[[Look, Counts], str | None]
-"""Returns why a look would be useless, from the look and the counts before it; None if it may succeed."""
+_PENDING = draws.c.outcome == "pending"
 
 
 def now_iso() -> str:
@@ -133,62 +134,29 @@ class ModeStore:
         """Return whether a drawn row waits for its outcome: its trace is not complete yet."""
         return bool(self._read(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
 
-    def settle(
-        self,
-        row: Draw,
-        why_missing: str | None = None,
-        off_path_nano_usd: int | None = None,
-        *,
-        differs: bool | None = None,
-        pair: str | None = None,
-    ) -> CascadeState:
+    def settle(self, row: Draw, *, missing: bool = False, differs: bool | None = None) -> CascadeState:
         """Settle a row that is pending, and count the audits that need not wait (`state.counted`); return the state.
 
-        An audit counts only if its certificate is still in force. If people's judgements decide, `count` counts it
-        later.
+        An audit counts only if its certificate is still in force.
 
         Args:
             row: the row as it was drawn.
-            why_missing: why it has no outcome; None if it has.
-            off_path_nano_usd: the cost of the calls made only for the row; None if unknown.
+            missing: whether it has no outcome.
             differs: of an audit, whether what was served differs from the guide's; None if that is unknown.
-            pair: the name under which people judge an audit that differs.
         """
-        settled = (
-            sa.update(draws)
-            .where(draws.c.trace_id == row.trace_id, _PENDING)
-            .values(
-                outcome="complete" if why_missing is None else "missing",
-                why=why_missing,
-                off_path_nano_usd=off_path_nano_usd,
-                differs=differs,
-                pair=pair if differs else None,
-            )
-        )
+        settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, _PENDING)
+        values = {"outcome": "missing" if missing else "complete", "differs": differs}
         with self._database.transaction() as connection:
             state = self._locked(connection, row.cascade)
-            if not connection.execute(settled).rowcount or state.in_force is None or state.in_force.by_people:
-                return state
-            return self._count(connection, state, _now_s(), lambda audit: audit.differs)
+            is_new = connection.execute(settled.values(values)).rowcount
+            return self._count(connection, state, _now_s()) if is_new else state
 
-    def count(self, cascade: str, now_s: float, label_s: float, losses: Mapping[str, bool]) -> CascadeState:
-        """Count the audits that need not wait (`state.counted`).
-
-        Where people judge, an audit that differs counts as a loss if nobody judges it in time: `label_s` is how long a
-        judgement may take, and `losses` has the reviewers' judgements, by the pair's name.
-        """
-
-        def loses(audit: Draw) -> bool | None:
-            return missed(audit, losses, late=audit.drawn_s + label_s <= now_s) if by_people else audit.differs
-
+    def count(self, cascade: str, now_s: float) -> CascadeState:
+        """Count the audits that need not wait (`state.counted`)."""
         with self._database.transaction() as connection:
-            state = self._locked(connection, cascade)
-            by_people = state.in_force is not None and state.in_force.by_people
-            return self._count(connection, state, now_s, loses)
+            return self._count(connection, self._locked(connection, cascade), now_s)
 
-    def _count(
-        self, connection: sa.Connection, before: CascadeState, now_s: float, loses: Callable[[Draw], bool | None]
-    ) -> CascadeState:
+    def _count(self, connection: sa.Connection, before: CascadeState, now_s: float) -> CascadeState:
         """Count audits of the certificate in force, by conversations of which no audit was counted before."""
         if before.in_force is None:
             return before
@@ -196,47 +164,22 @@ class ModeStore:
         ended = sa.select(draws.c.conversation).where(mine, draws.c.e_value.is_not(None))
         query = sa.select(draws).where(mine, draws.c.e_value.is_(None), draws.c.conversation.not_in(ended))
         waiting = [Draw(*row) for row in connection.execute(query.order_by(draws.c.drawn_s, draws.c.trace_id))]
-        after, audits = counted(before, waiting, loses, now_s, now_iso())
+        after, audits = counted(before, waiting, now_s, now_iso())
         for audit in audits:
             row = sa.update(draws).where(draws.c.trace_id == audit.trace_id)
-            connection.execute(row.values(lost=audit.lost, e_value=audit.e_value))
+            connection.execute(row.values(e_value=audit.e_value))
         return self._write(connection, before, after)
-
-    def judge(self, cascade: str, losses: Mapping[str, bool]) -> int:
-        """Record people's judgements of drawn requests; return how many of these requests are recorded.
-
-        `losses` says by the request's trace whether the answer that differs loses. If reviewers disagree, it does.
-        """
-        waits = sa.update(draws).where(draws.c.cascade == cascade, draws.c.e_value.is_(None))
-        with self._database.transaction() as connection:
-            self._locked(connection, cascade)
-            return sum(
-                connection.execute(
-                    waits.where(draws.c.trace_id == trace_id).values(lost=sa.func.coalesce(draws.c.lost, False) | lost)
-                ).rowcount
-                for trace_id, lost in losses.items()
-            )
 
     def expire(self, cascade: str, before_s: float) -> int:
         """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
         old = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.drawn_s < before_s)
         with self._database.transaction() as connection:
-            return connection.execute(old.values(outcome="missing", why="its process ended")).rowcount
+            return connection.execute(old.values(outcome="missing")).rowcount
 
-    def draws(
-        self, cascade: str, *, newest: int | None = None, counted_for: str | None = None, look: int | None = None
-    ) -> list[Draw]:
-        """Return drawn rows in the order they were drawn; of many, the `newest` ones.
-
-        With `counted_for` only audits that were counted for the certificate with this id, with `look` only the rows
-        that a look took.
-        """
-        query = sa.select(draws).where(draws.c.cascade == cascade).limit(newest)
-        if counted_for is not None:
-            query = query.where(draws.c.e_value.is_not(None), draws.c.certificate == counted_for)
-        if look is not None:
-            query = query.where(draws.c.look == look)
-        return [Draw(*row) for row in self._read(query.order_by(draws.c.drawn_s.desc(), draws.c.trace_id.desc()))[::-1]]
+    def draws(self, cascade: str, *, look: int | None = None) -> list[Draw]:
+        """Return drawn rows in the order they were drawn; with `look` only the rows that a look took."""
+        query = sa.select(draws).where(draws.c.cascade == cascade).order_by(draws.c.drawn_s, draws.c.trace_id)
+        return [Draw(*row) for row in self._read(query if look is None else query.where(draws.c.look == look))]
 
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
@@ -245,51 +188,38 @@ class ModeStore:
 
     @staticmethod
     def _counts(connection: sa.Connection, state: CascadeState) -> Counts:
-        certificate = None if state.in_force is None else state.in_force.certificate
-        whole = draws.c.conversation.in_(_whole(state))
         fits = ((draws.c.role != "certify") | draws.c.look.is_not(None)) & ~_PENDING & (draws.c.era == state.era)
-        unknown = ~_PENDING & draws.c.differs.is_(None) & (draws.c.certificate == certificate)
-        count, cost = sa.func.count, draws.c.off_path_nano_usd
-        query = sa.select(
-            *(count().filter(rows) for rows in (_PENDING, _COMPLETE, _MISSING, fits, whole)),
-            count(sa.case((whole, draws.c.conversation)).distinct()),
-            count().filter(unknown),
-            sa.cast(sa.func.coalesce(sa.func.sum(cost), 0), sa.BigInteger),
-            count(cost),
-        )
+        whole = sa.case((draws.c.conversation.in_(_whole(state)), draws.c.conversation))
+        count = sa.func.count
+        query = sa.select(count().filter(_PENDING), count().filter(fits), count(whole.distinct()))
         return Counts._make(connection.execute(query.where(draws.c.cascade == state.cascade)).one())
 
     # --- looks ---
 
-    def open_look(self, cascade: str, by: str, opened_s: float, delta: float, refuse: Refuse) -> Look:
+    def open_look(self, cascade: str, opened_s: float, modes: ModesConfig) -> Look | LookPlan:
         """Begin a look: count it, and take the conversations that certify, which never certify again.
 
         It is counted before anybody sees a row, so an interrupted look has spent its share. An interrupted look is
         resumed, with its number, its part of delta and its rows, before another one begins.
 
-        Args:
-            cascade: its name.
-            by: who promotes, for the record.
-            opened_s: the time.
-            delta: of all looks.
-            refuse: returns why a look cannot succeed; None if it may.
+        Returns:
+            The look; the plan of the next one if it is not due, and then nothing was counted.
 
         Raises:
-            UsageError: it cannot succeed; nothing was counted.
+            UsageError: another process may be looking; nothing was counted.
         """
         with self._database.transaction() as connection:
             state = self._locked(connection, cascade)
             open_look = sa.select(*_LOOK).where(looks.c.cascade == cascade, looks.c.verdict == "open")
             row = connection.execute(open_look.order_by(looks.c.look).limit(1)).one_or_none()
             if row is not None:
-                again = _look(row)._replace(tries=row.tries + 1)
-                connection.execute(_update(again).values(tries=again.tries))
-                return again
-            look = Look(cascade, state.looks + 1, by, opened_s, state.next_level(delta), state.era)
-            why = refuse(look, self._counts(connection, state))
-            if why is not None:
-                raise UsageError(f"{cascade} was not looked at: {why}.")
-            self._write(connection, state, state.looked(delta))
+                return _resumed(connection, _look(row), opened_s)
+            plan = plan_of(state, self._counts(connection, state), modes)
+            if not plan.is_ready:
+                return plan
+            level = state.next_level(modes.delta)
+            look = Look(cascade, plan.look, opened_s, opened_s + LOOK_S, level, state.era)
+            self._write(connection, state, state.looked(modes.delta))
             certify = sa.update(draws).where(draws.c.cascade == cascade, draws.c.conversation.in_(_whole(state)))
             connection.execute(certify.values(look=look.look))
             connection.execute(sa.insert(looks), {**look._asdict(), "page": "{}", "files": "{}"})
@@ -353,6 +283,16 @@ class ModeStore:
     def cheaply_written(self, conversation: str) -> bool:
         """Return whether a cheaper model has answered a turn of a conversation."""
         return bool(self._read(_WRITTEN, conversation=conversation))
+
+
+def _resumed(connection: sa.Connection, look: Look, now_s: float) -> Look:
+    """Take up an open look, once its last process must have ended. Raises UsageError before."""
+    if now_s < look.until_s:
+        again = f"Try again once it is done, in {look.until_s - now_s:.0f} s at most."
+        raise UsageError(f"Another process is looking at {look.cascade}. {again}")
+    resumed = look._replace(until_s=now_s + LOOK_S, tries=look.tries + 1)
+    connection.execute(_update(look).values(until_s=resumed.until_s, tries=resumed.tries))
+    return resumed
 
 
 def _update(look: Look) -> sa.Update:

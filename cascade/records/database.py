@@ -68,7 +68,7 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"4, rows {SCHEMA_VERSION}"
+_FORMAT = f"5, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
@@ -86,15 +86,14 @@ cascades = _table("cascade_modes", "cascade text key, version whole, secret text
 draws = _table(
     "cascade_draws",
     "trace_id text key, cascade text, conversation text, turn text, role text, drawn_s number, era whole, "
-    "certificate text?, outcome text, why text?, look whole?, differs truth?, e_value number?, "
-    "off_path_nano_usd whole?, lost truth?, pair text?",
+    "certificate text?, outcome text, look whole?, differs truth?, e_value number?",
     sa.UniqueConstraint("cascade", "conversation", "turn"),
     sa.Index("cascade_draws_when", "cascade", "drawn_s"),
 )
 looks = _table(
     "cascade_looks",
-    "cascade text key, look whole key, by text, opened_s number, level number, era whole, tries whole, verdict text, "
-    "page text, files text",
+    "cascade text key, look whole key, opened_s number, until_s number, level number, era whole, tries whole, "
+    "verdict text, page text, files text",
 )
 written = _table("cascade_written", "conversation text key")
 reviews = _table("cascade_reviews", "number whole key, line text")

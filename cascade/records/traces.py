@@ -129,14 +129,6 @@ class Store:
         with self.database.transaction(reading=True) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
-    def served_by(self, episode_id: str) -> str | None:
-        """Return the model whose message was served in an episode; None if there is none, or no such episode."""
-        of = episodes.c
-        query = sa.select(of.model).where(of.episode_id == episode_id, of.kept.is_(True)).order_by(of.step.desc())
-        with self.database.transaction(reading=True) as connection:
-            served: str | None = connection.scalars(query.limit(1)).first()
-        return served
-
     def purge(self, before: datetime | None = None, *, user: str | None = None, content_only: bool = False) -> int:
         """Remove rows, or only their texts; return how many. SQLite overwrites removed data with zeros.
 

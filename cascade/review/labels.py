@@ -9,7 +9,7 @@ helps, so which pairs are judged may depend on earlier judgements.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Container, Hashable, Sequence
+from collections.abc import Hashable, Sequence
 from itertools import combinations
 from typing import NamedTuple, TypeVar
 
@@ -19,7 +19,7 @@ from cascade.conformal.promise import kind_of
 from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
 from cascade.logs.columns import Row
-from cascade.review.pairs import Compared, Pair, PairId, episode_key
+from cascade.review.pairs import Compared, Pair, PairId
 from cascade.review.reviews import ASKS, SKIPPED, Reviews, Terms
 
 _T = TypeVar("_T", bound=Hashable)
@@ -31,7 +31,6 @@ def judgements(
     reviews: Sequence[Reviews],
     kind: str,
     rate: float | None = None,
-    harmless: Container[str] = (),
 ) -> Judgements:
     """Return what people judged, to read a log by it (`reading.reviewed`).
 
@@ -40,8 +39,6 @@ def judgements(
         reviews: the judgements, all drawn with the same key. If reviewers differ, the output is a loss.
         kind: the kind of loss, "preference" or "regret".
         rate: the share of the requests whose judgements count; by default all that were drawn.
-        harmless: episodes of which feedback says that the answer that differs loses nothing. Where several differ, it
-            is unknown which one it means.
 
     Raises:
         UsageError: the reviews have another comparator or another draw, or did not ask for this kind of loss.
@@ -57,10 +54,7 @@ def judgements(
         pair = compared.pair_of(row)
         if pair is None:  # without the reference's output nobody can judge
             return True
-        lost, key = pair.lost(losses), episode_key(row)
-        if lost is None and key[1] in harmless and len(set(compared.differing[key].values())) == 1:
-            return False
-        return lost
+        return pair.lost(losses)
 
     return Judgements(kind, share, lambda name: is_drawn(terms.key, share, name), loses)
 

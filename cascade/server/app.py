@@ -62,7 +62,7 @@ def application(orchestrator: Orchestrator) -> Edge:
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
     catalog, metrics, stores = Catalog.of(runtime.config, runtime.levels), Metrics(), Stores(runtime.config)
     runtime.break_circuits()
-    modes, looks = _modes(orchestrator, catalog)
+    modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
     ready = False
@@ -70,12 +70,12 @@ def application(orchestrator: Orchestrator) -> Edge:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        task = None if looks is None else asyncio.create_task(looks.forever())
+        task = None if modes is None else asyncio.create_task(modes.forever())
         ready = True
         yield
         ready = False
         if task is not None and modes is not None:
-            task.cancel()  # a process that is looking is killed, and its look is resumed later
+            task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await modes.drain(settings.drain_s)
         await orchestrator.aclose()
@@ -111,22 +111,20 @@ def application(orchestrator: Orchestrator) -> Edge:
         Route("/readyz", readyz),
         Route("/metrics", counts),
         *Pages(orchestrator, catalog, metrics).routes,
-        *([] if looks is None else looks.routes),
+        *([] if modes is None else modes.routes),
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
     return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, metrics)
 
 
-def _modes(orchestrator: Orchestrator, catalog: Catalog) -> tuple[Modes, Any] | tuple[None, None]:
-    """Return the modes and their looks, if the configuration has the section."""
+def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
+    """Return the modes, if the configuration has the section."""
     if orchestrator.runtime.config.modes is None:
-        return None, None
-    from cascade.server.looks import Looks  # loads numpy, which a server without modes does not need
-    from cascade.server.modes import Modes
+        return None
+    from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
 
-    modes = Modes(orchestrator, catalog)
-    return modes, Looks(modes)
+    return Modes(orchestrator, catalog)
 
 
 def _json(value: Any, status: int = 200) -> Response:

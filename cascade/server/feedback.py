@@ -77,7 +77,7 @@ class FeedbackEndpoint:
 
     Args:
         orchestrator: the orchestrator that gave the answers.
-        modes: the cascade's modes, if it has any: they count the feedback instead.
+        modes: the cascade's modes, if it has any: an audit there compares with the guide, and counts no feedback.
     """
 
     def __init__(self, orchestrator: Orchestrator, modes: Modes | None = None) -> None:
@@ -101,7 +101,7 @@ class FeedbackEndpoint:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         complete = self._modes is None or await self._modes.completed(feedback.trace_id, _FLUSH_S)
         try:
-            models, served_by = await asyncio.to_thread(self._store, feedback, key, self._url)
+            models = await asyncio.to_thread(self._store, feedback, key, self._url)
         except UsageError as error:  # its message names the store
             raise StoreError(str(error)) from None
         if not models and complete:
@@ -109,12 +109,12 @@ class FeedbackEndpoint:
         if not models:
             late = "The trace is not complete yet: other models are still being asked. Send the feedback again."
             raise GatewayError(503, late, code="trace_pending", retry_after_s=_AGAIN_S)
-        counted, reason = await self._counted(feedback, key, served_by)
+        counted, reason = self._counted(feedback, key)
         document = {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
         return Response(encoded(document), media_type="application/json")
 
-    def _store(self, feedback: Feedback, reviewer: str | None, url: str) -> tuple[list[str], str | None]:
-        """Keep feedback; return the models that were asked, and the one whose answer it is about.
+    def _store(self, feedback: Feedback, reviewer: str | None, url: str) -> list[str]:
+        """Keep feedback; return the models that were asked.
 
         Without models there is no such trace, and nothing is kept.
         """
@@ -125,20 +125,19 @@ class FeedbackEndpoint:
                 self._orchestrator.runtime.flush_traces(_FLUSH_S)
                 models = store.models_of(feedback.trace_id)
             if not models:
-                return [], None
+                return []
             if feedback.better is not None and feedback.better not in {*models, *_NEITHER}:
                 choices = ", ".join([*models, *sorted(_NEITHER)])
                 raise GatewayError(400, f"better: for this answer it must be one of {choices}.", param="better")
             store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
-            return models, store.served_by(feedback.trace_id)
+            return list(models)
 
-    async def _counted(self, feedback: Feedback, key: str | None, served_by: str | None) -> tuple[bool, str]:
+    def _counted(self, feedback: Feedback, key: str | None) -> tuple[bool, str]:
         """Report feedback to the certificate's monitor, if it counts this answer; return whether, or why not."""
         if not auth.allows(self._settings, key, *auth.JUDGES):
             return False, "only the feedback of a key with the scope feedback counts for a certificate"
         if self._modes is not None:
-            why = await self._modes.judged(feedback.trace_id, feedback.right, feedback.better, served_by)
-            return why is None, why or ""
+            return False, "the promise is that answers equal the guide's, which needs no feedback"
         if feedback.right is None:
             return False, "it does not say whether the answer is right"
         answer = self._waiting.pop(feedback.trace_id, None)

@@ -18,27 +18,31 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
-from operator import methodcaller
 from pathlib import Path
 from typing import Any, TypeVar
 
-from cascade.api.judging import reviews_of
-from cascade.config import beside_folder, modes_url
+from starlette import routing
+from starlette.requests import Request as HttpRequest
+from starlette.responses import Response
+
+from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import drive
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
-from cascade.identity import identity
 from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
-from cascade.modes.state import BY_PEOPLE, CascadeState, Draw, InForce, harmless, signs_of
-from cascade.modes.store import ModeStore, now_iso
+from cascade.modes.state import CascadeState, Draw, InForce
+from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
-from cascade.review.pairs import PairId, digest_of
 from cascade.runtime import Runtime
 from cascade.safety import redact
+from cascade.server import auth
 from cascade.server.catalog import Catalog, ClientRequest, Route
+from cascade.server.dialects import encoded
+from cascade.server.errors import GatewayError
+from cascade.server.limits import read_object
 from cascade.server.receipts import family
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
@@ -49,8 +53,10 @@ _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
-_DAY_S = 86_400.0
-_MODES = ("observe", "enforce", "fallback", "killed", "unknown")
+_EVERY_S = 15.0
+"""Seconds between two turns in which rows expire and audits of ended conversations count."""
+_MODES = ("observe", "enforce", "fallback", "unknown")
+_LONGEST_WHY = 500
 _AGAIN_S = 2.0
 """Seconds for which requests do not use a failed store, so that a host that drops packets blocks few threads."""
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
@@ -117,7 +123,7 @@ class Modes:
         if runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
-        self.server, self._policy = runtime.config.server, runtime.config.policy
+        self._server = runtime.config.server
         self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
         self.store = ModeStore.open(url or "")
         self.state, self._secret = self.store.begin(self.cascade)
@@ -130,7 +136,6 @@ class Modes:
         """When the store failed last; None if its latest use succeeded."""
         self._stopping = False
         self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
-        self._folder = tempfile.TemporaryDirectory(prefix="cascade-modes-")
 
     # --- before the response ---
 
@@ -187,12 +192,10 @@ class Modes:
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return who serves; `guide` is the turn that the guide answers."""
         state, settings = await self.refreshed(), self.settings
-        if state.killed:
-            return replace(guide, mode="killed")
         group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or guide.trace_id
         later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
-        turn = replace(guide, mode=state.mode, audits=state.serves_policy)
+        turn = replace(guide, mode=state.mode, audits=state.mode == "enforce")
         if turn.audits:
             if (later and group is None) or await self._cheaply_written(conversation):
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
@@ -246,10 +249,9 @@ class Modes:
         """Note what replies report of their models. Only what is new is written to the store."""
         for call in calls:
             if call.completion is not None:
-                reply = signs_of(call.request.model, call.completion.model, call.completion.fingerprint)
-                if self.state.replied(reply, "") is not self.state:
-                    decide = methodcaller("replied", reply, now_iso())
-                    self._take(await self._in_thread(self.store.change, self.cascade, decide))
+                reply = call.request.model, call.completion.model, call.completion.fingerprint
+                if self.state.replied(*reply, "") is not self.state:
+                    await self._changed(CascadeState.replied, *reply)
 
     # --- after the response ---
 
@@ -260,16 +262,16 @@ class Modes:
                 async with self._room:
                     await self._complete(turn, row, why)
             except asyncio.CancelledError:  # in any state: no process completes the row, and its difference is unknown
-                await self._settle(row, "the server stopped", None)
+                await self._settle(row, "the server stopped")
         except CascadeError as error:
             logger.warning("modes: the outcome of the drawn request %s could not be stored: %s", row.trace_id, error)
 
     async def _complete(self, turn: Turn, row: Draw, why: str | None) -> None:
         if turn.answer is None:
-            await self._settle(row, why or "it was not answered", None)
+            await self._settle(row, why or "it was not answered")
             return
         if turn.passed:
-            await self._settle(row, None, 0, differs=False)
+            await self._settle(row, None, differs=False)
             return
         whole, why, lost = None, None, self._lost_traces
         try:
@@ -280,9 +282,7 @@ class Modes:
             why = f"{type(error).__name__}: {error}"
         if why is None and not await self._written(lost):
             why = "its trace was lost"
-        differs, pair = self._compared(turn.answer, whole) if turn.audits else (None, None)
-        cost = None if whole is None else _cost(whole, turn.answer)
-        await self._settle(row, why, cost, differs=differs, pair=pair)
+        await self._settle(row, why, differs=self._differs(turn.answer, whole) if turn.audits else None)
         if whole is not None:
             await self._noticed(whole.calls)
 
@@ -305,10 +305,13 @@ class Modes:
                 logger.warning(message, _FLUSH_S)
         return self._lost_traces == lost
 
-    async def _settle(
-        self, row: Draw, why: str | None, cost: int | None, *, differs: bool | None = None, pair: str | None = None
-    ) -> None:
+    async def _settle(self, row: Draw, why: str | None, *, differs: bool | None = None) -> None:
         """Record an outcome, as soon as the store answers: a late one counts like any other.
+
+        Args:
+            row: the row.
+            why: why it is missing; None if it is not.
+            differs: of an audit, whether the two answers differ.
 
         Raises:
             StoreError: it does not answer while the server stops.
@@ -316,7 +319,7 @@ class Modes:
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
             logger.warning("modes: the drawn request %s has no outcome: %s", row.trace_id, redact(why))
-        settle, pause_s = partial(self.store.settle, row, why, cost, differs=differs, pair=pair), _PAUSE_S
+        settle, pause_s = partial(self.store.settle, row, missing=why is not None, differs=differs), _PAUSE_S
         while True:
             try:
                 self._take(await self._in_thread(settle))
@@ -327,52 +330,23 @@ class Modes:
                     raise
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, _LONGEST_S)
-        if row.role == "audit" and self.state.in_force is not None and self.state.in_force.by_people:
-            await self.count(self.state)
 
-    async def count(self, state: CascadeState) -> None:
-        """Count the audits that need not wait, with the judgements so far where people judge."""
-        if state.in_force is None or state.mode != "enforce":
-            return
-        config, label_s = self._orchestrator.runtime.config, self.settings.label_days * _DAY_S
-        reviews = await asyncio.to_thread(reviews_of, config) if state.in_force.by_people else None
-        judged = {} if reviews is None else reviews.losses(BY_PEOPLE)
-        losses = {pair.name: lost for pair, lost in judged.items()}
-        now_s = datetime.now(UTC).timestamp()
-        self._take(await self._in_thread(self.store.count, self.cascade, now_s, label_s, losses))
-
-    async def judged(self, trace_id: str, right: bool | None, better: str | None, served_by: str | None) -> str | None:
-        """Record feedback on an answer; return why it does not count, or None if it does.
-
-        It counts if the request was drawn and the feedback shows that nothing was lost.
-        """
-        if self.settings.promise != BY_PEOPLE:
-            return "the promise is that answers equal the guide's, which needs no feedback"
-        lost = harmless(right, better, by_guide=served_by == self._guide)
-        if lost is None:
-            return "it does not tell whether the answer is wrong where the guide's is right: that takes both answers"
-        if not await self._in_thread(self.store.judge, self.cascade, {trace_id: lost}):
-            return "the request was not drawn, or was counted before"
-        await self.count(self.state)
-        return None
-
-    def _compared(self, served: Answer, whole: Answer | None) -> tuple[bool | None, str | None]:
-        """Return whether the served answer differs from the guide's, and the name under which the two are judged.
+    def _differs(self, served: Answer, whole: Answer | None) -> bool | None:
+        """Return whether the served answer differs from the guide's.
 
         None where that is unknown: the answer of the guide's fallback is not its output.
         """
-        guide, question, certificate = self._guide, served.question, self.state.in_force
+        guide, chat, certificate = self._guide, served.question.chat, self.state.in_force
         if served.served is not None and served.served[0].model == guide:
-            return False, None
+            return False
         if whole is None or any(call.error and call.request.model == guide for call in whole.calls):
-            return None, None
+            return None
         candidates = [candidate for step in whole.steps for candidate in step.candidates]
         output = next((candidate.text for candidate in candidates if candidate.source == guide), None)
         if output is None or served.text is None:
-            return None if output is None else True, None
-        name = default_for(question.chat).name if certificate is None else certificate.comparator
-        pair = PairId(identity(question.text, question.context), digest_of(served.text), digest_of(output))
-        return not same(get_matcher(name), served.text, output, question.chat), pair.name
+            return None if output is None else True
+        name = default_for(chat).name if certificate is None else certificate.comparator
+        return not same(get_matcher(name), served.text, output, chat)
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""
@@ -393,7 +367,6 @@ class Modes:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
         self.store.close()
-        self._folder.cleanup()
 
     # --- the state ---
 
@@ -401,7 +374,7 @@ class Modes:
         """Return the current state, with the policy in force loaded."""
         self._take(await self._in_thread(self.store.state, self.cascade, self.state))
         certificate = self.state.in_force
-        if self.state.serves_policy and certificate is not None and self._loaded != certificate.look:
+        if self.state.mode == "enforce" and certificate is not None and self._loaded != certificate.look:
             async with self._loading:
                 if self._loaded != certificate.look:
                     await self._load(certificate)
@@ -410,19 +383,19 @@ class Modes:
     def _take(self, state: CascadeState) -> None:
         if state.mode != self.state.mode:
             log = logger.error if state.mode == "fallback" else logger.info
-            who = "the policy" if state.serves_policy else "the guide"
+            who = "the policy" if state.mode == "enforce" else "the guide"
             log("cascade %s: %s serves from now on. %s", self.cascade, who, state.changes[-1].why)
         if state.version >= self.state.version:
             self.state = state
 
     async def _load(self, certificate: InForce) -> None:
         """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves."""
-        folder = Path(self._folder.name) / str(certificate.look)
-        folder.mkdir(exist_ok=True)
-        for name, data in (await self._in_thread(self.store.files, self.cascade, certificate.look)).items():
-            (folder / Path(name).name).write_bytes(data)
+        files = await self._in_thread(self.store.files, self.cascade, certificate.look)
         try:
-            await asyncio.to_thread(self._orchestrator.reload_policy, folder)
+            with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
+                for name, data in files.items():
+                    (Path(folder) / Path(name).name).write_bytes(data)
+                await asyncio.to_thread(self._orchestrator.reload_policy, folder)
             service = self._orchestrator.service
             void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
         except CascadeError as error:
@@ -434,21 +407,51 @@ class Modes:
             return state.withdrawn(why, "the server", at) if unchanged else state
 
         if void:
-            await self.changed(withdrawn)
+            await self._changed(withdrawn)
         self._loaded = certificate.look
 
-    async def changed(self, decide: Callable[[CascadeState, str], CascadeState]) -> None:
-        """Change the state, given it and the time. Raises UsageError if that is impossible."""
+    async def _changed(self, decide: Callable[..., CascadeState], *values: Any) -> None:
+        """Change the state, given it, some values and the time. Raises UsageError if that is impossible."""
         at = now_iso()
-        self._take(await self._in_thread(self.store.change, self.cascade, lambda state: decide(state, at)))
+        self._take(await self._in_thread(self.store.change, self.cascade, lambda state: decide(state, *values, at)))
 
-    def configuration(self) -> Path:
-        """Return a file with the configuration, for another process with the same store of modes. It has no key."""
-        config = self._orchestrator.runtime.config.model_copy(update={"policy": self._policy})
-        config = beside_folder(config, Path.cwd())  # for the reader they would be relative to this file
-        path = Path(self._folder.name) / "cascade.json"
-        path.write_text(json.dumps(config.model_dump(mode="json", exclude_unset=True)), "utf-8")
-        return path
+    async def forever(self) -> None:
+        """Expire rows and count audits from time to time, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            try:
+                await self.count(datetime.now(UTC).timestamp())
+            except CascadeError as error:
+                logger.warning("modes: the audits could not be counted: %s", redact(str(error)))
+
+    async def count(self, now_s: float) -> None:
+        """Expire the rows of killed processes, and count the audits of conversations that have ended."""
+        await self._in_thread(self.store.expire, self.cascade, now_s - LOST_S)
+        self._take(await self._in_thread(self.store.count, self.cascade, now_s))
+
+    @property
+    def routes(self) -> list[routing.Route]:
+        """The paths that show and change the state."""
+        path = "/v1/cascades"
+        return [routing.Route(path, self._list), routing.Route(path, self._set, methods=["POST"])]
+
+    async def _list(self, _: HttpRequest) -> Response:
+        state, counts = await self.refreshed(), await self._in_thread(self.store.counts, self.cascade)
+        document = {**json.loads(state.dumps()), "rows": counts._asdict()}
+        return Response(encoded({"object": "list", "data": [document]}), media_type="application/json")
+
+    async def _set(self, request: HttpRequest) -> Response:
+        """Set the mode by hand; the key needs the scope `admin`."""
+        key, kind = request.scope["exchange"].key, request.headers.get("content-type", "")
+        auth.refuse_without(self._server, key, "admin")
+        body = await read_object(request.receive, kind, self._server, dict)
+        mode, why = body.get("mode"), body.get("why", "by hand")
+        if mode not in ("observe", "enforce", "fallback"):
+            raise GatewayError(400, "mode must be observe, enforce or fallback.", param="mode")
+        if not isinstance(why, str) or len(why) > _LONGEST_WHY:
+            raise GatewayError(400, f"why must be a text of at most {_LONGEST_WHY} characters.", param="why")
+        await self._changed(CascadeState.set_mode, mode, key or "the admin page", why)
+        return await self._list(request)
 
     async def _in_thread(self, act: Callable[..., _T], *values: Any) -> _T:
         """Ask the store in a thread; cancelling the caller does not undo it."""
@@ -457,7 +460,7 @@ class Modes:
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
-        mode = "unknown" if self._failed_s is not None else "killed" if state.killed else state.mode
+        mode = "unknown" if self._failed_s is not None else state.mode
         modes = [({"mode": name}, int(name == mode)) for name in _MODES]
         turns = [({"what": what}, count) for what, count in sorted(self.counted.items())]
         text = family("mode", "gauge", "1 for the mode that the cascade is in.", modes)
@@ -498,11 +501,3 @@ async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     with runtime.halt.covering():
         answer = await drive(started.walk, replied, blocks=started.plan.strategy.blocks)
     return await started.settle(answer)
-
-
-def _cost(whole: Answer, served: Answer) -> int | None:
-    """Return the cost of the calls made only for the record, in nano-dollars; None if it is unknown."""
-    models = {call.request.model for call in served.calls}
-    costs = [call.cost_nano_usd for call in whole.calls if call.request.model not in models]
-    priced = [cost for cost in costs if cost is not None]
-    return sum(priced) if len(priced) == len(costs) else None

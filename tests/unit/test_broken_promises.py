@@ -21,7 +21,7 @@ from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.modes.draws import look_level
-from cascade.modes.look import LookSettings, Observed, look_at
+from cascade.modes.look import Observed, look_at
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import PolicyDirectory
@@ -74,12 +74,12 @@ def level(done: Fit) -> float:
 
 def promoted(logged: Log, certifying: Callable[[str], bool], folder: Path) -> PolicyDirectory | None:
     """Look as `cascade promote` does; return the policy that serves from then on, None if nothing is promoted."""
-    look = Look("cascade", 1, "me", 0.0, look_level(DELTA, 1), 0)
+    look = Look("cascade", 1, 0.0, 0.0, look_level(DELTA, 1), 0)
     draws = [
         Draw(name, "cascade", group, name, "certify", float(turn), look=1 if certifying(group) else None)
         for turn, (name, group) in enumerate(zip(logged.ids, logged.groups, strict=True))
     ]
-    settings = LookSettings(ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9))
+    settings = ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)
     row = {name: number for number, name in enumerate(logged.ids)}
     observed = Observed(logged, row, np.full(logged.n, np.nan), "exact")
     result = look_at(observed, draws, look, settings)
@@ -98,7 +98,7 @@ class Service:
         self._store, self._count = ModeStore.open(f"sqlite:///{folder}/modes.db"), 0
         held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact", turns=turns)
         self._store.begin("cascade", b"of this test")
-        self._store.change("cascade", lambda state: state.promoted(held, 2 * ALARM, "me", "2026-11-26T00:00:00Z"))
+        self._store.change("cascade", lambda state: state.promoted(held, 2 * ALARM, "2026-11-26T00:00:00Z"))
 
     def audited(self, conversation: str, differ: Bools) -> bool:
         """Serve a conversation whose turns differ from the guide or do not; return whether it ends the service."""

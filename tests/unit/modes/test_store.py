@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from functools import partial
 from itertools import takewhile
@@ -16,13 +16,16 @@ import sqlalchemy as sa
 from patience import at_once
 from stores import postgres_url
 
+from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
-from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, counted, signs_of
-from cascade.modes.store import ModeStore
+from cascade.modes.plan import LookPlan
+from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, Look, counted
+from cascade.modes.store import LOOK_S, ModeStore
 from cascade.records import database
 
 NAME = "support"
-CERTIFICATE = InForce("c1", 1, 0.1, 0.05, 100, "json", {"small answers as": ("small-1",)})
+CERTIFICATE = InForce("c1", 1, 0.1, 0.05, 100, "json")
+MODES = ModesConfig()
 Opened = Callable[[], ModeStore]
 
 
@@ -68,7 +71,7 @@ audit = partial(row, role="audit", certificate="c1")
 def settled(store: ModeStore, *rows: Draw) -> None:
     for drawn in rows:
         store.draw(drawn)
-        store.settle(drawn, None, 1)
+        store.settle(drawn)
 
 
 def traces(rows: list[Draw]) -> list[str]:
@@ -76,11 +79,19 @@ def traces(rows: list[Draw]) -> list[str]:
 
 
 def promoted(state: CascadeState) -> CascadeState:
-    return state.promoted(CERTIFICATE, 0.1, "me", "now")
+    return state.promoted(CERTIFICATE, 0.1, "now")
 
 
-def never(*_: object) -> None:
-    return None
+@pytest.fixture
+def due(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every look begin, however few rows there are."""
+    monkeypatch.setattr("cascade.modes.store.plan_of", lambda state, *_: LookPlan(state.looks + 1, 0, 0, 0, 0))
+
+
+def begin(store: ModeStore, now_s: float = 9.0) -> Look:
+    look = store.open_look(NAME, now_s, MODES)
+    assert isinstance(look, Look)
+    return look
 
 
 def figures(state: CascadeState) -> tuple[int, int, str]:
@@ -98,7 +109,7 @@ def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: O
     after = first.change(NAME, promoted)
     assert other.state(NAME, state) == after
     assert other.state(NAME, after) is after
-    assert (after.mode, after.in_force, after.serves_policy) == ("enforce", CERTIFICATE, True)
+    assert (after.mode, after.in_force) == ("enforce", CERTIFICATE)
     assert opened().begin(NAME) == (after, secret)
 
 
@@ -117,11 +128,11 @@ def test_no_change_is_lost_between_threads(opened: Opened) -> None:
 
     def work(store: ModeStore) -> None:
         for _ in range(10):
-            store.change(NAME, lambda state: state.switched(not state.killed, "me", "", "now"))
+            store.change(NAME, lambda state: state.set_mode("observe", "me", "", "now"))
 
     at_once(*(partial(work, stores[number % 2]) for number in range(4)))
     state = stores[0].state(NAME)
-    assert (state.version, len(state.changes), state.killed) == (40, 40, False)
+    assert (state.version, len(state.changes)) == (40, 40)
 
 
 def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store: ModeStore, opened: Opened) -> None:
@@ -137,62 +148,25 @@ def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store: 
     assert store.change(NAME, promoted).mode == "enforce"
 
 
-def leases(store: ModeStore, owner: str, now_s: float, until_s: float) -> bool:
-    try:
-        return store.change(NAME, lambda state: state.leased(owner, now_s, until_s)).lease == (owner, until_s)
-    except UsageError:
-        return False
+REPLIES = [  # name, build, mode and era under a certificate, era while the guide serves
+    ("small-2", "fp_1", "fallback", 1),
+    ("small-1", "fp_2", "fallback", 1),
+    ("small-1", "fp_1", "enforce", 0),
+    (None, None, "enforce", 0),
+]
 
 
-def test_a_lease_has_one_owner_until_it_ends_or_is_given_back(store: ModeStore, opened: Opened) -> None:
-    other = opened()
-    assert leases(store, "one", 10.0, 20.0)
-    assert not leases(other, "other", 19.0, 29.0)
-    assert leases(store, "one", 19.0, 30.0)
-    assert leases(other, "other", 30.0, 40.0)  # the first was killed
-    assert store.change(NAME, lambda state: state.released("one")).lease == ("other", 40.0)
-    assert other.change(NAME, lambda state: state.released("other")).lease is None
-    won = list[str]()
-
-    def race(name: str) -> None:
-        won.extend([name] * leases(opened(), name, 50.0, 60.0))
-
-    at_once(*(partial(race, name) for name in "abcd"))
-    assert len(won) == 1
-
-
-@pytest.mark.parametrize(
-    ("reply", "mode"),
-    [
-        (("small", "small-2", "fp_1"), "fallback"),
-        (("small", "small-1", "fp_2"), "fallback"),
-        (("small", "small-1", "fp_1"), "enforce"),
-        (("small", None, None), "enforce"),
-        (("large", "anything", "fp_9"), "enforce"),
-    ],
-)
-def test_another_name_or_build_of_a_model_is_a_sign_and_an_unknown_one_is_not(
-    reply: tuple[str, str | None, str | None], mode: str
+@pytest.mark.parametrize(("echoed", "build", "mode", "era"), REPLIES)
+def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_not(
+    echoed: str | None, build: str | None, mode: str, era: int
 ) -> None:
-    signs = {"small answers as": ("small-1",), "small answers from the build": ("fp_1",)}
-    state = CascadeState(NAME).promoted(replace(CERTIFICATE, signs=signs), 0.1, "me", "now")
-    assert state.replied(signs_of(*reply), "now").mode == mode
-
-
-def test_a_model_that_changes_begins_a_new_era_and_one_that_was_known_does_not(
-    store: ModeStore, opened: Opened
-) -> None:
-    def replied(*signs: str | None) -> CascadeState:
-        return store.change(NAME, lambda state: state.replied(signs_of(*signs), "now"))  # type: ignore[arg-type]
-
-    assert replied("small", "small-1", "fp_1").era == replied("large", "large-1", None).era == 0
-    assert replied("small", "small-1", None) == replied("small", "small-1", "fp_1")
-    after = replied("small", "small-1", "fp_2")
-    assert (after.era, after.mode, after.changes[-1].by) == (1, "observe", "a reply")
-    assert replied("small", "small-1", "fp_1") == replied("small", "small-1", "fp_2") == after
-    assert opened().state(NAME) == after
-    assert store.change(NAME, promoted).mode == "enforce"
-    assert (replied("small", "small-2", "fp_2").mode, replied("small", "small-2", "fp_2").era) == ("fallback", 2)
+    known = CascadeState(NAME).replied("small", "small-1", "fp_1", "now").replied("large", "large-1", None, "now")
+    under = promoted(known).replied("small", echoed, build, "now")
+    assert (known.era, under.mode, under.era) == (0, mode, era)
+    observed = known.replied("small", echoed, build, "now")
+    assert (observed.mode, observed.era) == ("observe", era)
+    assert known.replied("large", None, "fp_9", "now").era == 0  # nothing was known of its builds
+    assert observed.replied("small", "small-1", "fp_1", "now") is observed  # known before
 
 
 # --- drawn rows and looks ---
@@ -201,44 +175,45 @@ def test_a_model_that_changes_begins_a_new_era_and_one_that_was_known_does_not(
 def test_a_drawn_row_stays_whatever_becomes_of_it(store: ModeStore) -> None:
     assert [store.draw(row(number)) for number in (1, 2, 3)] == [True] * 3
     assert not store.draw(row(9, conversation="c1"))  # the client asked again
-    store.settle(row(1), None, 70)
-    store.settle(row(2), "the client left", None)
-    store.settle(row(1), "late", 5)
-    assert (store.is_pending("t3"), store.is_pending("t1")) == (True, False)
+    store.settle(row(1))
+    store.settle(row(2), missing=True)
+    store.settle(row(1), missing=True)  # too late
+    assert (store.is_pending("t3"), store.is_pending("t1"), store.counts(NAME).pending) == (True, False, 1)
     assert store.expire(NAME, 100.0) == 1
-    assert [(drawn.trace_id, drawn.outcome, drawn.off_path_nano_usd) for drawn in store.draws(NAME)] == [
-        ("t1", "complete", 70), ("t2", "missing", None), ("t3", "missing", None),
-    ]  # fmt: skip
-    assert traces(store.draws(NAME, newest=1)) == ["t3"]
-    counts = store.counts(NAME)
-    assert (counts.complete, counts.missing, counts.off_path_nano_usd, counts.priced) == (1, 2, 70, 1)
+    outcomes = [(drawn.trace_id, drawn.outcome) for drawn in store.draws(NAME)]
+    assert outcomes == [("t1", "complete"), ("t2", "missing"), ("t3", "missing")]
 
 
+@pytest.mark.usefixtures("due")
 def test_a_look_is_counted_first_and_its_rows_never_certify_again(store: ModeStore, opened: Opened) -> None:
     settled(store, row(1), row(2, conversation="c1", turn="2"), row(3), row(4, role="fit"))
     store.draw(row(5))
-    first = store.open_look(NAME, "me", 9.0, 0.1, never)
-    assert (first.look, traces(store.draws(NAME, look=1))) == (1, ["t1", "t2", "t3"])
+    first = begin(store)
+    assert (first.look, first.level, traces(store.draws(NAME, look=1))) == (1, 0.05, ["t1", "t2", "t3"])
     assert opened().state(NAME).looks == 1
     assert store.close_look(first, {"why": "nothing"}) is False
-    second = store.open_look(NAME, "me", 9.0, 0.1, never)
+    second = begin(store)
     assert (second.look, store.draws(NAME, look=2)) == (2, [])  # t2 was looked at with its conversation
     store.close_look(second, {})
-    store.settle(row(5), "lost", None)
-    third = store.open_look(NAME, "me", 9.0, 0.1, never)
+    store.settle(row(5), missing=True)
+    third = begin(store)
     assert (third.look, [drawn.outcome for drawn in store.draws(NAME, look=3)]) == (3, ["missing"])
     assert store.close_look(third, {"saving": 5}, {"policy.json": b"{}"}, promoted)
     assert [look.verdict for look in store.looks(NAME)] == ["refused", "refused", "promoted"]
     assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": b"{}"})
-    assert store.counts(NAME)[3:6] == (5, 0, 0)
+    assert store.counts(NAME) == (0, 5, 0)
 
 
+@pytest.mark.usefixtures("due")
 def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store: ModeStore, opened: Opened) -> None:
     settled(store, row(1), row(2))
-    begun, other = store.open_look(NAME, "me", 9.0, 0.1, never), opened()
+    begun, other = begin(store), opened()
     settled(store, row(3))
-    again = other.open_look(NAME, "you", 99.0, 0.1, lambda *_: "a look that is open needs no more rows")
-    assert again == begun._replace(tries=2)
+    for _ in range(2):
+        with pytest.raises(UsageError, match="Another process is looking"):
+            begin(other, 8.0 + LOOK_S)
+    again = begin(other, 9.0 + LOOK_S)
+    assert again == begun._replace(tries=2, until_s=9.0 + 2 * LOOK_S)
     assert (traces(other.draws(NAME, look=1)), other.state(NAME).looks) == (["t1", "t2"], 1)
     assert other.close_look(again, {"who": "you"}, {}, promoted)
     assert store.close_look(begun, {"who": "me"}) is None  # it comes late, and changes nothing
@@ -246,26 +221,38 @@ def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store: 
     assert (store.state(NAME).mode, look.page, look.verdict) == ("enforce", {"who": "you"}, "promoted")
 
 
-def test_a_look_in_vain_counts_nothing_and_takes_no_row(store: ModeStore) -> None:
-    asked = list[Any]()
+@pytest.mark.usefixtures("due")
+def test_of_those_that_race_one_looks(store: ModeStore, opened: Opened) -> None:
+    won = list[Look]()
+
+    def race() -> None:
+        with suppress(UsageError):
+            won.append(begin(opened()))
+
+    at_once(*[race] * 4)
+    assert (len(won), store.state(NAME).looks) == (1, 1)
+
+
+def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store: ModeStore) -> None:
     settled(store, row(1), row(2, role="fit"), row(3, conversation="c1", turn="2"))
-    with pytest.raises(UsageError, match="too few"):
-        store.open_look(NAME, "me", 9.0, 0.1, lambda *before: asked.append(before) or "too few")
-    ((look, counts),) = asked
-    assert (look.look, look.level, counts.fit, counts.conversations) == (1, 0.05, 1, 1)
-    assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).certify) == (0, [], 2)
+    plan = store.open_look(NAME, 9.0, MODES)
+    assert isinstance(plan, LookPlan)
+    assert (plan.look, plan.have, plan.fit, plan.is_ready) == (1, 1, 1, False)
+    assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).conversations) == (0, [], 1)
 
 
+@pytest.mark.usefixtures("due")
 def test_rows_from_before_an_alarm_neither_fit_nor_certify(store: ModeStore) -> None:
     settled(store, row(0, role="fit"), row(1))
     store.change(NAME, promoted)
     after = store.change(NAME, lambda state: state.withdrawn("another build", "a reply", "now"))
-    assert (after.era, store.counts(NAME)[3:6]) == (1, (0, 0, 0))
+    assert (after.era, store.counts(NAME)) == (1, (0, 0, 0))
     settled(store, row(7, era=after.era))
-    store.open_look(NAME, "me", 9.0, 0.1, never)
+    begin(store)
     assert traces(store.draws(NAME, look=1)) == ["t7"]
 
 
+@pytest.mark.usefixtures("due")
 @pytest.mark.parametrize(
     ("other", "is_settled"),
     [({}, False), ({"role": "audit", "certificate": "c1"}, True), ({"era": 1}, True)],
@@ -277,8 +264,8 @@ def test_a_conversation_certifies_as_a_whole_or_not_at_all(
     settled(store, row(1), row(3))
     second = row(2, conversation="c1", turn="2", **other)
     settled(store, second) if is_settled else store.draw(second)
-    assert store.counts(NAME)[4:6] == (1, 1)
-    store.open_look(NAME, "me", 9.0, 0.1, never)
+    assert store.counts(NAME).conversations == 1
+    begin(store)
     assert traces(store.draws(NAME, look=1)) == ["t3"]
 
 
@@ -313,26 +300,16 @@ def test_audits_alarm_once(enforcing: ModeStore) -> None:
     assert enforcing.settle(audit(99), differs=True).monitor == state.monitor
     with pytest.raises(UsageError):
         enforcing.change(NAME, lambda state: state.set_mode("enforce", "me", "", "now"))
-    assert len(enforcing.draws(NAME, counted_for="c1")) == number + 1
+    assert [drawn.e_value is not None for drawn in enforcing.draws(NAME)] == [True] * (number + 1) + [False]
 
 
-def test_an_alarm_after_many_good_audits_says_that_the_latest_raised_it() -> None:
-    rows = [audit(number, outcome="complete", differs=number >= 500) for number in range(1_000)]
-    state, _ = counted(promoted(CascadeState(NAME)), rows, lambda drawn: drawn.differs, 0.0, "now")
-    audits, misses, mode = figures(state)
-    assert (mode, misses <= 0.1 * audits) == ("fallback", True)
-    assert "so many of the latest differ" in (state.alarm or "")
-
-
-def test_what_is_unknown_is_no_evidence_and_what_was_counted_stays_to_be_seen(enforcing: ModeStore) -> None:
+def test_what_is_unknown_is_no_evidence(enforcing: ModeStore) -> None:
     for number, differs in enumerate((True, None, None, False)):
         enforcing.draw(audit(number))
-        why = None if differs is not None else "the guide is down"
-        state = enforcing.settle(audit(number), why, differs=differs)
+        state = enforcing.settle(audit(number), missing=differs is None, differs=differs)
     assert figures(state) == (2, 1, "enforce")
-    settled(enforcing, *(row(number) for number in range(10, 15)))
-    seen = enforcing.draws(NAME, newest=3, counted_for="c1")
-    assert [(drawn.trace_id, drawn.differs) for drawn in seen] == [("t0", True), ("t3", False)]
+    counted_rows = [drawn for drawn in enforcing.draws(NAME) if drawn.e_value is not None]
+    assert [(drawn.trace_id, drawn.differs) for drawn in counted_rows] == [("t0", True), ("t3", False)]
 
 
 def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_first(enforcing: ModeStore) -> None:
@@ -388,8 +365,8 @@ def turns_of(conversations: int, turn: int, at_s: float, *, of_five: int = 2) ->
 
 
 def of_conversations(waiting: list[Draw], now_s: float) -> CascadeState:
-    state = CascadeState(NAME).promoted(replace(CERTIFICATE, turns=4), 0.1, "me", "now")
-    return counted(state, waiting, lambda drawn: drawn.differs, now_s, "now")[0]
+    state = CascadeState(NAME).promoted(replace(CERTIFICATE, turns=4), 0.1, "now")
+    return counted(state, waiting, now_s, "now")[0]
 
 
 def test_conversations_under_way_at_once_raise_no_alarm_before_their_bets_end() -> None:

@@ -130,5 +130,5 @@ async def observed(folder: Path, provider: Answers, count: int = 320, first: int
     assert {one.headers["x-cascade-mode"] for one in found} == {"observe"}
 
 
-def config_of(folder: Path) -> Any:
-    return load({**CONFIG, **settings(folder, audit=0.1)})
+def config_of(folder: Path, **modes: Any) -> Any:
+    return load({**CONFIG, **settings(folder, audit=0.1, **modes)})

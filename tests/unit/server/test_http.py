@@ -242,7 +242,7 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
         "GET /nope": {*scopes},
         "GET /metrics": {"metrics", "admin"},
         "GET /v1/cascades": {"view", "admin"},
-        "POST /v1/cascades/cascade/kill": {"admin"},
+        "POST /v1/cascades": {"admin"},
         "POST /v1/feedback": {"ask", "feedback", "admin"},
         f"POST {CHAT}": {"ask"},
     }
@@ -250,7 +250,7 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         for path, allowed in paths.items():
             method, _, where = path.partition(" ")
-            body = {"json": {"on": False}} if method == "POST" else {}
+            body = {"json": {"mode": "observe"}} if method == "POST" else {}
             bare = await client.request(method, where, **body)
             assert (bare.status_code == 401) is (allowed is not None), path
             for scope in scopes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import shutil
 from collections import Counter
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 
 from cascade.api.promoting import promote
 from cascade.api.study import verify
-from cascade.errors import ConfigError, StoreError, UsageError
+from cascade.errors import ConfigError, StoreError
 from cascade.records.database import Database
 from cascade.records.traces import Store
 from cascade.server.auth import new_key
@@ -63,9 +62,6 @@ async def test_while_observing_the_guide_serves_and_the_base_is_asked_after(tmp_
     assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
     assert provider.asked == ["large", "small"]
     assert outcomes(tmp_path) == [("observe", "complete", None)]
-    store = store_of(tmp_path)
-    assert store.draws("cascade")[0].off_path_nano_usd == store.counts("cascade").off_path_nano_usd > 0
-    store.close()
 
 
 async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path: Path) -> None:
@@ -142,7 +138,7 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
             first = {"role": "user", "content": "Hello!" if number % 2 else text_of(number)}  # half begin alike
             said = await ask(client, first["content"], **names[0])
             await ask(client, text_of(number + 100), first, said.json()["choices"][0]["message"], **names[1])
-    found = promote(config_of(tmp_path))
+    found = promote(config_of(tmp_path, risk=0.2))  # fewer conversations are needed
     assert found.promoted, str(found)
     assert found.page["requests"] == 2 * found.page["certifying_conversations"]
     assert (found.page["losses"], found.page["served_by_cheaper"]) == (0, 0.5)
@@ -184,16 +180,14 @@ async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(t
 async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path: Path) -> None:
     provider = Answers()
     provider.worse = True  # the base is as sure as before, and always differs
-    await observed(tmp_path, provider, 150)
+    await observed(tmp_path, provider, 260)
     found = promote(config_of(tmp_path))
     assert not found.promoted
     assert "no certificate" in found.page["why"]
     assert (state_of(tmp_path).looks, state_of(tmp_path).mode) == (1, "observe")
-    with pytest.raises(UsageError, match="not looked at"):
-        promote(config_of(tmp_path))
+    again = promote(config_of(tmp_path))
+    assert (again.plan.look, again.plan.have, again.plan.fit) == (2, 0, 260)
     assert state_of(tmp_path).looks == 1
-    found_plan = promote(config_of(tmp_path), plan=True)
-    assert (found_plan.plan.look, found_plan.plan.have, found_plan.plan.fit) == (2, 0, 150)
 
 
 async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path) -> None:
@@ -208,14 +202,14 @@ async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path)
 
 async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_with_what_it_was(tmp_path: Path) -> None:
     provider = Answers()
-    await observed(tmp_path, provider, 150)
+    await observed(tmp_path, provider, 20)
     provider.build, provider.worse = "fp_2", True
-    await observed(tmp_path, provider, 10, first=150)
+    await observed(tmp_path, provider, 10, first=20)
     state = state_of(tmp_path)
     assert (state.mode, state.era, len(state.changes)) == ("observe", 2, 2)  # of both models
     assert all("from the build fp_2" in one.why for one in state.changes)
-    with pytest.raises(UsageError, match="not looked at"):
-        promote(config_of(tmp_path))
+    plan = promote(config_of(tmp_path)).plan
+    assert plan.have + plan.fit <= 10
 
 
 async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing: Path) -> None:
@@ -227,7 +221,7 @@ async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were
         shown = (await client.get("/v1/cascades")).json()["data"][0]
     assert {one.headers["x-cascade-mode"] for one in found} == {"enforce"}
     assert {one.headers["x-cascade-served-by"] for one in found} == {"small"}
-    assert (shown["mode"], shown["monitor"]["audits"], shown["rows"]["missing"]) == ("enforce", 0, 30)
+    assert (shown["mode"], shown["monitor"]["audits"]) == ("enforce", 0)
     assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
 
 
@@ -280,8 +274,8 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
         assert found.headers["x-cascade-mode"] == "unknown"
         assert 'cascade_mode{mode="unknown"} 1' in (await client.get("/metrics")).text
-        killed = await client.post("/v1/cascades/cascade/kill", json={"on": True})
-        assert (killed.status_code, killed.json()["error"]["code"]) == (503, "store_unavailable")
+        told = await client.post("/v1/cascades", json={"mode": "observe"})
+        assert (told.status_code, told.json()["error"]["code"]) == (503, "store_unavailable")
         while len(pauses) < 3:  # what came of the second request waits
             await nap(0)
         away.clear()
@@ -308,19 +302,17 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(
     assert outcomes(enforcing)[-1] == ("audit", "pending", None)
 
 
-async def test_the_kill_switch_sends_everything_to_the_guide_at_once(enforcing: Path) -> None:
-    provider, tmp_path = Answers(), enforcing
-    async with serving(tmp_path, provider) as client:
-        told = await client.post("/v1/cascades/cascade/kill", json={"on": True, "why": "to be sure"})
-        assert told.json()["killed"] is True
+async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing: Path) -> None:
+    async with serving(enforcing, Answers()) as client:
+        told = await client.post("/v1/cascades", json={"mode": "observe", "why": "to be sure"})
+        assert told.json()["data"][0]["changes"][-1][1:] == ["the admin page", "observe", "to be sure"]
         answer = await ask(client, "easy")
-        assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "killed")
-        await client.post("/v1/cascades/cascade/kill", json={"on": False})
+        assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "observe")
+        await client.post("/v1/cascades", json={"mode": "enforce"})
         assert (await ask(client, "easy, 2")).headers["x-cascade-served-by"] == "small"
-        bad = await client.post("/v1/cascades/cascade/mode", json={"mode": "fast"})
-        none = await client.post("/v1/cascades/other/kill", json={"on": True})
-        form = await client.post("/v1/cascades/cascade/kill", content=b"on=true")
-        assert [one.status_code for one in (bad, none, form)] == [400, 404, 415]
+        bad = await client.post("/v1/cascades", json={"mode": "fast"})
+        form = await client.post("/v1/cascades", content=b"mode=observe")
+        assert [one.status_code for one in (bad, form)] == [400, 415]
 
 
 def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:
@@ -341,10 +333,9 @@ async def test_changes_need_a_key_with_the_scope_admin(tmp_path: Path) -> None:
 
         async def status(key: str) -> int:
             told = await client.post(
-                "/v1/cascades/cascade/kill", json={"on": True}, headers={"authorization": f"Bearer {key}"}
+                "/v1/cascades", json={"mode": "observe"}, headers={"authorization": f"Bearer {key}"}
             )
             return told.status_code
 
         assert [await status(plain.key), await status(admin.key), await status("sk-cascade-x")] == [403, 200, 401]
     assert state_of(tmp_path).changes[-1].by == "me"
-    assert json.loads(state_of(tmp_path).dumps())["killed"] is True

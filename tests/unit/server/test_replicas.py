@@ -47,6 +47,6 @@ async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_revie
             assert kept is not None
             assert len(kept.judgements) == 1
 
-            assert (await two.post("/v1/cascades/cascade/kill", json={"on": True})).status_code == 200
+            assert (await two.post("/v1/cascades", json={"mode": "fallback"})).status_code == 200
             assert await said(one, "/ui") == await said(two, "/ui")
-            assert "The kill switch is on" in await said(one, "/ui")
+            assert "After an alarm" in await said(one, "/ui")
