@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from cascade.budget.tokens import estimate_chat
 from cascade.config import CascadeConfig, ledger_url, modes_url, traces_url
 from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError
@@ -96,17 +95,11 @@ def application(orchestrator: Orchestrator) -> Edge:
     async def model(request: Request) -> Response:
         return _json(catalog.entry(request.path_params["name"]))
 
-    async def count_tokens(request: Request) -> Response:
-        """Answer with the upper estimate that also bounds prices: each model counts in its own way."""
-        parsed = await chats[-1].read(request.scope["exchange"], request.receive, request.headers)
-        return _json({"input_tokens": estimate_chat(parsed.chat)})
-
     routes = [
         *(Route(chat.dialect.path, chat, methods=["POST"]) for chat in chats),
         Route("/v1/feedback", feedback.post, methods=["POST"]),
         Route("/v1/models", _always(catalog.listing())),
         Route("/v1/models/{name:path}", model),
-        Route(f"{Messages.path}/count_tokens", count_tokens, methods=["POST"]),
         Route("/healthz", _always({"status": "ok"})),
         Route("/readyz", readyz),
         Route("/metrics", counts),
@@ -195,7 +188,6 @@ class Edge:
 
     def __init__(self, app: App, settings: ServerConfig, metrics: Metrics) -> None:
         self._app, self._settings, self._metrics = app, settings, metrics
-        self._wrong_keys = auth.WrongKeys()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -242,7 +234,7 @@ class Edge:
         return None
 
     def _admit(self, scope: Scope) -> None:
-        """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403, 404, 429."""
+        """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403 and 404."""
         path, settings = scope["path"], self._settings
         if not path.isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
             raise GatewayError(404, "There is no such path: it has control characters.")
@@ -253,15 +245,7 @@ class Edge:
             has_key = "authorization" in headers or "x-api-key" in headers
             if needs_no_key(scope["method"], path, has_key=has_key):
                 return
-        try:
-            key = scope["exchange"].key = auth.check(headers, settings)
-        except GatewayError as error:
-            wrong = error.status == HTTPStatus.UNAUTHORIZED
-            wait_s = self._wrong_keys.wait_s((scope.get("client") or ("",))[0]) if wrong else None
-            if wait_s is None:
-                raise
-            message = "Too many wrong keys came from this address. Send one of the server's keys."
-            raise GatewayError(429, message, code="too_many_wrong_keys", retry_after_s=wait_s) from None
+        key = scope["exchange"].key = auth.check(headers, settings)
         if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
             auth.refuse_without(settings, key, *scopes)
 

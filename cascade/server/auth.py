@@ -1,4 +1,4 @@
-"""The server's own keys: what each opens, where none is needed, and how often an address may send a wrong one.
+"""The server's own keys: what each opens, and where none is needed.
 
 A key is 256 random bits, so its SHA-256 cannot be guessed back, and no salt or slow hash is needed: those protect
 passwords, which people choose. The configuration holds only the hash.
@@ -10,9 +10,7 @@ import hashlib
 import hmac
 import ipaddress
 import secrets
-import time
-from array import array
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
@@ -121,52 +119,3 @@ def _host(header: str) -> str:
         return urlsplit(f"//{header}").hostname or ""
     except ValueError:
         return ""
-
-
-MOST = 20
-"""The number of wrong keys allowed at once."""
-PER_S = MOST / 60.0
-"""Wrong keys allowed again in each second."""
-_BUCKETS = 4_096
-_IPV6_PREFIX = 64
-"""The prefix length of an IPv6 network; the owner of one address usually has all of it."""
-
-
-class WrongKeys:
-    """Counts wrong keys by address, in a table of leaky buckets of fixed size; colliding addresses share a bucket.
-
-    A right key always passes, so one client cannot lock out others behind the same proxy. The limit protects the log
-    and the network; nobody can guess a key of 256 bits.
-
-    Args:
-        clock: returns seconds, from any start.
-    """
-
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock, self._salt = clock, secrets.token_bytes(16)
-        self._level, self._at_s = array("d", bytes(8 * _BUCKETS)), array("d", bytes(8 * _BUCKETS))
-
-    def wait_s(self, address: str) -> float | None:
-        """Count a wrong key; return how long its address has to wait, None if it does not.
-
-        >>> keys = WrongKeys(lambda: 0.0)
-        >>> [keys.wait_s("10.0.0.1") for _ in range(MOST)] == [None] * MOST, keys.wait_s("10.0.0.1")
-        (True, 3.0)
-        """
-        digest = hashlib.blake2b(_network(address).encode(), key=self._salt, digest_size=8).digest()
-        now_s, bucket = self._clock(), int.from_bytes(digest) % _BUCKETS
-        level = max(0.0, self._level[bucket] - (now_s - self._at_s[bucket]) * PER_S)
-        full = level + 1 > MOST
-        self._level[bucket], self._at_s[bucket] = level + (not full), now_s
-        return round((level + 1 - MOST) / PER_S, 3) if full else None
-
-
-def _network(address: str) -> str:
-    """Return an IPv4 address, or the network of an IPv6 address; any other text unchanged."""
-    try:
-        parsed = ipaddress.ip_address(address.partition("%")[0])
-    except ValueError:
-        return address
-    if isinstance(parsed, ipaddress.IPv4Address):
-        return str(parsed)
-    return str(parsed.ipv4_mapped or ipaddress.ip_network((int(parsed), _IPV6_PREFIX), strict=False))

@@ -41,8 +41,6 @@ class Catalog:
     >>> catalog = Catalog("support", ("small", "large"), levels=("low",))
     >>> [*catalog.routes]
     ['support', 'support:low', 'small', 'large']
-    >>> catalog.route("support", bypass=True)
-    Route(level=None, model='large')
     """
 
     name: str
@@ -83,11 +81,11 @@ class Catalog:
 
     @property
     def guide(self) -> str:
-        """The model that savings are compared with, and that answers requests which bypass the cascade."""
+        """The model that savings are compared with."""
         return self.models[-1]
 
-    def route(self, name: object, *, bypass: bool = False) -> Route:
-        """Return the route of a model name; with `bypass` the guide answers instead of the cascade.
+    def route(self, name: object) -> Route:
+        """Return the route of a model name.
 
         Raises:
             GatewayError: there is no such model (404), or the request names none (400).
@@ -100,8 +98,7 @@ class Catalog:
                 f"the application asks for{did_you_mean(name[:100], self.routes)}"
             )
             raise GatewayError(404, message, code="model_not_found", param="model")
-        route = self.routes[name]
-        return Route(model=self.guide) if bypass and route.cascaded else route
+        return self.routes[name]
 
     def listing(self) -> dict[str, Any]:
         """Return all models in OpenAI's form."""
@@ -140,8 +137,8 @@ class ClientRequest(NamedTuple):
 
         Args:
             dialect: the form in which the client wrote the body, with the body.
-            headers: by their names in lower case. Read are `x-cascade-bypass`, `x-cascade-deadline-s`,
-                `x-cascade-explain`, `x-cascade-group` and `x-cascade-segment`.
+            headers: by their names in lower case. Read are `x-cascade-deadline-s`, `x-cascade-explain`,
+                `x-cascade-group` and `x-cascade-segment`.
             catalog: the models that the server has.
 
         Raises:
@@ -149,7 +146,7 @@ class ClientRequest(NamedTuple):
             UsageError: the request cannot be sent to a model.
         """
         body = dialect.body
-        route = catalog.route(body.get("model"), bypass=flag(headers, "x-cascade-bypass"))
+        route = catalog.route(body.get("model"))
         stream, options = body.get("stream"), body.get("stream_options")
         if not (stream is None or isinstance(stream, bool)):
             raise GatewayError(400, "stream must be true or false.", param="stream")
@@ -158,17 +155,9 @@ class ClientRequest(NamedTuple):
         chat = ChatRequest.from_openai(
             dialect.request(), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
         )
-        explain, deadline_s = flag(headers, "x-cascade-explain"), _seconds(headers.get("x-cascade-deadline-s"))
+        explain = headers.get("x-cascade-explain", "").strip().lower() in {"1", "true", "yes", "on"}
+        deadline_s = _seconds(headers.get("x-cascade-deadline-s"))
         return cls(body["model"], route, chat, dialect, bool(stream), explain, deadline_s)
-
-
-def flag(headers: Mapping[str, str], name: str) -> bool:
-    """Return whether a request's header is set: "1", "true", "yes" or "on".
-
-    >>> flag({"x-cascade-explain": "1"}, "x-cascade-explain"), flag({}, "x-cascade-explain")
-    (True, False)
-    """
-    return headers.get(name, "").strip().lower() in {"1", "true", "yes", "on"}
 
 
 def _seconds(written: str | None) -> float | None:

@@ -5,11 +5,10 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
-import os
 import signal
 import socket
 from collections.abc import Callable
-from contextlib import ExitStack, suppress
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
@@ -41,22 +40,18 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     """Serve a configuration until SIGINT, SIGTERM or SIGHUP comes. The configuration is read only at the start.
 
     `listening` is called with the port once the server takes requests. Returns the counts of what was answered; None if
-    nothing is promised.
-
-    The first signal stops listening; requests under way have `server.drain_s` to end, and the rest are cancelled. If
-    the process manager listens (systemd's socket units), new requests wait for the next process.
+    nothing is promised. The first signal stops listening; requests under way have `server.drain_s` to end, and the rest
+    are cancelled.
 
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
         ConfigError: the server may not listen there, or cannot serve with this configuration.
     """
     refuse_missing()
-    bound = _given_socket()
-    host = config.server.host if bound is None else str(bound.getsockname()[0])
-    problems = list(listening_problems(config.server.model_copy(update={"host": host})))
+    problems = list(listening_problems(config.server))
     if problems:
         raise ConfigError(problems)
-    with bound or _bound(host, config.server.port) as listens:
+    with _bound(config.server.host, config.server.port) as listens:
         return _serve(config, listens, listening)
 
 
@@ -102,40 +97,17 @@ async def _served(server: Server, listens: socket.socket, listening: Callable[[i
 
 
 def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket at an address, of the first family that its name has.
+    """Return a socket at an address.
 
     Raises:
         ConfigError: nothing can listen there: another program does, the port is reserved, or there is no such host.
     """
     try:
-        family, kind, *_, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listens = socket.socket(family, kind)
-        with ExitStack() as failing:
-            failing.callback(listens.close)
-            listens.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # a port that was left a moment ago is free
-            listens.bind(address)
-            failing.pop_all()
-        return listens
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
     except OSError as error:
         advice = "stop the program that listens there, or name another port (0: a free one)"
         raise ConfigError([f"server.port: {host}:{port} cannot be used: {error.strerror or error}; {advice}"]) from None
-
-
-_FIRST_GIVEN = 3
-
-
-def _given_socket() -> socket.socket | None:
-    """Return the socket that a process manager listens on for this process (sd_listen_fds), or None.
-
-    Raises:
-        ConfigError: there are several, or it is not a TCP socket.
-    """
-    if os.environ.get("LISTEN_PID") != str(os.getpid()):
-        return None
-    inherited = socket.socket(fileno=_FIRST_GIVEN) if os.environ.get("LISTEN_FDS") == "1" else None
-    if inherited is None or inherited.family not in {socket.AF_INET, socket.AF_INET6}:
-        raise ConfigError(["LISTEN_FDS: the process manager must give one socket, of TCP (ListenStream=ADDRESS:PORT)"])
-    return inherited
 
 
 def _raise_file_limit() -> None:

@@ -29,16 +29,9 @@ _EFFORTS = ((4_096, "high"), (2_048, "medium"), (0, "low"))
 """Pairs of a minimum thinking budget in tokens and the reasoning effort, as in LiteLLM."""
 _CHOICES = {"auto": "auto", "any": "required", "none": "none"}
 _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "content_filter": "refusal"}
-_KINDS = {
-    400: "invalid_request_error",
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    413: "request_too_large",
-    429: "rate_limit_error",
-    503: "overloaded_error",
-    504: "timeout_error",
-}
+_KINDS = {413: "request_too_large", 503: "overloaded_error"}
+_ERRORS = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}
+"""What differs from OpenAI's types of errors, by status and by type."""
 _UNREAD = ("thinking", "redacted_thinking")
 _FAILED = "The tool failed:"
 
@@ -90,8 +83,9 @@ class Messages(Dialect):
     @classmethod
     def refused(cls, refusal: Refusal, trace_id: str) -> dict[str, Any]:
         """Return Anthropic's error object."""
-        kind = _KINDS.get(refusal.status, "invalid_request_error" if refusal.status < 500 else "api_error")
-        error = {"type": kind, "message": refusal.body["error"]["message"], "code": refusal.body["error"]["code"]}
+        of = refusal.body["error"]
+        kind = _KINDS.get(refusal.status, _ERRORS.get(of["type"], of["type"]))
+        error = {"type": kind, "message": of["message"], "code": of["code"]}
         return {"type": "error", "error": error, "request_id": trace_id}
 
     def broken(self, refusal: Refusal) -> bytes:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import re
 import signal
 import socket
@@ -181,11 +180,6 @@ def test_requests_one_after_another_on_one_connection_are_answered_in_order(url:
     assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404", b"200"]
 
 
-GIVES = """
-import os, sys
-os.dup2(int(sys.argv[2]), 3)
-os.environ |= {"LISTEN_FDS": "1", "LISTEN_PID": str(os.getpid())}
-"""
 SERVES = """
 import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
@@ -262,40 +256,6 @@ def test_a_signal_lets_a_request_end_and_takes_no_other(
         go.set()
         process.kill()
         process.wait()
-
-
-def test_what_comes_while_a_server_is_replaced_waits_for_the_next(loopback: Any, tmp_path: Path) -> None:
-    """The socket is the process manager's: no connection is refused, and no request is lost."""
-    provider = {"kind": "openai_http", "api_base": loopback.address}
-    path = tmp_path / "cascade.yaml"
-    path.write_text(json.dumps({**CONFIG, "provider": provider}), "utf-8")
-    asked = request(chat(model="small"), "Connection: close")
-    with socket.create_server(("127.0.0.1", 0)) as listens:
-        address = f"http://127.0.0.1:{listens.getsockname()[1]}"
-        command = [sys.executable, "-c", GIVES + SERVES, str(path), str(listens.fileno())]
-        first = subprocess.Popen(command, pass_fds=[listens.fileno()])
-        try:
-            assert sent(address, asked).startswith(b"HTTP/1.1 200")
-            first.send_signal(signal.SIGTERM)
-            assert first.wait(WAIT_S) == 0
-            with connected(address) as waits:
-                waits.sendall(asked)
-                second = subprocess.Popen(command, pass_fds=[listens.fileno()])
-                try:
-                    assert read_all(waits).startswith(b"HTTP/1.1 200")
-                finally:
-                    second.kill()
-                    second.wait()
-        finally:
-            first.kill()
-            first.wait()
-
-
-def test_several_sockets_are_refused(monkeypatch: Any) -> None:
-    monkeypatch.setenv("LISTEN_PID", str(os.getpid()))
-    monkeypatch.setenv("LISTEN_FDS", "2")
-    with pytest.raises(ConfigError, match="must give one socket"):
-        serve(config_of(CONFIG))
 
 
 def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:

@@ -1,4 +1,4 @@
-"""Keys, the addresses that need them, and wrong keys by address."""
+"""Keys, and the addresses that need them."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import pytest
 
 from cascade.config.schema import ServerConfig
 from cascade.safety import redact
-from cascade.server.auth import MOST, PER_S, WrongKeys, check, is_loopback, listening_problems, new_key
+from cascade.server.auth import check, is_loopback, listening_problems, new_key
 from cascade.server.errors import GatewayError
 
 KEY, OTHER = new_key(), new_key()
@@ -78,51 +78,3 @@ def test_keys_are_long_random_and_known_to_the_redaction() -> None:
 def test_other_machines_are_listened_to_with_keys_or_on_demand(settings: dict[str, Any], refused: bool) -> None:
     assert bool(list(listening_problems(ServerConfig(**settings)))) is refused
     assert len(settings) > 1 or is_loopback(settings["host"]) is not refused
-
-
-class Clock:
-    """Tells the time that a test sets."""
-
-    now_s = 100.0
-
-    def __call__(self) -> float:
-        return self.now_s
-
-
-def test_a_burst_of_wrong_keys_is_allowed_then_one_for_each_wait() -> None:
-    clock = Clock()
-    keys = WrongKeys(clock)
-    assert [keys.wait_s("10.0.0.1") for _ in range(MOST)] == [None] * MOST
-    wait_s = keys.wait_s("10.0.0.1")
-    assert wait_s == pytest.approx(1 / PER_S)
-    clock.now_s += wait_s / 2
-    assert keys.wait_s("10.0.0.1") == pytest.approx(wait_s / 2)  # to ask again does not make it longer
-    clock.now_s += wait_s / 2
-    assert keys.wait_s("10.0.0.1") is None
-    assert keys.wait_s("10.0.0.1") is not None
-
-
-@pytest.mark.parametrize(
-    ("first", "other", "together"),
-    [
-        ("2001:db8::1", "2001:db8::ffff:1", True),  # one network
-        ("2001:db8::1", "2001:db8:1::1", False),
-        ("10.0.0.1", "::ffff:10.0.0.1", True),
-        ("", "no address", False),
-    ],
-)
-def test_a_network_of_ipv6_is_one_address(
-    first: str, other: str, together: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("secrets.token_bytes", lambda many: b"fixed" * (many // 5 + 1))  # no collision by chance
-    keys = WrongKeys(Clock())
-    for _ in range(MOST):
-        keys.wait_s(first)
-    assert (keys.wait_s(other) is not None) is together
-
-
-def test_many_addresses_take_no_more_memory() -> None:
-    keys = WrongKeys(Clock())
-    for number in range(20_000):
-        keys.wait_s(f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}")
-    assert len(keys._level) + len(keys._at_s) == 8_192

@@ -17,7 +17,7 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
-from cascade.server.catalog import Catalog, ClientRequest, Route, flag
+from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
@@ -40,8 +40,6 @@ def test_the_cascade_its_levels_and_each_model_can_be_named() -> None:
     assert CATALOG.routes == {"support": Route(), **levels} | {
         model: Route(model=model) for model in ("small", "large", "other")
     }
-    assert CATALOG.route("support:low", bypass=True) == Route(model="large")
-    assert CATALOG.route("small", bypass=True) == Route(model="small")
     models = {**CONFIG["models"], "third": "aside"}
     catalog = Catalog.of(load({**CONFIG, "models": models, "server": {"name": "support"}}), ())
     assert [*catalog.routes] == ["support", "small", "large", "aside", "base", "guide", "third"]
@@ -127,11 +125,6 @@ def test_a_wrong_request_is_refused(field: Any) -> None:
     with pytest.raises((GatewayError, UsageError)) as caught:
         read_request(field)
     assert refusal_of(caught.value).status == 400
-
-
-@pytest.mark.parametrize(("value", "on"), [("1", True), (" True ", True), ("0", False), ("", False), ("no", False)])
-def test_flags(value: str, on: bool) -> None:
-    assert flag({"x-cascade-bypass": value}, "x-cascade-bypass") is on
 
 
 # --- bodies ---

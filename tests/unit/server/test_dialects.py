@@ -212,11 +212,8 @@ def test_a_field_of_a_tool_that_is_null_is_left_out() -> None:
 
 async def test_paths_beside_a_dialect_s_own() -> None:
     async with asgi(orchestrator(FakeProvider({"small": ["Hi"]}))) as client:
-        body = {"model": "cascade", "messages": ASK, "tools": CLAUDE_TOOLS}
-        counted = (await client.post("/v1/messages/count_tokens", json=body)).json()
         missing = await client.get("/v1/messages/batches")
         root = (await client.get("/")).json()
-    assert counted["input_tokens"] > 20
     assert (missing.status_code, missing.json()["type"]) == (404, "error")
     assert missing.json()["error"]["type"] == "not_found_error"
     assert {"GET /ui", "POST /v1/chat/completions"} <= set(root["paths"])

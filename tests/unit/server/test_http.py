@@ -75,21 +75,21 @@ PARTS = [{"type": "text", "text": "What is it?"},
 
 
 @pytest.mark.parametrize(
-    ("body", "headers", "model", "sent"),
+    ("body", "model", "sent"),
     [
-        ({}, {"x-cascade-bypass": "1"}, "large", {}),
-        ({"model": "small", "seed": 1}, {}, "small", {"seed": 1}),  # passes through, though the policy would go on
-        ({"messages": [{"role": "user", "content": PARTS}], "seed": 7, "stop": ["."]}, {}, "large",
+        ({"model": "large"}, "large", {}),
+        ({"model": "small", "seed": 1}, "small", {"seed": 1}),  # passes through, though the policy would go on
+        ({"messages": [{"role": "user", "content": PARTS}], "seed": 7, "stop": ["."]}, "large",
          {"seed": 7, "stop": ["."]}),
     ],
 )  # fmt: skip
-async def test_who_is_asked_and_with_what(body: Any, headers: Any, model: str, sent: Any) -> None:
+async def test_who_is_asked_and_with_what(body: Any, model: str, sent: Any) -> None:
     fake = FakeProvider({"small": [UNSURE], "large": [SURE]})
-    response = await post(fake, body, **headers)
+    response = await post(fake, body)
     assert response.headers["x-cascade-served-by"] == fake.requests[-1].model == model
     assert fake.requests[-1].chat is not None
     assert fake.requests[-1].chat.body() == {"messages": body.get("messages", ASK), **sent}
-    assert ("x-cascade-saved-usd" in response.headers) is (not headers and "model" not in body)
+    assert ("x-cascade-saved-usd" in response.headers) is ("model" not in body)
 
 
 @pytest.mark.parametrize("bad", [reply("", tool_calls=[("get_weather", {"days": "3"})], logprobs=[-0.01]), reply("")])
@@ -257,20 +257,6 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
                 response = await client.request(method, where, headers=headers[scope], **body)
                 refused = allowed is not None and scope not in allowed
                 assert (response.status_code == 403) is refused, f"{path} with {scope}: {response.text}"
-
-
-async def test_an_address_with_many_wrong_keys_has_to_wait_and_a_right_key_passes() -> None:
-    listed, headers = keys_of("ask")
-    async with orchestrator(server={"keys": listed}) as served, asgi(served) as client:
-        wrong = {"authorization": f"{headers['ask']['authorization']}x"}
-        responses = [await client.get("/v1/models", headers=wrong) for _ in range(25)]
-        assert [one.status_code for one in responses] == [401] * 20 + [429] * 5
-        assert 0 < int(responses[-1].headers["retry-after"]) <= 3
-        assert responses[-1].json()["error"]["code"] == "too_many_wrong_keys"
-        assert "sk-cascade-" not in responses[-1].text
-        assert (await client.get("/v1/models", headers=headers["ask"])).status_code == 200
-        claude = await client.post("/v1/messages", headers=wrong, json={})
-        assert (claude.status_code, claude.json()["error"]["type"]) == (429, "rate_limit_error")
 
 
 async def test_a_page_that_points_its_own_name_at_this_machine_is_refused() -> None:

@@ -37,7 +37,7 @@ def lose(folder: Path, role: str, count: int) -> None:
     """Let so many rows of a role have no outcome, as where a call failed."""
     with sqlite3.connect(folder / "traces.db") as database:
         database.execute(
-            "UPDATE cascade_draws SET outcome = 'missing', why = 'a call failed' WHERE trace_id IN "
+            "UPDATE cascade_draws SET outcome = 'missing' WHERE trace_id IN "
             "(SELECT trace_id FROM cascade_draws WHERE role = ? ORDER BY conversation LIMIT ?)",
             (role, count),
         )
@@ -87,11 +87,9 @@ async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypa
     async with serving(tmp_path, Answers()) as client:
         found = await asyncio.gather(*(ask(client, text_of(number)) for number in range(24)))
         await settled(client)
-        rows = (await client.get("/v1/cascades")).json()["data"][0]["rows"]
     assert {one.status_code for one in found} == {200}
     assert outcomes(tmp_path) == [("observe", "complete", None)] * 24
     assert asked[0] > 2
-    assert (rows["missing"], rows["priced"]) == (0, 24)
 
 
 async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -104,9 +102,6 @@ async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeyp
         await provider.asks.wait()
         assert outcomes(tmp_path) == [("observe", "pending", None)] * 3
     assert outcomes(tmp_path) == [("observe", "missing", None)] * 3
-    store = store_of(tmp_path)
-    assert {one.why for one in store.draws("cascade")} == {"the server stopped"}
-    store.close()
 
 
 async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path: Path) -> None:

@@ -78,15 +78,14 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path:
     assert outcomes(tmp_path) == [("observe", "missing", None)] * 2
 
 
-async def test_only_the_drawn_are_asked_twice_and_a_bypass_never(tmp_path: Path) -> None:
+async def test_only_the_drawn_are_asked_twice(tmp_path: Path) -> None:
     provider = Answers()
     async with serving(tmp_path, provider, modes={**settings(tmp_path)["modes"], "share": 0.3}) as client:
         for number in range(60):
             await ask(client, text_of(number), **{"x-cascade-group": str(number), "x-cascade-turn": "1"})
-        await ask(client, "easy", **{"x-cascade-bypass": "1"})
     drawn = len(outcomes(tmp_path))
     assert 5 < drawn < 35
-    assert (provider.asked.count("large"), provider.asked.count("small")) == (61, drawn)
+    assert (provider.asked.count("large"), provider.asked.count("small")) == (60, drawn)
 
 
 async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -> None:
