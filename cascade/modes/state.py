@@ -159,12 +159,13 @@ class CascadeState:
             at: the time.
         """
         signs = {f"{model} answers as": echoed, f"{model} answers from the build": build}
-        new = {s: value for s, value in signs.items() if value is not None and value not in self.signs.get(s, ())}
+        known = {sign: self.signs.get(sign, ()) for sign in signs}
+        new = {sign: value for sign, value in signs.items() if value is not None and value not in known[sign]}
         if not new:
             return self
-        known = {s: (*self.signs.get(s, ()), value)[-_SIGNS:] for s, value in new.items()}
-        state = replace(self, signs={**self.signs, **known})
-        changes = [f"{s} {new[s]} now, and {', '.join(self.signs[s])} before" for s in new if s in self.signs]
+        more = {sign: (*known[sign], value)[-_SIGNS:] for sign, value in new.items()}
+        state = replace(self, signs={**self.signs, **more})
+        changes = [f"{sign} {new[sign]} now, and {', '.join(known[sign])} before" for sign in new if known[sign]]
         if not changes:
             return state
         if self.mode == "enforce":

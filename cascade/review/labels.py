@@ -176,7 +176,9 @@ def agreements(reviews: Reviews) -> list[RaterAgreement]:
         first, second = reviews.by(left), reviews.by(right)
         verdicts = [(first[pair].verdict, second[pair].verdict) for pair in first if pair in second]
         both = [pair for pair in verdicts if SKIPPED not in pair]
-        every.append(RaterAgreement((left, right), len(both), sum(a == b for a, b in both), cohens_kappa(both)))
+        every.append(
+            RaterAgreement((left, right), len(both), sum(first == second for first, second in both), cohens_kappa(both))
+        )
     return every
 
 
@@ -192,9 +194,9 @@ def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
     >>> cohens_kappa([("yes", "yes")]) is None
     True
     """
-    n = len(pairs)
-    left, right = Counter(a for a, _ in pairs), Counter(b for _, b in pairs)
+    count = len(pairs)
+    left, right = Counter(first for first, _ in pairs), Counter(second for _, second in pairs)
     by_chance = sum(left[name] * right[name] for name in left)
-    if n * n == by_chance or not n:
+    if count * count == by_chance or not count:
         return None
-    return (sum(a == b for a, b in pairs) * n - by_chance) / (n * n - by_chance)
+    return (sum(first == second for first, second in pairs) * count - by_chance) / (count * count - by_chance)

@@ -218,7 +218,12 @@ class Metrics:
             family("unknown_costs_total", "counter", "Requests of unknown cost.", self._unknown_costs),
             family("saved_usd", "gauge", "Saved against the guide alone.", f"{usd(self._saved_nano_usd):f}"),
             *(
-                family(name, "counter", help_, [({label: key}, n) for key, n in sorted(self._tallies[field].items())])
+                family(
+                    name,
+                    "counter",
+                    help_,
+                    [({label: key}, count) for key, count in sorted(self._tallies[field].items())],
+                )
                 for field, (name, label, help_) in _TALLIES.items()
             ),
             family("alarm", "gauge", "1: audits withdrew a certificate.", int(alarm)),

@@ -49,7 +49,9 @@ class Messages(Dialect):
         if body.get("stop_sequences"):
             request["stop"] = body["stop_sequences"]
         if body.get("tools"):
-            request["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(objects(body["tools"], "tools"))]
+            request["tools"] = [
+                _tool(tool, f"tools[{number}]") for number, tool in enumerate(objects(body["tools"], "tools"))
+            ]
         if body.get("tool_choice") is not None:
             request |= _choice(body["tool_choice"])
         if isinstance(metadata := body.get("metadata"), Mapping):

@@ -54,7 +54,9 @@ class Responses(Dialect):
         if body.get("max_output_tokens") is not None:
             request["max_completion_tokens"] = body["max_output_tokens"]
         if body.get("tools"):
-            request["tools"] = [_tool(tool, f"tools[{n}]") for n, tool in enumerate(objects(body["tools"], "tools"))]
+            request["tools"] = [
+                _tool(tool, f"tools[{number}]") for number, tool in enumerate(objects(body["tools"], "tools"))
+            ]
         if body.get("tool_choice") is not None:
             request["tool_choice"] = _choice(body["tool_choice"])
         if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
