@@ -179,26 +179,33 @@ def _looked(
         raise UsageError("no policy is cheaper than the guide")
     if not certifies.log.priced.any():
         raise UsageError("no cost of a certifying row is known")
+    kappa = _proven(page, policy, (chooses, certifies), look, modes)
+    directory = _directory(
+        policy, observed, (chooses.log, certifies.log), promise_of(modes), {**page, "threshold": kappa}
+    )
+    (certificate,) = directory.certificates.values()
+    turns = audits_each(modes.audit, int(max(*chooses.turns.lengths, *certifies.turns.lengths)))
+    in_force = InForce(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns)
+    return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
+
+
+def _proven(
+    page: dict[str, Any], policy: Policy, both: tuple[Conversations, Conversations], look: Look, modes: ModesConfig
+) -> float:
+    """Return the threshold that is certified. Raises UsageError if there is none, or if it saves nothing."""
+    chooses, certifies = both
     lengths = certifies.turns.lengths
     proof = Proof.best(modes.risk, look.level, lengths.size, chooses.turns.lengths)
     page |= {"losses_allowed": max(0, proof.allowed(lengths))}
     lenient = _lenient(policy, chooses, certifies, proof, promise_of(modes))
     if lenient is None:
         raise UsageError("too many requests are lost at the strictest threshold")
-    kappa = lenient.kappa
-    page |= {"losses": int(np.count_nonzero(lenient.replay.lost))} | (
-        {"threshold": kappa} if np.isfinite(kappa) else {}
-    )
+    page |= {"losses": int(np.count_nonzero(lenient.replay.lost))}
+    page |= {"threshold": lenient.kappa} if np.isfinite(lenient.kappa) else {}
     page |= _saving(certifies, lenient, modes.audit)
     if page["saving_usd"] <= 0:
         raise UsageError("with the cost of audits the policy is no cheaper than the guide")
-    directory = _directory(
-        policy, observed, (chooses.log, certifies.log), promise_of(modes), {**page, "threshold": kappa}
-    )
-    (certificate,) = directory.certificates.values()
-    turns = audits_each(modes.audit, int(max(*chooses.turns.lengths, *lengths)))
-    in_force = InForce(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns)
-    return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
+    return lenient.kappa
 
 
 def unseen(look: Look, modes: ModesConfig, drawn: Sequence[Draw], why: str) -> LookResult:
