@@ -14,6 +14,7 @@ import hashlib
 import re
 import unicodedata
 from functools import lru_cache
+from itertools import groupby
 
 
 def question_id(question: str, context: str | None) -> str:
@@ -50,18 +51,22 @@ def plain(text: str) -> str:
     >>> plain("Is x+1 > 2?"), plain("Is x-1 > 2?"), plain("What is 2²?"), plain("What is 5!")
     ('is x+1 > 2', 'is x-1 > 2', 'what is 2^2', 'what is 5!')
     """
-    if not text.isascii():
-        raised = "".join([_raised(sign) for sign in text])
-        folded = unicodedata.normalize("NFKC", raised).translate(_SAME)
-        text = "".join([sign for sign in folded if unicodedata.category(sign) != "Cf"])  # zero width, byte order mark
-        text = unicodedata.normalize("NFKC", text.casefold())
-    blanks = " ".join(text.casefold().split())
+    blanks = " ".join(unicodedata.normalize("NFKC", folded(text).casefold()).casefold().split())
     return _AT_THE_END.sub("", _BETWEEN_WORDS.sub("", blanks)) or blanks
 
 
-def _raised(sign: str) -> str:
-    kind = unicodedata.decomposition(sign).partition(" ")[0] if sign > "\x7f" else ""
-    return _RAISED[kind] + sign if kind in _RAISED else sign
+def folded(text: str) -> str:
+    """Return a text in NFKC, with powers as ^2 and fractions as 1/2, one form of each mark, and nothing invisible."""
+    if text.isascii():
+        return text
+    raised = "".join([_RAISED.get(kind, "") + "".join(signs) for kind, signs in groupby(text, _decomposition)])
+    plain = unicodedata.normalize("NFKC", raised).translate(_SAME)
+    return "".join([sign for sign in plain if unicodedata.category(sign) != "Cf"])  # zero width, byte order mark
+
+
+def _decomposition(sign: str) -> str:
+    """Return the kind of a sign's compatibility decomposition, as "<super>"; "" without one."""
+    return unicodedata.decomposition(sign).partition(" ")[0] if sign > "\x7f" else ""
 
 
 @lru_cache(maxsize=4_096)  # a log needs a question's identity once per row

@@ -56,7 +56,7 @@ class AskedQuestion:
         group: the unit that splits must not cut; by default the id.
         split: its part of the data.
         kind: its kind, in the file's own words.
-        matcher: the matcher for its format ("choice"); None if unknown.
+        matcher: the matcher for its format ("label"); None if unknown.
     """
 
     id: str
@@ -212,7 +212,7 @@ def _draft(record: Record) -> _Draft:
     given = text(_first(fields, _IDS))
     name = given or question_id(question.text, question.context)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
-    matcher = "choice" if choices else None
+    matcher = "label" if choices else None
     asked = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
     return _Draft(record.place, asked, named=given is not None)
 

@@ -20,8 +20,9 @@ from pydantic import validate_call
 
 from cascade.errors import MissingExtraError, UsageError, quote
 from cascade.forks import after_fork, keep
+from cascade.matching.number import only_number
 from cascade.matching.registry import Matcher, TimeLimit, accepted
-from cascade.matching.text import clean, only_number, same_text, stated
+from cascade.matching.text import clean, same_text, stated
 
 PACKAGE = "math-verify"
 
@@ -84,8 +85,6 @@ _COMMANDS = (
 _NOTATION = [
     (re.compile(pattern), latex)
     for pattern, latex in (
-        (r"\*\*", "^"),
-        (r"(?<![\w.])(\d{1,50}(?:\.\d{1,50})?)[eE]([-+]?\d{1,6})\b", r"\1 \\times 10^{\2}"),
         (r"√ ?(\d{1,50}|[A-Za-z])", r"\\sqrt{\1}"),
         (r"(?:√ ?|(?<![\\A-Za-z])sqrt ?)\(([^()]{1,200})\)", r"\\sqrt{\1}"),
         (r"(?<![\d./^])(\d{1,50}) (\d{1,50})/(\d{1,50})(?![\d/])", r"\1\\frac{\2}{\3}"),
@@ -109,9 +108,8 @@ def as_latex(text: str) -> str | None:
     >>> as_latex("It is $x=5$."), as_latex("even"), as_latex("")
     ('It is $x=5$', '$\\text{even}$', None)
     """
-    plain = clean(text)
-    formula = None if plain is None else stated(plain).strip("* ").rstrip(".,;")
-    if formula is None or len(formula) > MAX_FORMULA_CHARS:
+    formula = stated(clean(text)).strip("* ").rstrip(".,;")
+    if len(formula) > MAX_FORMULA_CHARS:
         return None
     if _DELIMITED.search(formula):
         return formula
@@ -120,7 +118,7 @@ def as_latex(text: str) -> str | None:
         formula = pattern.sub(latex, formula)
     if len(_WORD.findall(formula)) >= 2 or len(_SHORT_WORD.findall(formula)) >= 3:  # a sentence
         number = only_number(bare)
-        return None if number is None else f"${number:f}$"
+        return None if number is None else f"${number.value}$"
     return f"${_WORD.sub(_as_text, formula)}$" if bare else None
 
 

@@ -12,7 +12,7 @@ from typing import Annotated, Any, NamedTuple
 from pydantic import BeforeValidator, ConfigDict, validate_call
 
 from cascade.matching.registry import Matcher, accepted
-from cascade.matching.text import clean, same_text, stated
+from cascade.matching.text import TextMatcher, clean, same_text, stated
 
 
 class Number(NamedTuple):
@@ -24,7 +24,7 @@ class Number(NamedTuple):
 
 def _tolerance(value: Any) -> Fraction:
     """Return a number that is at least 0, exactly as written: 0.1 is one tenth."""
-    number = None if isinstance(value, bool) else _only(str(value))
+    number = None if isinstance(value, bool) else only_number(str(value))
     if number is None or number.value < 0:
         raise ValueError("must be a number that is not negative, such as 0.01 or 1%")
     return number.value / (100 if number.percent else 1)
@@ -59,10 +59,10 @@ class NumberMatcher(Matcher):
         golds = accepted(gold)
         if any(same_text(answer, text) for text in golds):
             return True
-        targets = [number for text in golds if (number := _only(text)) is not None]
+        targets = [number for text in golds if (number := only_number(text)) is not None]
         if not targets:
             return None
-        numbers = read_numbers(answer) or ()
+        numbers = read_numbers(answer)
         return bool(numbers) and any(all(self._agree(number, target) for number in numbers) for target in targets)
 
     def _agree(self, number: Number, target: Number) -> bool:
@@ -76,120 +76,96 @@ class NumberMatcher(Matcher):
         return any(abs(number.value * scale - target.value) <= limit for scale in scales)
 
 
-def _only(text: str) -> Number | None:
-    numbers = read_numbers(text) or ()
-    return numbers[0] if len(set(numbers)) == 1 else None
+_PLAIN = re.compile(r"\s*[-−]?\d[\d,]*(?:\.\d+)?\s*")
+
+
+class ExactMatcher(Matcher):
+    """The same words (`normalize_answer`), or the same number where the accepted answer is a plain one: the default.
+
+    >>> matcher = ExactMatcher()
+    >>> matcher.matches("The Danube.", ["Danube"]), matcher.matches("$9", ["9"]), matcher.matches("7 x 3", ["21"])
+    (True, True, False)
+    """
+
+    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
+        """Return whether the answer equals an accepted one; None if there is no accepted one."""
+        golds = accepted(gold)
+        if not golds:
+            return None
+        plain = [text for text in golds if _PLAIN.fullmatch(text)]
+        return TextMatcher().matches(answer, golds) or (bool(plain) and NumberMatcher().matches(answer, plain) is True)
+
+
+def only_number(text: str) -> Number | None:
+    """Return the only number that a text states; None if it states none, or several."""
+    numbers = set(read_numbers(text))
+    return numbers.pop() if len(numbers) == 1 else None
 
 
 # --- reading: which part of a text counts, and the numbers in it ---
 
 MAX_DIGITS = 1_000
 """A number with more digits, or an exponent beyond ±1,000, is not read: 1e999999 would fill the memory."""
-_MAX_EXPONENT_CHARS = 20
 MAX_NUMBERS = 20
 """A text with more numbers is not an answer to a question for one."""
-
-_UNITS = ["zero", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine"]
-_TEENS = [
-    "ten",
-    "eleven",
-    "twelve",
-    *(f"{stem}teen" for stem in ("thir", "four", "fif", "six", "seven", "eigh", "nine")),
-]
-_TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
-_VALUES = {word: value for value, word in enumerate(_UNITS + _TEENS)} | {"a": 1, "an": 1}
-_VALUES |= {word: 10 * value for value, word in enumerate(_TENS, 2)}
-_SCALES = {"dozen": 12, "hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
-_TEN, _SCALE, _WORD = "|".join(_TENS), "|".join(_SCALES), "|".join([*_TENS, *_TEENS, *_UNITS])
+_SCALES = {"hundred": 100, "thousand": 10**3, "million": 10**6, "billion": 10**9, "trillion": 10**12}
+_SCALE = "|".join(_SCALES)
 # Digits with blanks, apostrophes or underscores between groups of three; or with points and commas, read later.
 _RUN = r"(?:\d{1,3}(?:(?:[ ]\d{3})+|(?:'\d{3})+|(?:_\d{3})+)(?!\d)(?:[.,]\d+)?|\d+(?:[.,]\d+)*|\.\d+)"
 _TIMES_TEN = r"(?:[eE]|[ ]?(?:x|×|\*|\\times|\\cdot)[ ]?10[ ]?(?:\^|\*\*)[ ]?[{(]?)"
 _NUMBER = re.compile(
     rf"""
-    (?<!\w)(?<![A-Za-z]-)                                             # not of a name: B12, COVID-19
-    (?P<minus>(?<!\))[-+]|(?i:minus|negative)\ )?(?:(?:\b[A-Za-z]{{1,3}})?[$€£¥₹₽₩₺₪¢]\ ?)?(?P<inner>[-+])?
-    (?:
-      (?P<whole>\d+)\ (?:and\ )?(?P<top>\d+)\ ?/\ ?(?P<bottom>\d+)
-      |(?P<numerator>{_RUN})\ ?/\ ?(?P<denominator>{_RUN})
-      |(?P<ten>10)(?:\^|\*\*)[{{(]?(?P<power>[-+]?\d+)[)}}]?
-      |(?P<run>{_RUN})(?:{_TIMES_TEN}(?P<exponent>[-+]?\d+)[)}}]?)?
-      |(?i:(?P<words>(?:{_TEN})[ -](?:{"|".join(_UNITS[1:])})|{_WORD}|an?(?=\ (?:{_SCALE})))\b)
-    )
+    (?<![\w^])(?<![A-Za-z]-)                                         # not of a name: B12, COVID-19; nor km^2
+    (?P<minus>(?<!\))[-+])?(?:(?:\b[A-Za-z]{{1,3}})?[$€£¥₹]\ ?)?(?P<inner>[-+])?
+    (?:(?P<whole>\d+)\ (?=\d+\ ?/))?(?P<run>{_RUN})(?:\ ?/\ ?(?P<bottom>{_RUN}))?
+    (?:{_TIMES_TEN}(?P<exponent>[-+]?\d{{1,4}})(?!\d)[)}}]?)?
     (?:(?:st|nd|rd|th)\b)?(?P<scales>(?i:\ (?:{_SCALE})s?\b)*)(?P<percent>\ ?%|[ -](?i:per\ ?cent)\b)?
     """,
     re.VERBOSE,
 )
-_FRAC = re.compile(r"(\d ?)?\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
-_SQUARED = re.compile(r"\b([cdkm]?m|ft|in|mi)\^[23]\b")
+_RIGHT = re.compile(r"=([^=]*?)(?=[;\n]|,\s|\b(?:and|or|so)\b|$)")
+"""The right side of an equation, up to the end of its clause."""
+_FRAC = re.compile(r"\\[dt]?frac ?\{ ?(-?\d{1,1000}) ?\} ?\{ ?(\d{1,1000}) ?\}")
 # What makes a text with numbers something else than numbers, where \0 stands for each of them.
 _ODD = re.compile(
     r"(?:(?<![A-Za-z])[A-Za-z]|[)\]}]) ?[-+*/^×] ?\0|[<>≤≥]=? ?\0"  # beside a variable or a bracket; a relation
     r"|\b(?:(?:less|fewer|more|greater) than|at (?:least|most)|half) \0"  # a bound
     r"|\0(?:\^|(?:[:/]|\*\*)\0| ?[ap]\.?m\b|[^\W\d_]|\([A-Za-z] ?[-+*/^)])"  # a power, a date, a time, 2x, 3(x + 1)
-    r"|\0 ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|\()"  # before a variable or a bracket
-    r"|\0[ -](?:and )?(?:an? )?(?:half|halves|(?:quarter|third|fourth|fifth|sixth|seventh|eighth|ninth|tenth)s?)\b"
-    r"|\0[ -](?:and )?\0",  # words of a number above a hundred
+    r"|\0 ?[-+*/^×] ?(?:[B-HJ-Zb-hj-z](?![A-Za-z])|[(_])"  # before a variable or a bracket
+    r"|\0[ -](?:and (?:a |\0)|or [^\0])",  # and a half; or a word
     re.IGNORECASE,
 )
-_NO_NUMBER = re.compile(r"\b(?:no|some|any|every|each|the|this|that|which) one\b", re.IGNORECASE)
-_DIGIT = re.compile(r"\d")
-_EQUALS = re.compile(r"=>|->|→|(?<![<>!])=|[≈≅]")
-_CLAUSE = re.compile(r"[;\n]|,\s|\b(?:and|or|so)\b")
-
-
-def read_numbers(text: str) -> tuple[Number, ...] | None:
-    """Return the numbers that a text states, of an equation those on its right; None if they cannot be read.
-
-    >>> [str(number.value) for number in read_numbers("a = 3, so 2a = a + a = 1,234.5")]
-    ['3', '2469/2']
-    """
-    plain = clean(text)
-    return None if plain is None else _stated_numbers(plain)
 
 
 @lru_cache(maxsize=1_024)
-def _stated_numbers(plain: str) -> tuple[Number, ...] | None:
-    part = stated(plain).strip("* ").rstrip(".")
-    clauses = [_EQUALS.split(clause) for clause in _CLAUSE.split(part)]
-    last = max((index for index, sides in enumerate(clauses) if len(sides) > 1), default=-1)
-    right = "; ".join(sides[-1].strip() for index, sides in enumerate(clauses) if len(sides) > 1 or index > last)
-    numbers = _numbers(right) if last >= 0 else ()
-    return _numbers(part) if numbers == () else numbers
+def read_numbers(text: str) -> tuple[Number, ...]:
+    """Return the numbers that a text states, of equations those on the right; none if they cannot be read.
+
+    >>> [str(number.value) for number in read_numbers("3 + 4 = 7 km, so x = 7")], read_numbers("2x")
+    (['7', '7'], ())
+    """
+    part = stated(clean(text)).strip("* ").rstrip(".")
+    if sides := list(_RIGHT.finditer(part)):
+        part = "; ".join([*(side[1] for side in sides), part[sides[-1].end() :]])
+    part = _FRAC.sub(r"\1/\2 ", part)
+    matches = list(_NUMBER.finditer(part))
+    numbers = [] if _ODD.search(_NUMBER.sub("\0", part)) or len(matches) > MAX_NUMBERS else list(map(_number, matches))
+    return tuple([number for number in numbers if number is not None]) if None not in numbers else ()
 
 
-def _numbers(text: str) -> tuple[Number, ...] | None:
-    """Return the numbers of a cleaned text; "one" counts for none in "the one with 5 apples" and "no one"."""
-    text = _FRAC.sub(lambda frac: f"{frac[1] or ''}{' ' * bool(frac[1])}{frac[2]}/{frac[3]} ", text)
-    text = _NO_NUMBER.sub("", _SQUARED.sub(r"\1", text))
-    if _ODD.search(_NUMBER.sub("\0", text)):
+def _number(match: re.Match[str]) -> Number | None:
+    """Return a number; None if its form is unknown or it is too large."""
+    whole, value, bottom = (read_run(match[part] or default) for part, default in _PARTS)
+    exponent = int(match["exponent"] or 0)
+    if whole is None or value is None or not bottom or abs(exponent) > MAX_DIGITS:
         return None
-    numbers: list[Number] = []
-    for match in _NUMBER.finditer(text):
-        if match[0].lower() == "one" and (numbers or _DIGIT.search(text)):
-            continue
-        value = _value(match)
-        if value is None or len(numbers) == MAX_NUMBERS:
-            return None
-        value *= prod(_SCALES[scale] for scale in re.findall(_SCALE, match["scales"].lower()))
-        negative = match["inner"] == "-" or (match["minus"] or "+") != "+"
-        numbers.append(Number(-value if negative else value, match["percent"] is not None))
-    return tuple(numbers)
+    value = (whole + value / bottom) * Fraction(10) ** exponent
+    value *= prod(_SCALES[scale] for scale in re.findall(_SCALE, match["scales"].lower()))
+    negative = match["inner"] == "-" or match["minus"] == "-"
+    return Number(-value if negative else value, match["percent"] is not None)
 
 
-def _value(match: re.Match[str]) -> Fraction | None:
-    """Return a number without its sign; None if its form is unknown or it is too large."""
-    if match["words"]:
-        return Fraction(sum(_VALUES[word] for word in re.findall("[a-z]+", match["words"].lower())))
-    if match["run"] or match["ten"]:
-        value, exponent = read_run(match["run"] or "1"), match["exponent"] or match["power"] or "0"
-        if value is None or len(exponent) > _MAX_EXPONENT_CHARS or abs(int(exponent)) > MAX_DIGITS:
-            return None
-        return value * Fraction(10) ** int(exponent)
-    top, bottom = read_run(match["top"] or match["numerator"]), read_run(match["bottom"] or match["denominator"])
-    whole = read_run(match["whole"] or "0")
-    return whole + top / bottom if whole is not None and top is not None and bottom else None
-
-
+_PARTS = (("whole", "0"), ("run", "0"), ("bottom", "1"))
 _COMMAS = re.compile(r"(?!0,)(?:\d{1,3}(?:,\d{3})+|\d{1,2}(?:,\d{2})+,\d{3})")
 _POINTS = re.compile(r"(?!0\.)\d{1,3}(?:\.\d{3})+")
 

@@ -117,8 +117,7 @@ MATCHERS: Registry[Callable[..., Any]] = Registry(
     {
         "text": "cascade.matching.text:TextMatcher",
         "label": "cascade.matching.text:LabelMatcher",
-        "exact": "cascade.matching.text:ExactMatcher",
-        "choice": "cascade.matching.text:ChoiceMatcher",
+        "exact": "cascade.matching.number:ExactMatcher",
         "number": "cascade.matching.number:NumberMatcher",
         "math": "cascade.matching.maths:MathMatcher",
         "json": "cascade.matching.structured:JsonMatcher",

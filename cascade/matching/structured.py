@@ -17,14 +17,13 @@ spelled = repr
 """Spells a value in one form: 1 is neither "1" nor true, and the names of an object are sorted. Quicker than JSON."""
 
 
-def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = frozenset(), ordered: bool = True) -> Any:
+def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = frozenset()) -> Any:
     """Return a JSON value in one form: whole numbers as such, defaults of the schema filled in, sets sorted.
 
     Args:
         value: the value.
         schema: its JSON schema, if it has one; parts under `anyOf`, `oneOf` or a `$ref` are not used.
         ignored: names of fields that do not count, at any depth.
-        ordered: whether the order of lists matters, unless the schema says that it does not.
 
     >>> canonical({"a": 1.0}, {"properties": {"unit": {"default": "C"}}})
     {'a': 1, 'unit': 'C'}
@@ -38,10 +37,10 @@ def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = froze
         }
         fields = defaults | value
         names = sorted(fields.keys() - ignored)
-        return {name: canonical(fields[name], inside.get(name), ignored=ignored, ordered=ordered) for name in names}
+        return {name: canonical(fields[name], inside.get(name), ignored=ignored) for name in names}
     if isinstance(value, list):
-        entries = [canonical(entry, rules.get("items"), ignored=ignored, ordered=ordered) for entry in value]
-        return entries if ordered and rules.get("uniqueItems") is not True else sorted(entries, key=spelled)
+        entries = [canonical(entry, rules.get("items"), ignored=ignored) for entry in value]
+        return sorted(entries, key=spelled) if rules.get("uniqueItems") is True else entries
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
@@ -53,7 +52,6 @@ class JsonMatcher(KeyedMatcher):
 
     Args:
         ignore: names of fields that do not count, at any depth, joined by "+".
-        lists: "unordered" if the order of a list's items does not matter.
 
     >>> JsonMatcher().matches('{"b": 1.0, "a": "x"}', ['{"a": "x", "b": 1}'])
     True
@@ -62,8 +60,8 @@ class JsonMatcher(KeyedMatcher):
     """
 
     @validate_call
-    def __init__(self, ignore: str = "", lists: Literal["ordered", "unordered"] = "ordered") -> None:
-        self._ignored, self._ordered = frozenset(ignore.split("+")) - {""}, lists == "ordered"
+    def __init__(self, ignore: str = "") -> None:
+        self._ignored = frozenset(ignore.split("+")) - {""}
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
@@ -78,7 +76,7 @@ class JsonMatcher(KeyedMatcher):
     def _spelled(self, text: str, schema: Any) -> str | None:
         value = read_json(text)
         try:
-            form = canonical(value, schema, ignored=self._ignored, ordered=self._ordered)
+            form = canonical(value, schema, ignored=self._ignored)
             return None if value is NOT_JSON else spelled(form)
         except RecursionError:
             return None
@@ -102,7 +100,6 @@ class ToolCallsMatcher(KeyedMatcher):
     are the same in any wording, unless the request wants JSON.
 
     Args:
-        order: "kept" if the order of the calls matters.
         words: "compared" if the words of an answer without a call matter.
 
     >>> matcher = ToolCallsMatcher()
@@ -113,10 +110,8 @@ class ToolCallsMatcher(KeyedMatcher):
     """
 
     @validate_call
-    def __init__(
-        self, order: Literal["any", "kept"] = "any", words: Literal["ignored", "compared"] = "ignored"
-    ) -> None:
-        self._any_order, self._words = order == "any", words == "compared"
+    def __init__(self, words: Literal["ignored", "compared"] = "ignored") -> None:
+        self._words = words == "compared"
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer makes one of the accepted sets of calls; unknown if none can be read."""
@@ -145,8 +140,7 @@ class ToolCallsMatcher(KeyedMatcher):
         return None if listed is None else self._spelled(calls or [], {}) == self._spelled(listed, {})
 
     def _spelled(self, calls: Sequence[Calling], schemas: Mapping[str, Any]) -> list[str]:
-        spellings = [spelled((name, canonical(arguments, schemas.get(name)))) for name, arguments in calls]
-        return sorted(spellings) if self._any_order else spellings
+        return sorted(spelled((name, canonical(arguments, schemas.get(name)))) for name, arguments in calls)
 
     def _assigned(self, calls: Sequence[Calling], wanted: Sequence[Calling]) -> bool:
         """Whether calls and accepted calls can be matched one to one; a message has few calls."""
@@ -157,7 +151,7 @@ class ToolCallsMatcher(KeyedMatcher):
             name in {choice, _NUMBERED.sub("", choice)}
             and _fit(arguments, values)
             and self._assigned(others, [*wanted[:index], *wanted[index + 1 :]])
-            for index, (choice, values) in enumerate(wanted if self._any_order else wanted[:1])
+            for index, (choice, values) in enumerate(wanted)
         )
 
 

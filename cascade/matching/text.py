@@ -1,4 +1,4 @@
-"""Short answers: the same words, the same label or the same letter; and how a text is cleaned to be read."""
+"""Short answers: the same words, the same label or letter; and how a text is cleaned to be read."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import re
 import unicodedata
 from collections.abc import Sequence
 from contextlib import suppress
-from decimal import Decimal
 from functools import lru_cache
-from typing import Annotated, Any
+from typing import Any
 
-from pydantic import AfterValidator, StringConstraints, validate_call
+from pydantic import validate_call
 
 from cascade.chat import ChatRequest
-from cascade.matching.registry import KeyedMatcher, Matcher, accepted
+from cascade.identity import folded
+from cascade.matching.registry import KeyedMatcher, accepted
 from cascade.text import encode_sorted
 
 # --- the normal form of an answer ---
@@ -76,52 +76,29 @@ class TextMatcher(KeyedMatcher):
         return normalize_answer(output)
 
 
-_NUMBER = re.compile(r"[-−]?\d[\d,]*(?:\.\d+)?")
+# --- labels and letters ---
 
-
-def only_number(text: str) -> Decimal | None:
-    """Return the number in a text with exactly one number after its last "=", if any; None otherwise."""
-    numbers = _NUMBER.findall(text[:1_000].rpartition("=")[2])
-    return Decimal(numbers[0].replace(",", "").replace("−", "-")) if len(numbers) == 1 else None
-
-
-class ExactMatcher(Matcher):
-    """The same words (`normalize_answer`), or the same number. The default for short answers.
-
-    If the accepted answer is a plain number, an answer with exactly one number is compared by value, with any unit; of
-    an equation, the right-hand side counts.
-
-    >>> matcher = ExactMatcher()
-    >>> matcher.matches("The Danube.", ["Danube"]), matcher.matches("$9", ["9"]), matcher.matches("7 x 3", ["21"])
-    (True, True, False)
-    """
-
-    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
-        """Return whether the answer equals an accepted one; None if there is no accepted one."""
-        golds, number = accepted(gold), only_number(answer)
-        plain = [] if number is None else [text for text in golds if _NUMBER.fullmatch(text.strip())]
-        return (
-            TextMatcher().matches(answer, golds) or any(only_number(text) == number for text in plain)
-            if golds
-            else None
-        )
-
-
-# --- labels ---
-
-_AROUND = " \t\n\r.,;:!?\"'`*_()[]<>"
+LETTERS = tuple("ABCDEFGHIJ")
+"""The letters of options: the public sets have two to ten (MMLU 4, MMLU-Pro 10)."""
+_AROUND = " \t\n\r.,;:!?\"'`*_()[]<>{}$"
 _MAX_LABELLED_CHARS = 1_000
 """A longer text is neither a label nor a sentence that names one."""
+_TEXT_MARK = re.compile(r"\\text[a-z]*\{([^{}]*)\}")
 
 
 class LabelMatcher(KeyedMatcher):
-    """The same label, read from the whole output, from its start ("B: Answer"), or from a text that names only one.
+    """The same label: alone, at the start ("B: Vienna"), after "answer is", or the only one that a text names.
+
+    A letter in a sentence is not read, and an answer that marks several is wrong. Without `labels`, an accepted letter
+    is one of A to J, and no label is looked for within a text: the others, which it may name too, are unknown.
 
     Args:
         labels: the labels, joined by "|"; by default those that the request's schema lists (`enum`).
 
     >>> LabelMatcher("spam|ham").same("Spam.", "I think it is spam")
     True
+    >>> [LabelMatcher().matches(text, ["B", "Vienna"]) for text in ("The answer is (b).", "Vienna", "(A) or (B)")]
+    [True, True, False]
     """
 
     @validate_call
@@ -129,10 +106,12 @@ class LabelMatcher(KeyedMatcher):
         self._labels = tuple(filter(None, map(str.strip, labels.split("|"))))
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
-        """Return whether the answer names an accepted label; the labels are those given, or the accepted ones."""
-        golds = accepted(gold)
-        labels = self._labels or golds
-        return _label(answer, labels) in {_label(text, labels) for text in golds} if golds else None
+        """Return whether the answer names an accepted label; None if there is none."""
+        golds = tuple(filter(str.strip, accepted(gold)))
+        texts = tuple([text for text in golds if text.strip(_AROUND).upper() not in LETTERS])
+        labels = self._labels or (texts if len(texts) == len(golds) else LETTERS + texts)
+        names = {_label(text, labels) for text in golds}
+        return _label(answer, labels, within=bool(self._labels)) in names if golds else None
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the label that an output names; without a label, its words are the key."""
@@ -140,24 +119,40 @@ class LabelMatcher(KeyedMatcher):
 
 
 @lru_cache(maxsize=4_096)
-def _label(output: str, labels: tuple[str, ...]) -> str:
+def _label(output: str, labels: tuple[str, ...], *, within: bool = True) -> str:
     text = output
     if output.lstrip()[:1] in {'"', "{", "`"}:
         value: Any = read_json(output)
         if isinstance(value, dict) and len(value) == 1:
             (value,) = value.values()
         text = str(value) if isinstance(value, str | int) else output
+    plain = clean(text)
+    if not 0 < len(plain) <= _MAX_LABELLED_CHARS:
+        return f"text {text.strip()}"
+    text = _TEXT_MARK.sub(r"\1", stated(plain))
     bare = text.strip(_AROUND).casefold()
     exact = [label for label in labels if label.strip(_AROUND).casefold() == bare]
-    if exact or len(text) > _MAX_LABELLED_CHARS:
-        return f"label {exact[0]}" if exact else f"text {bare}"
+    if exact:
+        return f"label {exact[0]}"
     longest_first = sorted(labels, key=len, reverse=True)
-    named = [label for label in longest_first if re.match(rf"[\W_]*{re.escape(label)}(?:\W*$|\s*[:.)-])", text)][:1]
-    for label in longest_first if not named else ():  # a label inside a longer one is not named; a letter keeps case
-        word = rf"(?<!\w){re.escape(label)}(?!\w)"
-        text, count = re.subn(word, "\x00", text, flags=0 if len(label) == 1 else re.IGNORECASE)
-        named += [label] if count else []
+    named = [label for label in longest_first if _begins(label).match(text)][:1]
+    if named:
+        named += [label for label in labels if len(label) == 1 and label != named[0] and _marks(label).search(text)]
+    for label in longest_first if within and not named else ():  # a label inside a longer one is not named
+        text, count = re.subn(rf"(?<!\w){re.escape(label)}(?!\w)", "\x00", text, flags=re.IGNORECASE)
+        named += [label] if count and len(label) > 1 else []
     return f"label {named[0]}" if len(named) == 1 else f"text {bare}"
+
+
+@lru_cache(maxsize=512)
+def _begins(label: str) -> re.Pattern[str]:
+    return re.compile(rf"[\W_]*{re.escape(label)}(?:\W*$|\s*[])](?!\w)|[:.](?=\s)|:(?!\w)|\s-\s|\n)", re.IGNORECASE)
+
+
+@lru_cache(maxsize=512)
+def _marks(label: str) -> re.Pattern[str]:
+    letter = f"[{label}{label.swapcase()}]"
+    return re.compile(rf"[(\[] ?{letter} ?[)\]]|(?<![\w'.(]){letter}[).:](?=\s|$)")
 
 
 NOT_JSON = object()
@@ -179,26 +174,14 @@ def read_json(text: str) -> Any:
 # --- a text to be read: cleaned, and the part of it that states the answer ---
 
 MAX_ANSWER_CHARS = 20_000
-"""A longer text, some 3,000 words of English, is not a number, letter or formula."""
-_INVISIBLE = re.compile("[\u00ad\u061c\u200b-\u200f\u202a-\u202e\u2060-\u2064\u2066-\u2069\ufeff]")
-_SUPERSCRIPTS = str.maketrans("⁰¹²³⁴⁵⁶⁷⁸⁹⁺⁻", "0123456789+-")
-_RAISED = re.compile("[⁰¹²³⁴-⁹⁺⁻]+")
-_VULGAR = re.compile("[¼-¾⅐-⅞]")
-# What NFKC would leave apart, or fold to something else: minus signs and dashes, quotes, separators, degree signs.
-_ALIKE = str.maketrans(
-    dict.fromkeys("\u2010\u2011\u2012\u2013\u2014\u2015\u2212\ufe63\uff0d", "-")
-    | dict.fromkeys("\u2018\u2019\u02bc\u2032", "'")
-    | dict.fromkeys("\u201c\u201d\u2033", '"')
-    | {"\u00ba": "°", "\u2044": "/", "\u066b": ".", "\u066c": ",", "\u22c5": "*", "\u00b7": "*"}
-)
+"""A longer text, some 3,000 words of English, is not a number, label or formula."""
 _CONTROLS = {code: " " for code in (*range(32), *range(127, 160)) if chr(code) not in "\n\r"}
 
 
-def clean(text: str) -> str | None:
-    r"""Return a text in plain form, or None if it is too long to be an answer.
+def clean(text: str) -> str:
+    r"""Return a text in plain form; empty if it is too long to be an answer.
 
-    NFKC, with superscripts as ^2 and vulgar fractions as 1/2; without invisible marks and controls; all digits ASCII;
-    one form each of minus, quote and degree sign; lines without blank ones and without extra space. Linear in time.
+    `identity.folded`, without controls, blank lines and extra space. Linear in time.
 
     >>> clean("  5½\u200b km²\n\n"), clean("−3\u00a0°C")
     ('5 1/2 km^2', '-3 °C')
@@ -206,13 +189,8 @@ def clean(text: str) -> str | None:
     if len(text) > MAX_ANSWER_CHARS:
         text = " ".join(text.split())  # a million newlines around a short answer are no long answer
         if len(text) > MAX_ANSWER_CHARS:
-            return None
-    if not text.isascii():
-        text = _INVISIBLE.sub("", text).translate(_ALIKE)
-        text = _RAISED.sub(lambda raised: f"^{raised[0].translate(_SUPERSCRIPTS)}", text)
-        text = unicodedata.normalize("NFKC", _VULGAR.sub(r" \g<0>", text)).translate(_ALIKE)
-        text = "".join([char if char.isascii() else str(unicodedata.decimal(char, char)) for char in text])
-    lines = [" ".join(line.split()) for line in text.translate(_CONTROLS).splitlines()]
+            return ""
+    lines = [" ".join(line.split()) for line in folded(text).translate(_CONTROLS).splitlines()]
     return "\n".join([line for line in lines if line])
 
 
@@ -222,8 +200,8 @@ def same_text(text: str, other: str) -> bool:
     >>> same_text("1914\u20131918 ", "1914-1918"), same_text("", "")
     (True, False)
     """
-    left, right = clean(text), clean(other)
-    return text.strip() == other.strip() if left is None or right is None else bool(left) and left == right
+    plain = clean(text)
+    return bool(plain) and plain == clean(other)
 
 
 _MARKER = re.compile(
@@ -250,74 +228,3 @@ def stated(text: str) -> str:
             break
     marked = _MARKER.split(text)[-1]
     return marked.strip(" *_\n").split("\n", 1)[0].strip(" *_") or text if marked != text else text
-
-
-# --- the letters of multiple choice ---
-
-
-def _each_once(letters: str) -> str:
-    if len(set(letters)) < len(letters):
-        raise ValueError("must hold each letter once, such as ABCD")
-    return letters
-
-
-Letters = Annotated[str, StringConstraints(pattern="^[A-Za-z]+$", to_upper=True), AfterValidator(_each_once)]
-_MARKUP = re.compile(r"\\(?:text|math)[a-z]{0,8}\{|[{}*_`$]")
-
-
-class ChoiceMatcher(Matcher):
-    """The letter of an option at the start of the answer, alone or marked as one, or the option's text.
-
-    If an accepted answer has a letter, the letter decides; an answer without a letter is right if it is an option's
-    text. An answer that marks several letters is wrong. If the accepted answers have no letter and the answer is only
-    a letter, its truth is unknown.
-
-    Args:
-        letters: the letters of the options. The public sets have two to ten (MMLU 4, MMLU-Pro 10).
-
-    >>> ChoiceMatcher().matches("The answer is (b).", ["B", "Vienna"])
-    True
-    >>> ChoiceMatcher().matches("(A) or (B)", ["B"])
-    False
-    """
-
-    @validate_call
-    def __init__(self, letters: Letters = "ABCDEFGHIJ") -> None:
-        letter = f"[{letters}{letters.lower()}]"
-        boxed = rf"[(\[] ?({letter}) ?[)\]][.:]?"
-        self._opening = re.compile(rf"(?:{boxed}|({letter})(?:[).:](?=\s|$)|$))\s*", re.MULTILINE)
-        self._mark = re.compile(rf"{boxed}|(?<![\w'.(])({letter})[).:](?=\s|$)")
-
-    def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
-        """Return whether the answer names the accepted option."""
-        options = [(text, *self._read(text)) for text in (clean(text) or "" for text in accepted(gold))]
-        texts = {key for text, _, rest in options for key in map(normalize_answer, (text, rest)) if key}
-        if not texts:
-            return None
-        plain = clean(answer) or ""
-        if normalize_answer(plain) in texts:
-            return True
-        letter, rest = self._read(plain)
-        letters = {name for _, name, _ in options if name}
-        if letter and letters:
-            return letter in letters
-        text = normalize_answer(rest)
-        return None if letter and not text else text in texts
-
-    def _read(self, plain: str) -> tuple[str | None, str]:
-        """Return the letter at the start of what a cleaned text states, and the text behind it.
-
-        The letter is None if none is there, or if another one is marked too.
-        """
-        text = _MARKUP.sub("", stated(plain)).strip()
-        opening = self._opening.match(text)
-        if opening is None:
-            return None, text
-        marks = [
-            mark
-            for line in text.split("\n")
-            for mark in (self._opening.match(line), *self._mark.finditer(line))
-            if mark
-        ]
-        named = {(mark[1] or mark[2]).upper() for mark in marks}
-        return named.pop() if len(named) == 1 else None, text[opening.end() :]

@@ -116,7 +116,7 @@ def test_a_right_choice_is_its_letter_and_its_text(tmp_path: Path, answer: Any, 
     row = {"question": "Which city?", "choices": ["Graz", "Vienna"], "answer": answer}
     (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", row))
     assert asked.question.text == "Which city?\nA. Graz\nB. Vienna"
-    assert (asked.gold, asked.matcher) == (gold, "choice")
+    assert (asked.gold, asked.matcher) == (gold, "label")
 
 
 def test_a_choice_that_looks_like_a_number_is_meant_by_its_text(tmp_path: Path) -> None:

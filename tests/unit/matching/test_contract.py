@@ -11,7 +11,6 @@ from cases import each
 from cascade.chat import ChatRequest
 from cascade.matching import KeyedMatcher, answer_key, default_for, get_matcher
 from cascade.matching.number import read_numbers, read_run
-from cascade.matching.text import only_number
 
 # --- words ---
 
@@ -32,7 +31,7 @@ EXACT = [  # the last ones are the table of design/matching.md
     ("the", ["a"], False),
     ("foo_bar", ["foobar"], True),
     ("9 eggs", ["9"], True),
-    ("1 000", ["1000"], False),
+    ("1 000", ["1000"], True),
     ("cafe\u0301", ["caf\u00e9"], True),
     ("x" * 2_000 + "y", ["x" * 2_000 + "z"], False),
 ]  # fmt: skip
@@ -43,19 +42,6 @@ def test_exact(answer: str, gold: list[str], right: bool | None) -> None:
     assert get_matcher("exact").matches(answer, gold) is right
 
 
-@each(
-    "text, number",
-    [
-        ("9", 9),
-        ("about -3.50 USD", -3.5),
-        ("1,234,567", 1234567),
-        *((text, None) for text in ("none", "1 or 2", "", "x" * 1_000 + "7")),
-    ],
-)
-def test_the_only_number_of_a_text(text: str, number: float | None) -> None:
-    assert only_number(text) == number
-
-
 # --- numbers ---
 
 SAME_NUMBER = [
@@ -64,25 +50,25 @@ SAME_NUMBER = [
     # thousands and decimals
     ("1,000", "1000"), ("1 000", "1000"), ("1\u00a0000\u202f000", "1000000"), ("1'000", "1000"), ("1_000", "1000"),
     ("12,34,567", "1234567"), ("1.234.567", "1234567"), ("1,000.5", "1000.5"), ("1.000,5", "1000.5"),
-    ("1 000,5", "1000.5"), ("3,14", "3.14"), (".5", "0.5"), ("٣٫٥", "3.5"), ("１２", "12"),
+    ("1 000,5", "1000.5"), ("3,14", "3.14"), (".5", "0.5"), ("１２", "12"),
     # fractions, percent, powers
     ("3/4", "0.75"), ("3 / 4", "0.75"), ("0.75", "3/4"), ("1 1/2", "1.5"), ("2½", "2.5"), ("\\frac{3}{4}", "0.75"),
     ("-\\frac{3}{4}", "-0.75"), ("50%", "0.5"), ("0.5", "50 percent"), ("42%", "42"), ("42", "42%"),
     ("1e3", "1000"), ("1.5E-3", "0.0015"), ("1.5 x 10^3", "1500"), ("1.5×10³", "1500"),
-    ("1.5 \\times 10^{3}", "1500"), ("10^6", "1000000"), ("10⁻²", "0.01"),
+    ("1.5 \\times 10^{3}", "1500"),
     # signs
-    ("−5", "-5"), ("minus 5", "-5"), ("negative five", "-5"), ("-$5", "-5"), ("$-5", "-5"),
-    # words
-    ("seven", "7"), ("Seven apples", "7"), ("twenty-one", "21"), ("a dozen", "12"), ("5 million", "5,000,000"),
+    ("−5", "-5"), ("-$5", "-5"), ("$-5", "-5"),
+    # scales
+    ("5 million", "5,000,000"),
     ("2.5 billion", "2500000000"), ("5th", "5"),
     # units
     ("9 eggs", "9"), ("9", "9 eggs"), ("5 km", "5 m"), ("1,500 km²", "1500"), ("5 kilometres per hour", "5 mph"),
     ("100 °F", "100 °C"), ("$9", "9"), ("C$9", "€9"), ("9 USD", "$9"), ("USD 9", "$9"), ("$5 per hour", "$5"),
     ("5 percent", "5%"), ("$5/hour", "$5"), ("5: five of them are red", "5"),
     # what is stated counts
-    ("x = 5", "5"), ("3 + 4 = 7", "7"), ("3 + 4 = 7, so x = 7", "7"), ("5 = x", "5"), ("\\boxed{12}", "12"),
+    ("x = 5", "5"), ("3 + 4 = 7", "7"), ("3 + 4 = 7, so x = 7", "7"), ("\\boxed{12}", "12"),
     ("$12$", "12"), ("There are 3 boxes of 4. The answer is 12.", "12"), ("Answer: 1,234 km.", "1234 km"),
-    ("#### 12", "12"), ("5 or five", "5"), ("about 5", "5"), ("- 5", "5"),  # an item of a list
+    ("#### 12", "12"), ("about 5", "5"), ("- 5", "5"),  # an item of a list
 ]  # fmt: skip
 ANOTHER_NUMBER = [
     ("", "5"), ("none", "5"), ("3 or 4", "3"), ("3 or four", "3"), ("9 of 10", "9"), ("7 x 3", "21"), ("5-6", "5"),
@@ -116,7 +102,7 @@ TINY = "0." + "0" * 300 + "1"
         *(("5", gold, None) for gold in ([], [""], ["Danube"], ["3 or 4"], ["10:30"], ["1e999999"], ["B12"], ["< 5"])),
         # the same text is right whatever it is
         *((f" {text}\n", [text], True) for text in ("3 or 4", "10:30", "1e999999", "Danube", "B12")),
-        ("5", ["Danube", "4", "five"], True),
+        ("5", ["Danube", "4", "5 km"], True),
         ("5", ["Danube", "4"], False),
         (TINY, ["0"], False),
         (TINY, ["1e-301"], True),
@@ -188,39 +174,31 @@ IS_NOT_A = [
 @each(
     "answer, gold, right",
     [
-        *(
-            (text, [*gold], True)
-            for text in IS_A
-            for gold in ("A", "a", ["(A)"], ["A. Paris"], ["A", "Paris"], ["Paris", "(a)"])
-        ),
+        *((text, [*gold], True) for text in IS_A for gold in ("A", "a", ["(A)"], ["A", "Paris"], ["Paris", "(a)"])),
         *((text, [*gold], False) for text in IS_NOT_A for gold in ("A", ["A", "Paris"])),
-        *((text, ["A", "Paris"], True) for text in ("Paris", "paris.", "the Paris", "A Paris", "Answer: Paris")),
-        *((text, ["A"], False) for text in ("Paris", "paris.", "the Paris", "A Paris", "Answer: Paris")),
-        # what looks like a letter is a text
+        *((text, ["A", "Paris"], True) for text in ("Paris", "paris.", "Answer: Paris")),
+        *((text, ["A"], False) for text in ("Paris", "the Paris", "A Paris")),
+        # what looks like a letter is a label
         ("Vitamin C", ["B", "Vitamin C"], True),
         ("A. Lincoln", ["B", "A. Lincoln"], True),
-        ("B", ["Vienna"], None),
-        ("(b)", ["Vienna"], None),
-        ("B. Vienna", ["Vienna"], True),
-        ("B. Graz", ["Vienna"], False),
+        ("B", ["Vienna"], False),
         ("B Vienna", ["A", "Vienna"], False),
-        ("Graz", ["Vienna"], False),
+        ("Graz or Vienna", ["Vienna"], False),
         ("B", [], None),
         ("B", [" "], None),
-        ("K", ["K"], True),  # as a text
-        ("K. Paris", ["K"], False),
         # the letter I alone is not the pronoun
         *((text, ["I"], True) for text in ("I", "(I)", "Answer: I", "I.", "The answer is I.")),
         *((text, ["I"], False) for text in ("I think so", "I believe B", "The answer is I guess B")),
     ],
 )
-def test_choice(answer: str, gold: list[str], right: bool | None) -> None:
-    assert get_matcher("choice").matches(answer, gold) is right
+def test_label(answer: str, gold: list[str], right: bool | None) -> None:
+    assert get_matcher("label").matches(answer, gold) is right
 
 
-def test_letters_are_those_that_were_given() -> None:
-    assert get_matcher("choice:letters=ABCDEFGHIJK").matches("K. Paris", ["K"]) is True
-    assert get_matcher("choice:letters=XY").matches("x) left", ["X"]) is True
+def test_labels_are_those_that_were_given() -> None:
+    assert get_matcher("label:X|Y").matches("x) left", ["X"]) is True
+    assert get_matcher("label:spam|ham").matches("I think it is spam", ["spam"]) is True
+    assert get_matcher("label:spam|ham").matches("spam or ham", ["spam"]) is False
 
 
 # --- tool calls and JSON, with accepted answers ---
@@ -250,13 +228,10 @@ TOOLS_AND_JSON = [
     ("tool_calls", '[{"name": "my.f", "arguments": {"a": 3}}]', ACCEPTED, False),
     ("tool_calls", CALL, "call f", None),
     ("tool_calls", json.dumps(TWO[::-1]), json.dumps(TWO), True),
-    ("tool_calls:order=kept", json.dumps(TWO[::-1]), json.dumps(TWO), False),
     # the first accepted call that fits would be wrong
     ("tool_calls", json.dumps(TWO), json.dumps({"f 1": {"n": [1, 2]}, "f 2": {"n": [1]}}), True),
     ("json", '{"b": [1, 2.0], "a": null}', '{"a":null,"b":[1.0,2]}', True),
     ("json", '{"b": [2, 1]}', '{"b": [1, 2]}', False),
-    ("json:lists=unordered", '{"b": [2, 1]}', '{"b": [1, 2]}', True),
-    ("json:lists=unordered", '[{"a": 1, "b": 2}, {"a": 3, "b": 4}]', '[{"a": 3, "b": 2}, {"a": 1, "b": 4}]', False),
     ("json", '{"a": "X"}', '{"a": "x"}', False),
     ("json", "{}", '{"a": {}}', False),
     ("json:ignore=note+id", '{"a": {"id": 1, "v": 2}, "note": "n"}', '{"a": {"v": 2}}', True),
@@ -348,7 +323,6 @@ OUTPUTS = [
     ("tool_calls", TOOLS, calls(("tell", {"a": {"b": [1, {"c": 2}]}})), calls(("tell", {"a": {"b": [1, {"c": 3}]}})), False),
     ("tool_calls", TOOLS, f"```json\n{calls(WIEN)}\n```", calls(WIEN), True),
     ("tool_calls", TOOLS, calls(("tell", {"text": "ä"})), calls(("tell", {"text": "\u0061\u0308"})), False),
-    ("tool_calls:order=kept", TOOLS, calls(WIEN, GRAZ), calls(GRAZ, WIEN), False),
     ("tool_calls:words=compared", TOOLS, "It is sunny.", "I cannot tell.", False),
     ("tool_calls:words=compared", TOOLS, "It is sunny.", "it is  sunny", True),
     ("tool_calls", TOOLS_AND_JSON_WANTED, '{"a": 1}', '{ "a": 1.0 }', True),
@@ -370,7 +344,6 @@ OUTPUTS = [
     ("json", JSON, '{"a.b": 1}', '{"a": {"b": 1}}', False),
     ("json", JSON, f"{'[' * 50_000}{']' * 50_000}", "{}", False),
     ("json:ignore=id+note", None, '{"a": [{"id": 1, "b": 2}]}', '{"note": "", "a": [{"b": 2}]}', True),
-    ("json:lists=unordered", None, '{"a": [[1, 2], 3]}', '{"a": [3, [2, 1]]}', True),
     ("json", None, '{"a": 1, "b": 2}', '{"a": 1, "b": 3}', False),
     ("label", LABELS, "card_arrival", " Card_Arrival. ", True),
     ("label", LABELS, '"card_arrival"', "card_arrival", True),
@@ -380,7 +353,6 @@ OUTPUTS = [
     ("label", LABELS, "It is card arrival late, I think", "card arrival late", True),
     ("label", LABELS, "A: Question", "A", True),
     ("label", LABELS, "A) Question", "B) Question", False),
-    ("label", LABELS, "B", "I choose B because a card is lost", True),
     ("label", LABELS, "A or B", "A", False),
     ("label", LABELS, "nothing", "no", False),
     ("label", LABELS, "none of these", "NONE of these", True),
@@ -391,7 +363,6 @@ OUTPUTS = [
     *(("text", None, output, other, False) for output, other in OTHER_WORDS),
     ("number", None, "It costs $1,200.00", "1200", True),
     ("number", None, "12 km", "12.5 km", False),
-    ("choice", None, "(B)", "B", True),
     ("exact", None, "The Danube.", "danube", True),
     ("exact", None, "9 eggs", "9", True),
     ("request", TOOLS, calls(WIEN), "It is sunny.", False),

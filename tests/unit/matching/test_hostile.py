@@ -16,7 +16,7 @@ from cascade.matching.maths import as_latex
 
 GOLD = {
     "exact": "Danube",
-    "choice": "B",
+    "label": "B",
     "number": "5 km",
     "judge": "Danube",
     "function": "Danube",
@@ -57,19 +57,19 @@ def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
     assert made(name).matches("Danube", [HOSTILE[kind]]) in {False, None}
 
 
-@each("name", ["choice", "number"])
+@each("name", ["label", "number"])
 @each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
 def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
     assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]) is True
 
 
-@pytest.mark.parametrize("name", ["choice", "number"])
+@pytest.mark.parametrize("name", ["label", "number"])
 def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
     assert made(name).matches("\ud800", ["\ud800"]) is True
     assert made(name).matches("\ud8005 \udfff", [GOLD[name]]) in {True, False, None}
 
 
-@each("name", ["exact", "choice", "number"])
+@each("name", ["exact", "label", "number"])
 @each(
     "mark", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
@@ -97,7 +97,7 @@ PIECES = [
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("name", ["exact", "choice", "number", "judge", "reply", "math"])
+@pytest.mark.parametrize("name", ["exact", "label", "number", "judge", "reply", "math"])
 def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(text, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
     monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)
@@ -125,5 +125,5 @@ def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch
 def test_the_check_itself_finds_quadratic_time(
     pattern: str, piece: str, slow: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(text, "_RAISED", re.compile(pattern))
-    assert superlinear(lambda pieces: list(text._RAISED.finditer(pieces)), piece) == ([pattern] if slow else [])
+    monkeypatch.setattr(text, "_MARKER", re.compile(pattern))
+    assert superlinear(lambda pieces: list(text._MARKER.finditer(pieces)), piece) == ([pattern] if slow else [])

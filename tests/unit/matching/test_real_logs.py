@@ -48,9 +48,9 @@ def test_every_verdict_of_the_source_is_ours() -> None:
     wrong = [
         (name, file, dataset, total)
         for name, file, dataset, total in [
-            ("choice", "episodes_uala", "uala_mmlu", 1_140),
-            ("choice", "episodes_zell_mmlu", "zell_mmlu", 39_952),
-            ("choice", "episodes_mmlu_pro", "mmlu_pro", 141_331),
+            ("label", "episodes_uala", "uala_mmlu", 1_140),
+            ("label", "episodes_zell_mmlu", "zell_mmlu", 39_952),
+            ("label", "episodes_mmlu_pro", "mmlu_pro", 141_331),
         ]
         if agreement(get_matcher(name), file, dataset) != (total, total, 0, 0)
     ]
