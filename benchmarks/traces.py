@@ -18,11 +18,11 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cascade import Orchestrator
 from cascade.logs import schema
 from cascade.providers.fake import FakeProvider, reply
-from cascade.records.rows import uuid7
 from cascade.records.traces import Store
 from cascade.records.writer import TraceWriter
 from cascade.types import Answer, Question, Request
@@ -108,7 +108,9 @@ def rates(name: str, count: int, work: Callable[[], object]) -> dict[str, float]
 def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
     """Write rows in groups, write them through the writer, and read them."""
     rows = [
-        row for _ in range(ANSWERS) for row in schema.rows(answer, horizon=ROUNDS, episode_id=uuid7(), group=uuid7())
+        row
+        for _ in range(ANSWERS)
+        for row in schema.rows(answer, horizon=ROUNDS, episode_id=str(uuid4()), group=str(uuid4()))
     ]
     with Store.open(url) as store:
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from cascade.budget.charges import QuestionBudget, failed_call, paid_call
+from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching import answer_key
@@ -60,7 +60,7 @@ class _QuestionWalk:
     horizon: int
     policy: Scorer | None
     prices: Mapping[str, Price | None]
-    purse: QuestionBudget
+    purse: Budget
     scope: Scope | None  # of the certificate, if there is one
     may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     deadline: Deadline
@@ -269,7 +269,7 @@ def run(
     strategy: Strategy,
     policy: Scorer | None,
     prices: Mapping[str, Price | None],
-    budget: QuestionBudget | None = None,
+    budget: Budget | None = None,
     on_exhausted: str = "refuse",
     certificate: Certificate | None = None,
     abstain_below: float | None = None,
@@ -326,7 +326,7 @@ def run(
         strategy.horizon,
         policy,
         prices,
-        budget or QuestionBudget(),
+        budget or Budget(),
         scope=None if certificate is None else scope,
         may_finish=on_exhausted != "refuse",
         deadline=deadline or Deadline(),

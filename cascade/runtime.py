@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 
 from cascade import config as configuration
-from cascade.budget.charges import QuestionBudget
+from cascade.budget.charges import Budget
 from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero
 from cascade.config import CascadeConfig
@@ -252,7 +252,7 @@ class Runtime:
             strategy=plan.strategy,
             policy=plan.policy,
             prices=self._prices,
-            budget=QuestionBudget(self._cap),
+            budget=Budget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             abstain_below=None if plan.policy is None else plan.policy.abstain_below,

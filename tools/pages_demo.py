@@ -19,6 +19,7 @@ from datetime import UTC, datetime, timedelta
 from importlib import resources
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
@@ -41,7 +42,6 @@ from cascade.modes.draws import look_level
 from cascade.modes.state import Draw, InForce
 from cascade.modes.store import ModeStore, now_iso
 from cascade.providers.replay import Replay
-from cascade.records.rows import uuid7
 from cascade.records.traces import Store
 from cascade.types import Answer
 
@@ -86,7 +86,7 @@ async def fill(folder: Path, replay: Replay) -> None:
         )
         with Store.open(f"sqlite:///{folder}/traces.db") as store:
             for number, one in enumerate(asked):
-                when, trace = begin + timedelta(days=DAYS) * (number / len(asked)), uuid7()
+                when, trace = begin + timedelta(days=DAYS) * (number / len(asked)), str(uuid4())
                 audit = is_drawn(SEED, AUDITED, str(number), "1")
                 answer, outright = await cascade.aask(_question(one)), await guide.aask(_question(one))
                 store.append(_rows(answer, outright, trace, when, audit=audit))

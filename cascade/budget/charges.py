@@ -1,4 +1,4 @@
-"""The cost of a call, its upper bound, and whether a question can pay for it (`QuestionBudget`).
+"""The cost of a call, its upper bound, and whether a question can pay for it (`Budget`).
 
 Tokens, service tier, web search and audio have prices. The highest price of a call is held before the call is made, and
 the real cost is settled afterwards. Checking the money already spent could exceed the cap by a whole call; holding the
@@ -15,7 +15,6 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from cascade.budget.tokens import bound_tokens
@@ -180,40 +179,11 @@ def _tries(tries: int, request: Request, price: Price) -> int | None:
     return 0 if not tries else None if most is None else tries * most
 
 
-@dataclass(slots=True)
-class QuestionBudget:
-    """The cap of one question, in nano-dollars. None is no cap, and then nothing is refused."""
+class Budget:
+    """A cap on the calls of a question, or of a run, in nano-dollars; None is no cap. Safe between threads.
 
-    limit_nano_usd: int | None = None
-    spent_nano_usd: int = 0
-
-    def hold(self, request: Request, price: Price | None) -> int:
-        """Return the most that a call can cost, having made sure that it fits; 0 without a cap.
-
-        Raises:
-            BudgetExceededError: the call could exceed the cap, or its price is unknown under a cap (F23).
-        """
-        if self.limit_nano_usd is None:
-            return 0
-        model = request.model
-        bound, unpriced = most_nano_usd(request, price)
-        if bound is None:
-            cap = f"the cap of {exact_dollars(self.limit_nano_usd)} a question"
-            raise BudgetExceededError(no_price(model, cap, unpriced))
-        if self.spent_nano_usd + bound > self.limit_nano_usd:
-            said = _over(model, bound, self.spent_nano_usd, self.limit_nano_usd)
-            raise BudgetExceededError(f"{said} Raise budget.per_question or lower max_tokens.")
-        return bound
-
-    def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
-        """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
-        self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
-
-
-class SharedBudget:
-    """One cap for concurrent calls, in nano-dollars. None is no cap. Safe between threads.
-
-    A hold that does not fit waits while others are in flight, since these may cost less than their holds (F32).
+    A hold that does not fit waits while others are in flight, since these may cost less than their holds (F32). A
+    question has one call in flight, so it never waits.
     """
 
     def __init__(self, limit_nano_usd: int | None = None, spent_nano_usd: int = 0) -> None:
@@ -226,13 +196,14 @@ class SharedBudget:
         """Return the most that a call can cost, having made sure that it fits; 0 without a price or a cap.
 
         Raises:
-            BudgetExceededError: it could exceed the cap with nothing else in flight, or its price is unknown.
+            BudgetExceededError: it could exceed the cap with nothing else in flight, or its price is unknown (F23).
         """
         if self.limit_nano_usd is None:
             return 0
         bound, unpriced = most_nano_usd(request, price)
         if bound is None:
-            raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
+            cap = f"the cap of {exact_dollars(self.limit_nano_usd)}"
+            raise BudgetExceededError(no_price(request.model, cap, unpriced))
         with self._changed:
             while self.spent_nano_usd + self._held + bound > self.limit_nano_usd:
                 if not self._held:
@@ -242,7 +213,7 @@ class SharedBudget:
         return bound
 
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
-        """Book what a call really cost; an unknown cost is booked at the full hold."""
+        """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
         with self._changed:
             self._held -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
@@ -252,7 +223,7 @@ class SharedBudget:
 def _over(model: str, bound: int, spent: int, limit: int) -> str:
     return (
         f"the next call to {model} may cost up to {exact_dollars(bound)}; {exact_dollars(spent)} of the cap of "
-        f"{exact_dollars(limit)} is spent."
+        f"{exact_dollars(limit)} is spent. Raise the cap or lower max_tokens."
     )
 
 

@@ -15,7 +15,7 @@ from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from cascade.budget.charges import SharedBudget, failed_call, paid_call
+from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, policies
 from cascade.engine import drive, run
@@ -186,7 +186,7 @@ class Collector:
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()
-        self._budget = SharedBudget(max_cost_nano_usd, journal.spent_nano_usd)
+        self._budget = Budget(max_cost_nano_usd, journal.spent_nano_usd)
         self._tally = _Tally()
         self._whole = 0
         self._logged: set[str] = set()

@@ -202,7 +202,6 @@ class Fit:
         level: the level that it could spend; None for a promise on average.
         default: the level of a request that names none; "" without levels.
         too_small: for certificates by segment, the segments that nothing certifies, with their numbers of requests.
-        losses_drift, doubt_drift: trends over the rows of the log; None if none can be computed.
     """
 
     promise: Promise
@@ -222,8 +221,6 @@ class Fit:
     level: float | None
     default: str
     too_small: Mapping[str, int]
-    losses_drift: Drift | None
-    doubt_drift: Drift | None
 
     def point_of(self, segment: str | None) -> Point:
         """Return the point at which a request of a segment is served: the strictest where nothing certifies it."""
@@ -467,7 +464,7 @@ def _finished(
     ready: Usable, promise: Promise, settings: FitSettings, policy: Policy, proven: Mapping[str, Certified],
     tested: Sequence[MemberResult], log: Log, attempt: Attempts, level: float | None,
 ) -> Fit:  # fmt: skip
-    """Return the fit, with what it saves on the requests that certify, and their trends."""
+    """Return the fit, with what it saves on the requests that certify."""
     default, seed = settings.default(promise), settings.seed
     every = ready.log.take(np.isin(np.array(ready.log.groups), np.array(log.groups)))
     walked = policy.walks(every)
@@ -475,7 +472,7 @@ def _finished(
     lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not settings.abstain else None
     return Fit(
         promise, settings, policy, proven, tuple(tested), _saving(walked, kappa, every, seed), log, (), (), every.n,
-        lost, ready.repeated, ready.unknown, attempt, level, default, {}, *_trends(policy.walks(log), promise),
+        lost, ready.repeated, ready.unknown, attempt, level, default, {},
     )  # fmt: skip
 
 
@@ -515,49 +512,3 @@ def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
         shares[start : start + size] = (weights @ sums[0]) / (weights @ sums[1])
     low, high = np.quantile(shares, [0.05, 0.95]).tolist()
     return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))
-
-
-def _trends(walked: Walks, promise: Promise) -> tuple[Drift | None, Drift | None]:
-    """Return the trends of the losses at the first place to stop, and of the doubt there, over the rows."""
-    if walked.log.width < 2 or promise.rules.of_set:
-        return None, None
-    first = promise.rules.at_stop(walked)[:, 0]
-    doubt = np.where(np.isfinite(walked.reach[:, 1]), walked.reach[:, 1], np.nan)
-    return drift(first), drift(doubt)
-
-
-NOTICE = 0.01
-"""Below this p-value a fit says that the log changes over its time."""
-_FEWEST = 20
-
-
-class Drift(NamedTuple):
-    """A trend over the rows of a log: the rank correlation with the order, −1..1, and its two-sided p-value."""
-
-    correlation: float
-    p_value: float
-
-    @property
-    def notable(self) -> bool:
-        """Whether chance alone would show such a trend less than once in a hundred logs."""
-        return self.p_value < NOTICE
-
-
-def drift(values: Floats) -> Drift | None:
-    """Return the trend of a number over rows in the order of time; None if too few are known, or none differ.
-
-    Under exchangeable rows the rank correlation (Spearman, 1904) is normal with standard deviation 1/√(n − 1), closely
-    for n ≥ 20 (Kendall & Gibbons, Rank correlation methods, 1990, 4.14).
-
-    >>> drift(np.arange(30.0)).notable, drift(np.tile([0.0, 1.0], 15)).notable, drift(np.zeros(30)) is None
-    (True, False, True)
-    """
-    recorded = values[~np.isnan(values)]
-    if recorded.size < _FEWEST or recorded.min() == recorded.max():
-        return None
-    position, counts = np.unique(recorded, return_inverse=True, return_counts=True)[1:]
-    ranks = (np.cumsum(counts) - (counts - 1) / 2)[position]
-    time = np.arange(1.0, recorded.size + 1)
-    correlation = float(np.corrcoef(ranks, time)[0, 1])
-    z = abs(correlation) * math.sqrt(recorded.size - 1)
-    return Drift(correlation, math.erfc(z / math.sqrt(2)))

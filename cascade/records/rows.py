@@ -8,9 +8,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import time
-import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, Literal
@@ -28,13 +25,6 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _encode = json.JSONEncoder(separators=(",", ":"), allow_nan=False).encode
 """JSON in ASCII: escapes for what no database accepts as text (NUL, half of a surrogate pair)."""
-
-
-def uuid7() -> str:
-    """Return a new UUID of version 7 as text, which sorts by its millisecond (RFC 9562, section 5.7)."""
-    drawn = int.from_bytes(os.urandom(10))
-    value = time.time_ns() // 1_000_000 << 80 | drawn
-    return str(uuid.UUID(int=value & ~(0xF << 76 | 0b11 << 62) | 0x7 << 76 | 0b10 << 62))
 
 
 # --- a row as a record, and back ---

@@ -23,12 +23,13 @@ from datetime import UTC, datetime
 from functools import partial
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from uuid import uuid4
 
 from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
 from cascade.records.address import Address, parse
-from cascade.records.rows import Content, rows_of, uuid7
+from cascade.records.rows import Content, rows_of
 from cascade.types import Answer
 
 if TYPE_CHECKING:
@@ -123,14 +124,14 @@ class TraceWriter:
         Args:
             answer: the answer. Its group is the question's own, or else the same for all its near-duplicates.
             columns: values that the answer lacks: `horizon`, `dataset`, `split`, `walk`, `gold`, `episode_id` (by
-                default a new UUID of version 7).
+                default a new UUID).
 
         Raises:
             UsageError: the writer is closed.
         """
         question = answer.question
         head = {
-            "episode_id": uuid7(),
+            "episode_id": str(uuid4()),
             "group": question.group or identity(question.text, question.context),
             "created_at": datetime.now(UTC).isoformat(timespec="milliseconds"),
             **(columns or {}),

@@ -74,13 +74,6 @@ def _doubts(done: Fit) -> Iterator[str]:
         yield "Note: a promise on average is not corrected for the choice among several fits; promise a confidence."
     if done.settings.by_segment and len(done.certified) > 1:
         yield "Note: each certificate holds by itself with that confidence; that any of them is broken is likelier."
-    trends = {"losses": done.losses_drift, "doubt": done.doubt_drift}
-    named = [name for name, trend in trends.items() if trend is not None and trend.notable]
-    if named:
-        yield (
-            f"Note: the {' and the '.join(named)} of the requests change over the log; a promise speaks of requests "
-            "like those that proved it: --newest 0.5 certifies on the newer half."
-        )
     if done.too_small:
         listed = ", ".join(f"{name} ({repeated})" for name, repeated in done.too_small.items())
         yield f"Note: nothing is proven for these segments, whose requests the guide answers: {listed}."

@@ -7,11 +7,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
+from uuid import uuid4
 
 from starlette.datastructures import Headers
 
 from cascade.orchestrator import Orchestrator
-from cascade.records.rows import uuid7
 from cascade.server.catalog import Catalog, ClientRequest
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import GatewayError, Refusal
@@ -46,7 +46,7 @@ class HttpExchange:
 
     send: Send
     dialect: type[Dialect] = ChatCompletions
-    trace_id: str = field(default_factory=uuid7)
+    trace_id: str = field(default_factory=lambda: str(uuid4()))
     model: str | None = None
     status: int | None = None
     key: str | None = None

@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeAlias
 
 from shop import Shop, Task
 
-from cascade.budget.charges import QuestionBudget, paid_call
+from cascade.budget.charges import Budget, paid_call
 from cascade.errors import BudgetExceededError
 from cascade.money import Price
 from cascade.types import Completion, Message, Question, Request
@@ -72,7 +72,7 @@ class Models:
 
 def play(task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Played:
     """Serve one customer. If the budget does not allow the large model, ask the small one; if neither, end the task."""
-    shop, purse, turns = Shop(), QuestionBudget(budget_nano_usd), [Message("user", task.message)]
+    shop, purse, turns = Shop(), Budget(budget_nano_usd), [Message("user", task.message)]
     calls, errors, large, stopped = list[str](), 0, 0, False
     for turn in range(1, MOST_TURNS + 1):
         left = 1 - purse.spent_nano_usd / budget_nano_usd
@@ -93,7 +93,7 @@ def play(task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Pl
 
 
 def _said(
-    task: Task, messages: tuple[Message, ...], wanted: str, models: Models, purse: QuestionBudget
+    task: Task, messages: tuple[Message, ...], wanted: str, models: Models, purse: Budget
 ) -> tuple[str, str] | None:
     """Return the model asked and the line it wrote; None if the purse cannot pay for another call."""
     for place in dict.fromkeys((wanted, SMALL)):

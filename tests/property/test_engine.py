@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from unit.made import PRICES, RIVER, base_guide, completion, drive, yes_no
 from unit.scripted import FixedPolicy, RandomPolicy, ThresholdPolicy
 
-from cascade.budget.charges import QuestionBudget
+from cascade.budget.charges import Budget
 from cascade.engine import run
 from cascade.errors import (
     AuthenticationError,
@@ -97,7 +97,7 @@ def settings(strategy: Any, policy: Any, cap: int | None, exhausted: str) -> dic
         "strategy": strategy,
         "policy": policy,
         "prices": PRICES,
-        "budget": QuestionBudget(cap),
+        "budget": Budget(cap),
         "on_exhausted": exhausted,
     }
 

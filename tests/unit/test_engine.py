@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cascade import engine
-from cascade.budget.charges import QuestionBudget, most_nano_usd
+from cascade.budget.charges import Budget, most_nano_usd
 from cascade.engine import Run, run
 from cascade.errors import (
     AuthenticationError,
@@ -204,13 +204,13 @@ def first_bounds() -> tuple[int, int]:
 def test_a_call_that_might_pass_the_cap_is_not_made() -> None:
     bound, _ = first_bounds()
     with pytest.raises(BudgetExceededError) as caught:
-        asked(budget=QuestionBudget(bound - 1))
+        asked(budget=Budget(bound - 1))
     assert caught.value.calls == ()
 
 
 def test_a_call_that_fits_the_cap_to_the_nano_dollar_is_made() -> None:
     base, guide = first_bounds()
-    budget = QuestionBudget(14_000 + guide)
+    budget = Budget(14_000 + guide)
     assert base <= 14_000 + guide
     assert asked(DANUBE, yes_no(0.97), budget=budget).text == "Danube"
     assert budget.spent_nano_usd == 14_000 + 104_000
@@ -219,14 +219,14 @@ def test_a_call_that_fits_the_cap_to_the_nano_dollar_is_made() -> None:
 def test_what_was_paid_before_the_cap_is_in_the_error() -> None:
     _, guide = first_bounds()
     with pytest.raises(BudgetExceededError) as caught:
-        asked(DANUBE, budget=QuestionBudget(14_000 + guide - 1))
+        asked(DANUBE, budget=Budget(14_000 + guide - 1))
     assert [made.cost_nano_usd for made in caught.value.calls] == [14_000]
 
 
 def test_on_exhausted_serve_best_returns_the_best_so_far() -> None:
     _, guide = first_bounds()
     said = (RHINE, yes_no(0.4, "No, Danube"), RHINE)
-    budget = QuestionBudget(14_000 + guide)
+    budget = Budget(14_000 + guide)
     answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
     assert (answer.stopped, answer.text, len(answer.steps)) == ("budget", "Danube", 2)
     assert "cap" in answer.warnings[0]
@@ -237,18 +237,18 @@ def test_on_exhausted_serve_best_returns_the_best_so_far() -> None:
 def test_on_exhausted_refuse_raises_even_with_an_answer() -> None:
     _, guide = first_bounds()
     with pytest.raises(BudgetExceededError) as caught:
-        asked(RHINE, yes_no(0.5), RHINE, budget=QuestionBudget(14_000 + guide))
+        asked(RHINE, yes_no(0.5), RHINE, budget=Budget(14_000 + guide))
     assert len(caught.value.calls) == 3
 
 
 def test_on_exhausted_serve_best_without_an_answer_raises() -> None:
     with pytest.raises(BudgetExceededError):
-        asked(budget=QuestionBudget(1), on_exhausted="serve_best")
+        asked(budget=Budget(1), on_exhausted="serve_best")
 
 
 def test_a_call_that_perhaps_was_billed_is_booked_in_full() -> None:
     base, _ = first_bounds()
-    budget = QuestionBudget(10**9)
+    budget = Budget(10**9)
     answer = asked(ProviderTimeoutError("late"), DANUBE, budget=budget)
     assert answer.calls[0].cost_nano_usd is None
     assert answer.calls[0].cost_bound_nano_usd == base
@@ -257,7 +257,7 @@ def test_a_call_that_perhaps_was_billed_is_booked_in_full() -> None:
 
 def test_a_call_left_behind_is_booked_in_full() -> None:
     base, _ = first_bounds()
-    budget = QuestionBudget(10**9)
+    budget = Budget(10**9)
     going = walk(budget=budget)
     next(going)
     going.close()
@@ -266,7 +266,7 @@ def test_a_call_left_behind_is_booked_in_full() -> None:
 
 def test_no_walk_spends_more_than_its_cap() -> None:
     for cap in range(0, 1_000_000, 7_919):
-        budget = QuestionBudget(cap)
+        budget = Budget(cap)
         going = walk(budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
         try:
             answer = drive(going, caller([RHINE, yes_no(0.5)] * 4))
@@ -278,7 +278,7 @@ def test_no_walk_spends_more_than_its_cap() -> None:
 
 
 def test_a_failed_call_that_was_charged_is_booked_at_what_it_cost() -> None:
-    budget = QuestionBudget(10**9)
+    budget = Budget(10**9)
     answer = asked(EmptyCompletionError("x", usage=Usage(100, 0)), DANUBE, budget=budget)
     assert answer.calls[0].cost_nano_usd == 10_000
     assert budget.spent_nano_usd == answer.cost_nano_usd
@@ -286,7 +286,7 @@ def test_a_failed_call_that_was_charged_is_booked_at_what_it_cost() -> None:
 
 def test_an_estimated_usage_is_booked_in_full() -> None:
     base, _ = first_bounds()
-    budget = QuestionBudget(10**9)
+    budget = Budget(10**9)
     estimated = completion(DANUBE, usage=Usage(1, 1, estimated=True))
     answer = asked(estimated, yes_no(0.97), budget=budget)
     assert budget.spent_nano_usd == base + (answer.calls[1].cost_nano_usd or 0)
@@ -295,12 +295,12 @@ def test_an_estimated_usage_is_booked_in_full() -> None:
 @pytest.mark.parametrize("cap", [None, 10**9])
 def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap: int | None) -> None:
     seen: list[Request] = []
-    drive(walk(budget=QuestionBudget(cap)), caller([DANUBE, yes_no(0.97)], seen))
+    drive(walk(budget=Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
     assert {one.at_most_once for one in seen} == {cap is not None}
 
 
 def test_money_that_ends_before_the_judgement_still_brings_the_paid_answer() -> None:
-    budget = QuestionBudget(14_000 + first_bounds()[1] - 1)
+    budget = Budget(14_000 + first_bounds()[1] - 1)
     answer = asked(DANUBE, budget=budget, on_exhausted="serve_best")
     assert (answer.text, answer.stopped) == ("Danube", "budget")
     assert [made.request.role for made in answer.calls] == ["base"]
@@ -317,7 +317,7 @@ async def later(call: Any, one: Request) -> Completion:
 
 
 async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
-    budget, reached = QuestionBudget(10**9), asyncio.Event()
+    budget, reached = Budget(10**9), asyncio.Event()
 
     async def never(_: Request) -> Completion:
         reached.set()

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.charges import QuestionBudget
+from cascade.budget.charges import Budget
 from cascade.engine import run
 from cascade.errors import BudgetExceededError, ProviderError, ProviderUnavailableError
 from cascade.plans.base import ModelUse
@@ -99,7 +99,7 @@ def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted: str) -> None:
     steps_of: set[int] = set()
     for cap in range(120_000, 1_500_000, 60_000):
         try:
-            answer = asked(*ALL_STEPS, budget=QuestionBudget(cap), on_exhausted=on_exhausted, audit=True)
+            answer = asked(*ALL_STEPS, budget=Budget(cap), on_exhausted=on_exhausted, audit=True)
         except BudgetExceededError:
             continue  # what is served did not fit itself
         assert (answer.text, answer.audited) == ("Rhine", True)
@@ -155,9 +155,7 @@ def test_no_certificate_speaks_of_a_walk_that_was_forced_or_broken_off() -> None
     forced = asked(RHINE, DOWN, strategy=base_guide(SMALL, LARGE, on_guide_error="accept"), certificate=CERTIFICATE)
     assert (forced.stopped, forced.certificate) == ("forced", None)
     assert forced.warnings[-1].endswith("(stopped: forced)")
-    broken = asked(
-        RHINE, yes_no(0.5), budget=QuestionBudget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE
-    )
+    broken = asked(RHINE, yes_no(0.5), budget=Budget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE)
     assert (broken.stopped, broken.certificate) == ("budget", None)
     assert any(said.startswith("no certificate") for said in broken.warnings)
     assert not any("certificate" in said for said in asked(*ALL_STEPS[:2]).warnings)

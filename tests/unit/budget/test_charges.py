@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cascade.budget.charges import QuestionBudget, most_nano_usd, paid_call
+from cascade.budget.charges import Budget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError
 from cascade.money import Price, PriceTable, price_from_entry
@@ -77,7 +77,7 @@ def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(
     call = paid_call(asked(**options), completion(), priced())
     assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (None, None, unpriced)
     with pytest.raises(BudgetExceededError, match="no known price for"):
-        QuestionBudget(10**12).hold(asked(**options), priced())
+        Budget(10**12).hold(asked(**options), priced())
 
 
 def test_a_tier_that_lacks_one_of_the_model_s_rates_is_not_priced() -> None:

@@ -9,7 +9,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import pytest
-from scipy.stats import spearmanr
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import certify, most_units, path_of, spent
@@ -20,7 +19,7 @@ from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, usable
-from cascade.fitting.fit import FitSettings, drift, fit
+from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import simple_members
 from cascade.policies.policy import COST, Alone, Depth, Policy, Threshold, ranked
 from cascade.reports.fit import of_fit
@@ -322,16 +321,7 @@ def test_requests_without_the_reference_are_left_out_of_a_regret() -> None:
     assert (ready.log.n, ready.unknown) == (43, 7)
 
 
-# --- drift and the bound ---
-
-
-@pytest.mark.parametrize("seed", range(5))
-def test_a_trend_is_the_rank_correlation_of_scipy(seed: int) -> None:
-    values = np.round(np.random.default_rng(seed).normal(size=200) + np.arange(200) / 300, 1)
-    found, wanted = drift(values), spearmanr(values, np.arange(200))
-    assert found is not None
-    assert found.correlation == pytest.approx(wanted.statistic)
-    assert found.p_value == pytest.approx(wanted.pvalue, abs=0.01)
+# --- the bound ---
 
 
 def test_no_policy_costs_less_than_the_bound() -> None:

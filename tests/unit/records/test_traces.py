@@ -9,10 +9,9 @@ import os
 import sqlite3
 import stat
 import tracemalloc
-import uuid
 from collections.abc import Iterator
 from contextlib import closing
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -26,10 +25,8 @@ from cascade.errors import NoTracesError, StoreError, UnfitRowsError, UsageError
 from cascade.logs.rowcheck import matches
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records import database as database_module
-from cascade.records import rows as rows_module
 from cascade.records.address import holds_password, parse
 from cascade.records.database import Database, formats
-from cascade.records.rows import uuid7
 from cascade.records.traces import Store
 
 
@@ -509,17 +506,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path: Path) -
     assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("somebody's own", 0o644)
 
 
-# --- ids ---
-
-
-def test_ids_are_uuids_of_version_7_that_sort_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    made = {uuid7() for _ in range(5_000)}
-    parsed = uuid.UUID(made.pop())
-    assert (parsed.version, parsed.variant, len(made)) == (7, uuid.RFC_4122, 4_999)
-    assert abs(datetime.fromtimestamp((parsed.int >> 80) / 1000, UTC) - datetime.now(UTC)) < timedelta(minutes=1)
-    monkeypatch.setattr(rows_module.time, "time_ns", iter([2_000_000, 1_000_000, 3_000_000]).__next__)
-    second, first, third = uuid7(), uuid7(), uuid7()
-    assert first < second < third
+# --- the summary ---
 
 
 def test_the_summary_counts_and_prices(store: Store) -> None:
