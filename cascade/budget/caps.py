@@ -125,11 +125,11 @@ class MemoryLedger:
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""
         with self._lock:
-            found = {name: self._accounts.get(name, _EMPTY) for name in caps}
-            for name, stands in found.items():
+            balances = {name: self._accounts.get(name, _EMPTY) for name in caps}
+            for name, stands in balances.items():
                 if stands.spent + stands.held + amount > caps[name]:
                     return Refused(name, caps[name], stands)
-            for name, stands in found.items():
+            for name, stands in balances.items():
                 self._accounts[name] = Account(stands.spent, stands.held + amount)
             hold = Hold(str(next(self._numbers)), amount, tuple(caps), owner, expires_s)
             self._holds[hold.id] = hold
@@ -153,8 +153,8 @@ class MemoryLedger:
     def recover(self, now_s: float, owner: str | None = None) -> int:
         """Book expired holds in full."""
         with self._lock:
-            lost = [one.id for one in self._holds.values() if one.expires_s <= now_s or one.owner == owner]
-            return sum(self._settle(one, None) for one in lost)
+            lost = [hold.id for hold in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
+            return sum(self._settle(hold_id, None) for hold_id in lost)
 
     def account(self, name: str) -> Account:
         """Return the balance of an account."""

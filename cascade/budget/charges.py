@@ -86,7 +86,7 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
             return Charged(None, unknown)
         dearest = (max(rate.audio_input or 0, rate.input), max(rate.audio_output or 0, rate.output))
         rates.append(Price(*dearest, request=rate.request))
-    most = max(one.bound_nano_usd(input_tokens, request.max_tokens) for one in rates)
+    most = max(rate.bound_nano_usd(input_tokens, request.max_tokens) for rate in rates)
     return Charged(most + more.nano_usd)
 
 
@@ -129,14 +129,16 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
 
 def _hears(chat: ChatRequest) -> bool:
     """Whether the request has audio input."""
-    parts = [part for one in chat.messages if isinstance(content := one.get("content"), list) for part in content]
+    parts = [
+        part for message in chat.messages if isinstance(content := message.get("content"), list) for part in content
+    ]
     return any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
 
 
 def _speaks(chat: ChatRequest) -> bool:
     """Whether the request asks for audio output."""
-    said = chat.options.get("modalities")
-    return (isinstance(said, list) and "audio" in said) or chat.options.get("audio") is not None
+    modes = chat.options.get("modalities")
+    return (isinstance(modes, list) and "audio" in modes) or chat.options.get("audio") is not None
 
 
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
@@ -161,16 +163,16 @@ def cut_call(request: Request, price: Price | None) -> Call:
 
 def failed_call(request: Request, error: ProviderError, price: Price | None) -> Call:
     """Return the record of a call that failed: free, charged by its usage, or perhaps charged."""
-    said = f"{type(error).__name__}: {error}"
+    reason = f"{type(error).__name__}: {error}"
     if error.billed == "no":
-        return Call(request, None, 0, 0, "no", said)
+        return Call(request, None, 0, 0, "no", reason)
     if price is None:
-        return Call(request, None, None, None, error.billed, said)
+        return Call(request, None, None, None, error.billed, reason)
     usage, tries = error.usage if isinstance(error.usage, Usage) else None, max(1, error.maybe_billed)
-    told = None if usage is None or usage.estimated or tries > 1 else Completion("", "failed", usage)
-    cost, unpriced = (None, None) if told is None else cost_of(request, told, price)
+    reported = None if usage is None or usage.estimated or tries > 1 else Completion("", "failed", usage)
+    cost, unpriced = (None, None) if reported is None else cost_of(request, reported, price)
     most = _tries(tries, request, price) if cost is None else cost
-    return Call(request, None, cost, most, error.billed, said, unpriced)
+    return Call(request, None, cost, most, error.billed, reason, unpriced)
 
 
 def _tries(tries: int, request: Request, price: Price) -> int | None:

@@ -97,7 +97,7 @@ def estimate_prompt(request: Request) -> int:
     """Return a high estimate of the tokens in a prompt, chat template included."""
     if request.chat is not None:
         return estimate_chat(request.chat)
-    return sum(estimate_tokens(one.content) + _TOKENS_PER_MESSAGE for one in request.messages)
+    return sum(estimate_tokens(message.content) + _TOKENS_PER_MESSAGE for message in request.messages)
 
 
 def estimate_chat(chat: ChatRequest) -> int:

@@ -112,9 +112,9 @@ def counted(file: Path | None, hashes: Iterable[str]) -> dict[int, float]:
     Raises:
         ConfigError: the file is not one of attempts.
     """
-    wanted = np.array([int.from_bytes(bytes.fromhex(name), "little") for name in hashes], dtype=np.uint64)
+    numbers = np.array([int.from_bytes(bytes.fromhex(name), "little") for name in hashes], dtype=np.uint64)
     attempts = _read(file) if file is not None and file.is_file() else []
-    return {attempt["number"]: attempt["share"] for attempt in attempts if np.isin(attempt["requests"], wanted).any()}
+    return {attempt["number"]: attempt["share"] for attempt in attempts if np.isin(attempt["requests"], numbers).any()}
 
 
 def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[Mapping[str, Any]]) -> Attempts:

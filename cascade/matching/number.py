@@ -144,18 +144,18 @@ def read_numbers(text: str) -> tuple[Number, ...]:
     >>> [str(number.value) for number in read_numbers("3 + 4 = 7 km, so x = 7")], read_numbers("2x")
     (['7', '7'], ())
     """
-    part = stated(clean(text)).strip("* ").rstrip(".")
-    if sides := list(_RIGHT.finditer(part)):
-        part = "; ".join([*(side[1] for side in sides), part[sides[-1].end() :]])
-    part = _FRAC.sub(r"\1/\2 ", part)
-    matches = list(_NUMBER.finditer(part))
-    numbers = [] if _ODD.search(_NUMBER.sub("\0", part)) or len(matches) > MAX_NUMBERS else list(map(_number, matches))
+    plain = stated(clean(text)).strip("* ").rstrip(".")
+    if sides := list(_RIGHT.finditer(plain)):
+        plain = "; ".join([*(side[1] for side in sides), plain[sides[-1].end() :]])
+    plain = _FRAC.sub(r"\1/\2 ", plain)
+    matches = list(_NUMBER.finditer(plain))
+    numbers = [] if _ODD.search(_NUMBER.sub("\0", plain)) or len(matches) > MAX_NUMBERS else list(map(_number, matches))
     return tuple([number for number in numbers if number is not None]) if None not in numbers else ()
 
 
 def _number(match: re.Match[str]) -> Number | None:
     """Return a number; None if its form is unknown or it is too large."""
-    whole, value, bottom = (read_run(match[part] or default) for part, default in _PARTS)
+    whole, value, bottom = (read_run(match[name] or default) for name, default in _PARTS)
     exponent = int(match["exponent"] or 0)
     if whole is None or value is None or not bottom or abs(exponent) > MAX_DIGITS:
         return None

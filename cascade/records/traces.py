@@ -72,9 +72,9 @@ class Store:
                 may be written again in any case.
         """
         statement = insert(episodes).on_conflict_do_nothing(index_elements=["row_id"])
-        written, left = 0, records(rows)
+        written, unwritten = 0, records(rows)
         with self.database.transaction() as connection:
-            while batch := list(islice(left, _ROWS_PER_INSERT)):
+            while batch := list(islice(unwritten, _ROWS_PER_INSERT)):
                 written += connection.execute(statement, batch).rowcount
         return written
 
