@@ -18,7 +18,6 @@ from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from uuid import uuid4
 
 from cascade import Orchestrator
 from cascade.logs import schema
@@ -107,11 +106,8 @@ def rates(name: str, count: int, work: Callable[[], object]) -> dict[str, float]
 
 def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
     """Write rows in groups, write them through the writer, and read them."""
-    rows = [
-        row
-        for _ in range(ANSWERS)
-        for row in schema.rows(answer, horizon=ROUNDS, episode_id=str(uuid4()), group=str(uuid4()))
-    ]
+    ids = map(str, range(ANSWERS))
+    rows = [row for name in ids for row in schema.rows(answer, horizon=ROUNDS, episode_id=name, group=name)]
     with Store.open(url) as store:
 
         def write() -> None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
 from cascade.budget.tokens import bound_tokens
@@ -181,6 +182,7 @@ def _tries(tries: int, request: Request, price: Price) -> int | None:
     return 0 if not tries else None if most is None else tries * most
 
 
+@dataclass(slots=True)
 class Budget:
     """A cap on the calls of a question, or of a run, in nano-dollars; None is no cap. Safe between threads.
 
@@ -188,11 +190,10 @@ class Budget:
     question has one call in flight, so it never waits.
     """
 
-    def __init__(self, limit_nano_usd: int | None = None, spent_nano_usd: int = 0) -> None:
-        self.limit_nano_usd = limit_nano_usd
-        self.spent_nano_usd = spent_nano_usd
-        self._held = 0
-        self._changed = threading.Condition()
+    limit_nano_usd: int | None = None
+    spent_nano_usd: int = 0
+    _held: int = field(default=0, init=False)
+    _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     def hold(self, request: Request, price: Price | None) -> int:
         """Return the most that a call can cost, having made sure that it fits; 0 without a price or a cap.
