@@ -20,7 +20,8 @@ from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.matching import answer_key
 from cascade.money import Price
-from cascade.plans.base import Conclusion, ModelUse, Standins, Strategy, Walk
+from cascade.plans.base import Conclusion, ModelUse, Walk
+from cascade.plans.nodes import Plan
 from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer, actions
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
@@ -32,7 +33,6 @@ from cascade.types import (
     Call,
     Completion,
     Decision,
-    Forced,
     Question,
     Request,
     Step,
@@ -45,9 +45,7 @@ if TYPE_CHECKING:
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
-"""Reasons for the end of a walk other than the policy and the plan."""
-UNCERTIFIED = BROKEN_OFF | {"forced"}
-"""Reasons for the end of a walk that did not follow the policy at its threshold, so that no certificate covers it."""
+"""Reasons for the end of a walk other than the policy and the plan: no certificate covers it."""
 
 
 @dataclass(slots=True)
@@ -56,7 +54,7 @@ class _QuestionWalk:
 
     question: Question
     plan: Walk
-    strategy: Strategy
+    strategy: Plan
     horizon: int
     policy: Scorer | None
     prices: Mapping[str, Price | None]
@@ -64,7 +62,7 @@ class _QuestionWalk:
     scope: Scope | None  # of the certificate, if there is one
     may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     deadline: Deadline
-    standins: Standins
+    fallbacks: Mapping[str, tuple[ModelUse, ...]]
     fields: Fields
     warnings: list[str]
     outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
@@ -77,11 +75,15 @@ class _QuestionWalk:
         """Follow the plan until the policy or the plan ends it; return why it stopped."""
         planned = yield from self._next()
         while planned is not None:
-            observation = self._within(Observation(self.question, self._seen(planned), self.horizon))
+            observation = Observation(self.question, self._seen(planned), self.horizon)
             decision = decide(self.policy, observation)
             step, last = observation.step, observation.last
+            if self.scope is not None and step.number:
+                self.outside += self.scope.outside(step)
             if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
-                decision = decision._replace(keep=())
+                note = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
+                step = step._replace(notes=(*step.notes, note))
+                decision = decision._replace(keep=(), proceed=True)
             if decision.buy is not None:
                 decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
             reads = () if self.policy is None else self.policy.reads
@@ -90,8 +92,6 @@ class _QuestionWalk:
                 yield self._finish(step._replace(decision=decision))
             self._check()
             if not decision.proceed:
-                if step.forced is not None:
-                    return "forced"
                 return "horizon" if last else "policy"
             planned = yield from self._next(decision.buy)
         return "horizon"
@@ -128,24 +128,13 @@ class _QuestionWalk:
     def uncovered(self, stopped: str) -> list[str]:
         """Return why no certificate covers the answer of a walk that ended so; empty if one can."""
         reasons = list(dict.fromkeys(self.outside))
-        if stopped in UNCERTIFIED:
+        if stopped in BROKEN_OFF:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         return reasons
 
     def _seen(self, step: Step) -> tuple[Step, ...]:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
         return (*self.steps, step._replace(calls=tuple(self.calls)))
-
-    def _within(self, observation: Observation) -> Observation:
-        """Record why the latest step is outside the certificate's scope; go on to the last one if the scope insists."""
-        if (scope := self.scope) is None:
-            return observation
-        step = observation.step
-        self.outside += scope.outside(step) if step.number else ()
-        if not self.left_scope or step.forced is not None or observation.last:
-            return observation
-        reason = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
-        return observation._replace(steps=(*observation.steps[:-1], step._replace(forced=Forced("escalate", reason))))
 
     @property
     def left_scope(self) -> bool:
@@ -184,7 +173,7 @@ class _QuestionWalk:
                 result = error
 
     def _reply(self, request: Request | Conclusion) -> Generator[Request, Completion | None, Completion]:
-        """Make a call or, if its model is down or too expensive, that of the next stand-in."""
+        """Make a call or, if its model is down, that of its next fallback."""
         if isinstance(request, Conclusion):
             self.calls.append(Call(*request, 0, 0, "no"))
             return request.completion
@@ -196,35 +185,23 @@ class _QuestionWalk:
             message = f"the deadline was over before {request.model} was asked."
             self.late = self.late or ProviderTimeoutError(message, model=request.model, billed="no")
             raise self.late
-        attempt: Request | None = request
-        failure: ProviderError | None = None
-        waiting = list(self.standins.down.get(request.model, ()))
-        while attempt is not None:
+        attempt, waiting = request, list(self.fallbacks.get(request.model, ()))
+        while True:
             try:
                 return (yield from self._call(attempt))
             except BudgetExceededError as error:  # from the question's cap, or thrown in from a shared cap
-                attempt = self._cheaper(attempt, error)
-                if attempt is None:
-                    if not (self.may_finish and self.calls) or self.exhausted is not None:
-                        raise  # no paid call is left that the plan could make a step of
-                    self.exhausted = error
-                    failure = ProviderUnavailableError(f"not asked: {error}", model=request.model)
+                if not (self.may_finish and self.calls) or self.exhausted is not None:
+                    raise  # no paid call is left that the plan could make a step of
+                self.exhausted = error
+                raise ProviderUnavailableError(f"not asked: {error}", model=request.model) from None
             except ProviderError as error:
-                attempt, failure = self._other(attempt, error, waiting), error
-        assert failure is not None  # noqa: S101 - nobody is left to ask because of it
-        raise failure
+                following = self._fallback(attempt, error, waiting)
+                if following is None:
+                    raise
+                attempt = following
 
-    def _cheaper(self, request: Request, error: BudgetExceededError) -> Request | None:
-        """Return the call of the stand-in for a model that the budget cannot pay, if there is no answer yet."""
-        use = self.standins.poor
-        begun = self.exhausted is not None or self.calls or any(step.candidates for step in self.steps)
-        if use is None or begun or use.name == request.model or use.lacks(request) is not None:
-            return None
-        self.exhausted = error
-        return request._replace(model=use.name, instead_of=request.model)
-
-    def _other(self, request: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
-        """Return the call of the next stand-in for a model that is down, taken from `waiting`."""
+    def _fallback(self, request: Request, error: ProviderError, waiting: list[ModelUse]) -> Request | None:
+        """Return the call of the next fallback for a model that is down, taken from `waiting`."""
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
             if use.lacks(request) is None:
@@ -266,7 +243,7 @@ class _QuestionWalk:
 def run(
     question: Question,
     *,
-    strategy: Strategy,
+    strategy: Plan,
     policy: Scorer | None,
     prices: Mapping[str, Price | None],
     budget: Budget | None = None,
@@ -278,7 +255,7 @@ def run(
     level: str | None = None,
     scope: Scope | None = None,
     deadline: Deadline | None = None,
-    standins: Standins | None = None,
+    fallbacks: Mapping[str, tuple[ModelUse, ...]] | None = None,
     fields: Fields | None = None,
 ) -> Run:
     """Answer one question.
@@ -290,18 +267,17 @@ def run(
         prices: the prices of the strategy's models, None if unknown.
         budget: what this question may cost; no limit by default.
         on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
-            Without an answer so far, `standins.poor` is asked.
-        certificate: the guarantee about the answer; left out if the walk is broken off or forced, or has a step outside
-            the certificate's scope.
+        certificate: the guarantee about the answer; left out if the walk is broken off, or has a step outside the
+            certificate's scope.
         abstain_below: nothing is served if the confidence in the best answer (`sure_of`) is lower than this, or
             unknown.
         audit: also run the steps after the decision to stop. They keep nothing and do not change the answer; they show
             what was missed.
         warnings: the first of the answer's warnings.
         level: the level of the policy, if it has levels.
-        scope: the scope of the certificate; by default every walk that is neither broken off nor forced.
+        scope: the scope of the certificate; by default every walk that is not broken off.
         deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
-        standins: the models asked in place of one that is down, or too expensive for the rest of the budget.
+        fallbacks: the models that are asked in turn while one is down, by its name.
         fields: the fields of an application's request that each model is sent; by default the standard ones.
 
     Yields:
@@ -330,7 +306,7 @@ def run(
         scope=None if certificate is None else scope,
         may_finish=on_exhausted != "refuse",
         deadline=deadline or Deadline(),
-        standins=standins or Standins(),
+        fallbacks=fallbacks or {},
         fields=fields,
         warnings=[*warnings, *(f"{name} was not sent to every model, as not every one knows it" for name in unsent)],
     )
@@ -378,9 +354,9 @@ def _failed_calls(steps: Sequence[Step]) -> list[str]:
 def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list[str]:
     """Return why the answer is not one that the policy kept, or why there is none; empty if it kept the answer.
 
-    Walks that were broken off, forced or abstained have another warning.
+    Walks that were broken off or abstained have another warning.
     """
-    if stopped in UNCERTIFIED or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
+    if stopped in BROKEN_OFF or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
         return []
     if answers:
         return ["the policy kept no answer, and the last step gave none: the best answer is served"]
@@ -398,16 +374,13 @@ def _name_first_failure(error: ProviderError | BudgetExceededError) -> None:
 
 def decide(policy: Scorer | None, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision; without a policy, go on and keep every answer."""
-    step, last = observation.step, observation.last
-    every, kappa = tuple(range(len(step.candidates))), 0.0 if policy is None else policy.kappa
-    if step.forced is not None and step.forced.action != "escalate":
-        keep = every if step.forced.action == "accept" else ()
-        return Decision(keep, proceed=False, scores=(), next_score=0.0, kappa=kappa)
+    last = observation.last
     if policy is None:
-        return Decision(every, not last, (ALWAYS,) * len(every), NEVER if last else ALWAYS, kappa)
+        every = tuple(range(len(observation.step.candidates)))
+        return Decision(every, not last, (ALWAYS,) * len(every), NEVER if last else ALWAYS, 0.0)
+    kappa = policy.kappa
     scores = policy.scores(observation)
     keep, proceed = actions(scores.candidates, scores.next, kappa, last=last)
-    proceed = proceed or step.forced is not None  # it escalates
     decision = Decision(keep, proceed, scores.candidates, scores.next, kappa, scores.confidences, scores.buy)
     is_sure, needed = policy.surety(scores.next), policy.surety(kappa)
     return decision if is_sure is None or needed is None else decision._replace(sure=(is_sure, needed))
@@ -421,12 +394,12 @@ def _served(
     If no answer was kept, the best one is served, unless the configuration or an abstention leaves none: a
     policy always keeps one of the last step's answers, so a walk without one lacks the answer of its last step.
     """
-    at_any_cost = stopped in BROKEN_OFF or (stopped != "forced" and not abstains(None, abstain_below))
+    at_any_cost = stopped in BROKEN_OFF or not abstains(None, abstain_below)
     groups = _by_answer(steps, chat, at_any_cost=at_any_cost)
     if abstain_below is not None:
         sures = [sure_of(kept.step, kept.position) for kept in (groups[0] if groups else ())]
         if abstains(max((sure for sure in sures if sure is not None), default=None), abstain_below):
-            return (), stopped if stopped in UNCERTIFIED else "abstained"
+            return (), stopped if stopped in BROKEN_OFF else "abstained"
     return tuple(map(_surest, groups)), stopped
 
 

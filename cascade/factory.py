@@ -18,7 +18,9 @@ from cascade.config.schema import ModelConfig
 from cascade.errors import ConfigError, UsageError
 from cascade.money import PLAIN_TIERS, Price
 from cascade.plans import prompts
-from cascade.plans.base import ModelUse, Standins, Strategy
+from cascade.plans.agents import AGENTS
+from cascade.plans.base import ModelUse
+from cascade.plans.nodes import Plan
 from cascade.providers import registry
 from cascade.providers.base import Knows, Provider
 from cascade.providers.fields import Fields, ModelFields
@@ -26,30 +28,26 @@ from cascade.providers.guard import Guard
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 
 if TYPE_CHECKING:
-    from cascade.plans.base import StrategyConfig
+    from cascade.plans.presets import StrategyConfig
     from cascade.policies.directory import PolicyDirectory
     from cascade.policies.live import Live
     from cascade.table import Node
 
 
-def build_strategy(config: CascadeConfig) -> Strategy:
-    """Return the strategy that a configuration describes, with the agents of its models."""
+def build_strategy(config: CascadeConfig) -> Plan:
+    """Return the plan that a configuration describes, with the agents of its models."""
     uses = {name: _use(entry) for name, entry in config.models.items()}
     return _with_agents(config, config.strategy.build(uses, prompts.load(config.strategy.prompts)))
 
 
-def _with_agents(config: CascadeConfig, strategy: Strategy) -> Strategy:
+def _with_agents(config: CascadeConfig, plan: Plan) -> Plan:
     named = {entry.model: entry.agent for entry in config.models.values() if entry.agent is not None}
-    if not named:
-        return strategy
-    from cascade.plans.agents import AGENTS, WithAgents
-
     agents = {model: agent for model, place in named.items() if (agent := AGENTS.find(place)) is not None}
-    return WithAgents(strategy, agents) if agents else strategy
+    return replace(plan, agents=agents)
 
 
-def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Strategy:
-    """Return the strategy that asks only one of the configured models, without extra log-probs.
+def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Plan:
+    """Return the plan that asks only one of the configured models, without extra log-probs.
 
     Args:
         config: the configuration.
@@ -68,12 +66,10 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
 
 
-def build_standins(config: CascadeConfig) -> Standins:
-    """Return the configured stand-ins of models."""
+def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]:
+    """Return the models that are asked in turn while one is down, by its name."""
     use = {name: _use(entry) for name, entry in config.models.items()}
-    down = {one.model: tuple([use[name] for name in one.fallbacks]) for one in config.models.values() if one.fallbacks}
-    poor = use[config.strategy.entries[0]] if config.budget.on_exhausted == "base_only" else None
-    return Standins(down, poor)
+    return {entry.model: tuple([use[name] for name in entry.fallbacks]) for entry in config.models.values()}
 
 
 def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:
@@ -113,8 +109,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
     from cascade.policies.policy import Alone
 
     live, promise = Live.of(directory, level), directory.promise
-    kept = promise is not None and promise.rules.reference_keeps_it and config.strategy.has_reference
-    if level and live.point == STRICTEST and kept:
+    if level and live.point == STRICTEST and promise is not None and promise.rules.reference_keeps_it:
         live = Live(Alone(), live.plan, single=live.single)
     problems = list(unserved(config.strategy, live))
     if problems:
@@ -132,7 +127,7 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
         yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
     given = {*strategy.given, *LENGTHS}
     yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in given)
-    if selection is not None and not (strategy.has_reference if selection.reference else strategy.has_parts):
+    if selection is not None and not selection.reference and not strategy.has_parts:
         yield f"policy: it takes a part of the plan, and the {strategy.kind} strategy has no parts"
 
 

@@ -1,8 +1,7 @@
 """Find what a configuration names: a built-in, a plug-in of an installed package, or a class of one's own.
 
 There is a `Registry` for each sort of plug-in: strategies, policies, providers, matchers, promises, agents. It maps
-names to objects and imports an object when it is first used. A `default` is a computed member of a plug-in's base class
-that a plug-in may replace by a field.
+names to objects and imports an object when it is first used.
 """
 
 from __future__ import annotations
@@ -15,9 +14,8 @@ from functools import reduce
 from importlib import import_module
 from importlib.metadata import entry_points
 from importlib.util import find_spec
-from operator import attrgetter
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from cascade.checks import did_you_mean
 from cascade.errors import CascadeError, UsageError, quote
@@ -169,37 +167,3 @@ def file_of(place: str) -> Path | None:
     except (ImportError, ValueError):
         return None
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin is not None else None
-
-
-if TYPE_CHECKING:
-    default = property
-else:
-
-    class default:  # noqa: N801 - a decorator, as `property` is
-        """A computed attribute, as `property`, that a dataclass may replace by a field of the same name.
-
-        A dataclass takes what it finds on its base class for the default of a field, and cannot set a field where the
-        base class has a property. So this shows nothing on the class, and gives way to what is set on the object.
-        """
-
-        def __init__(self, function: Any) -> None:
-            self.function, self.__doc__ = function, function.__doc__
-
-        def __set_name__(self, owner: type, name: str) -> None:
-            self.name = name
-
-        def __get__(self, instance: Any, owner: type | None = None) -> Any:
-            if instance is None:
-                raise AttributeError(self.name)
-            return self.function(instance)
-
-
-def passes_on(part: str, *names: str) -> Callable[[type[T]], type[T]]:
-    """Let a class take these members from one of its parts: a plug-in that wraps another."""
-
-    def passing(made: type[T]) -> type[T]:
-        for name in names:
-            setattr(made, name, property(attrgetter(f"{part}.{name}")))
-        return made
-
-    return passing

@@ -17,9 +17,9 @@ from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, drive, run
 from cascade.errors import BatchError, CascadeError, ClosedError, UsageError
-from cascade.factory import alone, build_fields, build_guards, build_policy, build_standins, build_strategy
+from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
 from cascade.money import Price, nano_usd
-from cascade.plans.base import Strategy
+from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
@@ -141,7 +141,7 @@ class Runtime:
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._spending = self._caps()
-        self._standins = build_standins(config)
+        self._fallbacks = build_fallbacks(config)
         self._closed = False
         self.halt = Halt()
         self.guards, self._own = build_guards(config, providers)
@@ -149,9 +149,7 @@ class Runtime:
         self.fields = build_fields(config, self.guards, self._prices)
         self.traces = self._make_writer()
 
-    def _in_service(
-        self, config: CascadeConfig, strategy: Strategy, before: ServingState | None = None
-    ) -> ServingState:
+    def _in_service(self, config: CascadeConfig, strategy: Plan, before: ServingState | None = None) -> ServingState:
         from cascade.serving.certified import in_service
 
         return in_service(config, strategy, before)
@@ -181,7 +179,7 @@ class Runtime:
         return {name: TracedGuard(guard, tracer(), content=content) for name, guard in self.guards.items()}
 
     @property
-    def strategy(self) -> Strategy:
+    def strategy(self) -> Plan:
         """The strategy in service, with the prompts that it was built with."""
         return self.configured if self.service is None else self.service.strategy
 
@@ -261,7 +259,7 @@ class Runtime:
             level=plan.level,
             scope=plan.scope,
             deadline=deadline,
-            standins=self._standins,
+            fallbacks=self._fallbacks,
             fields=self.fields,
         )
         if serving is not None and not audit:  # later audits are counted by the modes

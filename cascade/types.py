@@ -208,23 +208,12 @@ class Decision(NamedTuple):
     sure: tuple[float, float] | None = None
 
 
-class Forced(NamedTuple):
-    """A decision by the configuration instead of the policy.
-
-    "accept" keeps every candidate and stops; "abstain" keeps none and stops; "escalate" goes on, and the policy decides
-    what is kept.
-    """
-
-    action: Literal["accept", "abstain", "escalate"]
-    reason: str
-
-
 class Step(NamedTuple):
     """One paid step: its candidates, named signals (None = unknown), calls, and decision.
 
-    `forced` is set if the configuration decided instead of the policy; `final` marks a step after which none is
-    possible; `audited` a step that was run after the decision to stop, for an audit. `warnings` become warnings of the
-    answer. `parents` are the numbers of the steps that its content depends on; None for the step before.
+    `final` marks a step after which none is possible; `audited` a step that was run after the decision to stop, for an
+    audit. `warnings` become warnings of the answer. `parents` are the numbers of the steps that its content depends on;
+    None for the step before.
     """
 
     number: int
@@ -233,7 +222,6 @@ class Step(NamedTuple):
     notes: tuple[str, ...] = ()
     calls: tuple[Call, ...] = ()
     decision: Decision | None = None
-    forced: Forced | None = None
     final: bool = False
     audited: bool = False
     warnings: tuple[str, ...] = ()
@@ -257,8 +245,6 @@ class Step(NamedTuple):
             return "not decided"
         if self.audited:
             return "run for an audit: nothing is kept"
-        if self.forced is not None:
-            return self.forced.reason
         kept = " and ".join(self.candidates[index].source for index in decision.keep)
         if decision.proceed:
             onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
@@ -299,7 +285,7 @@ class Answer:
 
     `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate covers. `stopped` is one of "policy" (the policy had enough),
-    "horizon" (the last step was reached), "budget", "deadline" (the time was over), "forced" (by the configuration),
+    "horizon" (the last step was reached), "budget", "deadline" (the time was over),
     "provider error" (a later step), "abstained" (the best answer is not sure enough to be served).
     `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited`: the
     question was drawn for an audit and run to the last step, or as far as providers and the cap allowed; these steps

@@ -20,7 +20,7 @@ from cascade.fitting.fit import FitSettings
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY
-from cascade.plans import base as strategies
+from cascade.plans import presets as strategies
 from cascade.reports.report import Report, Result, Tell, promise_options, warn
 from cascade.types import Question
 

@@ -26,8 +26,8 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import call_row, request_digest, rows
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
-from cascade.plans import base as strategies
-from cascade.plans.base import Strategy
+from cascade.plans import presets as strategies
+from cascade.plans.nodes import Plan
 from cascade.plans.presets import BaseGuideConfig
 from cascade.policies.live import Live
 from cascade.resilience import portal
@@ -49,7 +49,7 @@ class RecordedBaseline:
     """A strategy with a policy. Both `name` and `policy` are None for the walk of all steps."""
 
     name: str | None
-    strategy: Strategy
+    strategy: Plan
     policy: Live | None
 
 

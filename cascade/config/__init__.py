@@ -40,7 +40,7 @@ from cascade.config.schema import (
 from cascade.config.yamlfile import read_yaml
 from cascade.errors import ConfigError, UsageError
 from cascade.money import Price, PriceTable
-from cascade.plans import base as strategies
+from cascade.plans import presets as strategies
 from cascade.providers import registry
 from cascade.records.address import FOLDER
 from cascade.section import Section

@@ -19,7 +19,7 @@ from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:
     from cascade.conformal.path import Point
-    from cascade.plans.base import StrategyConfig
+    from cascade.plans.presets import StrategyConfig
     from cascade.policies.policy import Policy
     from cascade.table import Node
 

@@ -13,8 +13,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, field_validator, mo
 from cascade.checks import checked_base, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
-from cascade.plans import base as strategies
-from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS, StrategyConfig
+from cascade.plans import presets as strategies
+from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS
+from cascade.plans.presets import StrategyConfig
 from cascade.providers.fields import is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
@@ -220,8 +221,7 @@ class BudgetConfig(StoredConfig):
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
     `wait_s` for money held by running calls. If a call does not fit, "serve_best" serves the best
-    answer so far, "base_only" does the same and asks the first model if there is no answer, and "refuse" serves
-    nothing.
+    answer so far, and "refuse" serves nothing.
     """
 
     per_question: _Positive | None = None
@@ -230,7 +230,7 @@ class BudgetConfig(StoredConfig):
     per_day: _Positive | None = None
     per_month: _Positive | None = None
     total: _Positive | None = None
-    on_exhausted: Literal["refuse", "base_only", "serve_best"] = "refuse"
+    on_exhausted: Literal["refuse", "serve_best"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
     """The caps that are shared by many requests."""

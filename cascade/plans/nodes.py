@@ -8,22 +8,31 @@ its parents alone, never on the policy: a log of all nodes gives the exact resul
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 from cascade.errors import ProviderError, UsageError
 from cascade.matching import agreement
 from cascade.matching.text import normalize_answer
 from cascade.plans import reply
-from cascade.plans.base import NOTHING_BOUGHT, ModelUse, Strategy, Walk, following
+from cascade.plans.agents import Agent, answered
+from cascade.plans.base import NOTHING_BOUGHT, Conclusion, ModelUse, Walk, following
 from cascade.plans.prompts import Prompts, load
-from cascade.plans.verdict import NO_VERDICT, PLAINLY, Verdict, VerdictSettings, decided_fields, read_action, read_exit
+from cascade.plans.verdict import (
+    NO_VERDICT,
+    Verdict,
+    ask_verdict,
+    decided_fields,
+    judging_messages,
+    read_action,
+    read_exit,
+)
 from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import taken_out
 from cascade.text import data_block, defuse
-from cascade.types import SKIP, Candidate, Completion, Forced, Message, Question, Request, Step
+from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
 
 Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]
 ANSWERING = frozenset({"answer", "sample", "outright"})
@@ -46,7 +55,7 @@ class PlanNode:
             answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next.
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
-        judging: how a verdict is asked for.
+        samples: how many verdicts are asked for if the model gives no log-probs.
         free: whether it goes to a verifier that is no model and costs nothing.
     """
 
@@ -55,13 +64,13 @@ class PlanNode:
     purpose: Purpose = "answer"
     parents: tuple[int, ...] = ()
     joins: bool = False
-    judging: VerdictSettings = PLAINLY
+    samples: int = 1
     free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class Plan(Strategy):
-    """The strategy of a list of nodes, in the order in which they are bought; the last answer is the reference's.
+class Plan:
+    """A list of nodes, in the order in which they are bought; the last answer is the reference's.
 
     Args:
         nodes: the nodes.
@@ -70,6 +79,7 @@ class Plan(Strategy):
         logprobs: whether the log-probs of answers are requested even if the application did not ask for them, since
             policies read them.
         calls: whether a policy decides before each call which node is bought next.
+        agents: the agents that answer in the place of models, by the model's name.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -77,6 +87,12 @@ class Plan(Strategy):
     chat_nodes: tuple[PlanNode, ...] = ()
     logprobs: bool = True
     calls: bool = False
+    agents: Mapping[str, Agent] = field(default_factory=dict, hash=False)
+
+    @property
+    def blocks(self) -> bool:
+        """Whether its walks run code that may block, an agent's tools: each then has a thread of its own."""
+        return bool(self.agents)
 
     @property
     def horizon(self) -> int:
@@ -187,16 +203,15 @@ class _StepDraft:
     signals: dict[str, float | None] = field(default_factory=dict)
     notes: list[str] = field(default_factory=list)
     warnings: list[str] = field(default_factory=list)
-    forced: Forced | None = None
     final: bool = False
 
     def step(self, parents: tuple[int, ...] | None) -> Step:
         notes, warnings = tuple(self.notes), tuple(self.warnings)
-        step = Step(self.number, tuple(self.candidates), self.signals, notes, forced=self.forced, final=self.final)
+        step = Step(self.number, tuple(self.candidates), self.signals, notes, final=self.final)
         return step._replace(warnings=warnings, parents=parents)
 
 
-_Buying: TypeAlias = Generator[Request, Completion, None]
+_Buying: TypeAlias = Generator[Request | Conclusion, Any, None]
 
 
 class _Walk:
@@ -241,9 +256,6 @@ class _Walk:
             if error.shown or self._needs(number, node, draft):
                 raise
             draft.notes.append(f"{node.name} failed: {type(error).__name__}: {error}")
-            if node.joins and node.purpose in JUDGING and node.judging.on_error != "escalate":
-                reason = f"{node.name} could not be asked; on_guide_error is {node.judging.on_error!r}"
-                draft.forced = Forced(node.judging.on_error, reason)
 
     def _needs(self, number: int, node: PlanNode, draft: _StepDraft) -> bool:
         """Whether no answer is left if a node brings none."""
@@ -284,8 +296,16 @@ class _Walk:
             return
         if node.parents:
             request = request._replace(messages=(*request.messages, *self._earlier(node)))
-        completion = yield request
+        completion = yield from self._reply(request)
         self._take(number, draft, completion, reply.read(completion, request, last=last))
+
+    def _reply(self, request: Request) -> Generator[Request | Conclusion, Any, Completion]:
+        """Ask a model for an answer, or the agent in its place."""
+        agent = self.plan.agents.get(request.model)
+        if agent is not None:
+            return (yield from answered(agent, request))
+        completion: Completion = yield request
+        return completion
 
     def _take(self, number: int, draft: _StepDraft, completion: Completion, reading: reply.ParsedReply) -> None:
         """Take an answer as a candidate, and compare it with the earlier ones."""
@@ -361,7 +381,7 @@ class _Walk:
         if self.chat is None:
             request = request._replace(purpose="direct", top_logprobs=None)
         earlier = self._answers()
-        reading = reply.read((yield request), request, last=not earlier)
+        reading = reply.read((yield from self._reply(request)), request, last=not earlier)
         draft.warnings += reading.warnings
         if refused:
             same = None if reading.candidate is None else agreement(reading.candidate.text, earlier, self.chat)
@@ -403,9 +423,9 @@ class _Walk:
     def _verdict(
         self, node: PlanNode, draft: _StepDraft, judged: Candidate, trace: str = ""
     ) -> Generator[Request, Completion, Verdict]:
-        verdict, notes = yield from node.judging.ask(
-            node.use, node.name, draft.number, self.plan.prompts, self.question, judged, trace
-        )
+        messages = judging_messages(self.plan.prompts, self.question, judged, trace)
+        request = node.use.request(messages, node.name, "judge", draft.number, self.question)
+        verdict, notes = yield from ask_verdict(request, node.samples, judged.text)
         draft.notes += notes
         return verdict
 

@@ -1,27 +1,29 @@
-"""The plans that are built in, as lists of nodes, and their settings: ladder, rounds, LLM-exit, list, verifier."""
+"""The plans that are built in, as settings that list nodes: ladder, rounds, LLM-exit, a list, a ladder with checks.
+
+`docs/write-a-strategy.md` shows a kind of your own. A kind is built in, comes with an installed package, or is the
+user's own class, named as "module:Class".
+"""
 
 from __future__ import annotations
 
-import json
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, TypeAlias
+from typing import Any, ClassVar, Literal, TypeAlias
 
 from pydantic import Field, field_validator
 
 from cascade.checks import did_you_mean, shown_name
-from cascade.errors import ConfigError
-from cascade.plans.base import ModelUse, StrategyConfig
-from cascade.plans.nodes import JUDGING, Plan, PlanNode, reference_of, unsuited_to_chat
+from cascade.errors import ConfigError, UsageError
+from cascade.plans.base import ModelUse
+from cascade.plans.nodes import JUDGING, Plan, PlanNode, Purpose, reference_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
-from cascade.plans.verdict import OnGuideError, VerdictMode, VerdictSettings
+from cascade.policies.base import SHARED_PLACE
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 from cascade.providers.base import Provider
-from cascade.providers.verifiers import Command, Schema, Verifier, Verify
-from cascade.registry import file_of, imported
-from cascade.safety import read_bounded
-from cascade.section import Section
+from cascade.providers.verifiers import Verifier
+from cascade.registry import Registry, file_of, imported, subclass_of
+from cascade.section import ByKind, KindSection, Section
 from cascade.types import GUIDE_ONLY
 
 Decider: TypeAlias = Literal["base", "guide"]
@@ -50,10 +52,23 @@ class _Entries(dict[str, ModelUse]):
         return ModelUse(entry)
 
 
-class PlanConfig(StrategyConfig):
-    """The settings of a plan. A kind lists its nodes; what else must be known before it is built follows from them."""
+class StrategyConfig(KindSection):
+    """The settings of a plan. A kind lists its nodes; what else must be known before it is built follows from them.
 
-    has_reference = True
+    A configuration names the class by its entry point in the group `cascade.strategies`, or as "module:Class". A
+    subclass adds its settings and defines `listed`.
+
+    Attributes:
+        prompts: the folder of its prompt files; None for the shipped ones.
+        candidates: the places of a step's candidates, as a log names them; "answer" is a place that any model fills.
+        fitting_policy: the settings of the policy that serves if the configuration names none.
+        baselines: the names of other methods that `collect` can log beside its steps (`baseline`).
+    """
+
+    prompts: str | None = None
+    candidates: ClassVar[tuple[str, ...]] = (SHARED_PLACE,)
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
+    baselines: ClassVar[tuple[str, ...]] = ()
 
     @abstractmethod
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
@@ -69,7 +84,7 @@ class PlanConfig(StrategyConfig):
 
     @property
     def has_parts(self) -> bool:
-        """Whether each step has one node, so that a policy can leave it out; not so in rounds."""
+        """Whether each step has one node, so that a policy can leave it out, or buy it next; not so in rounds."""
         return not any(node.joins for node in self._nodes)
 
     @property
@@ -80,51 +95,93 @@ class PlanConfig(StrategyConfig):
 
     @property
     def horizon(self) -> int:
-        """T, the number of steps."""
+        """T, the most steps."""
         return sum(not node.joins for node in self._nodes)
 
     @property
     def given(self) -> frozenset[str]:
-        """The signals of its nodes."""
+        """The signals of its nodes (`policies.signals`); a policy that reads another one is refused."""
         of_messages = frozenset() if self.no_chat else OF_MESSAGES
         return OF_ANSWERS.union(of_messages, *[_signals_of(node) for node in self._nodes])
 
     @property
     def no_chat(self) -> str | None:
-        """Name the node for which a chat request has no prompt."""
+        """Why it cannot answer chat requests: the node that has no prompt for one; None if it can."""
         node = unsuited_to_chat(self.listed_for_chat(_Entries()) or self._nodes)
         return None if node is None else f"{node.name}: a plan whose answers read others answers no chat requests"
 
     @property
     def decides(self) -> bool:
-        """Whether a model decides in each step whether to stop."""
+        """Whether a model decides in each step whether to stop, as the policy `prompted` needs."""
         return any(node.purpose in {"decide", "exit"} for node in self._nodes)
 
+    @property
+    def free_calls(self) -> tuple[str, ...]:
+        """The names of calls that go to no model and cost nothing (`free_providers`)."""
+        return tuple(dict.fromkeys(node.use.name for node in self._nodes if node.free))
+
+    def free_providers(self) -> Mapping[str, Provider]:
+        """Return the providers of such calls, by name.
+
+        Raises:
+            ConfigError: a verifier cannot be imported.
+        """
+        return {}
+
+    @property
+    def own_files(self) -> Mapping[str, Path | None]:
+        """The user's own files that decide what it does, by their description; of a user's own kind, its module.
+
+        A certificate holds as long as they do not change.
+        """
+        kind = type(self)
+        ours = kind.__module__.partition(".")[0] == __name__.partition(".")[0]
+        return {} if ours else {f"the strategy {self.kind}": file_of(f"{kind.__module__}:{kind.__qualname__}")}
+
     def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Plan:
-        """Return the plan."""
-        return Plan(tuple(self.listed(uses)), prompts, tuple(self.listed_for_chat(uses)))
+        """Return the plan.
+
+        Args:
+            uses: how each model is asked, by its entry under `models`.
+            prompts: those in the folder `prompts`, else the shipped ones.
+
+        Raises:
+            ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
+        """
+        nodes = tuple(self.listed(uses))
+        fixed = [node.name for node in nodes if node.purpose == "sample" and not node.use.temperature]
+        if fixed:
+            needs = "a sample needs a model with a temperature above 0"
+            raise ConfigError([f"strategy.nodes: {', '.join(fixed)}: {needs}"])
+        return Plan(nodes, prompts, tuple(self.listed_for_chat(uses)))
 
     def role(self, entry: str, model: str) -> str:
-        """Return the entry's name in rounds, else the model's own: the same model in another entry is the same."""
+        """Return the name in a log of the model of an entry under `models`.
+
+        It is the entry's name in rounds, else the model's own: the same model in another entry is the same.
+        """
         return model if self.has_parts else entry
 
     def described(self, roles: Sequence[str]) -> dict[str, Any]:
-        """Return the settings, and the nodes with the models by their own names, where each is a step."""
+        """Return what a certificate names, as JSON values: the settings, and the nodes where each is a step."""
         if not self.has_parts:
-            return super().described(roles)
+            return self.model_dump(mode="json", exclude={"prompts"})
         own = dict(zip(self.entries, roles, strict=True))
         nodes = [
             {"name": own.get(node.name, node.name), "model": own.get(node.use.name, node.use.name)}
             | {"purpose": node.purpose, "parents": list(node.parents)}
             for node in self._nodes
         ]
-        settings = self.model_dump(mode="json", exclude={"prompts", "models", "nodes"})
-        return {**settings, "nodes": nodes}
+        return {**self.model_dump(mode="json", exclude={"prompts", "models", "nodes"}), "nodes": nodes}
 
     def step_roles(self, roles: Sequence[str]) -> list[str] | None:
-        """Return the model of each step; None in rounds."""
+        """Return the model of each step, by its name from `role`; None in rounds."""
         own = dict(zip(self.entries, roles, strict=True))
         return [own.get(node.use.name, node.use.name) for node in self._nodes] if self.has_parts else None
+
+    def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
+        """Return the settings of the strategy and of the policy of one of `baselines`."""
+        raise UsageError(f"The strategy {self.kind} has no baseline {name!r}.")
 
 
 def _signals_of(node: PlanNode) -> frozenset[str]:
@@ -135,9 +192,10 @@ def _signals_of(node: PlanNode) -> frozenset[str]:
     return own | {"p_yes"} if node.purpose == "check" and not node.free else own
 
 
-class RungsConfig(PlanConfig):
-    """A list of models, cheapest first, named as under `models`."""
+class LadderConfig(StrategyConfig):
+    """A list of models, cheapest first, named as under `models`; each answers once."""
 
+    kind: Literal["ladder"]
     models: tuple[str, ...] = Field(min_length=1)
 
     @field_validator("models")
@@ -148,14 +206,6 @@ class RungsConfig(PlanConfig):
             raise ValueError(f"{', '.join(twice)} is named more than once")
         return value
 
-
-class LadderConfig(RungsConfig):
-    """Each model answers once."""
-
-    kind: Literal["ladder"]
-
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
-
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order."""
         return [PlanNode(uses[name].name, uses[name]) for name in self.models]
@@ -164,7 +214,7 @@ class LadderConfig(RungsConfig):
 _DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
 
 
-class BaseGuideConfig(PlanConfig):
+class BaseGuideConfig(StrategyConfig):
     """Rounds in which the base answers, and the guide judges with a few tokens and corrects.
 
     A round is a step with two candidates: the base's answer, and the guide's (after a yes, the base's own). The base
@@ -174,12 +224,11 @@ class BaseGuideConfig(PlanConfig):
 
     kind: Literal["base_guide"] = "base_guide"
     rounds: int = Field(default=4, ge=1, le=100)
-    verdict: VerdictMode = "auto"
     samples: int = Field(default=3, ge=1, le=50)
-    on_guide_error: OnGuideError = "escalate"
     decider: Decider | None = None
 
     candidates = ("base", "guide")
+    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "uala"}
     baselines = (GUIDE_ONLY, *(f"{method}{entry}" for entry in ("base", "guide") for method in (_DECIDES, _EXITS)))
 
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
@@ -195,11 +244,11 @@ class BaseGuideConfig(PlanConfig):
         return [*first, PlanNode("guide", uses["guide"], "outright")] if self.rounds > 1 else first
 
     def _round(self, uses: Mapping[str, ModelUse], before: Sequence[PlanNode]) -> list[PlanNode]:
-        guide, judging = uses["guide"], VerdictSettings(self.verdict, self.samples, self.on_guide_error)
+        guide = uses["guide"]
         earlier = tuple([at for at, node in enumerate(before, 1) if node.purpose in {"answer", "verify"}])
         nodes = [
             PlanNode("base", uses["base"], "answer", earlier),
-            PlanNode("guide", guide, "verify", (len(before) + 1,), True, judging),
+            PlanNode("guide", guide, "verify", (len(before) + 1,), True, self.samples),
             PlanNode("guide", guide, "direct", joins=True),
         ]
         if self.decider is not None:
@@ -217,7 +266,7 @@ class BaseGuideConfig(PlanConfig):
         return alone, {"kind": "prompted"}
 
 
-class ExitConfig(PlanConfig):
+class ExitConfig(StrategyConfig):
     """One model that answers and says whether to stop: a baseline that judges itself."""
 
     kind: Literal["exit"]
@@ -245,13 +294,11 @@ class NodeConfig(Section):
     parents: tuple[str, ...] = ()
 
 
-class NodesConfig(PlanConfig):
+class NodesConfig(StrategyConfig):
     """A list of nodes, each one call, bought one after another until the policy stops."""
 
     kind: Literal["nodes"]
     nodes: tuple[NodeConfig, ...] = Field(min_length=1)
-
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold"}
 
     @field_validator("nodes")
     @classmethod
@@ -271,34 +318,25 @@ class NodesConfig(PlanConfig):
             for node in self.nodes
         ]
 
-    def build(self, uses: Mapping[str, ModelUse], prompts: Prompts) -> Plan:
-        """Return the plan.
-
-        Raises:
-            ConfigError: a model would be sampled at temperature 0, at which all samples are equal.
-        """
-        fixed = [node.name for node in self.nodes if node.purpose == "sample" and not uses[node.model].temperature]
-        if fixed:
-            needs = "a sample needs a model with a temperature above 0"
-            raise ConfigError([f"strategy.nodes: {', '.join(fixed)}: {needs}"])
-        return super().build(uses, prompts)
-
 
 def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
-    names, earlier = [node.name for node in nodes], dict[str, NodeConfig]()
+    earlier: dict[str, Purpose] = {}
     for node in nodes:
         if node.name in earlier:
             yield f"{node.name} is named more than once"
         if node.name != node.name.strip() or not node.name.isprintable():
             yield f"{node.name!r}: a name must not begin or end with a space, or have a line break"
-        unknown = [parent for parent in node.parents if parent not in earlier]
-        for parent in unknown:
-            late = f"it reads {parent}, so {parent} must come before it"
-            none = f"its parent {shown_name(parent)} is not a node{did_you_mean(parent, earlier)}"
-            yield f"{node.name}: {'it reads itself' if parent == node.name else late if parent in names else none}"
-        if not unknown:
-            yield from _parent_problems(node, [earlier[parent] for parent in node.parents])
-        earlier[node.name] = node
+        answers = [parent for parent in node.parents if earlier.get(parent) not in JUDGING]
+        if unknown := [parent for parent in node.parents if parent not in earlier]:
+            for name in unknown:
+                yield f"{node.name}: its parent {shown_name(name)} is no earlier node{did_you_mean(name, earlier)}"
+        elif node.purpose in JUDGING and not (len(node.parents) == len(answers) == 1):
+            yield f"{node.name}: purpose {node.purpose} needs one parent, the answer that it judges"
+        elif node.purpose in {"sample", "outright"} and node.parents:
+            yield f"{node.name}: a node of purpose {node.purpose} cannot read other nodes; use purpose: answer"
+        elif node.purpose == "answer" and node.parents and not answers:
+            yield f"{node.name}: an answer that reads others needs an answer among its parents"
+        earlier[node.name] = node.purpose
     if nodes[-1].purpose in JUDGING or nodes[-1].parents:
         yield (
             f"{nodes[-1].name}: the last node is the reference: an answer without parents, as in "
@@ -306,143 +344,70 @@ def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
         )
 
 
-def _parent_problems(node: NodeConfig, read: Sequence[NodeConfig]) -> Iterator[str]:
-    answers = sum(parent.purpose not in JUDGING for parent in read)
-    listed = ", ".join(f"{parent.name} ({parent.purpose})" for parent in read) or "none"
-    if node.purpose in JUDGING and (len(read) != 1 or not answers):
-        yield f"{node.name}: purpose {node.purpose} needs one parent, the answer that it judges, and this has {listed}"
-    elif node.purpose in {"sample", "outright"} and read:
-        yield f"{node.name}: a node of purpose {node.purpose} cannot read other nodes; use purpose: answer"
-    elif read and node.purpose == "answer" and not answers:
-        yield f"{node.name}: an answer that reads others needs an answer among its parents; here it has {listed}"
-
-
-# --- a ladder that checks each answer but the last one's, in a step of its own, before the next model is paid ---
-# The step of a check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` if a
-# model checks. So a policy decides twice: whether to check, and whether to go on.
-
 VERIFIER = "verifier"
 """The verifier's name in a log."""
-_MOST_SCHEMA_BYTES = 1_000_000
 
 
-class FunctionVerifier(Section):
-    """A function `module:function` of the question and the message; it returns a bool, a share in [0, 1], or None."""
+class VerifiedConfig(LadderConfig):
+    """A ladder that checks each answer but the last model's, in a step of its own, before the next model is paid.
 
-    kind: Literal["function"]
-    function: str = Field(pattern=r"^[\w.]+:[\w.]+$")
+    The step of a check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` if a
+    model checks. So a policy decides twice: whether to check, and whether to go on.
 
-    def verify(self) -> Verify:
-        """Import the function."""
-        try:
-            function = imported(self.function)
-        except ValueError as error:
-            raise ConfigError([f"strategy.verifier.function: {self.function} {error}"]) from None
-        if not callable(function):
-            raise ConfigError([f"strategy.verifier.function: {self.function} is not a function"])
-        return lambda question, message, _: function(question, message)
+    Attributes:
+        verifier: a model, by its entry under `models`, that says yes or no; or a function "module:name" of the question
+            and the message, which returns a bool, a share in [0, 1], or None.
+    """
 
-    @property
-    def own_files(self) -> dict[str, Path | None]:
-        """The function's module."""
-        return {f"the verifier {self.function}": file_of(self.function)}
-
-    @property
-    def name(self) -> str:
-        """What a log calls it."""
-        return f"verifier {self.function}"
-
-
-class SchemaVerifier(Section):
-    """A JSON schema that the output must match, or the path of a file with one."""
-
-    kind: Literal["schema"]
-    json_schema: Mapping[str, Any] | str
-
-    name: ClassVar[str] = "verifier schema"
-
-    def verify(self) -> Verify:
-        """Read the schema."""
-        document: Any = self.json_schema
-        if isinstance(document, str):
-            try:
-                document = json.loads(read_bounded(Path(document), _MOST_SCHEMA_BYTES) or b"")
-            except (OSError, ValueError) as error:
-                raise ConfigError([f"strategy.verifier.json_schema: {self.json_schema}: {error}"]) from None
-        if not isinstance(document, Mapping):
-            raise ConfigError([f"strategy.verifier.json_schema: {self.json_schema} is not a JSON object"])
-        return Schema(document)
-
-    @property
-    def own_files(self) -> dict[str, Path | None]:
-        """The schema's file; a certificate names a schema without a file as a setting."""
-        path = self.json_schema
-        return {f"the schema {path}": Path(path)} if isinstance(path, str) else {}
-
-
-class CommandVerifier(Section):
-    """A command that reads the output as JSON and exits with 0 if it passes; killed after `timeout_s`."""
-
-    kind: Literal["command"]
-    command: tuple[str, ...] = Field(min_length=1)
-    timeout_s: float = Field(default=10.0, gt=0, le=3_600, allow_inf_nan=False)
-
-    def verify(self) -> Verify:
-        """Return what runs it."""
-        return Command(self.command, self.timeout_s)
-
-    @property
-    def own_files(self) -> dict[str, Path | None]:
-        """The files that the command names: a script, a list of tests; not a program found on PATH."""
-        return {f"the verifier’s {word}": Path(word) for word in self.command if Path(word).is_file()}
-
-    @property
-    def name(self) -> str:
-        """What a log calls it."""
-        return f"verifier {' '.join(self.command)}"[:200]
-
-
-class ModelVerifier(Section):
-    """A model, by its entry under `models`, that says yes or no."""
-
-    kind: Literal["model"]
-    model: str
-
-
-class VerifiedConfig(RungsConfig):
-    """A list of models, cheapest first, and the verifier of all answers but the last."""
-
-    kind: Literal["verified"]
-    verifier: Annotated[
-        FunctionVerifier | SchemaVerifier | CommandVerifier | ModelVerifier, Field(discriminator="kind")
-    ]
+    kind: Literal["verified"]  # type: ignore[assignment]
+    verifier: str = Field(min_length=1)
 
     fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "signal": "gate", "threshold": -0.7}
 
+    @property
+    def _is_function(self) -> bool:
+        return ":" in self.verifier
+
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
         """Return the models in their order, each but the last with its check."""
-        verifier, nodes = self.verifier, list[PlanNode]()
-        free, judging = not isinstance(verifier, ModelVerifier), VerdictSettings("logprobs")
-        checker = uses[verifier.model] if isinstance(verifier, ModelVerifier) else ModelUse(verifier.name)
-        for name in self.models:
-            nodes.append(PlanNode(uses[name].name, uses[name]))
-            nodes.append(PlanNode(VERIFIER, checker, "check", (len(nodes),), judging=judging, free=free))
+        nodes, free = list[PlanNode](), self._is_function
+        checker = ModelUse(f"verifier {self.verifier}") if free else uses[self.verifier]
+        for rung in super().listed(uses):
+            nodes.append(rung)
+            nodes.append(PlanNode(VERIFIER, checker, "check", (len(nodes),), free=free))
         return nodes[:-1]
 
-    @property
-    def free_calls(self) -> tuple[str, ...]:
-        """The verifier, unless it is a model."""
-        return () if isinstance(self.verifier, ModelVerifier) else (self.verifier.name,)
-
     def free_providers(self) -> dict[str, Provider]:
-        """Return the verifier, unless it is a model. Raises ConfigError if it cannot be imported or read."""
-        verifier = self.verifier
-        return (
-            {} if isinstance(verifier, ModelVerifier) else {verifier.name: Verifier(verifier.verify(), verifier.name)}
-        )
+        """Return the function as a provider. Raises ConfigError if it cannot be imported."""
+        if not self._is_function:
+            return {}
+        try:
+            function = imported(self.verifier)
+        except ValueError as error:
+            raise ConfigError([f"strategy.verifier: {self.verifier} {error}"]) from None
+        if not callable(function):
+            raise ConfigError([f"strategy.verifier: {self.verifier} is not a function"])
+        return {name: Verifier(function, name) for name in self.free_calls}
 
     @property
-    def own_files(self) -> dict[str, Path | None]:
-        """The verifier's files."""
-        own = {} if isinstance(self.verifier, ModelVerifier) else self.verifier.own_files
+    def own_files(self) -> Mapping[str, Path | None]:
+        """The function's module."""
+        own = {f"the verifier {self.verifier}": file_of(self.verifier)} if self._is_function else {}
         return {**super().own_files, **own}
+
+
+STRATEGIES: Registry[type[StrategyConfig]] = Registry(
+    "strategy",
+    "cascade.strategies",
+    {
+        "base_guide": "cascade.plans.presets:BaseGuideConfig",
+        "ladder": "cascade.plans.presets:LadderConfig",
+        "exit": "cascade.plans.presets:ExitConfig",
+        "nodes": "cascade.plans.presets:NodesConfig",
+        "verified": "cascade.plans.presets:VerifiedConfig",
+    },
+    subclass_of(StrategyConfig),
+    by_place=True,
+)
+WRITTEN = ByKind(STRATEGIES, "base_guide")
+"""Reads a strategy's settings."""

@@ -12,11 +12,10 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Generator, Sequence
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, part_texts
 from cascade.matching.text import normalize_answer
-from cascade.plans.base import ModelUse
 from cascade.plans.prompts import Prompts, question_data
 from cascade.text import counted, data_block, encode_sorted
 from cascade.types import Candidate, Completion, Message, Question, Request, Token
@@ -226,9 +225,6 @@ def read_logprobs(tokens: Sequence[Token]) -> tuple[float | None, float | None]:
     return None, None
 
 
-OnGuideError: TypeAlias = Literal["escalate", "accept", "abstain"]
-VerdictMode: TypeAlias = Literal["auto", "logprobs", "sampled"]
-
 ALTERNATIVES = 20
 """The log-probs asked for: the most that hosted APIs allow, enough to find Yes and No at any rank."""
 _SAMPLE_TEMPERATURE = 1.0
@@ -237,66 +233,39 @@ _ACTION = re.compile(r"^\W*([123])(?![\d.,]*\d)")
 _MARK = {"type": "left out", "text": "a part that is no text"}
 
 
-class VerdictSettings(NamedTuple):
-    """How a verdict is asked for.
-
-    Attributes:
-        method: P(yes) from log-probs, from samples, or as the model allows.
-        samples: how many verdicts are asked for if there are no log-probs.
-        on_error: what to do if the judge cannot be reached: go on ("escalate"), keep the answer unjudged ("accept"), or
-            stop without an answer ("abstain").
-    """
-
-    method: VerdictMode = "auto"
-    samples: int = 1
-    on_error: OnGuideError = "escalate"
-
-    def ask(
-        self, use: ModelUse, role: str, step: int, prompts: Prompts, question: Question, judged: Candidate, trace: str
-    ) -> Generator[Request, Completion, tuple[Verdict, list[str]]]:
-        """Ask for a verdict on an answer that was reached by a trace; return it, with notes for the step."""
-        notes, answer, replies = list[str](), judged.text, list[Completion]()
-        messages = self._messages(prompts, question, judged, trace)
-        request = use.request(messages, role, "judge", step, question)
-        verdict = None
-        if self.method != "sampled":
-            replies.append((yield request._replace(top_logprobs=ALTERNATIVES)))
-            if self.method == "logprobs" or not without_alternatives(replies[0]):
-                verdict = read(replies[0], answer)
-        if verdict is None:
-            for sample in range(len(replies), self.samples):
-                replies.append((yield self._sample(request, use, sample)))
-            verdict = combine(replies, answer)
-        if question.chat is not None:  # only whole messages are served
-            verdict = verdict._replace(correction=None)
-            texts = [text for message in question.chat.messages for text in part_texts(message.get("content"))]
-            if hidden := texts.count(None):
-                notes.append(f"{role} does not see {counted(hidden, 'part')} of the messages: not text")
-        elif any(explains(completion.text, answer) for completion in replies):
-            notes.append(f"the reply of {role} goes on after its answer; the lines after the first are left out")
-        verdict = sensible(verdict, answer)
-        if verdict.p_yes is None:
-            notes.append(f"no verdict: the reply of {role} was neither a clear yes nor a clear no")
-        elif verdict.method == "sampled":
-            notes.append(f"verdict from {counted(len(replies), 'sample')}, without log-probs")
-        return verdict, notes
-
-    def _messages(self, prompts: Prompts, question: Question, judged: Candidate, trace: str) -> tuple[Message, ...]:
-        if question.chat is not None:
-            return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
-        return prompts.judge.fill(question_data(question, reasoning=trace, answer=judged.text))
-
-    def _sample(self, request: Request, use: ModelUse, sample: int) -> Request:
-        """Return the call for one of several verdicts."""
-        return request._replace(
-            temperature=_SAMPLE_TEMPERATURE if self.samples > 1 else use.temperature,
-            seed=None if use.seed is None else use.seed + sample,
-            sample=sample,
-        )
+def ask_verdict(
+    request: Request, samples: int, answer: str
+) -> Generator[Request, Completion, tuple[Verdict, list[str]]]:
+    """Ask for a verdict on an answer, so often as `samples` where there are no log-probs; return it, with notes."""
+    notes, role, chat = list[str](), request.role, request.question.chat
+    replies = [(yield request._replace(top_logprobs=ALTERNATIVES))]
+    if without_alternatives(replies[0]):
+        for sample in range(1, samples):
+            seed = None if request.seed is None else request.seed + sample
+            replies.append((yield request._replace(temperature=_SAMPLE_TEMPERATURE, seed=seed, sample=sample)))
+        verdict = combine(replies, answer)
+    else:
+        verdict = read(replies[0], answer)
+    if chat is not None:  # only whole messages are served
+        verdict = verdict._replace(correction=None)
+        texts = [text for message in chat.messages for text in part_texts(message.get("content"))]
+        if hidden := texts.count(None):
+            notes.append(f"{role} does not see {counted(hidden, 'part')} of the messages: not text")
+    elif any(explains(completion.text, answer) for completion in replies):
+        notes.append(f"the reply of {role} goes on after its answer; the lines after the first are left out")
+    verdict = sensible(verdict, answer)
+    if verdict.p_yes is None:
+        notes.append(f"no verdict: the reply of {role} was neither a clear yes nor a clear no")
+    elif verdict.method == "sampled":
+        notes.append(f"verdict from {counted(len(replies), 'sample')}, without log-probs")
+    return verdict, notes
 
 
-PLAINLY = VerdictSettings()
-"""One verdict, from log-probs if there are any."""
+def judging_messages(prompts: Prompts, question: Question, judged: Candidate, trace: str) -> tuple[Message, ...]:
+    """Return the prompt that asks about an answer that was reached by a trace."""
+    if question.chat is not None:
+        return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
+    return prompts.judge.fill(question_data(question, reasoning=trace, answer=judged.text))
 
 
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:

@@ -24,7 +24,7 @@ from cascade.engine import Run
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
 from cascade.identity import identity
-from cascade.plans.base import Strategy
+from cascade.plans.nodes import Plan
 from cascade.policies.base import Selection
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
@@ -63,7 +63,7 @@ class CertifiedPolicy:
     def __init__(
         self,
         config: CascadeConfig,
-        strategy: Strategy,
+        strategy: Plan,
         policy: Live,
         certificates: Iterable[Certificate],
         monitors: CertificateMonitors,
@@ -76,7 +76,7 @@ class CertifiedPolicy:
         selection = policy.selection
         self._whole = strategy
         self._strategy = strategy if selection is None else strategy.only(selection)
-        self._reference = _reference_of(strategy)
+        self._reference = strategy.only(Selection(reference=True))
         self._walk = reference_walk(strategy) if selection is not None and selection.reference else None
         self._monitors, self._today, self._level = monitors, today, level
         self.policy = policy
@@ -160,7 +160,7 @@ class CertifiedPolicy:
         """Return the plan where no certificate holds: the reference, or every step, which keeps a promise on sets."""
         fallback = self._wanted.monitor.fallback if alarmed else "guide"
         of_set = (certificate or self.certificates[0]).promise.rules.of_set
-        if fallback == "everything" or (fallback is None and of_set) or self._reference is self._whole:
+        if fallback == "everything" or (fallback is None and of_set):
             # An audit of another strategy would say nothing about the configured one.
             return plan._replace(audit=plan.audit and alarmed)
         return plan._replace(strategy=self._reference, audit=False, walk=reference_walk(self._whole))
@@ -289,14 +289,6 @@ class CertifiedPolicy:
         return next(iter(reasons), None)
 
 
-def _reference_of(strategy: Strategy) -> Strategy:
-    """Return the strategy that asks the reference alone: the guide, or a ladder's last model; itself if it has none."""
-    try:
-        return strategy.only(Selection(reference=True))
-    except UsageError:
-        return strategy
-
-
 def _refusal(reasons: Iterable[str]) -> str:
     return f"A certificate is required (guarantee.required), and none holds: {'; '.join(reasons)}."
 
@@ -317,7 +309,7 @@ class ServingState:
     """
 
     default: CertifiedPolicy
-    strategy: Strategy
+    strategy: Plan
     monitors: CertificateMonitors
     levels: Mapping[str, float]
     by_level: Mapping[str, CertifiedPolicy]
@@ -354,7 +346,7 @@ class ServingState:
 
 def in_service(
     config: CascadeConfig,
-    strategy: Strategy,
+    strategy: Plan,
     before: ServingState | None = None,
     *,
     today: Callable[[], date] = today_utc,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.checks import hint_at
 from cascade.errors import UsageError
-from cascade.plans.base import Strategy
+from cascade.plans.nodes import Plan
 from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 if TYPE_CHECKING:
@@ -25,7 +25,7 @@ class RunPlan(NamedTuple):
     one runs; `level` is the name of the policy's level.
     """
 
-    strategy: Strategy
+    strategy: Plan
     policy: Live | None = None
     certificate: Certificate | None = None
     audit: bool = False
@@ -35,7 +35,7 @@ class RunPlan(NamedTuple):
     scope: Scope | None = None
 
 
-def reference_walk(strategy: Strategy) -> str:
+def reference_walk(strategy: Plan) -> str:
     """Return a log's name for the reference alone: a ladder's last model, or the guide asked outright."""
     return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
 

@@ -112,7 +112,7 @@ def settings(address: str) -> dict[str, Any]:
     return {
         "models": models,
         "provider": {"kind": "openai_http", "api_base": address},
-        "strategy": {"rounds": 2, "verdict": "logprobs"},
+        "strategy": {"rounds": 2},
     }
 
 

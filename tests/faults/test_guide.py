@@ -125,14 +125,6 @@ def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) ->
     assert "guide failed" in answer.explain()
 
 
-@pytest.mark.parametrize(("wanted", "text"), [("accept", "Elbe"), ("abstain", None)])
-def test_f43_unless_the_configuration_says_otherwise(bench: Bench, wanted: str, text: str | None) -> None:
-    script = {"small": ["Answer: Elbe"], "large": [_DOWN[0]]}
-    orchestrator, _ = bench.scripted(script, strategy={"rounds": 2, "on_guide_error": wanted})
-    answer = orchestrator.ask(QUESTION)
-    assert (answer.text, len(answer.steps), answer.stopped) == (text, 1, "forced")
-
-
 def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Bench) -> None:
     bench.server.modes["large"] = "hang"
     for limit_s in (0.2, 2.0, 20.0):  # on a busy machine the base may not be done by the shortest

@@ -39,7 +39,7 @@ def ask(cli: Callable[..., Ran], tmp_path: Path, caplog: pytest.LogCaptureFixtur
         (tmp_path / "asked.yaml").write_text(
             "models: {base: small, guide: large}\n"
             "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
-            "strategy: {verdict: sampled, samples: 1}\n"
+            "strategy: {samples: 1}\n"
             f"policy: {{kind: fixed}}\ntraces: {traces}\n"
         )
         caplog.clear()

@@ -15,7 +15,7 @@ from cascade.engine import run
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.money import Price
-from cascade.plans.base import NOTHING_BOUGHT, Strategy, Walk, following
+from cascade.plans.base import NOTHING_BOUGHT, Walk, following
 from cascade.policies.base import Observation, Selection
 from cascade.policies.live import Live, layout_of, row_of
 from cascade.policies.policy import Alone, Depth, Policy, Threshold
@@ -32,7 +32,7 @@ TEXTS = ("Danube", "the danube", "Rhine", "rhine.", "Inn")
 
 
 @dataclass(frozen=True)
-class World(Strategy):
+class World:
     """One request whose every call is known: what the engine runs, and the log of a walk to the end."""
 
     plan_nodes: tuple[Node, ...]
@@ -41,6 +41,7 @@ class World(Strategy):
     signal: tuple[float, ...]  # of each step
     confidences: tuple[float, ...]  # of each node
     calls: bool = False  # whether the policy decides before each call
+    step_names: tuple[str, ...] = ()
 
     @property
     def horizon(self) -> int:

@@ -29,9 +29,6 @@ from cascade import (
     Usage,
     UsageError,
 )
-from cascade.plans.agents import WithAgents
-from cascade.plans.base import Strategy
-from cascade.plans.nodes import Plan
 from cascade.policies.base import Observation, Scorer, StepScores
 from cascade.policies.live import Live
 from cascade.policies.policy import Depth
@@ -116,10 +113,6 @@ def keeps_the_protocols() -> None:
     _providers: tuple[Provider, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local(), Replay({}))
     _streams: tuple[Streams, ...] = (FakeProvider(), OpenAIHTTP({}), LiteLLM(), Local())
     _policies: tuple[Scorer, ...] = (Live(Depth(), ()),)
-
-
-def keeps_the_strategies(plan: Plan, agents: WithAgents) -> None:
-    _strategies: tuple[Strategy, ...] = (plan, agents)
 
 
 class MyPolicy(Scorer):

@@ -11,7 +11,7 @@ from cascade import engine
 from cascade.engine import Run
 from cascade.errors import ProviderError
 from cascade.money import Price
-from cascade.plans.base import ModelUse, Strategy
+from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan
 from cascade.plans.presets import BaseGuideConfig, ExitConfig
 from cascade.plans.prompts import load
@@ -101,7 +101,7 @@ def exits(use: ModelUse, role: str = "guide", rounds: int = 4) -> Plan:
 
 
 def walked(
-    strategy: Strategy, *said: Completion | ProviderError | str, question: Question = RIVER
+    strategy: Plan, *said: Completion | ProviderError | str, question: Question = RIVER
 ) -> tuple[list[Request], list[Step]]:
     """Drive a plan to its end with the given replies, in order; return what it asked and its steps."""
     plan, left = strategy.plan(question), list(said)

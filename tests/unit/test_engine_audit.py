@@ -117,13 +117,6 @@ def test_a_step_that_is_final_ends_an_audit() -> None:
     assert (len(answer.steps), answer.audited, answer.stopped) == (1, True, "horizon")
 
 
-def test_a_forced_stop_is_audited_too() -> None:
-    strategy = base_guide(SMALL, LARGE, rounds=2, on_guide_error="accept")
-    answer = asked(RHINE, DOWN, DANUBE, yes_no(0.9), strategy=strategy, audit=True)
-    assert (answer.text, answer.stopped, len(answer.steps)) == ("Rhine", "forced", 2)
-    assert answer.steps[1].audited
-
-
 def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further() -> None:
     def script() -> Iterable[Said]:
         return (RHINE, yes_no(0.5), DOWN, DOWN)
@@ -151,10 +144,7 @@ def test_audited_steps_are_shown_as_they_are_made() -> None:
 # --- certificates ---
 
 
-def test_no_certificate_speaks_of_a_walk_that_was_forced_or_broken_off() -> None:
-    forced = asked(RHINE, DOWN, strategy=base_guide(SMALL, LARGE, on_guide_error="accept"), certificate=CERTIFICATE)
-    assert (forced.stopped, forced.certificate) == ("forced", None)
-    assert forced.warnings[-1].endswith("(stopped: forced)")
+def test_no_certificate_speaks_of_a_walk_that_was_broken_off() -> None:
     broken = asked(RHINE, yes_no(0.5), budget=Budget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE)
     assert (broken.stopped, broken.certificate) == ("budget", None)
     assert any(said.startswith("no certificate") for said in broken.warnings)
@@ -200,12 +190,6 @@ def test_the_best_answers_confidence_is_the_highest_that_any_step_had_in_it() ->
 def test_an_abstention_is_audited_like_any_answer() -> None:
     answer = asked(*ALL_STEPS, abstain_below=0.99, audit=True)
     assert (answer.text, answer.stopped, len(answer.steps)) == (None, "abstained", 3)
-
-
-def test_a_walk_that_was_forced_says_so_before_it_says_that_it_abstained() -> None:
-    strategy = base_guide(SMALL, LARGE, on_guide_error="accept")
-    answer = asked(RHINE, DOWN, strategy=strategy, abstain_below=0.5, certificate=CERTIFICATE)
-    assert (answer.text, answer.stopped, answer.certificate) == (None, "forced", None)
 
 
 def test_what_fails_before_there_is_a_candidate_raises_in_an_audit_too() -> None:

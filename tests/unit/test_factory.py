@@ -13,8 +13,9 @@ from cascade.config.policies import POLICIES
 from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
-from cascade.plans.base import STRATEGIES, ModelUse
+from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan
+from cascade.plans.presets import STRATEGIES
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.live import Live
 from cascade.policies.policy import Depth, Prompted, Random, Threshold, Uala
@@ -35,14 +36,12 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
             base_guide(ModelUse("small", 9, 0.5, 3, chat_max_tokens=9), ModelUse("large"), decider="base"),
         ),
         (
-            {"rounds": 2, "verdict": "sampled", "samples": 5, "on_guide_error": "accept"},
+            {"rounds": 2, "samples": 5},
             base_guide(
                 ModelUse("small", 9, 0.5, 3, chat_max_tokens=9),
                 ModelUse("large"),
                 2,
-                verdict="sampled",
                 samples=5,
-                on_guide_error="accept",
             ),
         ),
         (
@@ -64,7 +63,7 @@ def test_every_kind_of_strategy_can_be_built() -> None:
     needed: dict[str, Any] = {
         "ladder": {"models": ["base"]},
         "nodes": {"nodes": [{"name": "a", "model": "base"}]},
-        "verified": {"models": ["base", "guide"], "verifier": {"kind": "schema", "json_schema": {}}},
+        "verified": {"models": ["base", "guide"], "verifier": "m:f"},
     }
     made = {
         build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}}))

@@ -93,12 +93,12 @@ def broken_stream(request: Request) -> Any:
 
 
 async def test_an_error_inside_a_stream_goes_to_the_walk() -> None:
-    settings = {"strategy": {"on_guide_error": "accept"}}
+    settings = {"policy": {"kind": "fixed"}}
     streamed = await asyncio.to_thread(lambda: list(wired(FakeProvider(broken_stream), **settings).stream(RIVER)))
     astreamed = [event async for event in wired(FakeProvider(broken_stream), **settings).astream(RIVER)]
     for events in (streamed, astreamed):
         assert isinstance(events[-1], Answer)
-        assert (events[-1].text, events[-1].stopped) == ("Danube", "forced")
+        assert (events[-1].text, events[-1].stopped) == ("Danube", "policy")
 
 
 async def test_if_all_fail_a_stream_raises() -> None:

@@ -13,7 +13,6 @@ from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan
-from cascade.plans.verdict import VerdictSettings
 from cascade.policies.policy import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
@@ -54,13 +53,13 @@ def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
         load(
             {
                 "models": {"base": entry, "guide": "large"},
-                "strategy": {"rounds": 2, "verdict": "sampled", "samples": 5, "on_guide_error": "accept"},
+                "strategy": {"rounds": 2, "samples": 5},
             }
         )
     )
     assert isinstance(made, Plan)
     assert made.nodes[0].use == ModelUse("small", 9, 0.5, 3, chat_max_tokens=9)
-    assert (made.horizon, made.nodes[1].judging) == (2, VerdictSettings("sampled", 5, "accept"))
+    assert (made.horizon, made.nodes[1].samples) == (2, 5)
     ladder = build_strategy(
         load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
     )

@@ -19,7 +19,7 @@ from cascade.errors import ConfigError
 from cascade.factory import build_policy
 from cascade.logs.questions import AskedQuestion
 from cascade.matching import get_matcher
-from cascade.plans.base import STRATEGIES
+from cascade.plans.presets import STRATEGIES
 from cascade.policies.directory import PolicyDirectory
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
@@ -181,25 +181,13 @@ import numpy as np
 
 from cascade.conformal.path import Scores
 from cascade.policies.policy import Policy
-from cascade.plans.base import Strategy
-from cascade.plans.base import StrategyConfig
-from cascade.types import Candidate, Step
+from cascade.plans.nodes import PlanNode
+from cascade.plans.presets import StrategyConfig
 
 
-class Parrot(Strategy):
-    horizon, models = 2, ()
-
-    def plan(self, question):
-        for number in (1, 2):
-            yield Step(number, (Candidate(question.text * number, "parrot", "parrot"),), {})
-
-
-class ParrotConfig(StrategyConfig):
-    entries: ClassVar[tuple[str, ...]] = ()
-    horizon: ClassVar[int] = 2
-
-    def build(self, uses, prompts):
-        return Parrot()
+class TwiceConfig(StrategyConfig):
+    def listed(self, uses):
+        return [PlanNode(name, uses["base"]) for name in ("once", "again")]
 
 
 @dataclass(frozen=True)
@@ -216,11 +204,11 @@ def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path: Path, monkeypa
     (tmp_path / "toys_of_a_test.py").write_text(TOYS)
     monkeypatch.syspath_prepend(str(tmp_path))
     toys = {
-        "strategy": {"kind": "toys_of_a_test:ParrotConfig"},
+        "strategy": {"kind": "toys_of_a_test:TwiceConfig"},
         "policy": {"kind": "toys_of_a_test:Patient", "threshold": 0},
     }
     with Orchestrator.from_config(MODELS | toys) as orchestrator:
-        assert orchestrator.ask("ha").text == "haha"
+        assert [step.candidates[0].source for step in orchestrator.ask("ha").steps] == ["once", "again"]
 
 
 # --- the pages ---

@@ -8,7 +8,7 @@ import pytest
 
 from cascade import Orchestrator, errors
 from cascade.config import load
-from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutError, ProviderUnavailableError
+from cascade.errors import ConfigError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.portal import Deadline
 from cascade.types import Answer, Request
@@ -94,48 +94,6 @@ def test_a_configuration_lists_what_is_wrong_with_its_fallbacks() -> None:
 
 
 # Below, a call of the guide may cost over 0.02 USD and one of the base 0.0002.
-
-
-@pytest.mark.parametrize("budget", [{"per_question": 0.01}, {"total": 0.01}])
-def test_an_exhausted_budget_refuses_or_serves_the_best_there_is(budget: Any) -> None:
-    with pytest.raises(BudgetExceededError):
-        asked(down(), budget=budget)
-    for served in ("serve_best", "base_only"):
-        found = asked(down(), budget={**budget, "on_exhausted": served})
-        assert (found.text, found.stopped) == ("by small", "budget")
-
-
-@pytest.mark.parametrize("budget", [{"per_question": 0.01}, {"total": 0.01}])
-def test_base_only_asks_the_base_where_nothing_is_there_to_serve(budget: Any) -> None:
-    alone = {"strategy": {"kind": "ladder", "models": ["base", "guide"]}, "policy": {"kind": "fixed"}}
-    provider = FakeProvider(down())
-    for served, expected in (("base_only", "by small"), ("serve_best", None)):
-        settings = {**SETTINGS, **alone, "budget": {**budget, "on_exhausted": served}}
-        with Orchestrator.from_config(settings, providers={"fake": provider}) as orchestrator:
-            if expected is None:
-                with pytest.raises(BudgetExceededError):
-                    _guide_alone(orchestrator)
-                continue
-            found = _guide_alone(orchestrator)
-            assert (found.text, found.stopped, found.served[0].model) == (expected, "budget", "small")
-            assert found.certificate is None
-
-
-def _guide_alone(orchestrator: Orchestrator) -> Any:
-    import asyncio
-
-    from cascade.chat import ChatRequest
-
-    async def served() -> Any:
-        request = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Who?"}], "max_tokens": 100})
-        return [event async for event in orchestrator.runtime.serve(request, stream=False, model="large")][-1]
-
-    return asyncio.run(served())
-
-
-def test_base_only_refuses_once_the_base_does_not_fit_either() -> None:
-    with pytest.raises(BudgetExceededError):
-        asked(down(), budget={"total": 1e-7, "on_exhausted": "base_only"})
 
 
 def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch: Any) -> None:

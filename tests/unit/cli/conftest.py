@@ -81,7 +81,7 @@ def fake_config(tmp_path: Path) -> Path:
         "  base: {model: small, price: {input: 0.1, output: 0.4}}\n"
         "  guide: {model: large, price: {input: 1, output: 4}}\n"
         "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
-        "strategy: {verdict: sampled, samples: 1}\n"
+        "strategy: {samples: 1}\n"
         "policy: {kind: fixed}\n"
     )
     return path

@@ -40,7 +40,7 @@ def settings(tmp_path: Path) -> Path:
         "  base: {model: small, max_tokens: 32, price: {input: 0.1, output: 0.4}}\n"
         "  guide: {model: large, max_tokens: 32, price: {input: 1, output: 4}}\n"
         "provider: {kind: fake, options: {replies: {small: ['Answer: Danube'], large: ['Yes']}}}\n"
-        "strategy: {verdict: sampled, samples: 1, rounds: 2}\n"
+        "strategy: {samples: 1, rounds: 2}\n"
     )
     return path
 

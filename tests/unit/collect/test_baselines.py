@@ -18,7 +18,7 @@ NAMES = ("guide only", "LLM policy, base", "LLM-exit, base", "LLM policy, guide"
 
 
 def config(**strategy: object) -> CascadeConfig:
-    return load(TWO_MODELS | {"strategy": {"rounds": 3, "verdict": "sampled", **strategy}})
+    return load(TWO_MODELS | {"strategy": {"rounds": 3, **strategy}})
 
 
 def test_the_names_are_those_of_the_command_line_and_the_log() -> None:

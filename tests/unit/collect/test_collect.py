@@ -37,7 +37,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
 from cascade.matching import Matcher, get_matcher
 from cascade.orchestrator import Orchestrator
-from cascade.plans.base import Strategy, Walk
+from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.portal import in_thread
 from cascade.types import Candidate, Question, Request, Step
@@ -240,10 +240,10 @@ def test_the_questions_keep_their_order_and_the_steps_theirs(log: Path) -> None:
         assert list(dict.fromkeys(walks)) == [None, *BASELINES]
 
 
-class _EndsEarly(Strategy):
+class _EndsEarly:
     """A strategy of up to four steps whose second step is final."""
 
-    horizon, models = 4, ("small",)
+    horizon, models, agents, blocks, step_names = 4, ("small",), {}, False, ()  # type: ignore[var-annotated]
 
     def plan(self, question: Question) -> Walk:
         for number in (1, 2):
@@ -326,7 +326,7 @@ def test_what_is_drawn_is_drawn_anew_at_every_step(log: Path) -> None:
     def repeats(request: Request) -> Any:
         return "Answer: Inn" if request.role == "base" else chance(request, "Yes", "No, Oder")
 
-    drawn = {"rounds": ROUNDS, "verdict": "sampled", "samples": 2}
+    drawn = {"rounds": ROUNDS, "samples": 2}
     for seed, judged in ((None, 2 * ROUNDS), (7, 2)):
         models = Models(repeats)
         guide = {**PRICED["guide"], "seed": seed}
@@ -359,7 +359,7 @@ def test_two_equal_questions_at_the_same_time_are_asked_once(log: Path) -> None:
     question = Question("Which river?")
     twins = [AskedQuestion(name, question, ("Inn",)) for name in ("one", "other")]
     models = _Slow(2)
-    made = config(strategy={"rounds": 2, "verdict": "sampled", "samples": 1})
+    made = config(strategy={"rounds": 2, "samples": 1})
     collected(log, twins, models, made=made, concurrency=2)
     assert models.paid_twice == []
     assert len(models.requests) == 4
@@ -481,7 +481,7 @@ def test_a_cost_that_was_only_bounded_counts_at_its_bound_after_a_stop(log: Path
     def without_usage(request: Request) -> Any:
         return {**reply("Answer: Inn" if request.role == "base" else "Yes"), "usage": None}
 
-    made = config(strategy={"rounds": 1, "verdict": "sampled", "samples": 1})
+    made = config(strategy={"rounds": 1, "samples": 1})
     first = collected(log, asked(1), Models(without_usage), made=made, max_cost_nano_usd=10**9)
     assert first.progress.spent_nano_usd > 0
     again = collected(log, asked(1), Models(without_usage), made=made, resume=True)

@@ -179,8 +179,8 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -
         return completion(said[asked.purpose if deciding or asked.role != "base" else "base"])
 
     small, large = ModelUse("small"), ModelUse("large")
-    both = {"base": base_guide(small, large, 1, verdict="sampled", samples=1, decider="base")}
-    both |= {"guide": base_guide(small, large, 1, verdict="sampled", samples=1, decider="guide")}
+    both = {"base": base_guide(small, large, 1, samples=1, decider="base")}
+    both |= {"guide": base_guide(small, large, 1, samples=1, decider="guide")}
     for strategy in (*both.values(), exits(small, "base", 1), exits(large, "guide", 1)):
         answer = drive(run(RIVER, strategy=strategy, policy=None, prices=PRICES), call)
         made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
@@ -486,7 +486,7 @@ def test_a_row_that_is_no_json_leaves_the_others(path: Path) -> None:
 
 def test_a_walk_can_be_made_from_the_record_alone(path: Path) -> None:
     said = {"base": "Answer: Rhine", "guide": "No, Danube"}
-    strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, verdict="sampled", samples=2)
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, samples=2)
     settings: dict[str, Any] = {"strategy": strategy, "policy": FixedPolicy("both", 2), "prices": PRICES}
     with Journal(path) as journal:
 

@@ -97,7 +97,7 @@ def test_a_judge_without_a_correction_made_no_candidate() -> None:
 
 def test_only_the_first_sample_has_a_candidate() -> None:
     said = [completion("No, Danube")] * 3
-    made = list(rows(answered(RHINE, *said, RHINE, *said, verdict="sampled")))
+    made = list(rows(answered(RHINE, *said, RHINE, *said)))
     assert [row["candidate"] for row in made if row["step"] == 1] == [0, 1, None, None]
     assert [row["signals"]["replay"]["sample"] for row in made if row["step"] == 1] == [0, 0, 1, 2]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from cascade.errors import BudgetExceededError, ConfigError, ProviderTimeoutErro
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
-from cascade.plans.agents import Loop, WithAgents
+from cascade.plans.agents import Loop
 from cascade.plans.base import ModelUse
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.fake import FakeProvider, Reply, reply
@@ -117,7 +118,7 @@ def test_its_mistake_is_an_error_of_the_call_and_the_next_model_answers() -> Non
 
 
 def test_it_sees_the_errors_of_its_calls() -> None:
-    walked = WithAgents(ladder_of((ModelUse("small"),)), {"small": recovers}).plan(Question("Which river?"))
+    walked = replace(ladder_of((ModelUse("small"),)), agents={"small": recovers}).plan(Question("Which river?"))
     assert next(walked).max_tokens == 256  # type: ignore[union-attr]
     assert walked.throw(ProviderTimeoutError("late", model="small")).max_tokens == 8  # type: ignore[union-attr]
 

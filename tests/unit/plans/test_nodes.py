@@ -93,7 +93,7 @@ CALL_LEVEL = (
     [
         ([{"name": "a", "model": "small"}] * 2, "a is named more than once"),
         ([{"name": "a", "model": "small", "purpose": "judge"}], "a: purpose judge needs one parent"),
-        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is not a node"),
+        ([{"name": "a", "model": "small", "parents": ["b"]}], "a: its parent 'b' is no earlier node"),
         (
             [CALL_LEVEL[0], {"name": "c", "model": "judge", "purpose": "outright", "parents": ["base"]}],
             "cannot read other nodes",

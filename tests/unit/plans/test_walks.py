@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from cascade.errors import AuthenticationError, ProviderError, ProviderUnavailableError, RateLimitedError
-from cascade.plans.base import ModelUse, Strategy
+from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan, PlanNode
 from cascade.plans.presets import ladder
 from cascade.types import Question, Request, Token, Usage
@@ -211,16 +211,11 @@ LONG = (64, 0.7, 5, 1)
         (ladder(RUNGS), ["Answer: a"] * 3, [(10, 0.1, 1, 1), (20, 0.0, None, 1), (30, 0.0, None, 1)]),
         (rounds(1), ["Answer: a", yes_no(0.9)], [LONG, (32, 0.2, 22, 20)]),
         (rounds(1), ["Answer: a", yes_no(0.9, "Yes and no")], [LONG, (32, 0.2, 22, 20)]),  # log-probs: no samples
-        (rounds(1, verdict="logprobs"), ["Answer: a", "Yes"], [LONG, (32, 0.2, 22, 20)]),
+        (rounds(1, samples=1), ["Answer: a", "Yes"], [LONG, (32, 0.2, 22, 20)]),
         (rounds(1), ["Answer: a", *["Yes"] * 3], [LONG, (32, 0.2, 22, 20), (32, 1.0, 23, None), (32, 1.0, 24, None)]),
         (
-            rounds(1, verdict="sampled", samples=2), ["Answer: a", "Yes", "Yes"],
-            [LONG, (32, 1.0, 22, None), (32, 1.0, 23, None)],
-        ),
-        (rounds(1, verdict="sampled", samples=1), ["Answer: a", "Yes"], [LONG, (32, 0.2, 22, None)]),  # its own heat
-        (
-            base_guide(SMALL, ModelUse("large", 32), 1, verdict="sampled", samples=2), ["Answer: a", "Yes", "Yes"],
-            [LONG, (32, 1.0, None, None), (32, 1.0, None, None)],
+            base_guide(SMALL, ModelUse("large", 32), 1, samples=2), ["Answer: a", "Yes", "Yes"],
+            [LONG, (32, 0.0, None, 20), (32, 1.0, None, None)],
         ),
         (rounds(1, decider="base"), ["Answer: a", yes_no(0.9), "1"], [LONG, (32, 0.2, 22, 20), (8, 0.7, 5, None)]),
         (rounds(1, decider="guide"), ["Answer: a", yes_no(0.9), "1"], [LONG, (32, 0.2, 22, 20), (8, 0.2, 22, None)]),
@@ -235,14 +230,8 @@ def test_models_are_asked_as_configured(plan: Plan, replies: list[Any], settings
     assert {each.question for each in asked} == {RIVER}
 
 
-@pytest.mark.parametrize(("setting", "forced"), [("escalate", None), ("accept", "accept"), ("abstain", "abstain")])
-def test_what_a_guide_that_fails_means_is_configured(setting: Any, forced: str | None) -> None:
-    _, (step,) = walked(rounds(1, on_guide_error=setting), "Answer: Inn", DOWN)
-    assert (step.forced.action if step.forced else None) == forced
-
-
 @pytest.mark.parametrize("plan", [rounds(1), ladder(RUNGS[:2])])
-def test_a_plan_starts_with_a_request_and_can_be_dropped(plan: Strategy) -> None:
+def test_a_plan_starts_with_a_request_and_can_be_dropped(plan: Plan) -> None:
     walk = plan.plan(RIVER)
     first = next(walk)
     assert isinstance(first, Request)
@@ -272,7 +261,7 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
         # a round is told the answer that the guide favours, and never its yes or no
         (rounds(2), ["Answer: Rhine", yes_no(0.1, "No, Inn"), "Answer: Inn", yes_no(0.9)], RIVER, 2, {"suggested_answer": "Inn"}),
         (rounds(2), ["Answer: Rhine", yes_no(0.9)] * 2, RIVER, 2, {"suggested_answer": "Rhine"}),
-        (rounds(2, verdict="logprobs"), ["Answer: Rhine", "Hm"] * 2, RIVER, 2, {"opinion": "doubtful"}),
+        (rounds(2, samples=1), ["Answer: Rhine", "Hm"] * 2, RIVER, 2, {"opinion": "doubtful"}),
         (VERIFIED, ["Answer: Rhine", yes_no(0.1, "No, Inn"), *["Answer: Inn"] * 2], RIVER, 2, {"suggested_answer": "Inn"}),
         (
             rounds(1, decider="guide"), ["Answer: Rhine", yes_no(0.2, "No, Inn"), "2"], INN, 2,
@@ -282,7 +271,7 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
             },
         ),
         (
-            rounds(1, decider="guide", verdict="logprobs"), ["Answer: Rhine", "Hm", "3"], RIVER, 2,
+            rounds(1, decider="guide", samples=1), ["Answer: Rhine", "Hm", "3"], RIVER, 2,
             {
                 "question": RIVER.text, "small_model_answer": "Rhine", "strong_model_agrees": "no verdict",
                 "strong_model_answer": "none", "strong_model_uncertainty": "unknown",
