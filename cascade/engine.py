@@ -22,7 +22,7 @@ from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import Conclusion, ModelUse, Walk
 from cascade.plans.nodes import Plan
-from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer, actions
+from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer
 from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
 from cascade.resilience.portal import Deadline, Worker
@@ -75,9 +75,8 @@ class _QuestionWalk:
         """Follow the plan until the policy or the plan ends it; return why it stopped."""
         planned = yield from self._next()
         while planned is not None:
-            observation = Observation(self.question, self._seen(planned), self.horizon)
-            decision = decide(self.policy, observation)
-            step, last = observation.step, observation.last
+            observation = self._observed(planned)
+            decision, step, last = decide(self.policy, observation), observation.steps[-1], observation.last
             if self.scope is not None and step.number:
                 self.outside += self.scope.outside(step)
             if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
@@ -107,9 +106,9 @@ class _QuestionWalk:
                 planned = yield from self._next()
                 if planned is None:
                     return
-                observation = Observation(self.question, self._seen(planned), self.horizon)
+                observation = self._observed(planned)
                 decision = decide(self.policy, observation)._replace(keep=(), proceed=not observation.last)
-                yield self._finish(observation.step._replace(decision=decision, audited=True))
+                yield self._finish(observation.steps[-1]._replace(decision=decision, audited=True))
                 self._check()
         except (BudgetExceededError, ProviderError) as error:
             self.warnings.append(f"the audit was cut short: {type(error).__name__}: {error}")
@@ -132,9 +131,10 @@ class _QuestionWalk:
             reasons.insert(0, f"the walk was not the policy's own to its end (stopped: {stopped})")
         return reasons
 
-    def _seen(self, step: Step) -> tuple[Step, ...]:
+    def _observed(self, step: Step) -> Observation:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
-        return (*self.steps, step._replace(calls=tuple(self.calls)))
+        last = step.final or step.number >= self.horizon
+        return Observation(self.question, (*self.steps, step._replace(calls=tuple(self.calls))), last)
 
     @property
     def left_scope(self) -> bool:
@@ -376,14 +376,64 @@ def decide(policy: Scorer | None, observation: Observation) -> Decision:
     """Turn a policy's scores at its threshold into a decision; without a policy, go on and keep every answer."""
     last = observation.last
     if policy is None:
-        every = tuple(range(len(observation.step.candidates)))
+        every = tuple(range(len(observation.steps[-1].candidates)))
         return Decision(every, not last, (ALWAYS,) * len(every), NEVER if last else ALWAYS, 0.0)
-    kappa = policy.kappa
-    scores = policy.scores(observation)
+    scores, kappa = policy.scores(observation), policy.kappa
     keep, proceed = actions(scores.candidates, scores.next, kappa, last=last)
-    decision = Decision(keep, proceed, scores.candidates, scores.next, kappa, scores.confidences, scores.buy)
-    is_sure, needed = policy.surety(scores.next), policy.surety(kappa)
-    return decision if is_sure is None or needed is None else decision._replace(sure=(is_sure, needed))
+    return Decision(
+        keep, proceed, scores.candidates, scores.next, kappa, scores.confidences, scores.buy, sure=scores.sure
+    )
+
+
+class Actions(NamedTuple):
+    """The set of actions at one step: the kept candidates' indices, and whether "next" is among them."""
+
+    keep: tuple[int, ...]
+    proceed: bool
+
+
+def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: bool) -> Actions:
+    """Return the set of actions at threshold kappa: C(o_t) = {a : score(a) ≥ kappa} and {argmax}.
+
+    "next" is impossible at the last step. The argmax is always in the set (ties: the lowest index, candidates before
+    "next"). So the set is never empty, there is always an answer, and the sets grow as kappa falls. Any other fallback
+    would break that nesting, and with it the guarantee (`design/path.md`).
+
+    Args:
+        scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.
+        next_score: the score of going on.
+        kappa: the threshold.
+        last: whether this is step T, where going on is impossible.
+
+    A NaN never leads to a stop: it excludes a candidate and includes "next".
+
+    >>> actions([0.7, 0.2], 0.1, kappa=0.15, last=False)
+    Actions(keep=(0, 1), proceed=False)
+    >>> actions([0.1, 0.2], 0.7, kappa=0.9, last=False)
+    Actions(keep=(), proceed=True)
+    """
+    best = _argmax(scores)
+    if best is None:
+        return Actions((), proceed=not last)
+    onward = ALWAYS if next_score != next_score else next_score  # noqa: PLR0124 - NaN
+    argmax_is_next = not last and not onward <= scores[best]
+    keep = tuple(
+        [
+            index
+            for index, score in enumerate(scores)
+            if (score >= kappa and score > NEVER) or (index == best and not argmax_is_next)
+        ]
+    )
+    return Actions(keep, proceed=not last and (argmax_is_next or (onward >= kappa and onward > NEVER)))
+
+
+def _argmax(scores: Sequence[float]) -> int | None:
+    """Return the lowest index of the highest score, with NaN as −inf; None without scores."""
+    best, highest = None, NEVER
+    for index, score in enumerate(scores):
+        if best is None or score > highest:
+            best, highest = index, score if score == score else NEVER  # noqa: PLR0124 - NaN
+    return best
 
 
 def _served(
@@ -423,7 +473,8 @@ def _by_answer(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: 
     for step, index in kept:
         confidence = step.confidence(index)
         candidate = _Kept(step, index, -1.0 if confidence is None else confidence)
-        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
+        key = answer_key(step.candidates[index].text, chat) if len(kept) > 1 else ""
+        groups.setdefault(key, []).append(candidate)
 
     def worth(group: list[_Kept]) -> tuple[float, int, int]:
         return max(kept.confidence for kept in group), len(group), max(kept.step.number for kept in group)

@@ -263,7 +263,7 @@ class Runtime:
             fields=self.fields,
         )
         if serving is not None and not audit:  # later audits are counted by the modes
-            walk = serving.counted(walk, odd=plan.scope is not None)
+            walk = serving.counted(walk)
         trace = None
         if traced and self.traces is not None:
             from cascade.records.asks import Trace

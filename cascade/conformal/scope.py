@@ -1,8 +1,7 @@
 """The requests and steps that a certificate covers: those of a kind that its log had.
 
 A log may hold steps without an answer, or without a signal. The test has counted them, so the certificate covers a
-fresh request with such a step, as long as such steps are no more frequent than in the log (`odd`, which
-`serving.monitors` counts). It does not cover a step of a kind that the log never had, nor a step in which a call
+fresh request with such a step. It does not cover a step of a kind that the log never had, nor a step in which a call
 failed: an outage today says nothing about the distribution of the requests of the log (`design/serving.md`). One rule
 decides on the steps of a log and on a step that was just served.
 
@@ -14,8 +13,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 from cascade.conformal.certificate import SETTINGS, MadeFor, differences
 from cascade.text import same_model
@@ -37,17 +35,6 @@ LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": 
 """The signals that are counted where a plan does not give them: which tokens of the calls of a step."""
 
 
-class _StepNeeds(NamedTuple):
-    """The signals without which a step with some number of answers is outside the scope, and those of odd steps.
-
-    `rare`: it is odd by its number of answers.
-    """
-
-    needed: frozenset[str]
-    common: frozenset[str]
-    rare: bool
-
-
 @dataclass(frozen=True)
 class Scope:
     """The scope of a certificate, as far as it depends on steps.
@@ -58,15 +45,12 @@ class Scope:
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
         insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
             the policy's decision proves nothing.
-        strict: whether odd steps are not covered either, because they have become more frequent than the certificate
-            allows.
     """
 
     reads: frozenset[str] = frozenset()
     shown: tuple[Shown, ...] = ()
     echoes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     insists: bool = False
-    strict: bool = False
 
     @classmethod
     def of(
@@ -99,19 +83,9 @@ class Scope:
                 f"step {step.number} brought {len(step.candidates)} answers, which no request of the log did"
             )
         else:
-            lacking = sorted(rule.needed & self._lacking(step))
+            lacking = sorted(name for name in rule if not _is_known(step, name))
             reasons += [f"step {step.number} lacks the signal {name}, which all in the log had" for name in lacking]
-        if not reasons and self.strict and self.odd(step):
-            reasons.append(f"step {step.number} {ODD}, which happens more often now than in the log")
         return tuple(reasons)
-
-    def odd(self, step: Step) -> bool:
-        """Return whether a step lacks an answer or a signal that most, but not all, requests of the log had there."""
-        rule = self._rule(step.number, len(step.candidates))
-        return rule is not None and (rule.rare or bool(rule.common & self._lacking(step)))
-
-    def _lacking(self, step: Step) -> set[str]:
-        return {name for name in self.reads if not _is_known(step, name)}
 
     def _renamed(self, step: Step) -> Iterator[str]:
         for call in step.calls:
@@ -120,62 +94,12 @@ class Scope:
             if name is not None and (name not in echoes if echoes else not same_model(model, name)):
                 yield f"{model} answered as {name}; in the log it answered as {' or '.join(echoes) or 'itself'}"
 
-    # --- the steps of a log
-
-    def of_log(self, log: Log) -> tuple[Bools, Bools]:
-        """Return which requests of a log have a step outside the scope, and which an odd one: bool (n,) each.
-
-        Args:
-            log: the requests, with the nodes that the policy buys.
-        """
-        import numpy as np  # what is served without a log does not need it
-
-        outside, odd = np.zeros(log.n, dtype=np.bool_), np.zeros(log.n, dtype=np.bool_)
-        for step, answers, rows, signals in _by_answers(log):
-            rule = self._rule(step, answers)
-            if rule is None:
-                outside |= rows
-                continue
-            lacking = {name: rows & ~signals[name] if name in signals else rows for name in self.reads}
-            for name in rule.needed:
-                outside |= lacking[name]
-            for name in rule.common:
-                odd |= lacking[name]
-            odd |= rows & rule.rare
-        return outside, odd
-
-    def _rule(self, step: int, answers: int) -> _StepNeeds | None:
-        """Return what a step with so many answers needs; None where no request of the log had it."""
-        at = self.shown[step - 1] if step <= len(self.shown) else {}
-        counts = at.get(str(answers))
+    def _rule(self, step: int, answers: int) -> list[str] | None:
+        """Return the signals without which a step with so many answers is outside; None where no request had it."""
+        counts = (self.shown[step - 1] if step <= len(self.shown) else {}).get(str(answers))
         if counts is None:
             return None
-        of, rare = counts["of"], answers < usual(at)
-        present = {name: counts["signals"].get(name, 0) for name in self.reads}
-        needed = frozenset([name for name, count in present.items() if count == of])
-        common = frozenset([name for name, count in present.items() if of < 2 * count < 2 * of])
-        return _StepNeeds(needed, frozenset() if rare else common, rare)
-
-    @cached_property
-    def calibrated(self) -> tuple[int, int]:
-        """At most how many requests of the log had an odd step, and how many there were; (0, 0) without any.
-
-        A request with several odd steps counts several times. That can only make the allowed share too large, so it
-        raises no false alarm.
-        """
-        if not self.shown:
-            return 0, 0
-        n, odd = sum(counts["of"] for counts in self.shown[0].values()), 0
-        for step, at in enumerate(self.shown, 1):
-            for answers, counts in at.items():
-                rule, of = self._rule(step, int(answers)), counts["of"]
-                if rule is not None:
-                    odd += of if rule.rare else sum(of - counts["signals"][name] for name in rule.common)
-        return min(odd, n), n
-
-
-ODD = "lacks an answer or a signal"
-"""A phrase that describes an odd step."""
+        return [name for name in self.reads if counts["signals"].get(name, 0) == counts["of"]]
 
 
 def _is_known(step: Step, name: str) -> bool:
@@ -190,15 +114,6 @@ def length(step: Step, name: str) -> int | None:
     usages = [call.completion.usage for call in step.calls if call.completion is not None]
     counts = [getattr(usage, LENGTHS[name]) for usage in usages]
     return None if not counts or None in counts else sum(counts)
-
-
-def usual(at: Shown) -> int:
-    """Return the most frequent number of answers at a step; in a tie the smallest.
-
-    >>> usual({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {}}})
-    1
-    """
-    return min((-counts["of"], int(answers)) for answers, counts in at.items())[1]
 
 
 def failures(step: Step) -> list[str]:

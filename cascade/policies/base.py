@@ -1,8 +1,7 @@
-"""What the engine asks a policy (`Observation`), what it is told (`StepScores`), and what that means (`actions`)."""
+"""What the engine asks a policy (`Observation`), and what it is told (`StepScores`)."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 from cascade.types import Question, Step
@@ -18,18 +17,8 @@ class Observation(NamedTuple):
 
     question: Question
     steps: tuple[Step, ...]
-    horizon: int
-
-    @property
-    def step(self) -> Step:
-        """The latest step."""
-        return self.steps[-1]
-
-    @property
-    def last(self) -> bool:
-        """Whether no further step is possible."""
-        step = self.steps[-1]
-        return step.final or step.number >= self.horizon
+    last: bool
+    """Whether no further step is possible."""
 
 
 class StepScores(NamedTuple):
@@ -37,13 +26,15 @@ class StepScores(NamedTuple):
 
     `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
     right: they rank the answers and decide on abstentions. `buy` is the number of the step to buy next, for a policy
-    that takes single calls (`Selection.calls`).
+    that takes single calls (`Selection.calls`). `sure` is how sure the policy is that it need not go on, and from where
+    on it does not, as probabilities; None where its score is none.
     """
 
     candidates: tuple[float, ...]
     next: float
     confidences: tuple[float | None, ...] | None = None
     buy: int | None = None
+    sure: tuple[float, float] | None = None
 
 
 class Selection(NamedTuple):
@@ -74,57 +65,3 @@ class Scorer(Protocol):
 
     def scores(self, observation: Observation) -> StepScores:
         """Score the latest step's candidates and going on. Pure: the same observation gives the same scores."""
-
-    def surety(self, doubt: float) -> float | None:
-        """Return the probability that a score of going on stands for; None if it is none."""
-
-
-class Actions(NamedTuple):
-    """The set of actions at one step: the kept candidates' indices, and whether "next" is among them."""
-
-    keep: tuple[int, ...]
-    proceed: bool
-
-
-def actions(scores: Sequence[float], next_score: float, kappa: float, *, last: bool) -> Actions:
-    """Return the set of actions at threshold kappa: C(o_t) = {a : score(a) ≥ kappa} and {argmax}.
-
-    "next" is impossible at the last step. The argmax is always in the set (ties: the lowest index, candidates before
-    "next"). So the set is never empty, there is always an answer, and the sets grow as kappa falls. Any other fallback
-    would break that nesting, and with it the guarantee (`design/path.md`).
-
-    Args:
-        scores: one score a candidate, higher = include; +inf always, −inf only as the last resort.
-        next_score: the score of going on.
-        kappa: the threshold.
-        last: whether this is step T, where going on is impossible.
-
-    A NaN never leads to a stop: it excludes a candidate and includes "next".
-
-    >>> actions([0.7, 0.2], 0.1, kappa=0.15, last=False)
-    Actions(keep=(0, 1), proceed=False)
-    >>> actions([0.1, 0.2], 0.7, kappa=0.9, last=False)
-    Actions(keep=(), proceed=True)
-    """
-    best = _argmax(scores)
-    if best is None:
-        return Actions((), proceed=not last)
-    onward = ALWAYS if next_score != next_score else next_score  # noqa: PLR0124 - NaN
-    argmax_is_next = not last and not onward <= scores[best]
-    keep = tuple(
-        [
-            index
-            for index, score in enumerate(scores)
-            if (score >= kappa and score > NEVER) or (index == best and not argmax_is_next)
-        ]
-    )
-    return Actions(keep, proceed=not last and (argmax_is_next or (onward >= kappa and onward > NEVER)))
-
-
-def _argmax(scores: Sequence[float]) -> int | None:
-    """Return the lowest index of the highest score, with NaN as −inf; None without scores."""
-    best, highest = None, NEVER
-    for index, score in enumerate(scores):
-        if best is None or score > highest:
-            best, highest = index, score if score == score else NEVER  # noqa: PLR0124 - NaN
-    return best

@@ -9,7 +9,7 @@ purchase does not repeat; nor withhold answers of a policy that always serves th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, NamedTuple
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 STRICTEST = Point(-np.inf)
 """Go on to the end: how a request is served that no certificate covers."""
-_BEFORE = Observation(Question("?"), (Step(0, (), {}),), 1)
+_BEFORE = Observation(Question("?"), (Step(0, (), {}),), last=False)
 """A request for which nothing was bought yet."""
 
 
@@ -51,7 +51,7 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
     counted = [
         name for name in LENGTHS if name in signals and all(name not in step.signals for step in observation.steps)
     ]
-    numbers: dict[str, int] = {}
+    given = list[tuple[int, Candidate]]()
     layout = layout_of(nodes)
     for step in observation.steps:
         if not step.number:  # before the first call
@@ -67,8 +67,12 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
             values[0, at[-1]] = np.nan if value is None else value
         for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
             if candidate is not None:
-                answer[0, node] = numbers.setdefault(answer_key(candidate.text, question.chat), len(numbers))
+                given.append((node, candidate))
                 confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
+    numbers: dict[str, int] = {}
+    for node, candidate in given:
+        key = answer_key(candidate.text, question.chat) if len(given) > 1 else ""  # one is compared with none
+        answer[0, node] = numbers.setdefault(key, len(numbers))
     name, features = _asked(question) if columns is None or REQUEST in columns else ("", {})
     return Log(
         "live", nodes, (name,), (question.group or name,), answer, np.full(shape, np.nan), cost, bought,
@@ -138,7 +142,6 @@ class Live:
         abstain_below: how sure an answer must be to be served; None: any is.
         reads: the signals that it cannot do without.
         columns: those that it may read (`Policy.columns`).
-        surety: how sure the policy is at a doubt, as a probability; None if it does not say.
 
     Raises:
         UsageError: the engine cannot serve it.
@@ -155,7 +158,6 @@ class Live:
     abstain_below: float | None = field(init=False)
     reads: tuple[str, ...] = field(init=False)
     columns: frozenset[str] | None = field(init=False)
-    surety: Callable[[float], float | None] = field(init=False, compare=False, repr=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
@@ -166,7 +168,7 @@ class Live:
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call
         learned = {"single": single, "by_call": by_call, "nodes": nodes, "reads": rule.reads, "columns": rule.columns}
-        learned |= {"kappa": kappa, "abstain_below": None if bar == -np.inf else bar, "surety": rule.surety}
+        learned |= {"kappa": kappa, "abstain_below": None if bar == -np.inf else bar}
         for name, value in learned.items():
             object.__setattr__(self, name, value)
         if scores.serve is None and scores.sure is not None:
@@ -222,7 +224,9 @@ class Live:
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
                 scores = [ALWAYS] * len(columns_of)
-        return StepScores(tuple(scores), doubt, ranks, buy)
+        is_sure, needed = self.rule.surety(doubt), self.rule.surety(self.kappa)
+        sure = None if is_sure is None or needed is None else (is_sure, needed)
+        return StepScores(tuple(scores), doubt, ranks, buy, sure)
 
     def _ranks(
         self, log: Log, scored: path.Scores, columns_of: Sequence[int | None], last: int

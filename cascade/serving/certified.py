@@ -153,8 +153,7 @@ class CertifiedPolicy:
         plain = plain._replace(policy=self._live(question.segment), walk=self._walk)
         if reasons or certificate is None:
             return plain
-        scope = self._scopes[certificate.id]
-        return plain._replace(certificate=certificate, scope=replace(scope, strict=True) if audited.odder else scope)
+        return plain._replace(certificate=certificate, scope=self._scopes[certificate.id])
 
     def _fallback(self, plan: RunPlan, certificate: Certificate | None, *, alarmed: bool) -> RunPlan:
         """Return the plan where no certificate holds: the reference, or every step, which keeps a promise on sets."""
@@ -169,17 +168,12 @@ class CertifiedPolicy:
         """Return the certificate of a question's segment, else the one for all questions."""
         return self._by_segment.get(question.segment, self._by_segment.get(None))
 
-    def counted(self, walk: Run, *, odd: bool = True) -> Run:
-        """Follow the walk, and count its answer at the end (`status`); `odd`: whether to count odd steps too."""
+    def counted(self, walk: Run) -> Run:
+        """Follow the walk, and count its answer at the end (`status`)."""
         answer = yield from walk
         self._monitors.answered(answer.certificate is not None, answer.cost_nano_usd)
-        if answer.certificate is not None and odd:
-            scope = self._scopes[answer.certificate.id]
-            if scope.calibrated[0]:  # otherwise any odd step is outside the scope
-                odd = any(scope.odd(step) for step in answer.steps)
-                self._monitors.count_odd(answer.certificate, odd, *scope.calibrated)
-            if answer.audited and self._compares(answer.certificate):
-                self._compare(answer, answer.certificate)
+        if answer.certificate is not None and answer.audited and self._compares(answer.certificate):
+            self._compare(answer, answer.certificate)
         return answer
 
     def _compares(self, certificate: Certificate) -> bool:

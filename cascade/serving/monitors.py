@@ -56,17 +56,10 @@ class CertificateMonitor:
     Attributes:
         monitor: the monitor after the audits so far.
         alarm: the reason why audits withdrew the certificate, in words.
-        odd: the evidence that odd steps (`conformal.scope`) have become more frequent than the calibration allows.
     """
 
     monitor: Monitor | None = None
     alarm: str | None = None
-    odd: Monitor | None = None
-
-    @property
-    def odder(self) -> bool:
-        """Whether odd steps have become significantly more frequent."""
-        return self.odd is not None and self.odd.alarmed
 
     def after(self, certificate: Certificate, missed: bool) -> CertificateMonitor:
         """Return the state after one more audit of a certificate; `missed`: whether the question was missed."""
@@ -216,35 +209,6 @@ class CertificateMonitors:
         if after.alarm is not None:
             logger.error("certificate %s: %s", name, after.alarm)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
-
-    def count_odd(self, certificate: Certificate, odd: bool, before: int, n: int) -> None:
-        """Update the evidence that odd steps have become more frequent with one more certified answer.
-
-        Args:
-            certificate: a certificate in service.
-            odd: whether a step of the answer is odd.
-            before: how many calibration questions had an odd step, at most; a certified share is no larger than that.
-            n: how many there were.
-
-        Guarantee: as long as questions come as they did at calibration, any of the certificates in service is ever held
-        to have more odd steps with probability at most `monitor.level`, whatever the policy asks for: what is odd on
-        the way is odd where all steps are run. The share p of questions with an odd step lies below the (before + 1)-th
-        smallest of n draws of their law, ties broken by lot (`conformal.monitor`).
-        """
-        name, rank = certificate.id, before + 1
-        if rank > n:
-            return
-        with self._lock:
-            state = self._known.get(name, UNAUDITED)
-            monitor = state.odd or Monitor.start(risk=rank / (n + 1), n=n, k=rank, level=self._level)
-            after = monitor.update(odd)
-            self._known[name] = replace(state, odd=after)
-        if after.alarmed and not state.odder:
-            logger.error(
-                "certificate %s: %d of %d answers have a step without an answer or a signal; at calibration %d of "
-                "%d had one; from now on such answers have no certificate",
-                *(name, after.misses, after.audits, before, n),
-            )
 
     def _new_monitor(self, certificate: Certificate) -> Monitor:
         """Return a monitor at its share of the level."""

@@ -14,7 +14,6 @@ import pytest
 from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
 from cascade.plans import nodes, prompts, reply, verdict
-from cascade.policies.base import Actions
 from cascade.providers import assembling, exchange, guard, openai_http, reading
 from cascade.resilience import portal
 from cascade.types import Usage
@@ -108,8 +107,8 @@ def _naive_verdict(said: str) -> tuple[bool, None]:
     return "yes" in said.lower(), None
 
 
-def _accept_anything(scores: Any, *_: Any, **__: Any) -> Actions:
-    return Actions(tuple(range(len(scores))), proceed=False)
+def _accept_anything(scores: Any, *_: Any, **__: Any) -> engine.Actions:
+    return engine.Actions(tuple(range(len(scores))), proceed=False)
 
 
 def _no_limits(name: str) -> TakeOut:

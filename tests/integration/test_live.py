@@ -102,7 +102,7 @@ def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: P
             assert not answer.warnings
             assert len(answer.steps) == stop[row] + 1
             assert total_nano_usd(step.cost_nano_usd for step in answer.steps) == cost[row]
-            first = row_of(Observation(answer.question, answer.steps[:1], 2), log.nodes)
+            first = row_of(Observation(answer.question, answer.steps[:1], last=False), log.nodes)
             for signal, values in log.signals.items():
                 np.testing.assert_array_equal(first.signals.get(signal, np.nan * values[:1])[0, 0], values[row, 0])
             assert first.features == {name: values[row] for name, values in log.features.items()}
@@ -167,7 +167,7 @@ def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_p
             assert answer.certificate is not None
             assert 2 * len(answer.steps) == stop[row] + 1
             assert answer.cost_nano_usd == cost[row]
-            live = row_of(Observation(answer.question, answer.steps, log.width // 2), log.nodes)
+            live = row_of(Observation(answer.question, answer.steps, last=True), log.nodes)
             there = live.bought[0]
             assert live.ids == (log.ids[row],)
             for signal, values in live.signals.items():

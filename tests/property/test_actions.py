@@ -7,7 +7,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cascade.policies.base import Actions, actions
+from cascade.engine import Actions, actions
 
 SCORE = st.floats(-3, 3) | st.sampled_from([math.inf, -math.inf, math.nan])
 SCORES = st.lists(SCORE, max_size=4)

@@ -254,7 +254,7 @@ def test_a_request_in_progress_has_the_columns_of_its_log(ladder: bool) -> None:
     for seed in range(4 * EXAMPLES):
         world = drawn(seed, ladder=ladder)
         steps = served(world, Live(Depth(), world.plan_nodes)).steps
-        row, log = row_of(Observation(QUESTION, steps, world.horizon), world.plan_nodes), world.log
+        row, log = row_of(Observation(QUESTION, steps, last=True), world.plan_nodes), world.log
         for column in ("answer", "cost_nano_usd", "bought", "complete", "confidence"):
             np.testing.assert_array_equal(getattr(row, column), getattr(log, column), err_msg=column)
         for name in row.signals:

@@ -124,11 +124,8 @@ class MyPolicy(Scorer):
     def reads(self) -> tuple[str, ...]:
         return ()
 
-    def surety(self, doubt: float) -> float | None:
-        return -doubt
-
     def scores(self, observation: Observation) -> StepScores:
-        return StepScores((1.0,) * len(observation.step.candidates), 0.0)
+        return StepScores((1.0,) * len(observation.steps[-1].candidates), 0.0)
 
 
 class MyProvider:

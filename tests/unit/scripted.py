@@ -20,13 +20,10 @@ class FixedPolicy:
     kappa: float = 0.0
     reads: tuple[str, ...] = ()
 
-    def surety(self, doubt: float) -> None:
-        return None
-
     def scores(self, observation: Observation) -> StepScores:
-        onward = ALWAYS if observation.step.number < self.depth else NEVER
+        onward = ALWAYS if observation.steps[-1].number < self.depth else NEVER
         last = onward == NEVER or observation.last
-        sources = [candidate.source for candidate in observation.step.candidates]
+        sources = [candidate.source for candidate in observation.steps[-1].candidates]
         kept = [self.keep == "both" or (last and source == self.keep) for source in sources]
         return StepScores(tuple([ALWAYS if each else NEVER for each in kept]), onward)
 
@@ -39,11 +36,8 @@ class RandomPolicy:
     kappa: float = 0.0
     reads: tuple[str, ...] = ()
 
-    def surety(self, doubt: float) -> None:
-        return None
-
     def scores(self, observation: Observation) -> StepScores:
-        step = observation.step
+        step = observation.steps[-1]
         text = f"{self.seed}|{step.number}|{observation.question.text}|{observation.question.context or ''}"
         chance, many = random.Random(hashlib.sha256(text.encode("utf-8", "replace")).digest()), len(step.candidates)
         options = many + (0 if observation.last else 1)
@@ -62,11 +56,8 @@ class ThresholdPolicy:
     when: Literal["uncertain", "p_yes"] = "uncertain"
     reads: tuple[str, ...] = ("p_yes",)
 
-    def surety(self, doubt: float) -> None:
-        return None
-
     def scores(self, observation: Observation) -> StepScores:
-        step, p = observation.step, observation.step.signals.get("p_yes")
+        step, p = observation.steps[-1], observation.steps[-1].signals.get("p_yes")
         doubt = ALWAYS
         if p is not None:
             doubt = 1.0 - p if self.when == "p_yes" else -math.log(max(p, 1.0 - p))

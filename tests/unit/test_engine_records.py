@@ -175,5 +175,5 @@ def test_a_decision_holds_what_the_policy_said() -> None:
         def scores(self, observation: Observation) -> StepScores:
             return StepScores((1.0,), 0.0, (0.75,))
 
-    found = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), 2))
+    found = decide(Sure(), Observation(RIVER, (step(1, candidate("Inn")),), False))
     assert (found.keep, found.confidences) == ((0,), (0.75,))

@@ -13,7 +13,6 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.conformal.scope import Scope
 from cascade.errors import (
     AuthenticationError,
     BudgetExceededError,
@@ -244,9 +243,7 @@ def test_the_name_that_a_reply_bears_holds_no_key(tmp_path: Path) -> None:
 # --- steps that the calibration had
 
 
-def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one_until_there_are_too_many(
-    tmp_path: Path,
-) -> None:
+def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one(tmp_path: Path) -> None:
     """The last model's replies are all cut. One of 100 calibration questions had such a step, and was counted."""
     held = [LADDER_SHOWN[0], {"0": {"of": 1, "signals": {}}, "1": {"of": 99, "signals": {"reply_mean_logprob": 99}}}]
 
@@ -255,35 +252,7 @@ def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one_until_
 
     orchestrator, _ = ladder(tmp_path, script, held)
     with orchestrator:
-        answers = [orchestrator.ask(f"{number}?") for number in range(30)]
-        status = orchestrator.service.status
-    certified = [answer.certificate is not None for answer in answers]
-    assert certified[0]
-    first = certified.index(False)
-    assert first <= 12
-    assert not any(certified[first:])
-    assert len(reasons(answers[-1])) == 1
-    assert status is not None
-    assert (status.answered, status.certified) == (30, first)
-
-
-def test_as_many_as_at_calibration_are_no_reason(tmp_path: Path) -> None:
-    held = [LADDER_SHOWN[0], {"0": {"of": 10, "signals": {}}, "1": {"of": 90, "signals": {"reply_mean_logprob": 90}}}]
-
-    def script(asked: Request) -> Any:
-        cut = asked.question.text.endswith("0?")
-        return reply("Answer: A", finish_reason="length") if asked.model == "large" and cut else unsure("Answer: B")
-
-    orchestrator, _ = ladder(tmp_path, script, held)
-    with orchestrator:
-        assert all(orchestrator.ask(f"{number}?").certificate is not None for number in range(100))
-
-
-def test_the_share_of_odd_steps_at_calibration() -> None:
-    held = ({"0": {"of": 3, "signals": {}}, "1": {"of": 97, "signals": {"p_yes": 95, "agrees": 2}}},)
-    scope = Scope(reads=frozenset({"p_yes", "agrees"}), shown=held)
-    assert scope.calibrated == (3 + 2, 100)  # what hardly any question had is no lack
-    assert Scope().calibrated == (0, 0)
+        assert orchestrator.ask("which?").certificate is not None
 
 
 # --- prompts, addresses

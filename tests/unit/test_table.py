@@ -45,7 +45,7 @@ def test_answers_are_compared_with_those_that_the_policy_buys(nodes: tuple[int, 
             )
             for at in range(len(nodes))
         ]
-        live = row_of(Observation(Question("?"), tuple(steps), len(nodes)), part.nodes)
+        live = row_of(Observation(Question("?"), tuple(steps), last=len(steps) == len(nodes)), part.nodes)
         assert np.array_equal(policy.scores(live).doubt[0], policy.scores(part).doubt[row], equal_nan=True)
 
 

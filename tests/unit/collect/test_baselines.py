@@ -43,7 +43,6 @@ def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place: st
     (walk,) = recorded_baselines(config(), [f"LLM policy, {place}"])
     decides = ("base", "small", "decide") if place == "base" else ("guide", "large", "decide")
     assert nodes_of(walk.strategy)[3::4] == [decides] * 3
-    assert {node.judging.method for node in walk.strategy.nodes if node.purpose == "verify"} == {"sampled"}  # type: ignore[attr-defined]
     assert walk.policy is not None
     assert walk.policy.rule == Prompted()
 

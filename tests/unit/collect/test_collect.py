@@ -324,10 +324,10 @@ def test_what_is_drawn_is_drawn_anew_at_every_step(log: Path) -> None:
     """A live run would ask again; an answer from the record would make the rounds more alike than they are."""
 
     def repeats(request: Request) -> Any:
-        return "Answer: Inn" if request.role == "base" else chance(request, "Yes", "No, Oder")
+        return "Answer: Inn" if request.role == "base" else reply(chance(request, "Yes", "No, Oder"), logprobs=())
 
     drawn = {"rounds": ROUNDS, "samples": 2}
-    for seed, judged in ((None, 2 * ROUNDS), (7, 2)):
+    for seed, judged in ((None, 1 + ROUNDS), (7, 2)):
         models = Models(repeats)
         guide = {**PRICED["guide"], "seed": seed}
         made = config(models={**PRICED, "guide": guide}, strategy=drawn)

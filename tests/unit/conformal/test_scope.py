@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.conformal.scope import MOST_TEXTS, PLAIN, UNSAID, Scope, form_unsaid, kind_of, seen, shown, unlike
+from cascade.conformal.scope import MOST_TEXTS, PLAIN, UNSAID, form_unsaid, kind_of, seen, unlike
 from cascade.episodes.rows import reads_of
 from cascade.logs.schema import COLUMNS
 from cascade.orchestrator import Orchestrator
 from cascade.records.rows import rows_of
-from cascade.table import Log, Node
-from cascade.types import Candidate, Question, Step
+from cascade.types import Question
 
 HI = {"role": "user", "content": "Hi"}
 TOOLS = [{"type": "function", "function": {"name": "f"}}]
@@ -126,37 +123,3 @@ def test_a_log_says_which_form_the_models_saw(question: Question, calls: list[An
     """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
     (read,) = reads_of(rows_answered(question, *calls))
     assert list(read.facts.kinds.values()) == [kind]
-
-
-def test_a_logged_step_and_a_served_one_are_decided_alike() -> None:
-    rng, names = np.random.default_rng(7), ("p_yes", "gate", "rare")
-    shape = (400, 4)
-    signals = {
-        name: np.where(rng.random(shape) < lost, np.nan, 0.5) for name, lost in zip(names, (0, 0.2, 0.9), strict=True)
-    }
-    answer = np.where(rng.random(shape) < 0.1, -1, 0)
-    bought = np.logical_and.accumulate(rng.random((400, 2)) < 0.9, axis=1).repeat(2, axis=1)
-    unknown, nodes = np.full(shape, np.nan), tuple([Node(f"{at}", at // 2) for at in range(4)])
-    ids = tuple(map(str, range(400)))
-    log = Log("log", nodes, ids, ids, answer, unknown, answer * 0, bought, bought[:, 3], unknown, signals)
-    certified, fresh = log.take(np.arange(300)), log.take(np.arange(300, 400))
-    scope = Scope.of({"shown": shown(certified)}, names)
-    assert not scope.of_log(certified)[0].any()
-    scope = replace(scope, shown=({"2": scope.shown[0]["2"]}, scope.shown[1]))
-    outside, odd = scope.of_log(fresh)
-    for row in range(fresh.n):
-        steps = []
-        for step in range(int(fresh.bought[row].sum()) // 2):
-            candidates = [Candidate("a", "x", None)] * int((fresh.answer[row, 2 * step : 2 * step + 2] >= 0).sum())
-            known = {name: values[row, 2 * step + 1] for name, values in fresh.signals.items()}
-            steps.append(
-                Step(
-                    step + 1,
-                    tuple(candidates),
-                    {name: None if np.isnan(value) else value for name, value in known.items()},
-                )
-            )
-        assert outside[row] == any(scope.outside(step) for step in steps)
-        assert odd[row] == any(scope.odd(step) for step in steps)
-    assert 0 < outside.sum() < fresh.n
-    assert 0 < odd.sum() < fresh.n

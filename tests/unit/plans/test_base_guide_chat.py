@@ -121,7 +121,7 @@ def test_one_round_serves_the_base_after_a_yes_and_the_guide_after_a_no() -> Non
 
 
 def test_samples_judge_where_there_are_no_alternatives() -> None:
-    answer, asked = ask("Yes", samples=3, threshold=0.1)
+    answer, asked = ask(reply("Yes", logprobs=()), samples=3, threshold=0.1)
     assert [one.purpose for one in asked] == ["answer", "judge", "judge", "judge", "answer"]
     assert answer.steps[0].signals["p_yes"] == pytest.approx(3.5 / 4)
 

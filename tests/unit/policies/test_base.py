@@ -1,4 +1,4 @@
-"""What a policy sees, and scores at a threshold: who is kept, whether another step is paid."""
+"""Scores at a threshold: who is kept, whether another step is paid."""
 
 from __future__ import annotations
 
@@ -6,9 +6,7 @@ import math
 
 from cases import each
 
-from cascade.policies.base import Observation, actions
-from cascade.types import Step
-from unit.made import RIVER, step
+from cascade.engine import actions
 
 INF, NAN = math.inf, math.nan
 
@@ -40,14 +38,3 @@ def test_the_set_of_actions(
     scores: list[float], onward: float, kappa: float, last: bool, keep: tuple[int, ...], proceed: bool
 ) -> None:
     assert actions(scores, onward, kappa, last=last) == (keep, proceed)
-
-
-@each(
-    "steps, last",
-    [((step(1), step(2)), False), ((step(3),), True), ((step(1, final=True),), True)],
-)
-def test_the_latest_step_is_decided_and_the_horizon_and_a_final_step_are_last(
-    steps: tuple[Step, ...], last: bool
-) -> None:
-    observation = Observation(RIVER, steps, 3)
-    assert (observation.step, observation.last) == (steps[-1], last)
