@@ -23,7 +23,6 @@ from cascade.money import Price
 from cascade.plans.base import Conclusion, ModelUse, Walk
 from cascade.plans.nodes import Plan
 from cascade.policies.base import ALWAYS, NEVER, Observation, Scorer
-from cascade.policies.signals import missing_logprobs
 from cascade.providers.fields import Fields
 from cascade.resilience.portal import Deadline, Worker
 from cascade.types import (
@@ -46,6 +45,9 @@ if TYPE_CHECKING:
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 """Reasons for the end of a walk other than the policy and the plan: no certificate covers it."""
+
+_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
+"""The signals from the log-probs of a verdict; a step that judges has no others."""
 
 
 @dataclass(slots=True)
@@ -338,6 +340,26 @@ def run(
     )
 
 
+def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
+    """Return a warning for each model whose reply lacks log-probs that the policy decides by.
+
+    `reads` names the signals that the policy reads.
+    """
+    judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
+    missing = [
+        name
+        for name in reads
+        if (name in _OF_VERDICTS if judged else "logprob" in name) and step.signals.get(name) is None
+    ]
+    if not missing:
+        return ()
+    silent = dict.fromkeys(call.request.model for call in step.calls if call.lacks_logprobs)
+    return tuple(
+        f"{model} sent no log-probs at step {step.number}, so the policy decided without {' and '.join(missing)}"
+        for model in silent
+    )
+
+
 def _failed_calls(steps: Sequence[Step]) -> list[str]:
     """Return which calls of the walk failed, and at which steps: one sentence for each error."""
     failures: dict[tuple[str, str], list[int]] = {}
@@ -469,12 +491,13 @@ def _by_answer(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: 
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
     if not kept and at_any_cost:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]
+    if len(kept) == 1:  # nothing to compare
+        return [[_Kept(*kept[0], -1.0)]]
     groups: dict[str, list[_Kept]] = {}
     for step, index in kept:
         confidence = step.confidence(index)
         candidate = _Kept(step, index, -1.0 if confidence is None else confidence)
-        key = answer_key(step.candidates[index].text, chat) if len(kept) > 1 else ""
-        groups.setdefault(key, []).append(candidate)
+        groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
 
     def worth(group: list[_Kept]) -> tuple[float, int, int]:
         return max(kept.confidence for kept in group), len(group), max(kept.step.number for kept in group)

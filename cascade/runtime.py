@@ -72,14 +72,14 @@ class Started:
     async def answer(self) -> Answer:
         """Run it to its end, and return the answer after its trace is settled."""
         with self.halt.covering():
-            answer = await drive(self.walk, self.complete, blocks=self.plan.strategy.blocks)
+            answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
         return answer if self.trace is None else await self.trace.settle(answer)
 
     async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""
         from cascade.streaming import drafts
 
-        events = drafts(self.walk, self.stream, raw=raw, blocks=self.plan.strategy.blocks)
+        events = drafts(self.walk, self.stream, raw=raw, blocks=bool(self.plan.strategy.agents))
         async with aclosing(self.halt.covered(events)) as covered:
             async for event in covered:
                 yield await self.settle(event) if isinstance(event, Answer) else event
@@ -91,7 +91,7 @@ class Started:
         strategy, live = self.plan.strategy, self.plan.policy
         withholds = live is not None and live.abstain_below is not None
         flow = Flow(strategy.horizon if strategy.ends_with_reference else 0, may_abstain=withholds)
-        events = served(self.walk, self.complete, self.stream, flow, blocks=strategy.blocks)
+        events = served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents))
         async with aclosing(self.halt.covered(events)) as covered:
             async for event in covered:
                 yield await self.settle(event) if isinstance(event, Answer) else event

@@ -18,7 +18,7 @@ from cascade.matching.text import normalize_answer
 from cascade.plans import reply
 from cascade.plans.agents import Agent, answered
 from cascade.plans.base import NOTHING_BOUGHT, Conclusion, ModelUse, Walk, following
-from cascade.plans.prompts import Prompts, load
+from cascade.plans.prompts import Prompts, load, question_text
 from cascade.plans.verdict import (
     NO_VERDICT,
     Verdict,
@@ -79,7 +79,8 @@ class Plan:
         logprobs: whether the log-probs of answers are requested even if the application did not ask for them, since
             policies read them.
         calls: whether a policy decides before each call which node is bought next.
-        agents: the agents that answer in the place of models, by the model's name.
+        agents: the agents that answer in the place of models, by the model's name. Their tools may block, so a walk
+            with agents has a thread of its own.
     """
 
     nodes: tuple[PlanNode, ...]
@@ -88,11 +89,6 @@ class Plan:
     logprobs: bool = True
     calls: bool = False
     agents: Mapping[str, Agent] = field(default_factory=dict, hash=False)
-
-    @property
-    def blocks(self) -> bool:
-        """Whether its walks run code that may block, an agent's tools: each then has a thread of its own."""
-        return bool(self.agents)
 
     @property
     def horizon(self) -> int:
@@ -280,7 +276,7 @@ class _Walk:
 
     def _answer(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model for an answer; it reads its parents' results."""
-        request = reply.ask(self.question, self.plan.prompts, self._drawn(number), node.name, draft.number)
+        request = self._asked(self._drawn(number), node, draft)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
         last = not self._answers() and not self._is_followed(number)
@@ -298,6 +294,15 @@ class _Walk:
             request = request._replace(messages=(*request.messages, *self._earlier(node)))
         completion = yield from self._reply(request)
         self._take(number, draft, completion, reply.read(completion, request, last=last))
+
+    def _asked(self, use: ModelUse, node: PlanNode, draft: _StepDraft) -> Request:
+        """Return the call that asks a model for its answer: with the prompt, or a chat request unchanged."""
+        chat, name, at, question = self.chat, node.name, draft.number, self.question
+        if chat is None:
+            messages, most = self.plan.prompts.answer.fill(question_text(question)), use.max_tokens
+            return Request(use.name, messages, name, "answer", at, question, most, use.temperature, 1, use.seed)
+        most, alternatives = chat.max_tokens or use.chat_max_tokens, chat.top_logprobs or 1
+        return Request(use.name, (), name, "answer", at, question, most, top_logprobs=alternatives, chat=chat)
 
     def _reply(self, request: Request) -> Generator[Request | Conclusion, Any, Completion]:
         """Ask a model for an answer, or the agent in its place."""
@@ -377,7 +382,7 @@ class _Walk:
         if first.bought and not refused and not ends:
             return
         draft.final = True
-        request = reply.ask(self.question, self.plan.prompts, node.use, node.name, draft.number)
+        request = self._asked(node.use, node, draft)
         if self.chat is None:
             request = request._replace(purpose="direct", top_logprobs=None)
         earlier = self._answers()

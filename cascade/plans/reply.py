@@ -12,10 +12,8 @@ from bisect import bisect_right
 from typing import NamedTuple
 
 from cascade.errors import quote
-from cascade.plans.base import ModelUse
-from cascade.plans.prompts import Prompts, question_text
 from cascade.policies.signals import logprob_signals, message_signals
-from cascade.types import Candidate, Completion, Question, Request
+from cascade.types import Candidate, Completion, Request
 
 _ANSWER_LINE = re.compile(
     r"^[^\w\n\"'“\u2018{\[]*(?:final\s+)?answer[^\w\n\"'“\u2018]*:\**[ \t]*", re.IGNORECASE | re.MULTILINE
@@ -219,16 +217,6 @@ class ParsedReply(NamedTuple):
     signals: dict[str, float | None]
     warnings: tuple[str, ...] = ()
     trace: str = ""
-
-
-def ask(question: Question, prompts: Prompts, use: ModelUse, role: str, step: int) -> Request:
-    """Return the call that asks a model for its answer."""
-    chat = question.chat
-    if chat is None:
-        messages, most = prompts.answer.fill(question_text(question)), use.max_tokens
-        return Request(use.name, messages, role, "answer", step, question, most, use.temperature, 1, use.seed)
-    most, alternatives = chat.max_tokens or use.chat_max_tokens, chat.top_logprobs or 1
-    return Request(use.name, (), role, "answer", step, question, most, top_logprobs=alternatives, chat=chat)
 
 
 def read(completion: Completion, request: Request, *, last: bool = False) -> ParsedReply:

@@ -212,20 +212,21 @@ class Live:
             return StepScores((), ALWAYS, buy=buy)
         bought, sources = layout_of(self.nodes)[step.number - 1]
         columns = bought if scored.order is None else (count - 1,)
+        doubt = float(scored.doubt[0, columns[-1]])
+        is_sure, needed = self.rule.surety(doubt), self.rule.surety(self.kappa)
+        sure = None if is_sure is None or needed is None else (is_sure, needed)
         row = in_places(step.candidates, sources)
         by_candidate = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
         columns_of = [by_candidate.get(id(candidate)) for candidate in step.candidates]
         scores = [ALWAYS] * len(columns_of)
         if scored.keep is not None:
             scores = [NEVER if column is None else float(scored.keep[0, column]) for column in columns_of]
-        doubt, ranks = float(scored.doubt[0, columns[-1]]), self._ranks(log, scored, columns_of, columns[-1])
+        ranks = self._ranks(log, scored, columns_of, columns[-1])
         if self.single and self.abstain_below is None:
             stops = bool(log.complete[0]) or doubt < self.kappa or doubt == NEVER
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
                 scores = [ALWAYS] * len(columns_of)
-        is_sure, needed = self.rule.surety(doubt), self.rule.surety(self.kappa)
-        sure = None if is_sure is None or needed is None else (is_sure, needed)
         return StepScores(tuple(scores), doubt, ranks, buy, sure)
 
     def _ranks(

@@ -14,7 +14,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-from cascade.types import Completion, Step, Token
+from cascade.types import Completion, Token
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
@@ -26,8 +26,6 @@ OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
 """The further signals of a message that answers a chat request (`plans.reply`)."""
-_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
-"""The signals from the log-probs of a verdict; a step that judges has no others."""
 _LONGEST = 2_000
 """The most characters of an answer that count."""
 _JSON = re.compile(
@@ -125,23 +123,3 @@ def value_tokens(tokens: Sequence[Token]) -> list[Token]:
             of_values[start:end] = bytes([1]) * (end - start)
     ends = [*accumulate(len(token.text) for token in tokens)]
     return [token for token, end in zip(tokens, ends, strict=True) if any(of_values[end - len(token.text) : end])]
-
-
-def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
-    """Return a warning for each model whose reply lacks log-probs that the policy decides by.
-
-    `reads` names the signals that the policy reads.
-    """
-    judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
-    missing = [
-        name
-        for name in reads
-        if (name in _OF_VERDICTS if judged else "logprob" in name) and step.signals.get(name) is None
-    ]
-    if not missing:
-        return ()
-    silent = dict.fromkeys(call.request.model for call in step.calls if call.lacks_logprobs)
-    return tuple(
-        f"{model} sent no log-probs at step {step.number}, so the policy decided without {' and '.join(missing)}"
-        for model in silent
-    )

@@ -499,5 +499,5 @@ async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
         return call.completion
 
     with runtime.halt.covering():
-        answer = await drive(started.walk, replied, blocks=started.plan.strategy.blocks)
+        answer = await drive(started.walk, replied, blocks=bool(started.plan.strategy.agents))
     return await started.settle(answer)

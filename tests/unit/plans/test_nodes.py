@@ -8,7 +8,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import load
-from cascade.engine import run
+from cascade.engine import missing_logprobs, run
 from cascade.episodes.rows import reads_of
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
@@ -17,7 +17,6 @@ from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan, PlanNode
 from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Selection
-from cascade.policies.signals import missing_logprobs
 from cascade.table import Log
 from cascade.types import SKIP, Answer, Completion, Question, Request
 from unit.made import RIVER, base_guide, completion, drive, walked, yes_no
