@@ -18,7 +18,6 @@ from cascade.runtime import Asked, Runtime, all_or_error, asked_question, chat_q
 from cascade.types import Answer, Question, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
-    from cascade.serving.certified import ServingState
     from cascade.serving.monitors import AuditOutcome
 
 
@@ -40,7 +39,8 @@ class Orchestrator:
             `traces`).
 
     Attributes:
-        runtime: what it runs on: the configuration, the strategy and policy in service, guards and traces.
+        runtime: what it runs on: the configuration, the strategy and policy in service with the audits of its
+            certificates (`runtime.service`), guards and traces. `runtime.reload_policy` serves another directory.
     """
 
     def __init__(self, base: str | None = None, guide: str | None = None, **settings: Any) -> None:
@@ -213,14 +213,6 @@ class Orchestrator:
             await asyncio.gather(*tasks, return_exceptions=True)
         return all_or_error(results)
 
-    @property
-    def service(self) -> ServingState | None:
-        """The policies in service, their certificates and the audits of these; None if nothing is promised.
-
-        `service.status` counts answers with and without a certificate, `service.alarm` says which were withdrawn.
-        """
-        return self.runtime.service
-
     def record_outcome(
         self,
         answer: Answer,
@@ -251,21 +243,9 @@ class Orchestrator:
         """
         from cascade.serving.monitors import AuditOutcome, judge
 
-        if self.service is None:
+        if (service := self.runtime.service) is None:
             return AuditOutcome(reason="nothing is guaranteed, so nothing is counted")
-        return self.service.of(answer).record(answer, judge(right, matcher), reference_right)
-
-    def reload_policy(self, directory: str | Path | None = None) -> None:
-        """Serve with the current contents of the policy directory, or with another one, from the next question on.
-
-        The strategy is built again, with the prompts now on the disk, since a certificate covers only the prompts that
-        it was made with. A question in progress ends with the prompts and the certificate that it began with.
-
-        Raises:
-            ConfigError, NotCertifiedError: as when an orchestrator is made.
-            UsageError: no directory is known, or audits once raised an alarm about one of the certificates.
-        """
-        self.runtime.reload_policy(directory)
+        return service.of(answer).record(answer, judge(right, matcher), reference_right)
 
     def close(self) -> None:
         """Release connections and memory, and write queued traces. May be called twice.

@@ -124,6 +124,7 @@ class Runtime:
     Attributes:
         config: the configuration, with the policy directory in service.
         service: the policies in service, their certificates and the audits of these; None if nothing is promised.
+            `service.status` counts answers with and without a certificate, `service.alarm` says which were withdrawn.
         configured: the strategy as configured, of which a policy may take a part.
         guards: the guard of each model by its name in the configuration.
         fields: which fields of a request each model is sent.
@@ -320,7 +321,15 @@ class Runtime:
             return await self.guard(request).complete(self.fields.sent(request), self._deadline())
 
     def reload_policy(self, directory: str | Path | None = None) -> None:
-        """Serve another policy directory: see `Orchestrator.reload_policy`."""
+        """Serve with the current contents of the policy directory, or with another one, from the next question on.
+
+        The strategy is built again, with the prompts now on the disk, since a certificate covers only the prompts that
+        it was made with. A question in progress ends with the prompts and the certificate that it began with.
+
+        Raises:
+            ConfigError, NotCertifiedError: as when an orchestrator is made.
+            UsageError: no directory is known, or audits once raised an alarm about one of the certificates.
+        """
         before = self.config.policy
         configured = before.path if isinstance(before, DirectoryConfig) else None
         if directory is None and configured is None:

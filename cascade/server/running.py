@@ -79,7 +79,7 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
-    service = orchestrator.service
+    service = orchestrator.runtime.service
     return None if service is None else service.status
 
 

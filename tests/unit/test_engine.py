@@ -118,7 +118,7 @@ def test_a_policy_sees_every_step_so_far_and_the_latest_undecided() -> None:
     asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97), policy=policy)
     assert [[made.number for made in seen.steps] for seen in policy.seen] == [[1], [1, 2]]
     assert [seen.steps[-1].decision for seen in policy.seen] == [None, None]
-    assert {(seen.question, seen.horizon) for seen in policy.seen} == {(RIVER, 4)}
+    assert {(seen.question, seen.last) for seen in policy.seen} == {(RIVER, False)}
 
 
 # --- providers that fail ---

@@ -42,7 +42,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     Raises:
         StoreError: the traces or the modes cannot be read.
     """
-    config, service = orchestrator.runtime.config, orchestrator.service
+    config, service = orchestrator.runtime.config, orchestrator.runtime.service
     url, standing = traces_url(config.traces), _standing(config)
     state = None if standing is None else standing["state"]
     watched, rows = _watched(state, service), _latest(url)

@@ -133,5 +133,5 @@ def test_a_live_audit_compares_by_the_form_of_the_request(
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.chat(request(form))
         assert answer.audited
-        assert orchestrator.service.status is not None
-        assert (orchestrator.service.status.audits, orchestrator.service.status.missed) == (1, missed)
+        assert orchestrator.runtime.service.status is not None
+        assert (orchestrator.runtime.service.status.audits, orchestrator.runtime.service.status.missed) == (1, missed)

@@ -129,9 +129,9 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             told = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
             assert told[0]["counted"] is False  # a client that asks does not certify what it was answered
             counted.append([(one["counted"], one["reason"]) for one in told[1:]])
-        assert served.service is not None
-        ((issued, _),) = served.service.holding
-        monitor = served.service.monitors.of(issued).monitor
+        assert served.runtime.service is not None
+        ((issued, _),) = served.runtime.service.holding
+        monitor = served.runtime.service.monitors.of(issued).monitor
         assert monitor is not None
         assert (monitor.audits, monitor.misses) == (2, 1)
     again = (False, "the answer was not audited here, or was counted before")

@@ -179,8 +179,11 @@ def serving(folder: Path, day: list[date], **guarantee: Any) -> CertifiedPolicy:
 
 def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
     """Return the monitors that have counted an audit, by the segment of their certificate."""
-    assert orchestrator.service is not None
-    found = {one.segment: orchestrator.service.monitors.of(one).monitor for one, _ in orchestrator.service.holding}
+    assert orchestrator.runtime.service is not None
+    found = {
+        one.segment: orchestrator.runtime.service.monitors.of(one).monitor
+        for one, _ in orchestrator.runtime.service.holding
+    }
     return {segment: monitor for segment, monitor in found.items() if monitor is not None}
 
 
@@ -292,8 +295,8 @@ def test_the_guide_answers_a_question_without_an_applicable_certificate(tmp_path
     assert answer.served is not None
     assert answer.served[0].model == "large"
     assert answer.uncovered is not None
-    assert orchestrator.service.status is not None
-    assert orchestrator.service.status.uncertified_nano_usd == answer.cost_nano_usd
+    assert orchestrator.runtime.service.status is not None
+    assert orchestrator.runtime.service.status.uncertified_nano_usd == answer.cost_nano_usd
     assert answer.warnings[0].startswith("no certificate: the policy has none for the segment 'art'")
 
 
@@ -362,7 +365,7 @@ def test_truths_of_audited_answers_are_counted(certified: str) -> None:
         again = orchestrator.record_outcome(easy, lambda text: text == "Danube")
         assert again == (False, False, "its group was counted before, and counts once")
         assert orchestrator.record_outcome(hard, "Volga").missed is False
-        assert orchestrator.service is not None
+        assert orchestrator.runtime.service is not None
         (monitor,) = watching(orchestrator).values()
         assert (monitor.audits, monitor.misses) == (2, 1)
         assert monitor.level == 0.05
@@ -444,10 +447,10 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.reload_policy()
+            orchestrator.runtime.reload_policy()
         assert orchestrator.runtime.alarm is not None
         directory(Path(certified), certificate(made_for=fingerprint(), kappa=0.02, created="2026-11-22"))
-        orchestrator.reload_policy()
+        orchestrator.runtime.reload_policy()
         answer = orchestrator.ask(HARD)
         assert orchestrator.runtime.alarm is None
         assert answer.certificate is not None
@@ -455,7 +458,7 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
         assert orchestrator.runtime.policy.kappa == 0.02
         assert orchestrator.record_outcome(late, "Danube").reason == "it was given under an earlier certificate"
         elsewhere = directory(tmp_path / "other", certificate(made_for=fingerprint(), kappa=0.5))
-        orchestrator.reload_policy(elsewhere)
+        orchestrator.runtime.reload_policy(elsewhere)
         assert orchestrator.runtime.policy.kappa == 0.5
         assert orchestrator.runtime.config.policy.path == elsewhere  # type: ignore[union-attr]
 
@@ -463,8 +466,8 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
 def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> None:
     with made("", policy={"kind": "fixed"}) as orchestrator:
         with pytest.raises(UsageError, match="names no policy directory"):
-            orchestrator.reload_policy()
-        orchestrator.reload_policy(certified)
+            orchestrator.runtime.reload_policy()
+        orchestrator.runtime.reload_policy(certified)
         assert orchestrator.ask(EASY).certificate is not None
 
 
@@ -472,9 +475,9 @@ def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(cert
     other = directory(tmp_path / "other", certificate(made_for=fingerprint(strategy={"rounds": 2})))
     with made(certified, guarantee={"required": True}) as orchestrator:
         with pytest.raises(NotCertifiedError):
-            orchestrator.reload_policy(other)
+            orchestrator.runtime.reload_policy(other)
         with pytest.raises(ConfigError):
-            orchestrator.reload_policy(tmp_path / "nowhere")
+            orchestrator.runtime.reload_policy(tmp_path / "nowhere")
         assert orchestrator.ask(EASY).certificate is not None
         assert orchestrator.runtime.policy.kappa == 0.3
 
@@ -486,7 +489,7 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None
         for number in range(40):
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
-        assert orchestrator.service is not None
+        assert orchestrator.runtime.service is not None
         assert watching(orchestrator)["law"].level == pytest.approx(0.05 / 3)
         assert watching(orchestrator).keys() == {"law"}
         assert orchestrator.ask(Question(HARD, segment="law")).certificate is None
@@ -509,7 +512,7 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
 
         with ThreadPoolExecutor(8) as threads:
             assert sum(threads.map(record, range(8))) == 50
-        assert orchestrator.service is not None
+        assert orchestrator.runtime.service is not None
         (monitor,) = watching(orchestrator).values()
         assert (monitor.audits, monitor.misses) == (50, 0)
 
@@ -582,8 +585,8 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(
         answer = orchestrator.ask(RIVER)
         assert (answer.text, answer.audited) == (text, True)
         assert orchestrator.record_outcome(answer, "Danube").counted is False
-        assert orchestrator.service is not None
-        status = orchestrator.service.status
+        assert orchestrator.runtime.service is not None
+        status = orchestrator.runtime.service.status
         assert (status.audits, status.missed, status.missing) == counted
 
 

@@ -204,7 +204,7 @@ def audit(orchestrator: Orchestrator, name: str, times: int, *, missed: bool) ->
 
 def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
     """Return of each level, None of a policy without, how many audits its monitor counted, and the monitor's level."""
-    service = orchestrator.service
+    service = orchestrator.runtime.service
     assert service is not None
     held = {
         level or None: service.monitors.of(each.certificates[0]).monitor for level, each in service.by_level.items()
@@ -254,17 +254,17 @@ def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str
         audit(orchestrator, "low", 2, missed=False)
         early = orchestrator.ask(QUESTION, level="high")
         write(directory, three() | {"high": level(0.04, 0.05)}, "low")
-        orchestrator.reload_policy()
+        orchestrator.runtime.reload_policy()
         assert orchestrator.ask(QUESTION).level == "low"
         assert certified(orchestrator.ask(QUESTION, level="high")) == 0.04
         told = orchestrator.record_outcome(early, "Danube")
         assert (told.counted, told.reason) == (False, "it was given under an earlier certificate")
         written(Path(tmp_path / "plain"), level(0.1, 0.5))
-        orchestrator.reload_policy(tmp_path / "plain")
+        orchestrator.runtime.reload_policy(tmp_path / "plain")
         assert orchestrator.runtime.levels == {}
         assert orchestrator.ask(QUESTION).level is None
         assert orchestrator.record_outcome(early, "Danube").counted is False
-        orchestrator.reload_policy(directory)
+        orchestrator.runtime.reload_policy(directory)
         assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
 
 
@@ -274,11 +274,11 @@ def test_what_audits_found_stays_with_the_certificate_whatever_serves(directory:
         audit(orchestrator, "low", 5, missed=False)
         audit(orchestrator, "high", 2, missed=False)
         write(directory, three() | {"high": level(0.04, 0.05)}, "high")  # another default, and another certificate
-        orchestrator.reload_policy()
+        orchestrator.runtime.reload_policy()
         assert counted(orchestrator) == {"low": (5, pytest.approx(0.02))}
-        orchestrator.reload_policy(tmp_path / "plain")
+        orchestrator.runtime.reload_policy(tmp_path / "plain")
         assert counted(orchestrator) == {}
-        orchestrator.reload_policy(directory)
+        orchestrator.runtime.reload_policy(directory)
         assert counted(orchestrator) == {"low": (5, pytest.approx(0.02))}
 
 
@@ -298,7 +298,7 @@ def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(
         before = orchestrator.ask(QUESTION, level="low").certificate
         change(directory)
         with pytest.raises(error):
-            orchestrator.reload_policy()
+            orchestrator.runtime.reload_policy()
         assert orchestrator.ask(QUESTION, level="low").certificate == before
 
 
@@ -306,14 +306,14 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str) -> None:
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.reload_policy()
+            orchestrator.runtime.reload_policy()
         write(directory, three() | {"low": level(0.2, 0.8)}, "medium")
-        orchestrator.reload_policy()
+        orchestrator.runtime.reload_policy()
         assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
         assert orchestrator.runtime.alarm is None
         write(directory, three(), "medium")
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
-            orchestrator.reload_policy()  # not even with another one in between
+            orchestrator.runtime.reload_policy()  # not even with another one in between
 
 
 def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:
