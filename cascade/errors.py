@@ -347,10 +347,7 @@ class BadRequestError(ProviderError):
 class ContextTooLongError(BadRequestError):
     """The prompt does not fit into the model's context."""
 
-    advice = (
-        "Use a model with a longer context, raise its server's limit, or shorten long contexts with "
-        "limits: {context_chars: …}."
-    )
+    advice = "Use a model with a longer context, raise its server's limit, or shorten the context."
 
 
 class BadResponseError(ProviderError):

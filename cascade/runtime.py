@@ -244,7 +244,7 @@ class Runtime:
             raise UsageError("This orchestrator was closed. Make a new one.")
         deadline = self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
-        asked, said = fitted_question(checked_question(question, segment), self.config.limits.context_chars)
+        asked = checked_question(question, segment)
         plan = only or (self._plain if serving is None else serving.plan(asked))
         walk = run(
             asked,
@@ -256,7 +256,7 @@ class Runtime:
             certificate=plan.certificate,
             abstain_below=None if plan.policy is None else plan.policy.abstain_below,
             audit=plan.audit or audit,
-            warnings=(*plan.warnings, *said),
+            warnings=(*plan.warnings, *left_out(asked)),
             level=plan.level,
             scope=plan.scope,
             deadline=deadline,
@@ -397,30 +397,14 @@ def checked_question(question: str | Question, segment: str | None = None) -> Qu
     return asked if segment is None else replace(asked, segment=segment)
 
 
-def fitted_question(asked: Question, context_chars: int | None) -> tuple[Question, tuple[str, ...]]:
-    """Return a question as the models will read it, and warnings for the caller.
+def left_out(question: Question) -> list[str]:
+    """Return a warning for each text of a question with characters that are not allowed in prompts (`safety`).
 
-    The middle of a context of more than `context_chars` characters is cut out; with None, the default, contexts are
-    never cut. A warning names characters that are not allowed in prompts (`safety`). A chat request is sent unchanged.
+    A chat request is sent unchanged.
     """
-    said: list[str] = []
-    if asked.chat is not None:
-        return asked, ()
-    context = asked.context
-    if context is not None and context_chars is not None and len(context) > context_chars:
-        head, tail = context_chars - context_chars // 2, context_chars // 2
-        missing = len(context) - context_chars
-        cut = f"{context[:head]} … [{missing} characters left out] … {context[len(context) - tail :]}"
-        asked = replace(asked, context=cut)
-        said.append(
-            f"the context has {len(context):,} characters: {missing:,} in its middle were left out "
-            f"(limits.context_chars is {context_chars:,})"
-        )
-    for name, text in (("question", asked.text), ("context", asked.context or "")):
-        gone = taken_out(text)
-        if gone is not None:
-            said.append(f"taken out of the {name}, so that no model reads it: {gone}")
-    return asked, tuple(said)
+    texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
+    gone = {name: taken_out(text) for name, text in texts.items()}
+    return [f"taken out of the {name}, so that no model reads it: {said}" for name, said in gone.items() if said]
 
 
 _OF_CLIENTS = {

@@ -10,7 +10,6 @@ import glob
 import itertools
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -24,7 +23,7 @@ from cascade.logs.questions import AskedQuestion
 from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
-from cascade.runtime import fitted_question
+from cascade.runtime import left_out
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Collector", "Progress", "collect", "journal_of", "recall"]
 
@@ -66,7 +65,9 @@ def collect(
     """
     journal_path = journal_of(output)
     _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
-    questions = [_fitted(asked, config.limits.context_chars) for asked in questions]
+    for asked in questions:
+        for warning in left_out(asked.question):
+            logger.warning("%s: %s", asked.id, warning)
     # Every step is logged, so the configured policy does not have to exist yet.
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_path) as journal:
@@ -90,14 +91,6 @@ def _recall(output: Path, journal: Journal) -> None:
         logger.warning("%s: lines that are no calls, passed over: %d", journal_of(output), journal.bad_lines)
     if output.exists():
         recall(output, journal)
-
-
-def _fitted(asked: AskedQuestion, context_chars: int | None) -> AskedQuestion:
-    """Return a question as it is sent to the models; log the parts that are not sent."""
-    question, said = fitted_question(asked.question, context_chars)
-    for warning in said:
-        logger.warning("%s: %s", asked.id, warning)
-    return replace(asked, question=question)
 
 
 def journal_of(output: Path) -> Path:

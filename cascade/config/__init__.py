@@ -23,7 +23,6 @@ from cascade.config.schema import (
     AnyStrategy,
     BudgetConfig,
     GuaranteeConfig,
-    LimitsConfig,
     Model,
     ModelConfig,
     ModesConfig,
@@ -64,7 +63,6 @@ class CascadeConfig(Section):
     policy: WrittenPolicy = Field(default_factory=lambda: policies.WRITTEN.read({}))
     budget: BudgetConfig = Field(default_factory=BudgetConfig)
     timeouts: TimeoutsConfig = Field(default_factory=TimeoutsConfig)
-    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     provider: Annotated[ProviderConfig, BeforeValidator(provider_shorthand)] = Field(
         default_factory=lambda: ProviderConfig(kind="litellm")
     )

@@ -241,12 +241,6 @@ class BudgetConfig(StoredConfig):
         return any(getattr(self, name) is not None for name in self.shared)
 
 
-class LimitsConfig(Section):
-    """The maximum length of a question's context in characters; a longer one loses its middle, with a warning."""
-
-    context_chars: int | None = Field(default=None, ge=100)
-
-
 class TimeoutsConfig(Section):
     """Wall-clock limits in seconds."""
 

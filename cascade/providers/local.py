@@ -227,7 +227,7 @@ def _refuse_too_long(payload: Payload, request: Request) -> None:
     raise ContextTooLongError(
         f"{request.model}: the prompt has {tokens:,} tokens, and the context has room for {room:,}. Raise it, as far "
         f"as model and memory allow: provider: {{kind: local, options: {{context_tokens: {wanted}}}}}; or shorten "
-        "long contexts: limits: {context_chars: …}.",
+        "the context.",
         model=request.model,
         status=400,
     )

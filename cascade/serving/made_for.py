@@ -40,7 +40,6 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
     strategy, prices = config.strategy, config.prices()
     roles = [strategy.role(entry, config.models[entry].model) for entry in strategy.entries]
     used = {role: config.models[entry] for entry, role in zip(strategy.entries, roles, strict=True)}
-    texts, limit = asdict(templates or load(strategy.prompts)), config.limits.context_chars
     files = _own_files(config, list(used.values()))
     return {
         "strategy": strategy.described(roles),
@@ -49,7 +48,7 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
         | {name: {"name": name} | dict.fromkeys(SETTINGS) for name in strategy.free_calls},
         "step_models": strategy.step_roles(roles),
         "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
-        "prompts_sha256": digest(texts if limit is None else {**texts, "context_chars": limit}),
+        "prompts_sha256": digest(asdict(templates or load(strategy.prompts))),
         **({"own_files": files} if files else {}),
         "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
         "echoes": None,

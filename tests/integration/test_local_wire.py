@@ -230,4 +230,3 @@ async def test_a_prompt_that_is_too_long_names_the_option() -> None:
     with pytest.raises(ContextTooLongError) as stream:
         assert [chunk async for chunk in provider.stream(long, 60.0)]
     assert str(stream.value) == str(complete.value)
-    assert "limits: {context_chars" in str(stream.value)

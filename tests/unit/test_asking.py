@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cascade.collection import collect
-from cascade.config import load
 from cascade.errors import UsageError
-from cascade.logs.files import read_rows
-from cascade.logs.questions import AskedQuestion
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
-from cascade.serving.made_for import made_for
 from cascade.types import Question
 from unit.made import TWO_MODELS, two_models
 
@@ -34,30 +28,6 @@ def test_a_long_context_reaches_every_model_whole() -> None:
     assert {request.purpose for request in fake.requests} == {"answer", "judge"}
     assert all(any(LONG in message.content for message in request.messages) for request in fake.requests)
     assert answer.warnings == ()
-
-
-def test_a_limit_on_contexts_cuts_the_middle_and_says_so() -> None:
-    orchestrator, fake = wired(limits={"context_chars": 1_000})
-    answer = orchestrator.ask(Question("Which river?", context=LONG))
-    assert not any("needle" in message.content for request in fake.requests for message in request.messages)
-    assert answer.warnings == (
-        "the context has 40,006 characters: 39,006 in its middle were left out (limits.context_chars is 1,000)",
-    )
-    assert answer.question.context == f"{'a' * 500} … [39006 characters left out] … {'b' * 500}"
-    assert orchestrator.ask(Question("Which river?", context="short")).warnings == ()
-
-
-def test_a_log_is_made_with_the_same_limit(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    config = load(TWO_MODELS | {"limits": {"context_chars": 1_000}})
-    asked = AskedQuestion("q1", Question("Which river?", context=LONG), ("Danube",), "q1", None, None)
-    collect(config, [asked], tmp_path / "log.jsonl", providers={"fake": two_models()})
-    assert all(len(row["context"]) < 1_100 for row in read_rows(tmp_path / "log.jsonl"))
-    assert "q1: the context has 40,006 characters" in caplog.text
-
-
-def test_a_certificate_knows_the_limit_and_one_without_it_is_as_before() -> None:
-    without, with_limit = load(TWO_MODELS), load(TWO_MODELS | {"limits": {"context_chars": 1_000}})
-    assert made_for(without)["prompts_sha256"] != made_for(with_limit)["prompts_sha256"]
 
 
 def test_what_is_taken_out_of_a_question_is_a_warning() -> None:

@@ -246,7 +246,6 @@ def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration() -> Non
         ("policy", "threshold"),
         ("timeouts", "per_call_s"),
         ("guarantee", "risk"),
-        ("limits", "context_chars"),
     ],
 )
 def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:

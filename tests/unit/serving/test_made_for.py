@@ -87,7 +87,6 @@ SMALL, PLAIN_SERVER = {"small": "a"}, {"provider": SERVER}
             1,
         ),
         (configured(**LADDER), configured(**SWAPPED), 1),
-        (configured(), configured(limits={"context_chars": 500}), 1),
         # who serves the models
         (configured(**PLAIN_SERVER), configured(**PLAIN_SERVER), 0),
         (configured(**PLAIN_SERVER), configured(provider={**SERVER, "api_base": "http://two:1/v1"}), 2),
