@@ -395,7 +395,7 @@ class Modes:
             with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
                 for name, data in files.items():
                     (Path(folder) / Path(name).name).write_bytes(data)
-                await asyncio.to_thread(self._orchestrator.reload_policy, folder)
+                await asyncio.to_thread(self._orchestrator.runtime.reload_policy, folder)
             service = self._orchestrator.runtime.service
             void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
         except CascadeError as error:

@@ -58,7 +58,7 @@ FORBIDDEN_CALLS = {
 }
 READS_ENVIRONMENT = {
     *("config/__init__.py", "matching/code.py"),
-    *("providers/litellm.py", "providers/local.py", "providers/verifiers.py"),
+    *("providers/litellm.py", "providers/local.py"),
 }
 
 
