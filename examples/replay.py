@@ -9,7 +9,7 @@ import tempfile
 from pathlib import Path
 
 from cascade import Orchestrator
-from cascade.logs.files import append_jsonl
+from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
 from cascade.providers.fake import FakeProvider, Script, reply
 
@@ -28,7 +28,7 @@ def main() -> None:
     answer = Orchestrator.from_config(every_model, providers={"fake": FakeProvider(SCRIPT)}).ask(question)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "episodes.jsonl"
-        print(f"logged {append_jsonl(log, rows(answer, dataset='planets', horizon=2))} calls")
+        print(f"logged {write_rows(log, rows(answer, dataset='planets', horizon=2))} calls")
         for threshold in (0.2, 0.5):
             policy = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": threshold}
             again = {"models": MODELS, "strategy": LADDER, "policy": policy, "provider": f"replay:{log}"}

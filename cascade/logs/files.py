@@ -13,16 +13,16 @@ import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from cascade.errors import UsageError
 from cascade.logs.importing import Asked, Imported, imported
-from cascade.logs.lines import short_name, write_all, writing
+from cascade.logs.lines import short_name, writing
 from cascade.logs.own import write_parquet
 from cascade.logs.rowcheck import checked_where, storable
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 
-__all__ = ["Dropped", "append_jsonl", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
+__all__ = ["Dropped", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
 
 WRITTEN_AS = (".jsonl", ".jsonl.gz", ".parquet")
 _KNOWN = frozenset(COLUMNS)
@@ -39,35 +39,12 @@ def is_there(path: Path) -> bool:
     return True
 
 
-def append_jsonl(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
-    """Append rows to a file that only its owner may read, and return how many: all of them or, on an error, none.
-
-    NaN and infinite numbers are written as null, with their columns named in `signals["replay"]["not_finite"]`. A last
-    line that was torn by a crash is cut off first, so that no row is written onto it.
-
-    Raises:
-        UsageError: a row has no JSON form, or the file cannot be written.
-    """
-    lines = [_line(row, number) for number, row in enumerate(rows, 1)]
-    path = Path(path)
-    with writing(path):
-        path.touch(mode=0o600, exist_ok=True)
-        # "a": each write goes to the end of the file, also with other writers; unbuffered: written data is in the file.
-        with path.open("a+b", buffering=0) as file:
-            end = _mend(file)
-            try:
-                write_all(file, b"".join(lines))
-            except OSError:
-                file.truncate(end)  # a full disk took some of it
-                raise
-    return len(lines)
-
-
 def write_rows(path: Path | str, rows: Iterable[Mapping[str, Any]]) -> int:
     """Write a new file, or replace one, and return how many rows it has; the write is atomic.
 
     The name decides the format: .jsonl, .jsonl.gz or .parquet. Columns that a row lacks are null. Only its owner can
-    read the file. Numbers that are not finite become null, as in `append_jsonl`.
+    read the file. Numbers that are not finite become null, and
+    `signals["replay"]["not_finite"]` names their columns.
 
     Raises:
         UsageError: the name has another ending, a row does not fit the schema, or the file cannot be written.
@@ -151,30 +128,6 @@ def _encoded(row: Mapping[str, Any]) -> str:
         return json.dumps(row, ensure_ascii=False, allow_nan=False)
     except ValueError:  # looked for only where there is one: this walks through everything
         return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
-
-
-_TAIL_BYTES = 1 << 16
-
-
-def _mend(file: IO[bytes]) -> int:
-    """Make the file end with a complete line and return its length: cut off a torn line, or add a missing newline."""
-    end = file.seek(0, os.SEEK_END)
-    start, tail = end, b""
-    while start and b"\n" not in tail:
-        size = min(_TAIL_BYTES, start)
-        start -= size
-        file.seek(start)
-        tail = file.read(size) + tail
-    last = tail.rpartition(b"\n")[2]
-    if not last:
-        return end
-    try:
-        whole = isinstance(json.loads(last), dict)
-    except (ValueError, RecursionError):
-        whole = False
-    if whole:
-        return end + write_all(file, b"\n")
-    return file.truncate(end - len(last))
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.logs import lines
-from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
+from cascade.logs.files import Dropped, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
@@ -150,7 +150,7 @@ def test_f29_a_bomb_of_zeros_does_not_fill_the_memory(tmp_path: Path, monkeypatc
 # --- F57: numbers that are none ---
 
 
-def test_f57_an_appended_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -> None:
-    append_jsonl(tmp_path / "log.jsonl", [row(1, confidence=float("nan"))])
+def test_f57_a_written_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.jsonl", [row(1, confidence=float("nan"))])
     (read,) = read_rows(tmp_path / "log.jsonl")
     assert (read["confidence"], read["signals"]) == (None, {"replay": {"not_finite": ["confidence"]}})

@@ -12,7 +12,7 @@ from cascade.chat import ChatRequest, output_text
 from cascade.config import CascadeConfig, load
 from cascade.demo.requests import demo_config
 from cascade.episodes.opening import DEMO, open_log
-from cascade.logs.files import append_jsonl
+from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.providers.guard import Guard
@@ -136,7 +136,7 @@ def test_four_rounds_say_why_they_stopped(four_rounds: Answer) -> None:
 @pytest.fixture
 def replayed(four_rounds: Answer, tmp_path: Path) -> Iterator[Callable[[], Answer]]:
     log = tmp_path / "log.jsonl"
-    append_jsonl(log, rows(four_rounds))
+    write_rows(log, rows(four_rounds))
     whole = config(
         strategy={"kind": "base_guide", "rounds": 4},
         policy={"kind": "uala", "threshold": 0},

@@ -16,8 +16,8 @@ from hypothesis import strategies as st
 
 from cascade.errors import UsageError
 from cascade.identity import question_id
-from cascade.logs import files, lines
-from cascade.logs.files import Dropped, append_jsonl, read_rows, write_rows
+from cascade.logs import lines
+from cascade.logs.files import Dropped, read_rows, write_rows
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records.address import is_url
 
@@ -95,10 +95,9 @@ def test_the_same_rows_give_the_same_bytes(log: Path) -> None:
 
 
 @pytest.mark.skipif(os.name == "nt", reason="Windows has no modes")
-def test_a_log_is_readable_by_its_owner_only(log: Path, tmp_path: Path) -> None:
+def test_a_log_is_readable_by_its_owner_only(log: Path) -> None:
     write_rows(log, ROWS)
-    append_jsonl(tmp_path / "new.jsonl", ROWS)
-    assert [path.stat().st_mode & 0o077 for path in (log, tmp_path / "new.jsonl")] == [0, 0]
+    assert log.stat().st_mode & 0o077 == 0
 
 
 def test_a_file_is_there_whole_or_as_it_was(log: Path) -> None:
@@ -171,67 +170,6 @@ def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
             dropped = Dropped()
             assert list(read_rows(path, dropped)) == whole
             assert dropped.describe() == ""
-
-
-# --- appending ---
-
-
-def test_appended_rows_follow_those_before(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    assert append_jsonl(path, ROWS[:1]) == 1
-    assert append_jsonl(str(path), iter(ROWS[1:])) == 2
-    assert append_jsonl(path, []) == 0
-    assert list(read_rows(path)) == ROWS
-    assert path.read_bytes().endswith(b"\n")
-
-
-@pytest.mark.parametrize("bad", [{"a": object()}, {"a": {1, 2}}])
-def test_a_row_that_is_no_json_leaves_the_file_as_it_was(tmp_path: Path, bad: dict[str, object]) -> None:
-    path = tmp_path / "log.jsonl"
-    append_jsonl(path, ROWS)
-    before = path.read_bytes()
-    with pytest.raises(UsageError, match="Row 2 has no JSON form"):
-        append_jsonl(path, [ROWS[0], bad])
-    assert path.read_bytes() == before
-
-
-@pytest.mark.parametrize("size", [3, 200_000])
-def test_a_torn_last_line_is_cut_off_before_more_is_written(tmp_path: Path, size: int) -> None:
-    path = tmp_path / "log.jsonl"
-    append_jsonl(path, ROWS[:1])
-    with path.open("a") as file:
-        file.write('{"answer": "' + "x" * size)
-    append_jsonl(path, ROWS[1:])
-    assert list(read_rows(path)) == ROWS
-
-
-def test_a_last_line_without_its_newline_is_kept(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text(json.dumps(ROWS[0]))
-    append_jsonl(path, ROWS[1:])
-    assert list(read_rows(path)) == ROWS
-
-
-def test_a_file_that_is_all_torn_starts_anew(tmp_path: Path) -> None:
-    path = tmp_path / "log.jsonl"
-    path.write_text('{"a')
-    append_jsonl(path, ROWS)
-    assert list(read_rows(path)) == ROWS
-
-
-def test_a_disk_that_fills_up_leaves_no_half_row(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path = tmp_path / "log.jsonl"
-    append_jsonl(path, ROWS)
-    before = path.read_bytes()
-
-    def full(file: Any, data: bytes) -> int:
-        file.write(data[:7])
-        raise OSError(28, "No space left on device")
-
-    monkeypatch.setattr(files, "write_all", full)
-    with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-        append_jsonl(path, ROWS)
-    assert path.read_bytes() == before
 
 
 # --- versions ---

@@ -12,7 +12,7 @@ import pytest
 
 from cascade.engine import run
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, UsageError
-from cascade.logs.files import append_jsonl, write_rows
+from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
@@ -111,7 +111,7 @@ def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
     with Orchestrator.from_config(TWO_MODELS, providers={"fake": two_models()}) as live:
         before = live.ask(RIVER)
     log = tmp_path / "log.jsonl"
-    append_jsonl(log, rows(before))
+    write_rows(log, rows(before))
     with Orchestrator.from_config(TWO_MODELS | {"provider": f"replay:{log}"}) as again:
         after = again.ask(RIVER)
     assert (after.text, after.answers, after.explain()) == (before.text, before.answers, before.explain())
