@@ -18,6 +18,7 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from http.client import HTTPConnection
 from pathlib import Path
 from tempfile import mkdtemp
 from typing import Any
@@ -61,10 +62,12 @@ def differing(chance: random.Random) -> Iterator[FaultServer]:
 
 
 def settled(server: FaultServer) -> list[str]:
-    """Return the digests of all calls that came, once no connection of a dead client is left."""
-    for _ in range(2):  # the second time for what had not been taken up
-        until(lambda: not any(thread.is_alive() for thread in vars(server._http).get("_threads", ())))
-        time.sleep(0.005)
+    """Return the digests of all calls that came: one of our own is taken up after those, and then none is left open."""
+    asking = HTTPConnection(*server._http.server_address)
+    asking.request("GET", "/")
+    asking.getresponse().read()
+    asking.close()
+    until(lambda: not any(thread.is_alive() for thread in vars(server._http).get("_threads", ())))
     return [digest_of(body) for body in server.requests]
 
 
