@@ -12,6 +12,7 @@ The tree::
     │   └── UnfitRowsError                    rows that do not fit the table of episodes; lists their problems
     ├── MissingExtraError            exit 2   a package is not installed: names the pip command
     ├── StoreError                   exit 1   the database is full, locked, damaged or cannot be reached
+    ├── WorkersLostError             exit 1   the processes or the cluster of a study are lost
     ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
     ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
     ├── BudgetExceededError          exit 4   the next call could pass the cap
@@ -146,6 +147,7 @@ EXTRAS: Mapping[str, str] = {
     "opentelemetry": "otel",
     "orjson": "server",
     "psycopg": "sql",
+    "ray": "ray",
     "starlette": "server",
     "torch": "train",
     "uvicorn": "server",
@@ -218,6 +220,10 @@ class MissingExtraError(CascadeError):
         extra = EXTRAS.get(package)
         command = f"pip install {package}" if extra is None else install_command(extra)
         super().__init__(f"{needed_for} needs the package {package}. Install it with: {command}")
+
+
+class WorkersLostError(CascadeError):
+    """The processes that a study runs in died again and again, or its Ray cluster is lost. Nothing was written."""
 
 
 class ModelFileError(CascadeError):

@@ -29,6 +29,7 @@ from cascade.reports.evaluation import Served, audits_of, evaluation, served, wa
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
 from cascade.reports.study import of_study
+from cascade.scale import HERE
 from cascade.serving.made_for import made_for
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
@@ -48,6 +49,7 @@ def prove(
     *,
     splits: int = 20,
     seed: int = 0,
+    on: str = HERE,
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
 ) -> StudyResult:
@@ -60,17 +62,19 @@ def prove(
         promise: what is promised. By default `default_promise`.
         splits: how many random splits.
         seed: of the random draws.
+        on: where splits are played, with the same result: here, processes, ray or ray://HOST:PORT (extra ray).
         show: is called with the progress.
         tell: is called with each notice about the log.
 
     Raises:
         UsageError: the log allows no answer.
+        WorkersLostError: the processes or the cluster are lost.
 
     >>> result = prove("demo-ladder", Promise("regret", 0.1, 0.9), splits=2)
     >>> result.studies[0].requests
     244
     """
-    return replace(compare(log, promise, splits=splits, seed=seed, show=show, tell=tell), detailed=False)
+    return replace(compare(log, promise, splits=splits, seed=seed, on=on, show=show, tell=tell), detailed=False)
 
 
 def compare(
@@ -79,6 +83,7 @@ def compare(
     *,
     splits: int = 20,
     seed: int = 0,
+    on: str = HERE,
     networks: NetworkSettings | None = None,
     show: Show = lambda _name, _done, _total: None,
     tell: Tell = warn,
@@ -90,6 +95,7 @@ def compare(
         promise: what is promised. By default `default_promise`.
         splits: how many random splits.
         seed: of the random draws.
+        on: where splits are played, as for `prove`.
         networks: also train policy networks like this on each split; by far the slowest. Needs the extra train.
         show: is called with the progress.
         tell: is called with each notice about the log.
@@ -109,7 +115,7 @@ def compare(
     for data in reads:
         goal = promise or default_promise(data)
         trained = None if networks is None else ways(data.log, goal, networks)
-        studies.append(study(data.log, goal, trained, splits=splits, seed=seed, show=show))
+        studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
         if "base" in data.facts.sources and data.facts.reference == GUIDE_ONLY:
             tell(f"{data.log.name} can also be read as a ladder, without judging: put ladder: before the log's name")
     reports = list[Report]()

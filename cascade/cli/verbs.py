@@ -17,6 +17,7 @@ from cascade.cli.main import Meter, print_result, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.errors import UsageError
 from cascade.fitting.fit import CHOICES, FitSettings
+from cascade.scale import HERE
 
 _PROMISES = f"What is promised: {', '.join(KINDS.built_in)}."
 Kind = Annotated[str | None, typer.Option("--promise", help=_PROMISES)]
@@ -29,6 +30,7 @@ def prove(
     confidence: opt.Confidence = None,
     splits: opt.Splits = 20,
     seed: opt.Seed = 0,
+    on: opt.On = HERE,
     details: opt.Details = False,
     as_json: opt.AsJson = False,
     where: opt.Columns = None,
@@ -45,7 +47,7 @@ def prove(
     Example: cascade prove episodes.parquet --promise regret --risk 0.05 --confidence 0.9
     """
     options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
-    settings = {"splits": splits, "seed": seed}
+    settings = {"splits": splits, "seed": seed, "on": on}
     _study(cascade.prove, options, (promise, risk, confidence), settings, as_json=as_json, details=details)
 
 
@@ -56,6 +58,7 @@ def compare(
     confidence: opt.Confidence = None,
     splits: opt.Splits = 20,
     seed: opt.Seed = 0,
+    on: opt.On = HERE,
     networks: Annotated[
         int | None, typer.Option(min=1, metavar="UPDATES", help="Also train CPO and CCPO; slow. Extra: train.")
     ] = None,
@@ -72,7 +75,7 @@ def compare(
     Example: cascade compare episodes.parquet --promise coverage --risk 0.1
     """
     options = LogOptions(log, where, matcher, reference, models, reviews, label_rate)
-    settings: dict[str, Any] = {"splits": splits, "seed": seed}
+    settings: dict[str, Any] = {"splits": splits, "seed": seed, "on": on}
     if networks is not None:
         from cascade.policies.networks import NetworkSettings
 

@@ -17,7 +17,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -62,9 +62,9 @@ OWN = replace(ROOMS, by_place=True)
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 REPLICATES = 400
+"""Bootstrap replicates of the saving's interval."""
 _WEIGHTS = 10_000_000
 """The most weights of a bootstrap that are in memory at once: 80 MB."""
-"""Bootstrap replicates of the saving's interval."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,19 +166,43 @@ def _levels(text: str, problems: list[str]) -> dict[str, float]:
     return risks
 
 
-class Saving(NamedTuple):
-    """What is spent as a share of the reference's cost, with a 90 % interval; None where the log has no costs.
+@dataclass(frozen=True)
+class Saving:
+    """What the served policy costs on the certifying requests, beside the reference alone.
 
     Attributes:
-        cost_share: the cost of the served policy / that of asking the reference alone, on the certifying requests.
-        low, high: the 5 % and 95 % quantiles over a bootstrap of groups, at the fixed threshold.
-        requests: how many requests it is a mean of.
+        spent, alone: the cost of the policy and of the reference, nano-USD, float64, by group; empty if unknown.
+        requests: how many requests they are of.
+        seed: of the interval's draws.
     """
 
-    cost_share: float | None
-    low: float | None
-    high: float | None
+    spent: Floats
+    alone: Floats
     requests: int
+    seed: int
+
+    @property
+    def cost_share(self) -> float | None:
+        """The policy's cost as a share of the reference's; None if it is unknown."""
+        return float(self.spent.sum() / self.alone.sum()) if self.spent.size else None
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The 5 % and 95 % quantiles of that share over a bootstrap of groups, at the fixed threshold.
+
+        It takes as long as the fit, so it is computed when it is first read.
+        """
+        groups = self.spent.size
+        if not groups:
+            return None
+        chance, at_once = np.random.default_rng([self.seed, 7]), max(1, _WEIGHTS // groups)
+        shares = np.empty(REPLICATES)
+        for start in range(0, REPLICATES, at_once):
+            size = min(at_once, REPLICATES - start)
+            weights = chance.multinomial(groups, np.full(groups, 1 / groups), size)
+            shares[start : start + size] = (weights @ self.spent) / (weights @ self.alone)
+        low, high = np.quantile(shares, [0.05, 0.95]).tolist()
+        return low, high
 
 
 @dataclass(frozen=True, slots=True)
@@ -493,22 +517,11 @@ def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
 
 
 def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
-    """Return the cost share with a bootstrap interval over groups."""
-    if log.reference is None or not log.priced.any():
-        return Saving(None, None, None, 0)
-    spent = walked.cost.at(kappa)
-    priced = log.priced
-    ours, alone = spent[priced].astype(np.float64), log.reference.cost_nano_usd[priced].astype(np.float64)
+    """Return what is spent and what the reference alone costs, by group."""
+    rows, alone = log.priced, np.zeros(0) if log.reference is None else log.reference.cost_nano_usd[log.priced]
     if not alone.sum():
-        return Saving(None, None, None, 0)
-    _, group = np.unique(np.array(log.groups)[priced], return_inverse=True)
-    groups = int(group.max()) + 1
-    chance, sums = np.random.default_rng([seed, 7]), (np.bincount(group, ours), np.bincount(group, alone))
-    at_once = max(1, _WEIGHTS // groups)
-    shares = np.empty(REPLICATES)
-    for start in range(0, REPLICATES, at_once):
-        size = min(at_once, REPLICATES - start)
-        weights = chance.multinomial(groups, np.full(groups, 1 / groups), size)
-        shares[start : start + size] = (weights @ sums[0]) / (weights @ sums[1])
-    low, high = np.quantile(shares, [0.05, 0.95]).tolist()
-    return Saving(float(ours.sum() / alone.sum()), low, high, int(ours.size))
+        return Saving(np.zeros(0), np.zeros(0), 0, seed)
+    _, group = np.unique(np.array(log.groups)[rows], return_inverse=True)
+    costs = walked.cost.at(kappa)[rows], alone
+    spent, by_reference = (np.asarray(np.bincount(group, cost), dtype=np.float64) for cost in costs)
+    return Saving(spent, by_reference, int(group.size), seed)

@@ -20,11 +20,12 @@ def of_fit(done: Fit, output: str | None = None) -> Report:
 
 
 def _saving_line(done: Fit) -> str:
-    cost, low, high, _ = done.saving
+    cost, interval = done.saving.cost_share, done.saving.interval
     if not done.certified:
         return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
-    if cost is None or low is None or high is None:
+    if cost is None or interval is None:
         return "Saves: unknown, because the log does not say what the reference costs."
+    low, high = interval
     amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
     return f"{amount} (90 % interval of what is saved: {tenths(1 - high)} to {tenths(1 - low)})."
 
@@ -127,7 +128,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
         "policy": done.policy.kind,
         "saves": done.saves,
         "cost_share": done.saving.cost_share,
-        "cost_share_interval": [done.saving.low, done.saving.high],
+        "cost_share_interval": list(done.saving.interval or (None, None)),
         "requests": done.log.n,
         "learned_from": done.learned_from,
         "repeated": done.repeated,

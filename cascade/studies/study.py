@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
-from typing import NamedTuple
+from contextlib import closing
+from dataclasses import dataclass
+from functools import partial
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -19,6 +21,7 @@ from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
 from cascade.policies.policy import Alone, Depth
+from cascade.scale import HERE, spread
 from cascade.studies.diagnosis import Diagnosis, diagnose
 from cascade.studies.ways import Fitted, Played, Way, fixed, hopeless, ways
 from cascade.table import Bools, Floats, Log
@@ -119,27 +122,27 @@ class Row:
         cost_share: its cost / the reference's, and the interval of that; None if a cost is unknown.
         saving: 1 − that of the reference row, paired: how much less it costs; None for the reference itself.
         right_gap: `right` minus the reference's, paired; None for the reference itself.
-        risk: the mean loss.
         broken: in how many splits the loss exceeded the promise.
         refused: in how many splits nothing was proven; there the reference answered.
+        curve: the cost share in each split, in order.
+        risk: the mean loss.
         right, length, size, silent: means.
         requests: on how many test requests the figures are, on average.
-        curve: the cost share in each split, in order.
     """
 
     name: str
     cost_share: Interval | None
     saving: Interval | None
     right_gap: Interval | None
-    risk: float
     broken: int
     refused: int
+    curve: tuple[float, ...]
+    risk: float
     right: float
     length: float
     size: float
     silent: float
     requests: float
-    curve: tuple[float, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -196,6 +199,7 @@ def study(
     *,
     splits: int = 20,
     seed: int = 0,
+    on: str = HERE,
     show: Callable[[str, int, int], None] = lambda name, done, total: None,  # noqa: ARG005 - names are the interface
 ) -> Study:
     """Prepare every way on splits of a log, and play it on the rest.
@@ -206,6 +210,7 @@ def study(
         others: the ways; by default those of `ways`.
         splits: how many.
         seed: the same seed gives the same figures.
+        on: where the splits are played, as for `scale.spread`: the figures are the same everywhere.
         show: called with (the log's name, splits done, splits in all).
 
     Raises:
@@ -215,39 +220,54 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    alone_way, every = fixed("reference alone", Alone()), fixed("every call", Depth())
-    reference: Way = every if requests.reference is None else alone_way
+    every, alone = fixed("every call", Depth()), fixed("reference alone", Alone())
+    reference: Way = every if requests.reference is None else alone
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
-    tallies = {way.name: _WayFigures() for way in playing}
-    bounds, sides = list[float](), (0, 0)
-    for number, fits in enumerate(_sides(requests, splits, seed)):
-        here, rest = requests.take(fits), requests.take(~fits)
-        sides = len(set(here.groups)), len(set(rest.groups))
-        alone = reference.prepare(here, promise, seed)(rest)
-        bounds += _least_share(rest, promise, alone)
-        for way in playing:
-            tallies[way.name].add(_tried(way, here, rest, promise, seed + number), alone, promise)
-        show(requests.name, number + 1, splits)
+    parts, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
+    with closing(spread(partial(_split, requests, promise, playing), parts, on)) as results:
+        for result in results:
+            done.append(result)
+            show(requests.name, len(done), splits)
+    sides, bounds, figures = (
+        done[0][0],
+        np.array([bound for _, bound, _ in done]),
+        np.array([each for *_, each in done]),
+    )
+    rows = [_row(way.name, figures[:, at].T, promise, sides, of_reference=not at) for at, way in enumerate(playing)]
     return Study(
         requests.name, promise, requests.n, len(set(requests.groups)), ready.repeated, ready.unknown, *sides, splits,
-        seed, tuple([tally.row(name, sides, of_reference=name == reference.name) for name, tally in tallies.items()]),
-        float(np.mean(bounds)) if len(bounds) == splits else None,
-        diagnose(requests, promise),
+        seed, tuple(rows), None if np.isnan(bounds).any() else float(bounds.mean()), diagnose(requests, promise),
     )  # fmt: skip
 
 
-def _least_share(rest: Log, promise: Promise, alone: Played) -> list[float]:
-    """Return the share of the reference's cost that no policy can go below, where it is known."""
+_Split: TypeAlias = tuple[tuple[int, int], float, list[list[float]]]
+"""The groups on both sides; the least share of the reference's cost; each way's figures. NaN: unknown."""
+
+
+def _split(log: Log, promise: Promise, playing: Sequence[Way], part: tuple[int, Bools]) -> _Split:
+    """Prepare every way, the reference first, on the rows of one side of a split, and play it on the others."""
+    seed, fits = part
+    here, rest = log.take(fits), log.take(~fits)
+    alone = playing[0].prepare(here, promise, seed)(rest)
     least, cost = clairvoyant(rest, promise), _mean(alone.cost)
-    return [least / cost] if least is not None and cost > 0 else []
+    bound = least / cost if least is not None and cost > 0 else math.nan
+    figures = list[list[float]]()
+    for way in playing:
+        try:
+            figures.append([*_figures(way.prepare(here, promise, seed)(rest), alone), 0.0])
+        except NotCertifiedError:  # the reference answers
+            figures.append([*_figures(alone, alone), 1.0])
+    return (len(set(here.groups)), len(set(rest.groups))), bound, figures
 
 
-def _tried(way: Way, here: Log, rest: Log, promise: Promise, seed: int) -> Played | None:
-    """Return what a way does on the test; None if it proves nothing."""
-    try:
-        return way.prepare(here, promise, seed)(rest)
-    except NotCertifiedError:
-        return None
+def _figures(played: Played, alone: Played) -> Iterator[float]:
+    """Yield a way's cost share, how much more it is right than the reference, and the means of its columns."""
+    priced = np.isfinite(played.cost) & np.isfinite(alone.cost)
+    paid = float(alone.cost[priced].sum())
+    yield float(played.cost[priced].sum()) / paid if paid else math.nan
+    yield _mean(played.right - alone.right)
+    yield from map(_mean, (played.loss, played.right, played.length, played.size, played.silent))
+    yield float(np.count_nonzero(~np.isnan(played.length)))
 
 
 def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
@@ -263,52 +283,18 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
         yield np.asarray((order < fitting)[member], dtype=np.bool_)
 
 
-@dataclass(slots=True)
-class _WayFigures:
-    """The figures of one way, a value for each split; NaN: unknown."""
+def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *, of_reference: bool) -> Row:
+    """Return the means of a way's figures over the splits."""
 
-    share: list[float] = field(default_factory=list)
-    gap: list[float] = field(default_factory=list)
-    means: list[tuple[float, ...]] = field(default_factory=list)
-    broken: int = 0
-    refused: int = 0
+    def paired(values: Floats, *, wanted: bool = not of_reference) -> Interval | None:
+        return interval(values, *sides) if wanted and not np.isnan(values).any() else None
 
-    def add(self, played: Played | None, alone: Played, promise: Promise) -> None:
-        """Add a split; where nothing was proven the reference answers."""
-        self.refused += played is None
-        result = alone if played is None else played
-        priced = np.isfinite(result.cost) & np.isfinite(alone.cost)
-        paid = float(alone.cost[priced].sum())
-        self.share.append(float(result.cost[priced].sum()) / paid if paid else math.nan)
-        self.gap.append(_mean(result.right - alone.right))
-        means = tuple(
-            [_mean(column) for column in (result.loss, result.right, result.length, result.size, result.silent)]
-        )
-        self.means.append((*means, float(np.count_nonzero(~np.isnan(result.length)))))
-        self.broken += means[0] > promise.risk
-
-    def row(self, name: str, sides: tuple[int, int], *, of_reference: bool) -> Row:
-        """Return the means over the splits."""
-
-        def paired(values: Sequence[float]) -> Interval | None:
-            return None if of_reference or np.isnan(values).any() else interval(values, *sides)
-
-        risk, right, length, size, silent, requests = [_mean(column) for column in np.array(self.means).T]
-        return Row(
-            name=name,
-            cost_share=None if np.isnan(self.share).any() else interval(self.share, *sides),
-            saving=paired([1 - share for share in self.share]),
-            right_gap=paired(self.gap),
-            risk=risk,
-            broken=self.broken,
-            refused=self.refused,
-            right=right,
-            length=length,
-            size=size,
-            silent=silent,
-            requests=requests,
-            curve=tuple(self.share),
-        )
+    share, gap, *means, refused = figures
+    broken = int(np.count_nonzero(means[0] > promise.risk))
+    return Row(
+        name, paired(share, wanted=True), paired(1 - share), paired(gap), broken, int(refused.sum()),
+        tuple(share.tolist()), *map(_mean, means),
+    )  # fmt: skip
 
 
 def _mean(values: Floats) -> float:
@@ -317,7 +303,7 @@ def _mean(values: Floats) -> float:
     return float(recorded.mean()) if recorded.size else math.nan
 
 
-def interval(values: Sequence[float], fitted_on: int, tested_on: int) -> Interval:
+def interval(values: Sequence[float] | Floats, fitted_on: int, tested_on: int) -> Interval:
     """Return the mean over splits, and a 95 % interval by the spread of single splits: Student's t with J − 1 degrees.
 
     Splits share most requests, so their mean is hardly surer than one of them. A threshold depends on a few losses:

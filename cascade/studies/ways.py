@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
@@ -85,7 +86,8 @@ def play(
         loss = promise.rules.at_stop(walked)[rows, stop]
     priced = (bought.cost_nano_usd >= 0).all(axis=1)
     cost = np.where(priced, walked.cost.at(kappa), np.nan)
-    size = np.array([np.unique(row[chosen]).size for row, chosen in zip(bought.answer, keeps, strict=True)])
+    ordered = np.sort(np.where(keeps, bought.answer, -1), axis=1)  # kept answers are 0 or more
+    size = np.count_nonzero(np.diff(ordered, axis=1, prepend=-1), axis=1)
     served_right, lost = np.where(silent, 0.0, right), np.where(silent, 0.0, loss)
     counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size, silent))
     return Played(lost, served_right, cost, *counts)
@@ -132,7 +134,11 @@ class Chosen:
 
 def fixed(name: str, policy: Policy, point: Point = STRICTEST) -> Chosen:
     """Return a policy at a fixed point: the reference alone, a single call, every call."""
-    return Chosen(name, lambda _log, _promise, _seed: (policy, point))
+    return Chosen(name, partial(_fixed, policy, point))
+
+
+def _fixed(policy: Policy, point: Point, _log: Log, _promise: Promise, _seed: int) -> tuple[Policy, Point]:
+    return policy, point
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +183,11 @@ class Uniform(Policy):
 
 def chance() -> Chosen:
     """Return the paper's Random, drawn anew on each split."""
-    return Chosen("random", lambda _log, _promise, seed: (Uniform(seed), STRICTEST))
+    return Chosen("random", _drawn)
+
+
+def _drawn(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, Point]:
+    return Uniform(seed), STRICTEST
 
 
 def one_test(name: str, policy: Policy) -> Chosen:
@@ -185,11 +195,11 @@ def one_test(name: str, policy: Policy) -> Chosen:
 
     It is what a skilled engineer writes in an afternoon.
     """
+    return Chosen(name, partial(_tested, name, policy))
 
-    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
-        return policy, _certified(name, policy, drawn(usable(log, promise).log, seed), promise)
 
-    return Chosen(name, choose)
+def _tested(name: str, policy: Policy, log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
+    return policy, _certified(name, policy, drawn(usable(log, promise).log, seed), promise)
 
 
 def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
@@ -206,18 +216,17 @@ def tuned(name: str, policy: Policy) -> Chosen:
 
     It promises nothing; if no threshold is within the risk, it takes that with the fewest losses.
     """
+    return Chosen(name, partial(_tuned, policy), single=True)
 
-    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
-        del seed
-        walked = policy.walks(log)
-        right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
-        covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
-        losses = np.where(covers, 0.0, 1.0) if promise.rules.of_set else promise.rules.at_stop(walked)
-        path = strict_to_lenient(walked, loss_jumps(walked, losses))
-        cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
-        return policy, path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
 
-    return Chosen(name, choose, single=True)
+def _tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Policy, Point]:
+    walked = policy.walks(log)
+    right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
+    covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
+    losses = np.where(covers, 0.0, 1.0) if promise.rules.of_set else promise.rules.at_stop(walked)
+    path = strict_to_lenient(walked, loss_jumps(walked, losses))
+    cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
+    return policy, path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
 
 
 @dataclass(slots=True)
@@ -241,16 +250,16 @@ def trained(name: str, trainer: Trainer, served: str) -> Chosen:
 
     A part of the requests trains it; the rest certifies.
     """
+    return Chosen(name, partial(_trained, name, trainer, served))
 
-    def choose(log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
-        division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
-        policy = trainer.network(division.learns, promise, seed)
-        if served in NETWORKS:
-            return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
-        likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: of a set above all thresholds, else ½
-        return policy, Point(policy.kappa if served == "cpo_online" else likeliest)
 
-    return Chosen(name, choose)
+def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
+    division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
+    policy = trainer.network(division.learns, promise, seed)
+    if served in NETWORKS:
+        return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
+    likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: of a set above all thresholds, else ½
+    return policy, Point(policy.kappa if served == "cpo_online" else likeliest)
 
 
 def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:

@@ -35,6 +35,7 @@ EXIT_CODES = {
     "NoTracesError": 2,
     "UnfitRowsError": 2,
     "StoreError": 1,
+    "WorkersLostError": 1,
     "MissingExtraError": 2,
     "ModelFileError": 2,
     "NotCertifiedError": 3,

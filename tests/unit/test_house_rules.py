@@ -27,6 +27,7 @@ ONLY_IN = {
     "litellm": {"providers/litellm.py"},
     "xllamacpp": {"providers/local.py"},
     "torch": {"policies/networks.py"},
+    "ray": {"scale.py"},
     "pickle": set(),
     "marshal": {"chat.py"},  # it reads what it wrote itself, to copy plain values
     "shelve": set(),
@@ -58,7 +59,7 @@ FORBIDDEN_CALLS = {
 }
 READS_ENVIRONMENT = {
     *("config/__init__.py", "matching/code.py"),
-    *("providers/litellm.py", "providers/local.py"),
+    *("providers/litellm.py", "providers/local.py", "scale.py"),
 }
 
 

@@ -1,0 +1,122 @@
+"""Do the parts of a task here, in processes of this machine, or on the machines of a Ray cluster.
+
+A task is a pure function of a part, so wherever it runs, and however often, the results are the same, in the order of
+the parts. A part whose worker or machine died is done again by another. Tasks and results travel through memory.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import threading
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, TypeVar
+
+from cascade._names import __version__
+from cascade.errors import MissingExtraError, UsageError, WorkersLostError, quote
+
+Part = TypeVar("Part")
+Done = TypeVar("Done")
+HERE = "here"
+_CLUSTER = "ray://"
+_TRIES = 3
+"""How often in a row workers may die without a result: the task itself may be what kills them."""
+
+
+def spread(task: Callable[[Part], Done], parts: Iterable[Part], on: str = HERE) -> Generator[Done, None, None]:
+    """Yield the result of each part, in order. The workers stop when the iterator is closed, as by Ctrl-C.
+
+    Args:
+        task: a function of a module, or a `partial` of one: a pure function of its part.
+        parts: what it is called with.
+        on: here; processes, one for each core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it;
+            ray://HOST:PORT, another cluster, of which each machine has this version of cascade.
+
+    Raises:
+        UsageError: there is no such place.
+        MissingExtraError: ray is not installed.
+        WorkersLostError: workers died again and again, or the cluster is lost.
+
+    >>> list(spread(abs, [-3, 2]))
+    [3, 2]
+    """
+    if on == HERE:
+        yield from map(task, parts)
+    elif on == "processes":
+        yield from _in_processes(task, list(parts))
+    elif on == "ray" or on.startswith(_CLUSTER):
+        yield from _on_ray(task, list(parts), None if on == "ray" else on)
+    else:
+        raise UsageError(f"There is no place {on!r} to work on; there are here, processes, ray and ray://HOST:PORT.")
+
+
+def _in_processes(task: Callable[[Part], Done], parts: list[Part]) -> Iterator[Done]:
+    done = tries = 0
+    while done < len(parts):
+        reader, writer = multiprocessing.Pipe(duplex=False)
+        workers = min(os.cpu_count() or 1, len(parts) - done)
+        pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _tied, (reader,))
+        try:
+            for result in pool.map(task, parts[done:]):
+                yield result
+                done, tries = done + 1, 0
+        except BrokenProcessPool:
+            tries += 1
+            if tries == _TRIES:
+                raise WorkersLostError(
+                    f"Workers died {_TRIES} times in a row: out of memory, or called from a script without "
+                    'if __name__ == "__main__".'
+                ) from None
+        finally:
+            writer.close()
+            pool.shutdown(cancel_futures=True)
+            reader.close()
+
+
+def _tied(lifeline: Connection) -> None:
+    """Let this worker live as long as the other end of a pipe, and leave Ctrl-C to the process that holds it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+
+    def end() -> None:
+        lifeline.poll(None)
+        os._exit(1)
+
+    threading.Thread(target=end, daemon=True).start()
+
+
+def _on_ray(task: Callable[[Part], Done], parts: list[Part], address: str | None) -> Iterator[Done]:
+    try:
+        import ray
+        from ray.exceptions import RayError, RayTaskError
+    except ImportError:
+        raise MissingExtraError("ray", "--on ray") from None
+    mine, waiting = not ray.is_initialized(), list[Any]()
+    try:
+        if mine:
+            os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a new cluster would report its use to Ray's makers
+            ray.init(address, log_to_driver=False)
+        call, shared = ray.remote(_called), ray.put(task)
+        waiting = [call.remote(__version__, shared, part) for part in parts]
+        for result in waiting:
+            yield ray.get(result)
+    except RayTaskError as error:
+        raise error.cause from None
+    except (RayError, ConnectionError) as error:
+        raise WorkersLostError(f"The Ray cluster is lost: {quote(str(error))}") from None
+    finally:
+        with suppress(RayError, ConnectionError):
+            for result in waiting:
+                ray.cancel(result, force=True)
+        if mine:
+            ray.shutdown()
+
+
+def _called(version: str, task: Callable[[Any], Any], part: Any) -> Any:
+    if version != __version__:
+        raise UsageError(f"A machine of the cluster has cascade {__version__}, and this one has {version}.")
+    return task(part)
