@@ -1,7 +1,7 @@
-"""Do the parts of a task here, in processes of this machine, or on the machines of a Ray cluster.
+"""Call a function with many inputs here, in processes of this machine, or on the machines of a Ray cluster.
 
-A task is a pure function of a part, so wherever it runs, and however often, the results are the same, in the order of
-the parts. A part whose worker or machine died is done again by another. Tasks and results travel through memory.
+It is pure, so wherever it runs, and however often, the results are the same, in the order of the inputs. What a worker
+or a machine had begun when it died is done again by another. Functions, inputs and results travel through memory.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
 from cascade._names import __version__
-from cascade.errors import MissingExtraError, UsageError, WorkersLostError, quote
+from cascade.errors import CascadeError, MissingExtraError, UsageError, WorkersLostError, quote
 
-Part = TypeVar("Part")
-Done = TypeVar("Done")
+Input = TypeVar("Input")
+Output = TypeVar("Output")
 HERE = "here"
 _CLUSTER = "ray://"
 _TRIES = 3
 """How often in a row workers may die without a result: the task itself may be what kills them."""
 
 
-def spread(task: Callable[[Part], Done], parts: Iterable[Part], on: str = HERE) -> Generator[Done, None, None]:
-    """Yield the result of each part, in order. The workers stop when the iterator is closed, as by Ctrl-C.
+def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = HERE) -> Generator[Output, None, None]:
+    """Yield the result of each input, in order. The workers stop when the iterator is closed, as by Ctrl-C.
 
     Args:
-        task: a function of a module, or a `partial` of one: a pure function of its part.
-        parts: what it is called with.
+        task: a function of a module, or a `partial` of one: pure.
+        inputs: what it is called with.
         on: here; processes, one for each core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it;
             ray://HOST:PORT, another cluster, of which each machine has this version of cascade.
 
@@ -46,23 +46,23 @@ def spread(task: Callable[[Part], Done], parts: Iterable[Part], on: str = HERE) 
     [3, 2]
     """
     if on == HERE:
-        yield from map(task, parts)
+        yield from map(task, inputs)
     elif on == "processes":
-        yield from _in_processes(task, list(parts))
+        yield from _in_processes(task, list(inputs))
     elif on == "ray" or on.startswith(_CLUSTER):
-        yield from _on_ray(task, list(parts), None if on == "ray" else on)
+        yield from _on_ray(task, list(inputs), None if on == "ray" else on)
     else:
         raise UsageError(f"There is no place {on!r} to work on; there are here, processes, ray and ray://HOST:PORT.")
 
 
-def _in_processes(task: Callable[[Part], Done], parts: list[Part]) -> Iterator[Done]:
+def _in_processes(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Output]:
     done = tries = 0
-    while done < len(parts):
+    while done < len(inputs):
         reader, writer = multiprocessing.Pipe(duplex=False)
-        workers = min(os.cpu_count() or 1, len(parts) - done)
+        workers = min(os.cpu_count() or 1, len(inputs) - done)
         pool = ProcessPoolExecutor(workers, multiprocessing.get_context("spawn"), _tied, (reader,))
         try:
-            for result in pool.map(task, parts[done:]):
+            for result in pool.map(task, inputs[done:]):
                 yield result
                 done, tries = done + 1, 0
         except BrokenProcessPool:
@@ -89,34 +89,35 @@ def _tied(lifeline: Connection) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _on_ray(task: Callable[[Part], Done], parts: list[Part], address: str | None) -> Iterator[Done]:
+def _on_ray(task: Callable[[Input], Output], inputs: list[Input], address: str | None) -> Iterator[Output]:
     try:
         import ray
-        from ray.exceptions import RayError, RayTaskError
+        from ray.exceptions import RayError
     except ImportError:
         raise MissingExtraError("ray", "--on ray") from None
-    mine, waiting = not ray.is_initialized(), list[Any]()
+    starts, waiting = not ray.is_initialized(), list[Any]()
     try:
-        if mine:
+        if starts:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a new cluster would report its use to Ray's makers
             ray.init(address, log_to_driver=False)
         call, shared = ray.remote(_called), ray.put(task)
-        waiting = [call.remote(__version__, shared, part) for part in parts]
+        waiting = [call.remote(__version__, shared, argument) for argument in inputs]
         for result in waiting:
             yield ray.get(result)
-    except RayTaskError as error:
-        raise error.cause from None
     except (RayError, ConnectionError) as error:
-        raise WorkersLostError(f"The Ray cluster is lost: {quote(str(error))}") from None
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, CascadeError):
+            raise cause from None
+        raise WorkersLostError(f"The Ray cluster is lost, or differs from this machine: {quote(str(error))}") from None
     finally:
         with suppress(RayError, ConnectionError):
             for result in waiting:
                 ray.cancel(result, force=True)
-        if mine:
+        if starts:
             ray.shutdown()
 
 
-def _called(version: str, task: Callable[[Any], Any], part: Any) -> Any:
+def _called(version: str, task: Callable[[Any], Any], argument: Any) -> Any:
     if version != __version__:
         raise UsageError(f"A machine of the cluster has cascade {__version__}, and this one has {version}.")
-    return task(part)
+    return task(argument)

@@ -223,15 +223,15 @@ def study(
     every, alone = fixed("every call", Depth()), fixed("reference alone", Alone())
     reference: Way = every if requests.reference is None else alone
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
-    parts, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
-    with closing(spread(partial(_split, requests, promise, playing), parts, on)) as results:
+    drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
+    with closing(spread(partial(_split, requests, promise, playing), drawn, on)) as results:
         for result in results:
             done.append(result)
             show(requests.name, len(done), splits)
     sides, bounds, figures = (
         done[0][0],
         np.array([bound for _, bound, _ in done]),
-        np.array([each for *_, each in done]),
+        np.array([figures for *_, figures in done]),
     )
     rows = [_row(way.name, figures[:, at].T, promise, sides, of_reference=not at) for at, way in enumerate(playing)]
     return Study(
@@ -244,9 +244,9 @@ _Split: TypeAlias = tuple[tuple[int, int], float, list[list[float]]]
 """The groups on both sides; the least share of the reference's cost; each way's figures. NaN: unknown."""
 
 
-def _split(log: Log, promise: Promise, playing: Sequence[Way], part: tuple[int, Bools]) -> _Split:
+def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int, Bools]) -> _Split:
     """Prepare every way, the reference first, on the rows of one side of a split, and play it on the others."""
-    seed, fits = part
+    seed, fits = split
     here, rest = log.take(fits), log.take(~fits)
     alone = playing[0].prepare(here, promise, seed)(rest)
     least, cost = clairvoyant(rest, promise), _mean(alone.cost)

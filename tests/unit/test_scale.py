@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from contextlib import closing
 from functools import partial
 from pathlib import Path
 
 import pytest
 
-from cascade.conformal.promise import Promise
+from cascade.checks import refuse
 from cascade.errors import MissingExtraError, UsageError, WorkersLostError
-from cascade.scale import spread
-from cascade.studies.study import study
-from unit.fitting.test_fit import drawn_log
+from cascade.scale import spread  # nothing heavier: each worker imports this file
 
 
 def gone_once(mark: Path, part: int) -> int:
@@ -68,15 +67,22 @@ def test_the_workers_of_a_closed_run_are_gone() -> None:
 
 
 def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(__import__("sys").modules, "ray", None)
+    monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[ray\]"):
         list(spread(process, [1], "ray"))
 
 
-@pytest.mark.parametrize("on", ["processes"])
-def test_a_study_has_the_same_figures_everywhere(on: str) -> None:
-    log, promise = drawn_log(200), Promise("regret", 0.05, 0.9)
-    assert repr(study(log, promise, splits=3, on=on)) == repr(study(log, promise, splits=3))
+def of_study(on: str, show=lambda *_: None) -> str:
+    """Return a small study to the last bit."""
+    from cascade.conformal.promise import Promise
+    from cascade.studies.study import study
+    from unit.fitting.test_fit import drawn_log
+
+    return repr(study(drawn_log(200), Promise("regret", 0.05, 0.9), splits=8, on=on, show=show))
+
+
+def test_a_study_has_the_same_figures_in_processes() -> None:
+    assert of_study("processes") == of_study("here")
 
 
 @pytest.mark.long
@@ -85,7 +91,6 @@ def test_a_study_on_a_cluster_that_loses_a_node_has_the_same_figures() -> None:
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    log, promise = drawn_log(200), Promise("regret", 0.05, 0.9)
     node = {"num_cpus": 1, "object_store_memory": 100 << 20}
     cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
     other = cluster.add_node(**node)
@@ -98,11 +103,12 @@ def test_a_study_on_a_cluster_that_loses_a_node_has_the_same_figures() -> None:
 
     try:
         ray.init(cluster.address, log_to_driver=False)
-        found = study(log, promise, splits=8, on="ray", show=show)
-        with pytest.raises(UsageError, match="part 1"):
-            list(spread(refused, [1], "ray"))
+        found = of_study("ray", show)
+        for task, error in ((refuse, UsageError), (refused, WorkersLostError)):  # the nodes do not have this file
+            with pytest.raises(error):
+                list(spread(task, [["no"]], "ray"))
     finally:
         ray.shutdown()
         cluster.shutdown()
     assert lost == [2]
-    assert repr(found) == repr(study(log, promise, splits=8))
+    assert found == of_study("here")
