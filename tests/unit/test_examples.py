@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import ast
+import inspect
+import json
 import re
 import runpy
 from pathlib import Path
@@ -29,3 +32,16 @@ def test_the_python_on_the_page_runs(page: str) -> None:
     names: dict[str, Any] = {"__name__": "example"}
     for code in blocks:
         exec(compile(code, page, "exec"), names)  # noqa: S102 - our own page
+
+
+async def test_the_notebook_runs_in_an_event_loop(capsys: pytest.CaptureFixture[str]) -> None:
+    names: dict[str, Any] = {}
+    for cell in json.loads((FOLDER / "notebook.ipynb").read_text("utf-8"))["cells"]:
+        if cell["cell_type"] == "code":
+            code = compile("".join(cell["source"]), "notebook", "exec", flags=ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+            running = eval(code, names)  # noqa: S307 - our own cells
+            if inspect.isawaitable(running):
+                await running
+    printed = capsys.readouterr().out
+    assert "True 3" in printed
+    assert "Saves: " in printed
