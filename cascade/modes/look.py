@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -27,9 +28,9 @@ from cascade.errors import UsageError
 from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
-from cascade.logs.schema import Dropped, uncached_nano_usd
+from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
-from cascade.modes.state import Draw, InForce, Look, audits_each
+from cascade.modes.state import Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Policy
 from cascade.serving.made_for import made_for
@@ -70,6 +71,7 @@ class Observed(NamedTuple):
         comparator: when two answers are the same.
         facts: about the calls; None in a simulation.
         cascade: what the cascade that will serve is made of; None in a simulation.
+        signs: what the replies report of their models.
     """
 
     log: Log
@@ -78,6 +80,7 @@ class Observed(NamedTuple):
     comparator: str
     facts: Facts | None = None
     cascade: MadeFor | None = None
+    signs: Signs = MappingProxyType({})
 
 
 def complete(rows: Iterable[Row], drawn: Sequence[Draw], models: Sequence[str]) -> list[Row]:
@@ -104,7 +107,17 @@ def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], config: CascadeConfi
     uncached = np.array([last.get(trace) for trace in log.groups], dtype=np.float64)
     grouped = replace(log, groups=tuple([conversation[trace] for trace in log.groups]))
     number = {trace: number for number, trace in enumerate(log.groups)}
-    return Observed(grouped, number, uncached, facts.truth.comparator, facts, made_for(config))
+    return Observed(grouped, number, uncached, facts.truth.comparator, facts, made_for(config), _signs(rows))
+
+
+def _signs(rows: Iterable[Row]) -> Signs:
+    signs: dict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        for sign, value in signs_of(
+            row["model"], *[replay_of(row).get(name) for name in (ECHOED, FINGERPRINT)]
+        ).items():
+            signs[sign].add(value)
+    return {sign: tuple(sorted(values)) for sign, values in signs.items()}
 
 
 class Conversations(NamedTuple):
@@ -185,7 +198,9 @@ def _looked(
     )
     (certificate,) = directory.certificates.values()
     turns = audits_each(modes.audit, int(max(*chooses.turns.lengths, *certifies.turns.lengths)))
-    in_force = InForce(certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns)
+    in_force = InForce(
+        certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns, observed.signs
+    )
     return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
 
 

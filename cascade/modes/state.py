@@ -13,7 +13,7 @@ from dataclasses import asdict, dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from itertools import islice
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 from pydantic import TypeAdapter
 
@@ -24,6 +24,8 @@ from cascade.modes.draws import Role, look_level
 Mode = Literal["observe", "enforce", "fallback"]
 Outcome = Literal["pending", "complete", "missing"]
 Verdict = Literal["open", "promoted", "refused"]
+Signs: TypeAlias = Mapping[str, tuple[str, ...]]
+"""What replies report of models: the values of each sign, such as "small answers as"."""
 ENDS_S = 86_400.0
 """Seconds without an audit after which a conversation has ended."""
 _MOST_OPEN = 5_000
@@ -62,6 +64,7 @@ class InForce:
         n: conversations that certified it.
         comparator: by which answers are the same.
         turns: how many audits of one conversation count, at most.
+        signs: what replies of the certifying requests reported of models.
     """
 
     certificate: str
@@ -71,6 +74,13 @@ class InForce:
     n: int
     comparator: str
     turns: int = 1
+    signs: Signs = field(default_factory=dict)
+
+
+def signs_of(model: str, echoed: str | None, build: str | None) -> dict[str, str]:
+    """Return what a reply reports of its model: the name and the build, as far as it does."""
+    signs = {f"{model} answers as": echoed, f"{model} answers from the build": build}
+    return {sign: value for sign, value in signs.items() if value is not None}
 
 
 def audits_each(rate: float, longest: int) -> int:
@@ -108,7 +118,7 @@ class CascadeState:
     alarm: str | None = None
     changes: tuple[Change, ...] = ()
     era: int = 0
-    signs: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    signs: Signs = field(default_factory=dict)
 
     def next_level(self, delta: float) -> float:
         """Return the part of delta that the next look may spend."""
@@ -158,17 +168,23 @@ class CascadeState:
             build: the build that it reports.
             at: the time.
         """
-        signs = {f"{model} answers as": echoed, f"{model} answers from the build": build}
-        known = {sign: self.signs.get(sign, ()) for sign in signs}
-        new = {sign: value for sign, value in signs.items() if value is not None and value not in known[sign]}
-        if not new:
-            return self
-        more = {sign: (*known[sign], value)[-_SIGNS:] for sign, value in new.items()}
-        state = replace(self, signs={**self.signs, **more})
-        changes = [f"{sign} {new[sign]} now, and {', '.join(known[sign])} before" for sign in new if known[sign]]
+        reply = signs_of(model, echoed, build)
+        certified = self.in_force if self.mode == "enforce" else None
+        known = self.signs if certified is None else certified.signs  # another era's build was not certified
+        more = {
+            sign: (*before, value)[-_SIGNS:]
+            for sign, value in reply.items()
+            if value not in (before := self.signs.get(sign, ()))
+        }
+        state = replace(self, signs={**self.signs, **more}) if more else self
+        changes = [
+            f"{sign} {value} now, and {', '.join(known[sign])} before"
+            for sign, value in reply.items()
+            if known.get(sign) and value not in known[sign]
+        ]
         if not changes:
             return state
-        if self.mode == "enforce":
+        if certified is not None:
             return state.withdrawn(changes[0], "a reply", at)
         why = f"{changes[0]}: requests that were observed before neither fit nor certify"
         return state.changed(self.mode, "a reply", why, at, era=self.era + 1)

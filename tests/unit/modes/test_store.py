@@ -19,7 +19,7 @@ from stores import postgres_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
 from cascade.modes.plan import LookPlan
-from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, Look, counted
+from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, Look, counted, signs_of
 from cascade.modes.store import LOOK_S, ModeStore
 from cascade.records import database
 
@@ -161,12 +161,21 @@ def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_
     echoed: str | None, build: str | None, mode: str, era: int
 ) -> None:
     known = CascadeState(NAME).replied("small", "small-1", "fp_1", "now").replied("large", "large-1", None, "now")
-    under = promoted(known).replied("small", echoed, build, "now")
+    certified = replace(
+        CERTIFICATE, signs={sign: known.signs[sign] for sign in known.signs if sign.startswith("small")}
+    )
+    under = replace(promoted(known), in_force=certified).replied("small", echoed, build, "now")
     assert (known.era, under.mode, under.era) == (0, mode, era)
     observed = known.replied("small", echoed, build, "now")
     assert (observed.mode, observed.era) == ("observe", era)
     assert known.replied("large", None, "fp_9", "now").era == 0  # nothing was known of its builds
     assert observed.replied("small", "small-1", "fp_1", "now") is observed  # known before
+    if era:  # the build of an earlier era was not certified
+        latest = replace(
+            CERTIFICATE, signs={sign: (value,) for sign, value in signs_of("small", echoed, build).items()}
+        )
+        back = replace(promoted(observed), in_force=latest).replied("small", "small-1", "fp_1", "now")
+        assert (back.mode, back.era) == ("fallback", era + 1)
 
 
 # --- drawn rows and looks ---
