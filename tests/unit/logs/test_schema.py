@@ -18,7 +18,7 @@ from unit.scripted import ThresholdPolicy
 ASKED = Question("Which river?", "Vienna lies on the Danube.")
 
 
-def answered(*said: Completion | Exception, verdict: str = "auto", prices: object = PRICES) -> Answer:
+def answered(*said: Completion | Exception, prices: object = PRICES) -> Answer:
     left = iter(said)
 
     def call(_: object) -> Completion:
@@ -27,7 +27,7 @@ def answered(*said: Completion | Exception, verdict: str = "auto", prices: objec
             raise reply
         return reply
 
-    strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2, verdict=verdict)
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2)
     return drive(run(ASKED, strategy=strategy, policy=ThresholdPolicy(), prices=prices), call)
 
 
