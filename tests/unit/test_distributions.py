@@ -30,7 +30,7 @@ def test_the_core_is_the_same_project_without_litellm() -> None:
     assert [litellm] == core["optional-dependencies"]["litellm"]
     assert core.pop("name") == "certified-cascade-core"
     assert core["optional-dependencies"].pop("all") == [
-        "certified-cascade-core[litellm,local,logs,train,sql,math,server,otel]"
+        "certified-cascade-core[litellm,local,logs,train,sql,math,server,otel,ray]"
     ]
     same = {name: value for name, value in FULL.items() if name not in {"name", "dependencies"}}
     same["optional-dependencies"] = {k: v for k, v in FULL["optional-dependencies"].items() if k != "all"}
