@@ -59,7 +59,7 @@ def changed(tmp_path: Path, old: str, new: str) -> None:
         (("x", "--context", "binary.txt"), None, 2, "--context"),
         (("  ",), None, 2, "question"),
         (("x", "-c", "nothing.yaml"), None, 2, "cascade init"),
-        (("x",), ("strategy:", "budget: {per_question: 0.0000001}\nstrategy:"), 4, "budget.per_question"),
+        (("x",), ("strategy:", "budget: {per_question: 0.0000001}\nstrategy:"), 4, "the cap"),
         (("x",), ("", "replay"), 5, "has no call"),
     ],
 )
