@@ -196,7 +196,7 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
             listed = ", ".join(text_literal(path) for path in files)
             connection.execute(f"SET allowed_paths = [{listed}]")
             connection.execute(f"SET allowed_directories = [{text_literal(name)}]")
-            connection.execute("SET TimeZone = 'UTC'")
+            connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")  # it prints to standard output
             duck = Duck(connection, folder, files)
             duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
             connection.execute(_MACROS)

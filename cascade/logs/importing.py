@@ -33,7 +33,6 @@ from cascade.logs.own import copy_rows, dicts, load_rows, matching, own_rows, sq
 from cascade.logs.presets import ALSO, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
-from cascade.logs.spans import prepared_observation, prepared_span
 from cascade.logs.table import Layout, layout, missing, refuse_doubtful
 from cascade.money import PriceTable
 
@@ -194,8 +193,6 @@ def _define(duck: Duck) -> None:
     duck.define("chat_gold", _chat_gold, 3)
     duck.define("price", price, 5, "BIGINT")
     duck.define("rounds", lambda roles: json.dumps(rounds(json.loads(roles))), 1)
-    duck.define("prepared_span", prepared_span, 2)
-    duck.define("prepared_observation", prepared_observation, 2)
 
 
 def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | None:
@@ -214,6 +211,10 @@ def _recognised(duck: Duck, found: list[Source], asked: Asked) -> tuple[list[Sou
     if kind == OWN:
         return found, OWN
     if preset(kind).prepare:
+        from cascade.logs.spans import prepared_observation, prepared_span  # most logs have no spans
+
+        duck.define("prepared_span", prepared_span, 2)
+        duck.define("prepared_observation", prepared_observation, 2)
         found = [each if each.is_json else as_json(each) for each in found]
     for chain in preset(kind).each:
         if chain[0] in names:

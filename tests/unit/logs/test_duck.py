@@ -102,8 +102,9 @@ def test_a_connection_touches_only_its_files_and_keeps_its_settings(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
-def test_the_folder_of_a_connection_is_gone_at_the_end() -> None:
+def test_a_connection_prints_no_progress_and_its_folder_is_gone_at_the_end() -> None:
     with opened() as duck:
+        assert duck.rows("SELECT current_setting('enable_progress_bar')") == [(False,)]
         folder = duck.folder
         assert folder.is_dir()
     assert not folder.exists()
