@@ -42,6 +42,8 @@ _MAX_WARNINGS = 1_000
 """The most different warnings: a server with a new oddity in every answer must not fill the memory or the log."""
 
 
+_REFUSED_S = 3_600.0
+"""How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
 """A time-out of a call that had less than this share of `per_call_s` does not count against its server."""
 
@@ -91,8 +93,8 @@ class Guard:
     breakers: dict[str, Breaker] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
-    _refused: dict[str, frozenset[str]] = field(default_factory=dict)
-    """By a model's name, the additions that it refuses, once a request without them was answered."""
+    _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
+    """By a model's name, the additions that it refuses, once a request without them was answered, and until when."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
@@ -208,7 +210,10 @@ class Guard:
         """
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
-        gone = self.refuses.get(request.model, frozenset()) | self._refused.get(request.model, frozenset())
+        learned, until_s = self._refused.get(request.model, (frozenset[str](), 0.0))
+        gone = self.refuses.get(request.model, frozenset())
+        if learned and time.monotonic() < until_s:
+            gone |= learned
         asked = request._replace(without=tuple(sorted(gone))) if gone else request
         return _Tries(asked, Deadline(min(deadline.at_s, time.monotonic() + self.per_call_s)))
 
@@ -230,7 +235,9 @@ class Guard:
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.asked.without:
-            self._refused[request.model] = frozenset(tries.asked.without)
+            learned, until_s = self._refused.get(request.model, (frozenset[str](), 0.0))
+            if learned != {*tries.asked.without} or until_s < time.monotonic():
+                self._refused[request.model] = frozenset(tries.asked.without), time.monotonic() + _REFUSED_S
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:

@@ -6,9 +6,10 @@ backoff with full jitter; a server's Retry-After is obeyed up to a minute (F02).
 
 from __future__ import annotations
 
-import random
 import threading
 from dataclasses import dataclass
+
+from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
 
 from cascade.errors import ProviderError, RateLimitedError
 from cascade.forks import after_fork
@@ -42,8 +43,9 @@ class RetryPolicy:
         return max(0.0, wait)
 
     def _backoff_s(self, retries_done: int) -> float:
-        longest_s = min(self.longest_wait_s, self.first_wait_s * 2**retries_done)
-        return random.uniform(0, longest_s)
+        state = RetryCallState(AsyncRetrying(), None, (), {})
+        state.attempt_number = retries_done + 1
+        return wait_random_exponential(multiplier=self.first_wait_s, max=self.longest_wait_s)(state)
 
 
 # --- A budget for retries, one for each model: when a server is down, repeating every call only makes it worse ---

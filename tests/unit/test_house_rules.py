@@ -25,6 +25,7 @@ def trees() -> dict[str, ast.Module]:
 
 ONLY_IN = {
     "litellm": {"providers/litellm.py"},
+    "tenacity": {"resilience/retry.py"},
     "xllamacpp": {"providers/local.py"},
     "torch": {"policies/networks.py"},
     "ray": {"scale.py"},

@@ -33,7 +33,7 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 
 
 def test_importing_the_package_runs_nothing_else() -> None:
-    heavy = "pydantic aiohttp litellm xllamacpp tiktoken numpy yaml rich typer asyncio"
+    heavy = "pydantic aiohttp litellm xllamacpp tiktoken tenacity numpy yaml rich typer asyncio"
     code = f"import sys, cascade; print(sorted(set({heavy.split()!r}) & set(sys.modules)), [m for m in sys.modules if m.startswith('cascade.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["[]", "['cascade._names']"]

@@ -112,7 +112,9 @@ def unsupported(name: str, more: str = "") -> BadRequestError:
 NEWER = " Use 'max_completion_tokens' instead."
 
 
-async def test_what_cascade_added_and_a_model_refuses_is_left_out_from_then_on() -> None:
+async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
     guard, slept = guarded(provider)
     made = await guard.complete(request(top_logprobs=2), NEVER)
@@ -127,6 +129,11 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_from_then_on()
     ]
     assert (made.text, made.maybe_billed, set(slept)) == ("Danube", 0, {0.0})
     assert "small was asked without what it refuses: logprobs, max_tokens" in made.notes
+    monkeypatch.setattr("cascade.providers.guard._REFUSED_S", 0.0)
+    guard._refused.clear()
+    for _ in range(2):  # learned, and forgotten at once
+        await guard.complete(request(top_logprobs=2), NEVER)
+    assert all(wire_body(asked, "m").keys() >= {"max_tokens", "logprobs"} for asked in provider.asked[-2:])
 
 
 async def test_what_was_left_out_in_vain_is_sent_again() -> None:
