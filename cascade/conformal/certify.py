@@ -130,7 +130,7 @@ _LEAD = 8
 """Points up to the one with the fewest losses, which are partly luck: they raise the share of runs that certify."""
 
 
-def points_of(walks: Walks, promise: Promise, *, abstain: bool = False) -> tuple[Point, ...]:
+def points_of(walks: Walks, promise: Promise, *, abstain: bool) -> tuple[Point, ...]:
     """Return the points to test, from safe to cheap; the cost falls from point to point.
 
     1. More expensive thresholds whose losses are within one standard error of the fewest, then the one with the fewest.

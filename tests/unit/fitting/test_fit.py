@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import importlib
+import sys
 from dataclasses import dataclass, replace
 from datetime import date
 from pathlib import Path
@@ -200,6 +202,21 @@ def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
     assert numbers == [1, 2, 2]
 
 
+def test_another_constant_beside_the_class_of_a_policy_is_another_attempt(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file, log, module = place_of(tmp_path / "log.jsonl"), drawn_log(300), tmp_path / "beside.py"
+    monkeypatch.syspath_prepend(str(tmp_path))
+    body = "from unit.fitting.test_fit import Scaled\n\n\nclass Beside(Scaled):\n    pass\n\n\nSCALE = "
+    numbers = []
+    for constant in ("1", "2"):
+        module.write_text(body + constant)
+        beside: Any = importlib.import_module("beside").Beside
+        numbers.append(fit(log, REGRET, FitSettings(policy=beside()), attempts=file).attempt.number)
+    monkeypatch.delitem(sys.modules, "beside")
+    assert numbers == [1, 2]
+
+
 def test_another_version_promise_or_view_of_the_log_is_another_attempt(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -317,8 +334,10 @@ def test_requests_without_the_reference_are_left_out_of_a_regret() -> None:
     assert log.reference is not None
     right = log.reference.right.copy()
     right[:7] = np.nan
-    ready = usable(replace(log, reference=log.reference._replace(right=right)), REGRET)
+    lacking = replace(log, reference=log.reference._replace(right=right))
+    ready = usable(lacking, REGRET)
     assert (ready.log.n, ready.unknown) == (43, 7)
+    assert usable(lacking, replace(REGRET, kind="error")).unknown == 0
 
 
 # --- the bound ---
