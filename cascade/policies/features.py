@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -184,19 +184,29 @@ _SIGNS = tuple(
 """What a character can be: a letter, a digit, a blank, a capital, a mark of code or mathematics; the label of a choice,
 and what closes it."""
 _UNSEEN = 1 << len(_SIGNS)
-_AMOUNTS = ("many", "much", "long", "old", "far", "often", "tall", "large", "big")
-"""The words that ask for an amount after "how"."""
 _WORDS = {
-    "negated": ("not", "except", "never", "neither", "nor", "without", "cannot", "least"),
-    "who": ("who", "whom", "whose"),
-    "when_where": ("when", "where"),
-    "which": ("which", "what"),
-    "why_how": ("why", "how"),
+    "negated": "not except never neither nor without cannot least",
+    "who": "who whom whose",
+    "when_where": "when where",
+    "which": "which what",
+    "amount": "many much long old far often tall large big",
+    "why_how": "why how",
+    "yes_no": "is are was were do does did can could has have had will would should",
+    "how": "how",
 }
-"""Whether the text has one of these words. The longest has seven letters."""
-_YES_NO = (
-    "is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should",
-)  # fmt: skip
+"""Whether the text has one of these words; an amount follows "how", and a question for yes or no begins with its word.
+The longest has seven letters."""
+
+
+def _packed(word: str) -> int:
+    return int.from_bytes(word.encode(), "little")
+
+
+_KNOWN = sorted({_packed(word) for words in _WORDS.values() for word in words.split()})
+_KNOWN_PACKED = np.array(_KNOWN, dtype=np.uint64)
+_KNOWN_BITS = np.array(
+    [sum(1 << at for at, words in enumerate(_WORDS.values()) if word in map(_packed, words.split())) for word in _KNOWN]
+)
 
 
 def asked_numbers(
@@ -272,11 +282,15 @@ def _codes(text: str) -> NDArray[Any]:
 
 def _after(chosen: Bools, edge: bool = False) -> Bools:
     """Return which characters follow on a chosen one; `edge`: the first does, too."""
-    return np.append(edge, chosen[:-1])
+    after = np.empty_like(chosen)
+    after[0], after[1:] = edge, chosen[:-1]
+    return after
 
 
 def _before(chosen: Bools) -> Bools:
-    return np.append(chosen[1:], False)
+    before = np.empty_like(chosen)
+    before[-1], before[:-1] = False, chosen[1:]
+    return before
 
 
 def _starts(chosen: Bools) -> Bools:
@@ -307,22 +321,26 @@ def _of_texts(texts: Sequence[str]) -> dict[str, Floats]:
         if len(text) > HEAD_CHARS:
             words[row] = len(text.split())
     opens = _after(apart, True) | _after((codes == ord("(")) & _after(apart, True))
+    lengths, flags = _of_words(_codes(whole.lower()), letters, digits, starts)
     joins = ((codes == ord(".")) | (codes == ord(","))) & _after(digits) & _before(digits)
     return {
         "characters": np.array([len(text) for text in texts], dtype=np.float64),
         "words": words,
-        **_of_words(_codes(whole.lower()), letters, digits, starts),
+        **lengths,
         "capitals": count(capitals) / sizes,
         "digits": count(digits) / sizes,
         "marks": count(marks) / sizes,
         "numbers": count(_starts(digits)) - count(joins),
         "choices": count(opens & labels & _before(closes & _before(blanks))),
         "lines": count(codes == ord("\n")),
+        **flags,
     }
 
 
-def _of_words(codes: NDArray[Any], letters: Bools, digits: Bools, starts: Ints) -> dict[str, Floats]:
-    """Return the numbers of words, which are runs of letters."""
+def _of_words(
+    codes: NDArray[Any], letters: Bools, digits: Bools, starts: Ints
+) -> tuple[dict[str, Floats], dict[str, Floats]]:
+    """Return how long the words are, which are runs of letters, and whether some are there."""
     size, first = starts.size, np.flatnonzero(_starts(letters))
     lengths = np.flatnonzero(letters & ~_before(letters)) + 1 - first
     row = np.searchsorted(starts, first, side="right") - 1
@@ -333,22 +351,21 @@ def _of_words(codes: NDArray[Any], letters: Bools, digits: Bools, starts: Ints) 
         short = short[lengths[short] > place]
         packed[short] |= small[first[short] + place].astype(np.uint64) << np.uint64(8 * place)
 
-    def are(words: Iterable[str]) -> Bools:
-        return np.isin(packed, np.array([int.from_bytes(word.encode(), "little") for word in words], dtype=np.uint64))
+    at = np.minimum(np.searchsorted(_KNOWN_PACKED, packed), _KNOWN_PACKED.size - 1)
+    bits = np.where(_KNOWN_PACKED[at] == packed, _KNOWN_BITS[at], 0)
+    are = {name: (bits & 1 << at) > 0 for at, name in enumerate(_WORDS)}
 
     def has(chosen: Bools) -> Floats:
         return (np.bincount(row[chosen], minlength=size) > 0).astype(np.float64)
 
     within, last = digits | (codes == ord("_")), first + lengths  # beside letters they are of the word
-    how = are(["how"]) & ~within[first - 1]  # before the first sign is the last one, a line end
+    how = are["how"] & ~within[first - 1]  # before the first sign is the last one, a line end
     behind = np.append(False, how[:-1] & (first[1:] == last[:-1] + 1))[: first.size]
-    flags = {name: has(are(words)) for name, words in _WORDS.items()}
-    amount = has(behind & (codes[first - 1] == ord(" ")) & are(_AMOUNTS) & ~within[last])
-    return {
-        "mean_word": np.bincount(row, lengths, size) / many,
-        "long_words": np.bincount(row[lengths >= _LONG_LETTERS], minlength=size) / many,
-        **flags,
+    amount = has(behind & (codes[first - 1] == ord(" ")) & are["amount"] & ~within[last])
+    mean, long = np.bincount(row, lengths, size) / many, np.bincount(row[lengths >= _LONG_LETTERS], minlength=size)
+    return {"mean_word": mean, "long_words": long / many}, {
+        **{name: has(are[name]) for name in ("negated", "who", "when_where", "which")},
         "amount": amount,
-        "why_how": np.where(amount > 0, 0.0, flags["why_how"]),
-        "yes_no": has(are(_YES_NO) & (row != np.append(-1, row[:-1])[: row.size])),
+        "why_how": np.where(amount > 0, 0.0, has(are["why_how"])),
+        "yes_no": has(are["yes_no"] & (row != np.append(-1, row[:-1])[: row.size])),
     }

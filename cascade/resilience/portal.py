@@ -250,25 +250,36 @@ class _Entered:
         if _background.here:
             call.close()
             raise UsageError("A blocking call on the loop that makes all calls would never return: use the async form.")
-        self._call, self._began, self._ended = call, False, threading.Event()
-        self.future = _background.submit(self._awaited())
+        self._call, self._ended, self._left = call, threading.Event(), False
+        self._task: asyncio.Task[Any] | None = None
+        self._future: Future[Any] | None = None
+
+    def begin(self) -> Future[Any]:
+        """Start it. A signal may interrupt the caller anywhere here: `leave` finds the task without the future."""
+        self._future = _background.submit(self._awaited())
+        return self._future
 
     async def _awaited(self) -> Any:
-        self._began = True
+        self._task = asyncio.current_task()  # before `_left` is read, as `leave` writes before it reads
         try:
+            if self._left:
+                raise asyncio.CancelledError
             return await self._call
         finally:
             self._ended.set()
 
     def leave(self) -> None:
         """Cancel it if it has not ended, and give it a moment to do so."""
-        if not self.future.done():
-            self.future.cancel()
-            if not _background.here:  # a collection of garbage may run there
-                self._ended.wait(SETTLE_S)
-        if not self._began:
+        self._left = True
+        if self._future is not None and not self._future.done():
+            self._future.cancel()
+        elif self._future is None and self._task is not None:
+            _background.loop().call_soon_threadsafe(self._task.cancel)
+        if self._task is None:
             with suppress(ValueError):  # it begins just now
                 self._call.close()
+        elif not _background.here:  # a collection of garbage may run there
+            self._ended.wait(SETTLE_S)
 
 
 def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
@@ -280,8 +291,8 @@ def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
         UsageError: the caller would block the loop, as in a server that adopted its own.
     """
     entered = _Entered(call)
-    future: Future[_T] = entered.future
     try:
+        future: Future[_T] = entered.begin()
         return future.result(min(max(0.0, ends_at_s - time.monotonic()), threading.TIMEOUT_MAX))
     except TimeoutError:
         if future.done() and not future.cancelled():
@@ -310,14 +321,15 @@ def iterate(items: AsyncGenerator[_T, None]) -> Iterator[_T]:
                 await wanted.acquire()
 
     entered = _Entered(pump())
-    entered.future.add_done_callback(lambda _: came.put(_END))
     loop = _background.loop()
     try:
+        future = entered.begin()
+        future.add_done_callback(lambda _: came.put(_END))
         while True:
             loop.call_soon_threadsafe(wanted.release)
             item = came.get()
             if item is _END:
-                entered.future.result()
+                future.result()
                 return
             yield cast("_T", item)
     except CancelledError:

@@ -72,15 +72,15 @@ def asked(numbers: Sequence[int]) -> list[AskedQuestion]:
 
 
 CONFIGS = st.builds(
-    lambda rounds, verdict: load(
+    lambda rounds, samples: load(
         {
             "models": MODELS,
             "provider": "fake",
-            "strategy": {"rounds": rounds, "verdict": verdict, "samples": 2},
+            "strategy": {"rounds": rounds, "samples": samples},
         }
     ),
     st.integers(1, 3),
-    st.sampled_from(["logprobs", "sampled"]),
+    st.integers(1, 3),
 )
 NUMBERS = st.lists(st.integers(0, 5), min_size=1, max_size=6)  # some twice: two equal questions of one set
 WALK_SETS = st.lists(st.sampled_from(BASELINES), unique=True, max_size=3)

@@ -88,6 +88,8 @@ MODELS = {name: {"model": name, "price": PRICE} for name in ("base", "guide", "s
 def test_a_printed_configuration_answers(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """One that shows a section alone is asked with these models."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_checks.py").write_text("def passes(question, message):\n    return True\n")
     config = load({"models": MODELS, **BLOCKS[block], "traces": "off", "provider": "fake"})
     if not isinstance(config.policy, DirectoryConfig) and config.modes is None and config.budget.store is None:
         with Orchestrator.from_config(

@@ -124,7 +124,7 @@ def test_what_cannot_be_is_2_and_prints_nothing(cli: Cli, log: str, tmp_path: Pa
 
 
 def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written: Callable[..., str]) -> None:
-    opened = cascade.open_log(written(ladder_rows(60)), where={"dataset": "made"}, tell=lambda _: None)
+    opened = cascade.open_log(written(ladder_rows(200)), where={"dataset": "made"}, tell=lambda _: None)
     promise, told = Promise("error", 0.3, 0.9), list[str]()
     found = cascade.prove(opened, promise, splits=2, tell=told.append)
     assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 5)
