@@ -235,9 +235,7 @@ class Guard:
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.asked.without:
-            learned, until_s = self._refused.get(request.model, (frozenset[str](), 0.0))
-            if learned != {*tries.asked.without} or until_s < time.monotonic():
-                self._refused[request.model] = frozenset(tries.asked.without), time.monotonic() + _REFUSED_S
+            self._learn(request.model, frozenset(tries.asked.without))
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
@@ -250,6 +248,12 @@ class Guard:
                 self._warned.add(kind)
                 logger.warning("%s: %s", request.model, note)
         return completion
+
+    def _learn(self, model: str, without: frozenset[str]) -> None:
+        """Note that a model answered a request without these additions."""
+        known, until_s = self._refused.get(model, (frozenset[str](), 0.0))
+        if known != without or until_s < time.monotonic():
+            self._refused[model] = without, time.monotonic() + _REFUSED_S
 
 
 class Around(ABC):
