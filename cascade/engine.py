@@ -49,6 +49,8 @@ BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 _OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
 """The signals from the log-probs of a verdict; a step that judges has no others."""
 
+_UNSENT = "was not sent to every model: one does not know it, or the configuration sets its own"
+
 
 @dataclass(slots=True)
 class _QuestionWalk:
@@ -214,8 +216,7 @@ class _QuestionWalk:
 
     def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
         """Hold the money, make the call, settle, and record it."""
-        if request.chat is not None:
-            request = self.fields.sent(request)
+        request = self.fields.sent(request)
         price, purse = self.prices.get(request.model), self.purse
         hold = purse.hold(request, price)
         try:
@@ -310,7 +311,7 @@ def run(
         deadline=deadline or Deadline(),
         fallbacks=fallbacks or {},
         fields=fields,
-        warnings=[*warnings, *(f"{name} was not sent to every model, as not every one knows it" for name in unsent)],
+        warnings=[*warnings, *(f"{name} {_UNSENT}" for name in unsent)],
     )
     try:
         stopped = yield from walk.follow()

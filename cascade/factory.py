@@ -22,7 +22,7 @@ from cascade.plans.agents import AGENTS
 from cascade.plans.base import ModelUse
 from cascade.plans.nodes import Plan
 from cascade.providers import registry
-from cascade.providers.base import Knows, Provider
+from cascade.providers.base import Knows, Lacks, Provider
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
@@ -41,7 +41,7 @@ def build_strategy(config: CascadeConfig) -> Plan:
 
 
 def _with_agents(config: CascadeConfig, plan: Plan) -> Plan:
-    named = {entry.model: entry.agent for entry in config.models.values() if entry.agent is not None}
+    named = {entry.id: entry.agent for entry in config.models.values() if entry.agent is not None}
     agents = {model: agent for model, place in named.items() if (agent := AGENTS.find(place)) is not None}
     return replace(plan, agents=agents)
 
@@ -60,16 +60,16 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
     from cascade.plans.presets import ladder
 
     for entry in config.models.values():
-        if entry.model == model:
+        if entry.id == model:
             return _with_agents(config, replace(ladder([_use(entry)], templates), logprobs=False))
-    known = [entry.model for entry in config.models.values()]
+    known = [entry.id for entry in config.models.values()]
     raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
 
 
 def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]:
     """Return the models that are asked in turn while one is down, by its name."""
     use = {name: _use(entry) for name, entry in config.models.items()}
-    return {entry.model: tuple([use[name] for name in entry.fallbacks]) for entry in config.models.values()}
+    return {entry.id: tuple([use[name] for name in entry.fallbacks]) for entry in config.models.values()}
 
 
 def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:
@@ -133,7 +133,7 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
 
 def _use(entry: ModelConfig) -> ModelUse:
     return ModelUse(
-        entry.model,
+        entry.id,
         entry.max_tokens,
         entry.temperature,
         entry.seed,
@@ -166,14 +166,15 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     for entry in entries:
         base = address(config, kind, entry)
         key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
-        if base is None and key_env is None:
+        if base is None and key_env is None and entry.id == entry.model:
             continue
         # The default key goes to the default address only: another server must be given its key by name.
         default = DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
         variable = key_env or default
         key = environment(variable)
         try:
-            found[entry.model] = Endpoint(base, key and checked_key(key, f"the environment variable {variable}"))
+            key = key and checked_key(key, f"the environment variable {variable}")
+            found[entry.id] = Endpoint(base, key, entry.model)
         except ValueError as error:
             problems.append(f"models: {error}")
     if problems:
@@ -182,16 +183,28 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
 
 
 def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Mapping[str, Price | None]) -> Fields:
-    """Return the fields of an application's request that each model is sent."""
-    models = dict[str, ModelFields]()
-    for entry in config.models.values():
-        provider, price = guards[entry.model].provider, prices.get(entry.model)
-        rule = ModelFields(entry.model, opened=frozenset(entry.allow_fields))
+    """Return the fields of an application's request that each model is sent, and the operator's own.
+
+    Raises:
+        ConfigError: a model is known not to take one of its settings.
+    """
+    models, problems = dict[str, ModelFields](), list[str]()
+    for name, entry in config.models.items():
+        provider, price = guards[entry.id].provider, prices.get(entry.id)
+        own = {} if entry.id == entry.model else {"model": entry.model}
+        rule = ModelFields(entry.id, opened=frozenset(entry.allow_fields), sends={**own, **entry.settings})
         if isinstance(provider, Knows):
             rule = rule._replace(knows=provider.knows)
         if price is not None:
             rule = rule._replace(tiers=PLAIN_TIERS.union(dict(price.tiers)), searches=bool(price.search))
-        models[entry.model] = rule
+        if entry.settings and isinstance(provider, Lacks):
+            problems += [
+                f"models.{name}.settings.{field}: {entry.model} does not take it"
+                for field in provider.lacks(entry.id, entry.settings)
+            ]
+        models[entry.id] = rule
+    if problems:
+        raise ConfigError(problems)
     return Fields(models)
 
 
@@ -224,11 +237,11 @@ def build_guards(
         settings = ProviderSettings(options, endpoints(config, kind, entries), trusted)
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
-        refuses = {entry.model: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
+        refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
         guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses)
         if kind not in providers:
             own.append(guard)
-        guards |= {entry.model: guard for entry in entries}
+        guards |= {entry.id: guard for entry in entries}
     if config.strategy.free_calls and config.provider.kind == _STANDS_IN:
         return guards | dict.fromkeys(config.strategy.free_calls, next(iter(guards.values()))), tuple(own)
     for name, provider in config.strategy.free_providers().items():

@@ -78,7 +78,8 @@ class Request(NamedTuple):
     None requests no log-probs. `sample` numbers repeated calls of the same prompt. With `chat`, the application's own
     request is sent unchanged, and `messages` is empty. `instead_of` is the model that this one replaces because it is
     down or too expensive for the rest of the budget. `without` names the fields that cascade would add but the model
-    refuses.
+    refuses. `sends` are the fields that the operator sends with each call of the entry, with the vendor's name of the
+    model where `model` is the id of one entry of several.
     """
 
     model: str
@@ -96,6 +97,12 @@ class Request(NamedTuple):
     chat: ChatRequest | None = None
     instead_of: str | None = None
     without: tuple[str, ...] = ()
+    sends: Mapping[str, Any] = {}
+
+    @property
+    def wire_model(self) -> str:
+        """The vendor's name of the model."""
+        return str(self.sends.get("model", self.model))
 
 
 class Token(NamedTuple):

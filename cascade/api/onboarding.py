@@ -82,7 +82,7 @@ def onboard(
     reading, matcher = read_log(options, promise.kind, tell), options.matcher
     last = _reference(reading.rows(), "labels" in promise.rules.needs)
     questions = _probes(last, probes, seed)
-    name, reference = settings.models[key].model, str(last[questions[0].id]["model"])
+    name, reference = settings.models[key].id, str(last[questions[0].id]["model"])
     if name == reference:
         raise UsageError(f"{name} is the log's reference already: onboard a model that is to answer before it.")
     record = file.with_name(f"asked-{file.name}")
@@ -118,9 +118,9 @@ def _ladder(new: Sequence[_Row], last: Mapping[str, _Row], dataset: str) -> list
 
 def _entry_of(settings: CascadeConfig, model: str) -> str:
     for key, entry in settings.models.items():
-        if model in {key, entry.model}:
+        if model in {key, entry.id}:
             return key
-    names = [*settings.models, *(entry.model for entry in settings.models.values())]
+    names = [*settings.models, *(entry.id for entry in settings.models.values())]
     raise UsageError(f"No model is called {model!r} under models{did_you_mean(model, names)}; give it an entry there.")
 
 

@@ -40,14 +40,14 @@ _FREE = Charged(0)
 
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     """Return the cost of an answered call by the usage in its reply."""
-    tier, usage = completion.tier if completion.tier is not None else _asked_tier(request.chat), completion.usage
-    at_tier, more = _at(price, tier), _searched(request.chat, price)
-    if at_tier is None:
+    tier, usage = completion.tier if completion.tier is not None else _asked_tier(request), completion.usage
+    priced, more = at_tier(price, tier), _searched(request.chat, price)
+    if priced is None:
         return _tier_unknown(tier)
-    rate = at_tier.for_input(usage.input_tokens or 0)
+    rate = priced.for_input(usage.input_tokens or 0)
     if usage.written_input_tokens and rate.cache_write is None:
         return Charged(None, "writing to a prompt cache (price.cache_write)")
-    plain = at_tier.cost_nano_usd(usage)
+    plain = priced.cost_nano_usd(usage)
     if plain is None or more.nano_usd is None:
         return Charged(None, more.unpriced)
     audio = _audio(completion.details, rate, cached=bool(usage.cached_input_tokens)) if completion.details else _FREE
@@ -71,8 +71,8 @@ def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
 
 def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     """Return the highest possible cost of a call whose prompt has at most `input_tokens` tokens."""
-    tier, chat = _asked_tier(request.chat), request.chat
-    rate, more = _at(price, tier), _searched(chat, price)
+    tier, chat = _asked_tier(request), request.chat
+    rate, more = at_tier(price, tier), _searched(chat, price)
     if rate is None:
         return _tier_unknown(tier)
     if more.nano_usd is None:
@@ -87,7 +87,8 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
             return Charged(None, unknown)
         dearest = (max(rate.audio_input or 0, rate.input), max(rate.audio_output or 0, rate.output))
         rates.append(Price(*dearest, request=rate.request))
-    most = max(rate.bound_nano_usd(input_tokens, request.max_tokens) for rate in rates)
+    written = request.max_tokens + _thinking(request)
+    most = max(rate.bound_nano_usd(input_tokens, written) for rate in rates)
     return Charged(most + more.nano_usd)
 
 
@@ -107,12 +108,20 @@ def _audio_unknown(rate: Price, *, heard: bool, spoken: bool) -> str | None:
     return f"audio ({', '.join(lacking)})" if lacking else None
 
 
-def _asked_tier(chat: ChatRequest | None) -> str | None:
-    tier = None if chat is None else chat.options.get("service_tier")
+def _thinking(request: Request) -> int:
+    """Return the tokens of thinking that the operator's settings allow; some servers count them beside the limit."""
+    wanted = request.sends.get("thinking")
+    budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
+    return budget if isinstance(budget, int) else 0
+
+
+def _asked_tier(request: Request) -> str | None:
+    options = {} if request.chat is None else request.chat.options
+    tier = request.sends.get("service_tier", options.get("service_tier"))
     return tier if isinstance(tier, str) else None
 
 
-def _at(price: Price, tier: str | None) -> Price | None:
+def at_tier(price: Price, tier: str | None) -> Price | None:
     """Return the price at a service tier; None if it is unknown."""
     return price if tier is None or tier in PLAIN_TIERS else dict(price.tiers).get(tier)
 

@@ -131,9 +131,9 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 def _models(config: CascadeConfig) -> Iterator[Finding]:
     prices = config.prices()
     for name, entry in config.models.items():
-        price, kind = prices[entry.model], entry.provider or config.provider.kind
+        price, kind = prices[entry.id], entry.provider or config.provider.kind
         if price is None:
-            yield Finding(f"price of {name}", "note", f"{entry.model}: unknown, so costs will be unknown; give it one")
+            yield Finding(f"price of {name}", "note", f"{entry.id}: unknown, so costs will be unknown; give it one")
         else:
             thousand = dollars(usd(price.bound_nano_usd(1_000, 1_000)))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")

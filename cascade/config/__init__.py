@@ -26,7 +26,6 @@ from cascade.config.schema import (
     Model,
     ModelConfig,
     ModesConfig,
-    PriceConfig,
     ProviderConfig,
     ServerConfig,
     StoredConfig,
@@ -83,6 +82,7 @@ class CascadeConfig(Section):
 
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
+        self.__dict__["models"] = with_ids(self.models)
         problems = [
             *strategy_problems(self),
             *_model_problems(self),
@@ -96,9 +96,23 @@ class CascadeConfig(Section):
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
         table = PriceTable.bundled()
-        prices = {entry.model: table.price(entry.model) for entry in self.models.values()}
+        prices = {entry.id: table.price(entry.model) for entry in self.models.values()}
         prices |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
-        return prices | {entry.model: entry.price.price() for entry in self.models.values() if entry.price}
+        return prices | {entry.id: entry.price.price() for entry in self.models.values() if entry.price}
+
+
+def with_ids(models: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
+    """Return entries with their ids: the model's name, or "model@entry" where another entry of the model differs."""
+    plain = {name: entry.called(entry.model) for name, entry in models.items()}
+    differ = {
+        entry.model
+        for entry in plain.values()
+        for other in plain.values()
+        if other.model == entry.model and other != entry
+    }
+    return {
+        name: entry.called(f"{entry.model}@{name}") if entry.model in differ else entry for name, entry in plain.items()
+    }
 
 
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:
@@ -111,17 +125,11 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
 
 
 def _model_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield problems of entries under `models`: two of one model that differ, fallbacks, prices."""
-    first, priced = dict[str, ModelConfig](), dict[str, PriceConfig]()
+    """Yield problems of entries under `models`: fallbacks, prices."""
     prices = None if config.budget.per_question is None else config.prices()
     for name, entry in config.models.items():
-        path, before = f"models.{name}", first.setdefault(entry.model, entry)
-        for field in ("provider", "api_base", "api_key_env", "agent", "fallbacks"):
-            if getattr(entry, field) != getattr(before, field):
-                yield f"{path}.{field}: {entry.model} appears twice under models, with another {field}"
-        if entry.price is not None and priced.setdefault(entry.model, entry.price) != entry.price:
-            yield f"{path}.price: {entry.model} has another price here"
-        if prices is not None and prices[entry.model] is None:
+        path = f"models.{name}"
+        if prices is not None and prices[entry.id] is None:
             yield (
                 f"{path}.price: {entry.model} has no known price, and budget.per_question is a hard cap; "
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
@@ -133,7 +141,7 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
     for name in entry.fallbacks:
         if name not in config.models:
             yield f"there is no {shown_name(name)} under models{did_you_mean(name, config.models)}"
-        elif config.models[name].model == entry.model:
+        elif config.models[name].id == entry.id:
             yield f"{entry.model} cannot answer in its own place"
         elif entry.fallbacks.count(name) > 1:
             yield f"{name} is named more than once"

@@ -8,7 +8,7 @@ from datetime import date
 from fractions import Fraction
 from typing import Annotated, Any, ClassVar, Literal, Self
 
-from pydantic import AfterValidator, BeforeValidator, Field, field_validator, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from cascade.checks import checked_base, unknown
 from cascade.errors import UsageError
@@ -16,7 +16,7 @@ from cascade.money import Price, price_from_entry
 from cascade.plans import presets as strategies
 from cascade.plans.base import CHAT_MAX_TOKENS, MAX_TOKENS
 from cascade.plans.presets import StrategyConfig
-from cascade.providers.fields import is_closed
+from cascade.providers.fields import SETTABLE, is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 
@@ -86,7 +86,8 @@ class ModelConfig(Section):
     `fallbacks` are other entries under `models`, which answer in their order if the model is down. `refuses` lists the
     fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
     `allow_fields` opens fields of applications' requests that are refused otherwise (`providers.fields`), and tools as
-    "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened.
+    "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened. `settings` are fields that
+    are sent with each request of this entry, instead of a client's own (`providers.fields.SETTABLE`).
     """
 
     model: str = Field(min_length=1)
@@ -104,6 +105,26 @@ class ModelConfig(Section):
     refuses: tuple[Literal["logprobs", "max_tokens", "temperature", "seed"], ...] = ()
     allow_fields: tuple[str, ...] = ()
     agent: str | None = None
+    settings: Mapping[str, Any] = Field(default_factory=dict)
+    _id: str | None = PrivateAttr(default=None)
+
+    @property
+    def id(self) -> str:
+        """Its name in prices, logs, certificates and reports: the model's, or "model@entry" of entries that differ."""
+        return self._id or self.model
+
+    def called(self, name: str) -> Self:
+        """Return the entry with another id."""
+        entry = self.model_copy()
+        entry._id = name  # noqa: SLF001 - of its own class
+        return entry
+
+    @field_validator("settings")
+    @classmethod
+    def _settable(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
+        if wrong := [unknown("setting", name, sorted(SETTABLE)) for name in value if name not in SETTABLE]:
+            raise ValueError("; ".join(wrong))
+        return value
 
     @field_validator("allow_fields")
     @classmethod

@@ -341,7 +341,7 @@ def _models(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
         elif _has_settings(was) and _has_settings(here):
             yield from (
                 (f"{role}.{name}", was.get(name), here.get(name))
-                for name in (*SETTINGS, "agent")
+                for name in (*SETTINGS, "agent", "settings")
                 if was.get(name) != here.get(name)
             )
 

@@ -91,7 +91,7 @@ class Scope:
         for call in step.calls:
             model, name = call.request.model, None if call.completion is None else call.completion.model
             echoes = self.echoes.get(model, ())
-            if name is not None and (name not in echoes if echoes else not same_model(model, name)):
+            if name is not None and (name not in echoes if echoes else not same_model(call.request.wire_model, name)):
                 yield f"{model} answered as {name}; in the log it answered as {' or '.join(echoes) or 'itself'}"
 
     def _rule(self, step: int, answers: int) -> list[str] | None:

@@ -157,8 +157,9 @@ def request_digest(request: Request) -> str:
     asked = request.messages if request.chat is None else request.chat.canonical
     sent = (request.model, asked, request.max_tokens, request.temperature, request.top_logprobs)
     drawn = (request.step,) if request.temperature > 0 and request.seed is None else ()
+    own = (request.sends,) if request.sends else ()
     # The None keeps the digests of the logs on record.
-    said = json.dumps([*sent, request.seed, None, request.sample, *drawn], ensure_ascii=False, default=str)
+    said = json.dumps([*sent, request.seed, None, request.sample, *drawn, *own], ensure_ascii=False, default=str)
     return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
 
 

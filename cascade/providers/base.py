@@ -5,7 +5,7 @@ Retries, deadlines, checks and prices are the task of `guard` and the engine.
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.types import Request
@@ -44,6 +44,15 @@ class Loads(Protocol):
 
     def load(self) -> None:
         """Load it now. May be called twice. Raises MissingExtraError if it is not installed."""
+        ...
+
+
+@runtime_checkable
+class Lacks(Protocol):
+    """Implemented by a provider that knows, without a call, which fields a model refuses."""
+
+    def lacks(self, model: str, fields: Iterable[str]) -> list[str]:
+        """Return those of some fields that a model is known to refuse."""
         ...
 
 

@@ -55,7 +55,7 @@ class Exchange:
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
     def _encoded(self) -> bytes:
-        body = wire_body(self.request, self.request.model.removeprefix("openai/"))
+        body = wire_body(self.request, self.request.wire_model.removeprefix("openai/"))
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")

@@ -48,6 +48,11 @@ OPENAI_OWN = OPTIONAL & _names(
     "store user verbosity"
 )
 """The optional fields of OpenAI's own chat completions."""
+SETTABLE = _names(
+    "chat_template_kwargs frequency_penalty min_p output_config parallel_tool_calls presence_penalty "
+    "prompt_cache_retention reasoning reasoning_effort service_tier thinking top_k top_p verbosity"
+)
+"""The fields that an operator may send with each request of an entry (`models.NAME.settings`)."""
 _SEARCH, _TIER = "web_search_options", "service_tier"
 _TOOL_KEYS = frozenset({"type", "function", "custom", "cache_control"})
 _TOOL_TYPES = frozenset({"function", "custom"})
@@ -92,6 +97,7 @@ class ModelFields(NamedTuple):
         opened: the fields, and tools as "tools.TYPE", that the operator opens for it (`allow_fields`).
         tiers: the service tiers that it has a price for.
         searches: whether it has a price for web search.
+        sends: the fields that the operator sends with each request; a client's own are left out.
     """
 
     model: str = ""
@@ -99,9 +105,12 @@ class ModelFields(NamedTuple):
     opened: frozenset[str] = frozenset()
     tiers: frozenset[str] = PLAIN_TIERS
     searches: bool = False
+    sends: Mapping[str, Any] = {}
 
     def takes(self, name: str, value: Any) -> bool:
         """Whether the model is sent a field. A tier or a search without a price is not bought."""
+        if name in self.sends:
+            return False
         if name == _SEARCH:
             return self.searches
         if name == _TIER and not (value is None or (isinstance(value, str) and value in self.tiers)):
@@ -128,7 +137,8 @@ class Fields:
         Raises:
             RefusedFieldError: the request has fields that no model of the cascade may be sent; names every one.
         """
-        if chat.options.keys() <= _CHECKED:
+        set_here = frozenset[str]().union(*(rule.sends for rule in self.models.values()))
+        if chat.options.keys() <= _CHECKED - set_here:
             return ()
         refused = list(dict.fromkeys(_refused(chat.options, self.models.values())))
         if refused:
@@ -145,10 +155,11 @@ class Fields:
 
     def sent(self, request: Request) -> Request:
         """Return a call with the fields that its model is sent; caps and prices read what is left."""
-        chat = request.chat
-        if chat is None or chat.options.keys() <= STANDARD:
+        rule, chat = self.models.get(request.model, _UNKNOWN), request.chat
+        if rule.sends or request.sends:  # those of a model whose place another takes
+            request = request._replace(sends=rule.sends)
+        if chat is None or chat.options.keys() <= STANDARD - rule.sends.keys():
             return request
-        rule = self.models.get(request.model, _UNKNOWN)
         options = {name: value for name, value in chat.options.items() if rule.takes(name, value)}
         return request if len(options) == len(chat.options) else request._replace(chat=replace(chat, options=options))
 
@@ -257,19 +268,20 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
     """Return the JSON body of a chat completion request for OpenAI-compatible servers.
 
     An application's own request is sent unchanged, except for fields that the model is not sent (`fields`), for parts
-    of its history that the model's vendor would refuse (`accepted`), and for fields that cascade needs and the request
-    does not set (`added`).
+    of its history that the model's vendor would refuse (`accepted`), for fields that cascade needs and the request does
+    not set (`added`), and for the operator's own (`Request.sends`).
 
     Raises:
         RefusedFieldError: the request has a field that may not be sent to any model.
     """
-    chat = request.chat
+    chat, own = request.chat, {**request.sends, "model": model}
     if chat is not None:
         if closed := [name for name in chat.options if is_closed(name)]:  # `Fields` refuses them before a call is made
             raise RefusedFieldError(f"Not passed on: {', '.join(closed)}. Leave them out.", fields=tuple(closed))
-        return {"model": model, **chat.options, "messages": accepted(chat.messages, request.model), **added(request)}
+        messages = accepted(chat.messages, request.wire_model)
+        return {"model": model, **chat.options, "messages": messages, **added(request)} | own
     messages = [{"role": message.role, "content": sendable(message.content)} for message in request.messages]
-    return {"model": model, "messages": messages, **added(request)}
+    return {"model": model, "messages": messages, **added(request)} | own
 
 
 def sendable(text: str) -> str:

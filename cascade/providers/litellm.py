@@ -13,7 +13,7 @@ import os
 import re
 import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterable, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
@@ -37,7 +37,7 @@ from cascade.errors import (
 from cascade.forks import after_fork, keep, no_fork
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
-from cascade.providers.fields import OPTIONAL, STANDARD, wire_body
+from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.resilience import portal
 from cascade.types import Request
@@ -122,9 +122,21 @@ class LiteLLM:
             if endpoint is not None and endpoint.base_url is not None and not endpoint.is_openai:
                 self._known[model] = frozenset({"user"})
             else:
-                supported = load_litellm().get_supported_openai_params(model) or ()
+                name = model if endpoint is None else endpoint.model or model
+                supported = load_litellm().get_supported_openai_params(name) or ()
                 self._known[model] = OPTIONAL.intersection(supported) - _controls()
         return self._known[model]
+
+    def lacks(self, model: str, fields: Iterable[str]) -> list[str]:
+        """Return the fields that litellm's own list lacks for a model that it knows; none for a server of one's own."""
+        endpoint, litellm = self._endpoint(model), load_litellm()
+        if endpoint is not None and endpoint.base_url is not None:
+            return []
+        name = model if endpoint is None else endpoint.model or model
+        if not {name, name.partition("/")[2]} & litellm.model_cost.keys():
+            return []
+        supported = _supported(name) or fields
+        return [field for field in fields if field in _LISTED and field not in supported]
 
     def _endpoint(self, model: str) -> Endpoint | None:
         return self.endpoints.get(model) or self.endpoints.get("")
@@ -171,17 +183,22 @@ class LiteLLM:
         endpoint = self._endpoint(request.model)
         if request.chat is not None:
             _refuse_controls(request.chat)
-            _refuse_fetching(request.model, request.chat)
-        arguments = wire_body(request, request.model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
+            _refuse_fetching(request.wire_model, request.chat)
+        arguments = wire_body(request, request.wire_model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
         for message in arguments["messages"]:
             message.pop("provider_specific_fields", None)  # litellm puts some into the request as they are
+        if request.sends:  # else litellm refuses what its list does not have of a newer model
+            supported = _supported(request.wire_model) or ()
+            arguments["allowed_openai_params"] = [
+                name for name in request.sends if name in _LISTED.difference(supported)
+            ]
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:
             # Without its own key the server gets none: the default key must not go to another address.
             arguments |= {"api_base": endpoint.base_url, "api_key": endpoint.api_key or "none"}
-            if "/" not in request.model:
+            if "/" not in request.wire_model:
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
@@ -198,6 +215,8 @@ class LiteLLM:
             raise map_error(request.model, error, secrets) from None
 
 
+_LISTED = (STANDARD & SETTABLE) | {"thinking", "verbosity"}
+"""The settings that litellm lists for each model; it passes others on to some vendors without listing them."""
 _NO_COMPLETION = re.compile(
     r"invalid response|Received response - |'choices' that is not"
     r"|Expecting value|JSONDecodeError|Unable to (?:get|parse) json",
@@ -264,6 +283,13 @@ def _has_address(value: object) -> bool:
 
 _SCHEME = 64
 """The characters of a value in which a URL's scheme is looked for."""
+
+
+def _supported(model: str) -> list[str] | None:
+    """Return the fields in litellm's list of a model, which it looks up without its own prefix of OpenAI's."""
+    bare = model.removeprefix("openai/")
+    found: list[str] | None = load_litellm().get_supported_openai_params(bare, None if bare == model else "openai")
+    return found
 
 
 def missing_keys(model: str) -> list[str]:

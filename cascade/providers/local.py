@@ -156,11 +156,11 @@ class Local:
         with self._lock:
             if self._closed:
                 raise ProviderUnavailableError(f"{request.model}: this provider was closed.", model=request.model)
-            model = self._models.get(request.model)
+            model = self._models.get(request.wire_model)
             if model is None:
-                server = start_server(request.model, context_tokens=self.context_tokens, threads=self.threads)
-                model = _Model(server, read_vocabulary(weights.find(request.model)))
-                self._models[request.model] = model
+                server = start_server(request.wire_model, context_tokens=self.context_tokens, threads=self.threads)
+                model = _Model(server, read_vocabulary(weights.find(request.wire_model)))
+                self._models[request.wire_model] = model
             return model
 
 
@@ -202,7 +202,7 @@ class _Model:
 
 def _body(request: Request) -> dict[str, Any]:
     """Return a body that llama.cpp answers well: without `tool_choice: required`, which makes it write garbage."""
-    body = wire_body(request, request.model)
+    body = wire_body(request, request.wire_model)
     if request.chat is None:
         return body
     if body.get("tool_choice") == "required" or isinstance(body.get("tool_choice"), Mapping):

@@ -375,10 +375,10 @@ def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: 
     echo = payload.get("model")
     if not isinstance(echo, str) or not echo:
         return None
-    if echo == request.model:
+    if echo == request.wire_model:
         return echo
     echo = quote(as_storable(echo), secrets)
-    if not same_model(request.model, echo):
+    if not same_model(request.wire_model, echo):
         notes.append(f"asked for {request.model}, answered by {echo}")
     return echo
 

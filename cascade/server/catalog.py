@@ -69,14 +69,14 @@ class Catalog:
         problems += [
             f"server.name: models.{alias} is called {name}, too; give the cascade another name"
             for alias, entry in config.models.items()
-            if entry.model == name
+            if entry.id == name
         ]
         if problems:
             raise ConfigError(problems)
-        ladder = tuple(config.models[entry].model for entry in config.strategy.entries)
-        others = dict.fromkeys(entry.model for entry in config.models.values() if entry.model not in ladder)
+        ladder = tuple(config.models[entry].id for entry in config.strategy.entries)
+        others = dict.fromkeys(entry.id for entry in config.models.values() if entry.id not in ladder)
         return cls(
-            name, ladder, tuple(others), tuple(levels), {alias: entry.model for alias, entry in config.models.items()}
+            name, ladder, tuple(others), tuple(levels), {alias: entry.id for alias, entry in config.models.items()}
         )
 
     @property

@@ -9,6 +9,7 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
+from cascade.budget.charges import at_tier
 from cascade.conformal.certificate import SETTINGS, Certificate, MadeFor, differences, digest, renaming
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
@@ -38,7 +39,7 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
             on the disk now.
     """
     strategy, prices = config.strategy, config.prices()
-    roles = [strategy.role(entry, config.models[entry].model) for entry in strategy.entries]
+    roles = [strategy.role(entry, config.models[entry].id) for entry in strategy.entries]
     used = {role: config.models[entry] for entry, role in zip(strategy.entries, roles, strict=True)}
     files = _own_files(config, list(used.values()))
     return {
@@ -47,17 +48,18 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
         "models": {role: _settings(entry) for role, entry in used.items()}
         | {name: {"name": name} | dict.fromkeys(SETTINGS) for name in strategy.free_calls},
         "step_models": strategy.step_roles(roles),
-        "prices": {entry.model: _price(prices[entry.model]) for entry in used.values()},
+        "prices": {entry.id: _price(prices[entry.id], entry.settings.get("service_tier")) for entry in used.values()},
         "prompts_sha256": digest(asdict(templates or load(strategy.prompts))),
         **({"own_files": files} if files else {}),
-        "served_by": {entry.model: _served_by(config, entry) for entry in used.values()},
+        "served_by": {entry.id: _served_by(config, entry) for entry in used.values()},
         "echoes": None,
     }
 
 
 def _settings(entry: ModelConfig) -> dict[str, Any]:
     agent = {} if entry.agent is None else {"agent": entry.agent}
-    return {"name": entry.model, **{name: getattr(entry, name) for name in SETTINGS}, **agent}
+    sent = {"settings": dict(entry.settings)} if entry.settings else {}
+    return {"name": entry.id, **{name: getattr(entry, name) for name in SETTINGS}, **agent, **sent}
 
 
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[str, str | None]:
@@ -98,8 +100,9 @@ def bare_address(address: str) -> str:
     return redact(urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], parts.path, "", "")).rstrip("/"))
 
 
-def _price(price: Price | None) -> Mapping[str, Any] | None:
-    """Return a price as whole pico-USD, without its place and notes."""
+def _price(listed: Price | None, tier: str | None = None) -> Mapping[str, Any] | None:
+    """Return a price at a service tier as whole pico-USD, without its place and notes."""
+    price = None if listed is None else at_tier(listed, tier)
     if price is None:
         return None
     rates = {name: getattr(price, name) for name in _RATES}

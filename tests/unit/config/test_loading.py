@@ -262,15 +262,6 @@ def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
 # --- prices ---
 
 
-def test_one_model_has_one_price() -> None:
-    def entry(output: float) -> dict[str, Any]:
-        return {"model": "same", "price": {"input": 1, "output": output}}
-
-    made(models={"base": entry(2), "guide": entry(2)})
-    (problem,) = problems(models={"base": entry(2), "guide": entry(3)})
-    assert problem.startswith("models.guide.price: same")
-
-
 def test_a_hard_cap_needs_every_price() -> None:
     unpriced = {"base": "openai/gpt-4o-mini", "guide": "mine"}
     made(models=unpriced)
@@ -280,17 +271,16 @@ def test_a_hard_cap_needs_every_price() -> None:
     made(models=priced, budget={"per_question": 0.02})
 
 
-def test_prices_are_the_configured_ones_wherever_the_model_stands_then_the_tables_then_unknown() -> None:
+def test_prices_are_the_configured_ones_then_the_tables_then_unknown() -> None:
     entry = {"model": "openai/gpt-4o", "price": {"input": 1, "output": 4, "note": "made up"}}
-    for models in (
-        {"base": "openai/gpt-4o-mini", "guide": entry, "other": "mine", "again": "openai/gpt-4o"},
-        {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o", "other": "mine", "again": entry},
-    ):
-        assert made(models=models).prices() == {
-            "openai/gpt-4o-mini": PriceTable.bundled().price("openai/gpt-4o-mini"),
-            "openai/gpt-4o": Price.per_million(input=1, output=4, note="made up"),
-            "mine": None,
-        }
+    table = PriceTable.bundled()
+    models = {"base": "openai/gpt-4o-mini", "guide": entry, "other": "mine", "again": "openai/gpt-4o"}
+    assert made(models=models).prices() == {
+        "openai/gpt-4o-mini": table.price("openai/gpt-4o-mini"),
+        "openai/gpt-4o@guide": Price.per_million(input=1, output=4, note="made up"),
+        "openai/gpt-4o@again": table.price("openai/gpt-4o"),
+        "mine": None,
+    }
 
 
 def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order() -> None:

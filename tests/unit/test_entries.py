@@ -1,0 +1,122 @@
+"""Entries of one model that differ in settings are two models: on the wire, in logs, prices and certificates."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cascade.api.collecting import collect
+from cascade.chat import ChatRequest
+from cascade.config import load
+from cascade.errors import ConfigError
+from cascade.factory import build_fields
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.money import Usage
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider
+from cascade.providers.fields import wire_body
+from cascade.serving.made_for import made_for
+from cascade.types import Completion, Question
+
+MODEL, LOW, HIGH = "openai/gpt-4o", "openai/gpt-4o@low", "openai/gpt-4o@high"
+PRICE = {"input": 1, "output": 4, "tiers": {"flex": {"input": 0.5, "output": 2}}}
+
+
+def entries(low: dict[str, Any], high: dict[str, Any] | None = None, **more: Any) -> dict[str, Any]:
+    of = {name: {"model": MODEL, "price": PRICE, "settings": own} for name, own in (("low", low), ("high", high or {}))}
+    ladder = {"kind": "ladder", "models": ["low", "high"]}
+    return {
+        "models": of,
+        "provider": "fake",
+        "strategy": ladder,
+        "policy": {"kind": "fixed", "depth": 2, "serves": "newest"},
+        "traces": None,
+        **more,
+    }
+
+
+EFFORTS = entries({"reasoning_effort": "low"}, {"reasoning_effort": "high"})
+
+
+def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry() -> None:
+    fake = FakeProvider({LOW: ["Answer: Danube"], HIGH: ["Answer: Rhine"]})
+    with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as orchestrator:
+        answer = orchestrator.ask("Which river?")
+    assert [request.model for request in fake.requests] == [LOW, HIGH]
+    bodies = [wire_body(request, request.wire_model) for request in fake.requests]
+    assert [(body["model"], body["reasoning_effort"]) for body in bodies] == [(MODEL, "low"), (MODEL, "high")]
+    assert answer.text == "Rhine"
+    assert answer.cost_usd is not None
+
+
+def test_a_log_and_a_certificate_tell_entries_apart(tmp_path: Any) -> None:
+    collect(
+        [AskedQuestion("q", Question("Which river?"), ("Rhine",))],
+        tmp_path / "log.jsonl",
+        config=load(EFFORTS),
+        walks=(),
+    )
+    assert {row["model"] for row in read_rows(tmp_path / "log.jsonl")} == {LOW, HIGH}
+    before, after = made_for(load(EFFORTS)), made_for(load(entries({"reasoning_effort": "medium"})))
+    assert before["models"][LOW] != after["models"][LOW]
+
+
+def test_equal_entries_are_one_model_and_differing_ones_two() -> None:
+    assert [entry.id for entry in load(entries({})).models.values()] == [MODEL, MODEL]
+    assert [entry.id for entry in load(EFFORTS).models.values()] == [LOW, HIGH]
+
+
+@pytest.mark.parametrize(("stream", "left"), [({"reasoning_effort": "high"}, 1), ({"top_p": 0.5}, 0)])
+def test_the_operators_setting_counts_before_the_clients(stream: dict[str, Any], left: int) -> None:
+    fake = FakeProvider()
+    config = entries({"reasoning_effort": "low"})
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
+        answer = orchestrator.chat([{"role": "user", "content": "Hi"}], **stream)
+    body = wire_body(fake.requests[0], MODEL)
+    assert body["reasoning_effort"] == "low"
+    assert len(answer.warnings) == left
+
+
+def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound() -> None:
+    from cascade.budget.charges import bound_of, cost_of
+
+    config = load(entries({"service_tier": "flex", "thinking": {"type": "enabled", "budget_tokens": 1_000}}))
+    fake, price = FakeProvider(), config.prices()[LOW]
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
+        orchestrator.ask("Which river?")
+    asked = fake.requests[0]._replace(max_tokens=100)
+    assert price is not None
+    assert cost_of(asked, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
+    assert bound_of(asked, price, 0).nano_usd == 1_100 * 4_000
+
+
+@pytest.mark.parametrize("name", ["api_base", "max_tokens", "tools", "reasoning_efort"])
+def test_only_listed_settings_are_sent(name: str) -> None:
+    with pytest.raises(ConfigError) as caught:
+        load(entries({name: "low"}))
+    assert caught.value.problems[0].startswith("models.low.settings")
+
+
+def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name() -> None:
+    from cascade.factory import build_guards
+
+    config = load({**EFFORTS, "provider": "litellm"})
+    with pytest.raises(ConfigError) as caught:
+        build_fields(config, build_guards(config, {})[0], config.prices())
+    assert [problem.split(":")[0] for problem in caught.value.problems] == [
+        "models.low.settings.reasoning_effort",
+        "models.high.settings.reasoning_effort",
+    ]
+
+
+def test_a_fallback_is_asked_with_its_own_settings() -> None:
+    config = load(EFFORTS)
+    fake = FakeProvider()
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
+        orchestrator.ask("Which river?")
+        sent = orchestrator.runtime.fields.sent(fake.requests[0]._replace(model=HIGH))
+    assert (sent.sends["reasoning_effort"], sent.wire_model) == ("high", MODEL)
+    chat = ChatRequest([{"role": "user", "content": "Hi"}], {"reasoning_effort": "high"})
+    assert "reasoning_effort" in orchestrator.runtime.fields.unsent(chat)
