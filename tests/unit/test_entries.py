@@ -48,7 +48,7 @@ def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry() -> None:
     bodies = [wire_body(request, request.wire_model) for request in fake.requests]
     assert [(body["model"], body["reasoning_effort"]) for body in bodies] == [(MODEL, "low"), (MODEL, "high")]
     assert answer.text == "Rhine"
-    assert answer.cost_usd is not None
+    assert [call.cost_nano_usd for call in answer.calls] == [call.cost_bound_nano_usd for call in answer.calls]
 
 
 def test_a_log_and_a_certificate_tell_entries_apart(tmp_path: Any) -> None:
