@@ -174,7 +174,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         key = environment(variable)
         try:
             key = key and checked_key(key, f"the environment variable {variable}")
-            found[entry.id] = Endpoint(base, key, entry.model)
+            found[entry.id] = Endpoint(base, key, None if entry.id == entry.model else entry.model)
         except ValueError as error:
             problems.append(f"models: {error}")
     if problems:
