@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.errors import AuthenticationError, ConfigError
+from cascade.errors import AuthenticationError
 from cascade.factory import build_policy, build_strategy, endpoints
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
