@@ -64,7 +64,7 @@ def _advice(study: Study, command: str | None) -> str:
     if verdict == "saves":
         return command or "fit it on all requests."
     if verdict == "unknown":
-        return "log what calls cost (cost_nano_usd; in a wide table NAME_cost)."
+        return "log what calls cost (cost_nano_usd; in a flat table NAME_cost_usd)."
     if diagnosis.signal in {None, LENGTH}:
         again = diagnosis.asked_again
         price = "" if again is None else f", for {tenths(again)} of the reference's cost"
