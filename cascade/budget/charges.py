@@ -112,7 +112,7 @@ def _thinking(request: Request) -> int:
     """Return the tokens of thinking that the operator's settings allow; some servers count them beside the limit."""
     wanted = request.sends.get("thinking")
     budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
-    return budget if isinstance(budget, int) else 0
+    return max(0, budget) if isinstance(budget, int) else 0  # a negative one leaves the amount to the model
 
 
 def _asked_tier(request: Request) -> str | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from cascade.fitting.fit import OWN, Fit, cost_by_segment
 from cascade.fitting.menu import MemberResult
-from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import LOG_COSTS, Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
 
 
@@ -21,10 +21,10 @@ def of_fit(done: Fit, output: str | None = None) -> Report:
 
 def _saving_line(done: Fit) -> str:
     cost, interval = done.saving.cost_share, done.saving.interval
-    if not done.certified:
-        return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
     if cost is None or interval is None:
         return "Saves: unknown, because the log does not say what the reference costs."
+    if not done.certified:
+        return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
     low, high = interval
     amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
     return f"{amount} (90 % interval of what is saved: {tenths(1 - high)} to {tenths(1 - low)})."
@@ -89,6 +89,8 @@ def _next(done: Fit, output: str | None) -> str:
         )
     if done.certified and (done.saves or done.saving.cost_share is None):
         return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
+    if done.saving.cost_share is None:
+        return f"Next: {LOG_COSTS}"
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
         risk = percent(done.promise.risk)

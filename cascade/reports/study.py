@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from cascade.policies.policy import LENGTH
-from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import LOG_COSTS, Report, Table, promise_document, promise_line, share, tenths
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent
 
@@ -64,7 +64,7 @@ def _advice(study: Study, command: str | None) -> str:
     if verdict == "saves":
         return command or "fit it on all requests."
     if verdict == "unknown":
-        return "log what calls cost (cost_nano_usd; in a flat table NAME_cost_usd)."
+        return LOG_COSTS
     if diagnosis.signal in {None, LENGTH}:
         again = diagnosis.asked_again
         price = "" if again is None else f", for {tenths(again)} of the reference's cost"

@@ -90,6 +90,8 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
     assert price is not None
     assert cost_of(asked, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
     assert bound_of(asked, price, 0).nano_usd == 1_100 * 4_000
+    by_itself = asked._replace(sends={**asked.sends, "thinking": {"budget_tokens": -1}})
+    assert bound_of(by_itself, price, 0).nano_usd == 100 * 4_000
 
 
 @pytest.mark.parametrize("name", ["api_base", "max_tokens", "tools", "reasoning_efort"])

@@ -55,6 +55,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "modes": config.modes,
         "standing": standing,
         "certificates": watched,
+        "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
         "log": None if url is None else parse(url).shown,  # without a password

@@ -22,6 +22,7 @@ from cascade.review.reviews import reviews_at
 from cascade.server.auth import new_key
 from cascade.server.pages import HEADERS
 from cascade.server.pages.status import figures, status
+from unit.certified import SURE, certificate, directory
 
 from .served import living, orchestrator
 
@@ -251,6 +252,15 @@ async def test_the_status_has_a_line_to_paste(
         page = Tags((await client.get("/ui")).text).text
     assert mode in page
     assert line in page
+
+
+@pytest.mark.parametrize("audited", [True, False])
+async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path: Path, audited: bool) -> None:
+    policy = directory(tmp_path / "policy", certificate(kind="error", confidence=0.9), policy=SURE)
+    settings = {"policy": policy, "guarantee": {"audit": {"probability": 1.0}} if audited else None}
+    async with filled(tmp_path, **settings) as client:
+        page = (await client.get("/ui")).text
+    assert ("probability: 0.05" in page) != audited
 
 
 def row(episode: str, model: str, cost: int | None, **columns: Any) -> dict[str, Any]:
