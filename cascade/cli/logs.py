@@ -217,7 +217,8 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
     if document["unjudged_answers"]:
         lines.append(f"{counted(document['unjudged_answers'], 'answer')} that nothing says is right or wrong")
     if document["rows_without_cost"]:
-        lines.append(f"{counted(document['rows_without_cost'], 'row')} whose cost is not known")
+        unpriced = counted(document["rows_without_cost"], "row")
+        lines.append(f"{unpriced} whose cost is not known: fit needs it (--cost MODEL=USD gives it)")
     lines.append(dropped.describe() or "nothing was left out")
     figures = [(name, f"{counts['episodes']:,}", f"{counts['rows']:,}") for name, counts in datasets.items()]
     table = Table("", ("data set", "episodes", "rows"), tuple(figures))

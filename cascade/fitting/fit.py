@@ -33,7 +33,17 @@ from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count, fingerprint
 from cascade.fitting.divide import Parts, Usable, divided, drawn, usable
-from cascade.fitting.menu import Member, MemberResult, cheapest, cost_share, levels, menu, run_tests, simple_members
+from cascade.fitting.menu import (
+    Member,
+    MemberResult,
+    cheapest,
+    cost_share,
+    levels,
+    menu,
+    reference_costs,
+    run_tests,
+    simple_members,
+)
 from cascade.policies.directory import ROOMS
 from cascade.policies.policy import (
     COST,
@@ -59,6 +69,10 @@ CHOICES = (AUTO, *POLICIES, *LEARNERS)
 """The kinds that `FitSettings.policy` may name."""
 OWN = replace(ROOMS, by_place=True)
 """The policies that may be named to `fit`: a class of one's own also as "module:Class", which no directory names."""
+LOG_COSTS = (
+    "Log what calls cost (NAME_cost_usd in a flat table, else cost_nano_usd), or import again with --cost MODEL=USD."
+)
+"""What to do next where a saving is unknown."""
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 REPLICATES = 400
@@ -276,7 +290,8 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
 
     Raises:
         UsageError: the log lacks what the promise or the policy needs.
-        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition.
+        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition; or no cost is known by
+            which the cheapest policy could be chosen. The latter is no attempt.
     """
     settings = settings or FitSettings()
     if settings.abstain and promise.rules.of_set:
@@ -289,6 +304,10 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
     _check_drawn(ready.log, promise)
     if promise.rules.safe_last(ready.log) and not settings.abstain and not settings.by_segment:
+        if not reference_costs(ready.log).sum():
+            raise NotCertifiedError(
+                f"What the reference costs in {ready.log.name} is unknown, or 0: nothing can cost less. {LOG_COSTS}"
+            )
         return _from_menu(ready, promise, settings, attempts)
     return _from_policy(ready, promise, settings, attempts)
 
@@ -518,7 +537,7 @@ def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
 
 def _saving(walked: Walks, kappa: Floats, log: Log, seed: int) -> Saving:
     """Return what is spent and what the reference alone costs, by group."""
-    rows, alone = log.priced, np.zeros(0) if log.reference is None else log.reference.cost_nano_usd[log.priced]
+    rows, alone = log.priced, reference_costs(log)
     if not alone.sum():
         return Saving(np.zeros(0), np.zeros(0), 0, seed)
     _, group = np.unique(np.array(log.groups)[rows], return_inverse=True)

@@ -158,11 +158,13 @@ def cost_share(walked: Walks, kappa: float, log: Log) -> float | None:
 
     Both are sums over the requests of `log` whose costs are all known.
     """
-    if log.reference is None:
-        return None
-    priced = log.priced
-    alone = int(log.reference.cost_nano_usd[priced].sum())
-    return int(walked.cost.at(kappa)[priced].sum()) / alone if alone else None
+    alone = int(reference_costs(log).sum())
+    return int(walked.cost.at(kappa)[log.priced].sum()) / alone if alone else None
+
+
+def reference_costs(log: Log) -> Ints:
+    """Return what the reference costs on each request whose costs are all known, int64, nano-USD."""
+    return np.zeros(0, dtype=np.int64) if log.reference is None else log.reference.cost_nano_usd[log.priced]
 
 
 def cheapest(tested: Sequence[MemberResult]) -> MemberResult | None:

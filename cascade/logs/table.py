@@ -116,9 +116,14 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
         column = None if name in taken or name in question.values() else _COLUMN.fullmatch(name)
         if column is not None:
             found.setdefault(column["model"], {}).setdefault(OF_MODEL[column["what"]], name)
+    usual = {name for name in names if _names_a_column(name, found)} - taken
     for model, columns in mapped.of_model.items():
         found[model] = {**found.get(model, {}), **columns}
-    models = {model: columns for model, columns in found.items() if columns.keys() & {"answer", "correct"}}
+    models = {
+        model: columns
+        for model, columns in found.items()
+        if columns.keys() & {"answer", "correct"} and not usual & {*columns.values()}
+    }
     if len(models) < 2 or mapped.columns.keys() & {"model", "answer"}:
         return None
     used = {*question.values(), *(name for columns in models.values() for name in columns.values())}
@@ -127,11 +132,21 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
     return Layout(question, models, ignored)
 
 
+def _names_a_column(name: str, models: Iterable[str]) -> bool:
+    """Whether a field is a model's column by a usual name, as small_is_correct is, and not one of a model small_is."""
+    ends = [name[len(model) + 1 :] for model in models if name.startswith((f"{model}_", f"{model}."))]
+    return any(end in names for end in ends for names in _USUAL.values())
+
+
 def _line_for(name: str, models: Iterable[str]) -> str:
     """Return the column that an unread field may be misspelt for, or the line that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
-    near = get_close_matches(end, OF_QUESTION if model is None else OF_MODEL, n=1, cutoff=0.8)
+    fields, of_model = (OF_QUESTION, "") if model is None else (OF_MODEL, f"{model}.")
+    usual = next((what for what, names in _USUAL.items() if what in fields and end.casefold() in names), None)
+    if usual is not None and end != "score":  # a score may be a signal
+        return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
+    near = get_close_matches(end, fields, n=1, cutoff=0.8)
     if near:
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"
     return "" if model is None else f" (a signal? --map {model}.signals.{end}={name})"

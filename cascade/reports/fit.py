@@ -8,7 +8,7 @@ from typing import Any
 
 from cascade.fitting.fit import OWN, Fit, cost_by_segment
 from cascade.fitting.menu import MemberResult
-from cascade.reports.report import LOG_COSTS, Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
 
 
@@ -89,8 +89,6 @@ def _next(done: Fit, output: str | None) -> str:
         )
     if done.certified and (done.saves or done.saving.cost_share is None):
         return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
-    if done.saving.cost_share is None:
-        return f"Next: {LOG_COSTS}"
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
         risk = percent(done.promise.risk)

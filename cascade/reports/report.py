@@ -17,8 +17,6 @@ from cascade.conformal.promise import Promise
 from cascade.errors import CascadeError
 from cascade.text import aligned, percent, shown
 
-LOG_COSTS = "log what calls cost (cost_nano_usd; in a flat table NAME_cost_usd)."
-"""What to do next where a saving is unknown."""
 Tell: TypeAlias = Callable[[str], None]
 """A callback that takes a notice of one sentence. The command line prints it on stderr."""
 Show: TypeAlias = Callable[[str, int, int], None]

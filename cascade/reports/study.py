@@ -5,8 +5,9 @@ from __future__ import annotations
 import math
 from typing import Any
 
+from cascade.fitting.fit import LOG_COSTS
 from cascade.policies.policy import LENGTH
-from cascade.reports.report import LOG_COSTS, Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.text import percent
 
@@ -23,10 +24,10 @@ def of_study(study: Study, command: str | None = None) -> Report:
 
 
 def _study_saving(study: Study, row: Row) -> str:
-    if study.verdict == "refused":
-        return f"Saves: nothing is shown, since nothing is proven in {row.refused} of {study.splits} splits."
     if row.saving is None:
         return "Saves: unknown, because the log lacks costs."
+    if study.verdict == "refused":
+        return f"Saves: nothing is shown, since nothing is proven in {row.refused} of {study.splits} splits."
     if set(row.curve) == {1.0}:
         return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
     mean, low, high = row.saving

@@ -183,10 +183,10 @@ class Study:
     def verdict(self) -> str:
         """What `fit` would do for the log: "saves", "costs", "unsure", "refused" or "unknown" (no costs)."""
         row = self.row(SERVED)
-        if 2 * row.refused >= self.splits:
-            return "refused"
         if row.saving is None:
             return "unknown"
+        if 2 * row.refused >= self.splits:
+            return "refused"
         if not row.saving.sure:
             return "unsure"
         return "saves" if row.saving.mean > 0 else "costs"

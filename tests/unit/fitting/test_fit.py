@@ -25,7 +25,6 @@ from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import simple_members
 from cascade.policies.policy import COST, Alone, Depth, Policy, Threshold, ranked
 from cascade.reports.fit import of_fit
-from cascade.reports.report import LOG_COSTS
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
 from cascade.table import Log, Node, Reference
@@ -283,17 +282,20 @@ def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(
     assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
 
 
-def test_where_costs_are_unknown_they_are_asked_for() -> None:
-    log = drawn_log(900)
+def test_where_costs_are_unknown_nothing_is_fitted_and_no_attempt_is_counted(tmp_path: Path) -> None:
+    log, file = drawn_log(900), tmp_path / attempts.NAME
     assert log.reference is not None
     unknown = replace(
         log,
         cost_nano_usd=np.full_like(log.cost_nano_usd, -1),
         reference=log.reference._replace(cost_nano_usd=np.full_like(log.reference.cost_nano_usd, -1)),
     )
-    done = fit(unknown, REGRET)
-    assert (done.saving.cost_share, dict(done.certified)) == (None, {})
-    assert of_fit(done).lines[-1] == f"Next: {LOG_COSTS}"
+    with pytest.raises(NotCertifiedError):
+        fit(unknown, REGRET, attempts=file)
+    assert not file.exists()
+    studied = study(unknown, REGRET, [Fitted()], splits=2)
+    assert (studied.verdict, studied.row("cascade fit").refused) == ("unknown", 2)
+    assert fit(log, REGRET, attempts=file).attempt.number == 1
 
 
 def test_segments_with_too_few_requests_get_no_certificate() -> None:

@@ -95,6 +95,22 @@ def test_what_is_missing_is_asked_for_with_a_line_to_paste(
 
 
 @pytest.mark.parametrize(
+    ("field", "line"),
+    [
+        ("small_cost", "--map small.cost_usd=small_cost"),
+        ("small_price", "--map small.cost_usd=small_price"),
+        ("small_is_correct", "--map small.correct=small_is_correct"),
+        ("small_score", "--map small.signals.score=small_score"),
+        ("expected", "--map gold=expected"),
+    ],
+)
+def test_a_column_that_is_not_read_has_a_line_for_what_its_name_means(tmp_path: Path, field: str, line: str) -> None:
+    told: list[str] = []
+    rows_of(table(tmp_path / "t.csv", "q,a,b,0.5", head=f"question,small_answer,large_answer,{field}"), told=told)
+    assert [text for text in told if line in text]
+
+
+@pytest.mark.parametrize(
     ("columns", "expected"),
     [
         ({"small.correct": "small_score"}, (True, {})),
