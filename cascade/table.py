@@ -9,6 +9,7 @@ Unknown is NaN in floats and −1 in whole numbers: never 0, never "wrong".
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -194,8 +195,14 @@ class Log:
         known = np.asarray((self.cost_nano_usd >= 0).all(axis=1), dtype=np.bool_)
         return known if self.reference is None else known & (self.reference.cost_nano_usd >= 0)
 
+    def in_groups(self, groups: AbstractSet[str]) -> Bools:
+        """Bool (n,): whether the group of each request is among these."""
+        return np.array([group in groups for group in self.groups], dtype=np.bool_)
+
     def take(self, rows: Ints | Bools) -> Log:
         """Return the chosen requests; a row may be repeated."""
+        if rows.dtype == np.bool_ and rows.all():
+            return self
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         places = chosen.tolist()
         return replace(

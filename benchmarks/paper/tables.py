@@ -47,7 +47,7 @@ from printed import (
 from simulated import WORLDS, simulated_log
 
 from cascade.conformal.certify import certify
-from cascade.conformal.path import Scores, hopeless, reaches, strict_to_lenient
+from cascade.conformal.path import UNITS, Scores, hopeless, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.policies.networks import NetworkSettings, train
 from cascade.policies.policy import Policy, named_policy
@@ -101,7 +101,7 @@ def matched(policy: Policy, log: Log, coverage: float) -> float:
     """Return the mean cost, nano-USD, at exactly a coverage: between two thresholds in proportion; NaN: not reached."""
     walked = policy.walks(log)
     path = strict_to_lenient(walked, Promise("coverage").rules.jumps(walked))
-    covers, cost = 1.0 - np.array([float(each) for each in path.losses]) / log.n, path.cost_nano_usd / log.n
+    covers, cost = 1.0 - path.loss / UNITS / log.n, path.cost_nano_usd / log.n
     enough = np.flatnonzero(covers >= coverage)
     if not enough.size:
         return math.nan

@@ -74,7 +74,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     return Certified(
         point,
         path.n,
-        path.losses[at],
+        Fraction(int(path.loss[at]), UNITS),
         int(path.silent[at]),
         None if promise.confidence is None else level,
     )

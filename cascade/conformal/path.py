@@ -16,7 +16,6 @@ below the true one.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -289,11 +288,6 @@ class Path:
     cost_nano_usd: Ints
     silent: Ints
     every: bool = False
-
-    @property
-    def losses(self) -> list[Fraction]:
-        """The losses at each point, exactly."""
-        return [Fraction(int(total), UNITS) for total in self.loss]
 
 
 def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:

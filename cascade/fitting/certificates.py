@@ -9,7 +9,6 @@ import hashlib
 from collections.abc import Callable, Mapping
 from datetime import date, timedelta
 from fractions import Fraction
-from itertools import pairwise
 from typing import Any, Literal
 
 import numpy as np
@@ -111,13 +110,15 @@ def sha256_of(log: Log) -> str:
     first = np.stack([(log.answer == column[:, None]).argmax(axis=1) for column in log.answer.T], axis=1)
     recorded["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
     numbers = [np.asarray(values, dtype=np.float64).reshape(log.n, -1) for values in recorded.values()]
-    ends = np.cumsum([0, *(16 * columns.shape[1] for columns in numbers)]).tolist()  # each number is 16 hex digits
     rows = []
     for start in range(0, log.n, _AT_ONCE):
         digits = np.concatenate([columns[start : start + _AT_ONCE] for columns in numbers], axis=1)
-        for name, row in zip(log.ids[start : start + _AT_ONCE], digits, strict=True):
-            text = row.tobytes().hex()
-            parts = '","'.join([text[low:high] for low, high in pairwise(ends)])
-            rows.append(hashlib.sha256(canonical([name])[:-1] + f',"{parts}"]'.encode("ascii")).digest())
+        width, numbers_as_bytes = digits[:1].nbytes, digits.tobytes()
+        for row, name in enumerate(log.ids[start : start + _AT_ONCE]):  # the numbers of each row have one length
+            rows.append(
+                hashlib.sha256(
+                    name.encode("utf-8", "replace") + numbers_as_bytes[row * width : (row + 1) * width]
+                ).digest()
+            )
     rows.sort()
     return hashlib.sha256(canonical([list(recorded), log.width]) + b"".join(rows)).hexdigest()

@@ -18,7 +18,7 @@ import numpy as np
 
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
-from cascade.policies.directory import hashed
+from cascade.policies.directory import hash_of
 from cascade.table import Bools, Ints, Log
 
 
@@ -65,6 +65,8 @@ def usable(log: Log, promise: Promise) -> Usable:
 
 def merged(log: Log) -> tuple[str, ...]:
     """Return the group of each row, groups that share a request merged under the first of their names."""
+    if len(set(log.ids)) == log.n:
+        return log.groups
     parent = {group: group for group in log.groups}
 
     def root(group: str) -> str:
@@ -87,9 +89,11 @@ def once(log: Log) -> Ints:
 
 def drawn(log: Log, seed: int, *, by_segment: bool = False) -> Log:
     """Return one request of each group, drawn at random; with `by_segment` one of each group in each segment."""
+    keys = [*zip(log.groups, log.segments if by_segment else [None] * log.n, strict=True)]
+    if len(set(keys)) == log.n:
+        return log
     chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
-    for row, (group, segment, name) in enumerate(zip(log.groups, log.segments, log.ids, strict=True)):
-        key = group, segment if by_segment else None
+    for row, (key, name) in enumerate(zip(keys, log.ids, strict=True)):
         turn = _hash(f"one of each|{seed}|{name}"), row
         chosen[key] = min(chosen.get(key, turn), turn)
     return log.take(np.array(sorted(row for _, row in chosen.values()), dtype=np.int64))
@@ -108,24 +112,20 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
     names = in_random_order(log.groups, seed)
     if len(names) < 2:
         raise UsageError(f"All requests of {log.name} belong to one group, so none is left to certify.")
-    aside = set(names[: min(len(names) - 1, max(1, round(learns * len(names))))])
-    rows: Bools = np.array([group in aside for group in log.groups], dtype=np.bool_)
+    rows = log.in_groups(set(names[: min(len(names) - 1, max(1, round(learns * len(names))))]))
     return Parts(log.take(rows), log.take(~rows))
 
 
-def among(log: Log, hashes: tuple[str, ...]) -> Bools:
+def among(log: Log, *hashes: tuple[str, ...]) -> Bools:
     """Return whether each request is among hashed ones, bool (n,)."""
-    members = set(hashes)
-    return np.array([hashed([name])[0] in members for name in log.ids], dtype=np.bool_)
+    members = set().union(*hashes)
+    return np.array([bool(members) and hash_of(name) in members for name in log.ids], dtype=np.bool_)
 
 
 def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
     """Return the requests of the groups that share no request with the hashed ones."""
-    hit = np.zeros(log.n, dtype=np.bool_)
-    for listed in hashes:
-        hit |= among(log, listed)
-    groups = {log.groups[row] for row in np.flatnonzero(hit)}
-    return log.take(np.array([group not in groups for group in log.groups], dtype=np.bool_))
+    groups = {log.groups[row] for row in np.flatnonzero(among(log, *hashes))}
+    return log.take(~log.in_groups(groups)) if groups else log
 
 
 def in_random_order(names: Iterable[str], seed: int) -> list[str]:

@@ -102,7 +102,7 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
         promise: what is promised.
         level: the level that the members share.
     """
-    rows = np.flatnonzero(~np.isin(np.array(certifies.groups), np.array(learns.groups)))
+    rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
     enough = np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
     if not enough or not certifies.decides.all():
         return simple_members(certifies)

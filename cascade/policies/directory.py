@@ -65,9 +65,14 @@ class Requests:
     certified: _Ids = ()
 
 
+def hash_of(name: str) -> str:
+    """Return the first 64 bits of the SHA-256 of an id, in hex."""
+    return sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def hashed(ids: Iterable[str]) -> tuple[str, ...]:
-    """Return the first 64 bits of the SHA-256 of each id, in hex, sorted, each once."""
-    return tuple(sorted({sha256(name.encode("utf-8", "replace")).hexdigest()[:16] for name in ids}))
+    """Return the hash of each id, sorted, each once."""
+    return tuple(sorted(set(map(hash_of, ids))))
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 
 import numpy as np
 
@@ -124,14 +125,25 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
 
     They are of a segment without a certificate, or of a kind that the requests that certify do not have.
     """
-    log, first, rows = read.log, next(iter(certificates.values()), None), list[int]()
+    log, first = read.log, next(iter(certificates.values()), None)
     if first is None:
         return None
-    for row, (name, segment) in enumerate(zip(log.ids, log.segments, strict=True)):
-        certificate = certificates.get(segment or "") if first.covers == "segment" else first
-        kind = read.facts.kinds.get(name)
-        if certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests")))):
-            rows.append(row)
+
+    @cache
+    def is_outside(kind: int | None, segment: str) -> bool:
+        certificate = certificates.get(segment) if first.covers == "segment" else first
+        return certificate is None or (
+            kind is not None and any(unlike(kinds[kind], certificate.made_for.get("requests")))
+        )
+
+    kinds = {id(kind): kind for kind in read.facts.kinds.values() if kind is not None}  # equal ones are one object
+    of = map(read.facts.kinds.get, log.ids)
+    numbers = [None if kind is None else id(kind) for kind in of]
+    rows = [
+        row
+        for row, (kind, segment) in enumerate(zip(numbers, log.segments, strict=True))
+        if is_outside(kind, segment or "")
+    ]
     if not rows:
         return None
     costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]

@@ -258,7 +258,7 @@ def test_on_an_ordered_path_a_request_without_its_first_call_is_lost_not_withhel
     bought[:2] = False
     walked = Depth().walks(replace(log, bought=bought, complete=bought[:, 0]))
     path = along(walked, np.zeros((8, 2)), (Point(0.0, 0.5),))
-    assert (path.losses, path.silent.tolist()) == ([2], [6])
+    assert (path.loss.tolist(), path.silent.tolist()) == ([2 * UNITS], [6])
 
 
 def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:
@@ -277,7 +277,7 @@ def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(
     monkeypatch.setattr(Regret, "loss", lambda _, log: 0.5 * (log.right == 0))
     right = np.stack([np.arange(500) >= 20, np.ones(500, dtype=bool)], axis=1).astype(float)
     path = path_of(Depth().walks(replace(drawn_log(500), right=right)), REGRET, None)
-    assert path.losses[-1] == losses
+    assert path.loss[-1] == losses * UNITS
     assert most_units(500, REGRET, 0.1) == most_losses(500, 0.05, 0.1 * share) * UNITS
     assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
 
