@@ -15,6 +15,7 @@ from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
+from cascade.conformal.scope import UNRECORDED, form_unsaid
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, NoTracesError
 from cascade.factory import build_strategy, endpoints
 from cascade.money import dollars, usd
@@ -126,6 +127,8 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
         if not reasons:
             until = "" if certificate.expires is None else f" Until {certificate.expires}."
             yield Finding(name, "ok", f"{certificate.statement()}{until}")
+        if form_unsaid(certificate.made_for.get("requests")):
+            yield Finding(f"scope of {name}", "note", UNRECORDED)
 
 
 def _models(config: CascadeConfig) -> Iterator[Finding]:

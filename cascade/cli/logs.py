@@ -21,6 +21,7 @@ from cascade.cli import options as opt
 from cascade.cli.main import Meter, notes, print_json, print_report, print_result, say
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load, traces_url
+from cascade.config.yamlfile import parse_yaml, read_yaml
 from cascade.episodes.opening import stored
 from cascade.errors import StoreError, UsageError
 from cascade.logs.duck import MEMORY
@@ -134,6 +135,13 @@ def import_log(
     rename: Annotated[
         list[str] | None, typer.Option(help="MODEL=NAME: the name that cascade.yaml gives to a model of the log.")
     ] = None,
+    request: Annotated[
+        str | None,
+        typer.Option(
+            help="What was sent beside each question of a table: a chat request's body without the question, in "
+            "braces or a file. A certificate then covers such requests."
+        ),
+    ] = None,
     dataset: Annotated[str | None, typer.Option(help="The name of the questions in the log.")] = None,
     memory: Annotated[str, typer.Option(help="The most memory for tables; the rest goes to disk.")] = MEMORY,
     force: opt.Force = False,
@@ -142,6 +150,7 @@ def import_log(
     """Turn another tool's log into a log of episodes, and list what was left out and why.
 
     Example: cascade import answers.csv -o episodes.parquet
+    Example: cascade import answers.csv -o episodes.parquet --request "{temperature: 0, max_tokens: 300}"
     Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
     Example: cascade import small/samples_arc.jsonl large/samples_arc.jsonl -o episodes.jsonl --cost small=0.0001
     """
@@ -156,6 +165,7 @@ def import_log(
         dataset=dataset,
         costs=_costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost)),
         rename=parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename),
+        request=None if request is None else _request(request),
         memory=memory,
     )
     dropped, rows = Dropped(), stored(sources[0]) if is_url(sources[0]) else None
@@ -167,6 +177,15 @@ def import_log(
     document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
     left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}
     print_report(Report(*_imported(document, dropped), {**document, "dropped": left_out}), as_json=as_json)
+
+
+def _request(given: str) -> Mapping[str, Any]:
+    """Return a request's body, written in braces or in a file."""
+    if given.lstrip().startswith("{"):
+        return parse_yaml(given, "--request")
+    if not is_there(Path(given)):
+        raise UsageError(f"--request takes a body in braces, as '{{temperature: 0}}', or a file; there is no {given}.")
+    return read_yaml(Path(given))
 
 
 def _refuse_overwriting(output: Path, *, force: bool) -> None:
@@ -219,6 +238,9 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
     if document["rows_without_cost"]:
         unpriced = counted(document["rows_without_cost"], "row")
         lines.append(f"{unpriced} whose cost is not known: fit needs it (--cost MODEL=USD gives it)")
+    if document["rows_without_request"]:
+        unsent = counted(document["rows_without_request"], "row")
+        lines.append(f"{unsent} that do not say what was sent beside the question (--request BODY says it)")
     lines.append(dropped.describe() or "nothing was left out")
     figures = [(name, f"{counts['episodes']:,}", f"{counts['rows']:,}") for name, counts in datasets.items()]
     table = Table("", ("data set", "episodes", "rows"), tuple(figures))

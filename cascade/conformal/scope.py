@@ -10,6 +10,7 @@ decides on the steps of a log and on a step that was just served.
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -176,8 +177,17 @@ DRAWN = (
 _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
 """Settings at their defaults, which are left out."""
 _LIMIT = "a limit of the reply"
+_CHAT_FORM, _OWN_FORM = "a chat request", "a question in cascade's own prompt"
+_SPECIAL = ("tools", "a JSON schema", "a JSON object", "another format", "a system message", "several turns")
+PROPERTIES = frozenset({*_SPECIAL, *DRAWN, _LIMIT, _CHAT_FORM, _OWN_FORM})
+"""What a request may have that others have not, but for the types of its parts, which a client names."""
 _LONGEST_SHOWN = 60
 _NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
+UNRECORDED = (
+    "the log does not record what was sent beside each question: the guide answers requests with a system message, a "
+    "limit, a temperature, tools or earlier turns. If all were sent alike, import the log again with --request BODY"
+)
+"""What follows where the form of a log's requests is unknown (`form_unsaid`)."""
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""
 
@@ -192,16 +202,16 @@ def kind_of(chat: ChatRequest | None) -> RequestKind:
     if chat is None:
         return PLAIN
     roles = [message.get("role") for message in chat.messages]
-    properties = {
-        "tools": bool(chat.tools or chat.options.get("functions")),
-        "a JSON schema": chat.json_schema is not None,
-        "a JSON object": chat.wants_json and chat.json_schema is None,
-        "another format": chat.options.get("response_format") is not None and not chat.wants_json,
-        "a system message": any(role in ("system", "developer") for role in roles),
-        "several turns": any(role not in ("system", "developer", "user") for role in roles),
-        **dict.fromkeys(_part_types(chat), True),
-    }
-    kind: dict[str, float | str] = {_FORM: _CHAT, **{name: "" for name, applies in properties.items() if applies}}
+    applies = (
+        bool(chat.tools or chat.options.get("functions")),
+        chat.json_schema is not None,
+        chat.wants_json and chat.json_schema is None,
+        chat.options.get("response_format") is not None and not chat.wants_json,
+        any(role in ("system", "developer") for role in roles),
+        any(role not in ("system", "developer", "user") for role in roles),
+    )
+    properties = [*itertools.compress(_SPECIAL, applies), *_part_types(chat)]
+    kind: dict[str, float | str] = {_FORM: _CHAT, **dict.fromkeys(properties, "")}
     for name in DRAWN:
         value = chat.options.get(name)
         if value is not None and value != _NEUTRAL.get(name):
@@ -247,21 +257,24 @@ def _range(values: Sequence[float | str]) -> dict[str, Any]:
     }
 
 
-def unlike(kind: RequestKind, seen: Seen | None) -> Iterator[str]:
-    """Yield a sentence for each difference between a request and those of a log; none if these are unknown.
+def unlike(kind: RequestKind, seen: Seen | None) -> dict[str, str]:
+    """Return a sentence for each difference between a request and those of a log, by the property that differs.
 
-    If the form differs, nothing else is compared. A larger limit of the reply cuts off no more than a smaller one.
+    It is empty if these are unknown. If the form differs, nothing else is compared. A larger limit of the reply cuts
+    off no more than a smaller one.
 
-    >>> list(unlike({"temperature": 2.0}, {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}}))
-    ['the request has temperature 2, and those of the log 0.2 to 1']
+    >>> unlike({"temperature": 2.0}, {"of": 2, "kinds": {"temperature": {"of": 2, "least": 0.2, "most": 1.0}}})
+    {'temperature': 'the request has temperature 2, and those of the log 0.2 to 1'}
     """
-    if seen is None:
-        return
+    return {} if seen is None else dict(_differences(kind, seen))
+
+
+def _differences(kind: RequestKind, seen: Seen) -> Iterator[tuple[str, str]]:
     kinds, is_chat = {**seen["kinds"]}, kind.get(_FORM) == _CHAT
     chats = kinds.pop(_FORM, {"of": 0})["of"]
     if not form_unsaid(seen) and (not seen["kinds"] if is_chat else 0 < chats == seen["of"]):
-        form = "a chat request" if is_chat else "a question in cascade's own prompt"
-        yield f"the request is {form}, and no request of the log is"
+        form = _CHAT_FORM if is_chat else _OWN_FORM
+        yield form, f"the request is {form}, and no request of the log is"
         return
     for name, value in kind.items():
         limits = kinds.get(name, {"texts": []})
@@ -269,12 +282,12 @@ def unlike(kind: RequestKind, seen: Seen | None) -> Iterator[str]:
         setting = f"{name} {format(value, 'g') if isinstance(value, float) else value[:_LONGEST_SHOWN]}".strip()
         if name in kinds and isinstance(value, float):
             if not least <= value <= (value if name == _LIMIT else largest):
-                yield f"the request has {setting}, and those of the log {least:g} to {largest:g}"
+                yield name, f"the request has {setting}, and those of the log {least:g} to {largest:g}"
         elif name != _FORM and texts is not None and value not in texts:
             unrecorded = form_unsaid(seen) and name not in kinds
-            yield f"the request has {setting}, {_UNRECORDED if unrecorded else _NONE_HAS}"
+            yield name, f"the request has {setting}, {_UNRECORDED if unrecorded else _NONE_HAS}"
     missing = [name for name, limits in kinds.items() if limits["of"] == seen["of"] and name not in kind]
-    yield from (f"the request lacks {name}, which all of the log have" for name in missing if name != _LIMIT)
+    yield from ((name, f"the request lacks {name}, which all of the log have") for name in missing if name != _LIMIT)
 
 
 def form_unsaid(seen: Seen | None) -> bool:

@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, output_text, said_by, text_of
 from cascade.chat_faults import message_faults
+from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
 from cascade.errors import UsageError
 from cascade.logs.schema import CHAT, token_row
@@ -185,6 +186,26 @@ def _body(request: Any) -> Mapping[str, Any]:
     found = as_mapping(request)
     inside = as_mapping(found.get("body"))
     return inside if inside.get("messages") else found
+
+
+def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
+    """Return, as JSON, the chat request that a question was sent in: the body, and the question as its last message.
+
+    >>> sent_with({"temperature": 0}, "Where is my parcel?")
+    '{"temperature": 0, "messages": [{"role": "user", "content": "Where is my parcel?"}]}'
+    """
+    asked = messages_in(question)
+    own = {**body, **_body(question), "messages": [*messages_in(body), *asked]}
+    return json.dumps(own, ensure_ascii=False) if asked else None
+
+
+def check_sent(body: Mapping[str, Any]) -> None:
+    """Raise UsageError if a body is none that questions can be sent in, or has fields that decide no reply."""
+    allowed = ("messages", "system", *_KEPT)
+    unknown = [f"{name}{did_you_mean(name, allowed)}" for name in body if name not in allowed]
+    if unknown:
+        raise UsageError(f"No field of a request that decides its reply: {'; '.join(unknown)}")
+    _request(body, messages_in(sent_with(body, "?")), None, None)
 
 
 # --- messages ---

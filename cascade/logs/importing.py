@@ -54,6 +54,7 @@ class Asked:
         dataset: the name of the questions; by default the first file's name.
         costs: nano-USD of a model's call where the log does not know it.
         rename: other names for the log's models.
+        request: what was sent beside each question of a table, as a chat request's body; None: unknown.
         memory: the most that duckdb keeps in memory, such as "1GB"; the rest goes to the disk.
     """
 
@@ -64,6 +65,7 @@ class Asked:
     dataset: str | None = None
     costs: Mapping[str, int] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, Any] | None = None
     memory: str = MEMORY
 
 
@@ -94,9 +96,10 @@ class Imported:
             "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM placed_rows GROUP BY 1 "
             "ORDER BY min(n)"
         )
-        unjudged, unpriced = self.duck.rows(
+        unjudged, unpriced, unsent = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
-            "count(*) FILTER (cost_nano_usd IS NULL) FROM placed_rows"
+            "count(*) FILTER (cost_nano_usd IS NULL), "
+            "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false)) FROM placed_rows"
         )[0]
         return {
             "episodes": sum(episodes for _, episodes, _ in by_set),
@@ -104,6 +107,7 @@ class Imported:
             "datasets": {name: {"episodes": episodes, "rows": count} for name, episodes, count in by_set},
             "unjudged_answers": unjudged,
             "rows_without_cost": unpriced,
+            "rows_without_request": unsent,
         }
 
 
@@ -155,7 +159,7 @@ def imported(
             duck.run(f"CREATE VIEW calls AS {query}")
             make_rows(tables, options, placed=True)
         else:
-            _import(tables, preset(kind), asked, options, tell)
+            _import(tables, _with_request(duck, preset(kind), asked.request), asked, options, tell)
         if not duck.value("SELECT count(*) FROM placed_rows"):
             raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
         yield Imported(duck, kind, f"SELECT * FROM placed_rows WHERE {matching(where or {})} ORDER BY n", counted)
@@ -164,7 +168,7 @@ def imported(
 def _refuse_options(asked: Asked) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
     given = {"--map": asked.columns, "--models": asked.models, "--role": asked.roles, "--dataset": asked.dataset}
-    wrong = [name for name, value in given.items() if value]
+    wrong = [name for name, value in (given | {"--request": asked.request is not None}).items() if value]
     if wrong:
         raise UsageError(
             f"The log has cascade's own rows: it takes no {', '.join(wrong)}. See --where, --rename, --cost."
@@ -231,7 +235,7 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
     names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
     flat = _flat(names, mapped, chosen)
     if flat is not None:
-        _import_flat(tables, flat, mapped, options, tell)
+        _import_flat(tables, chosen, flat, mapped, options, tell)
         return
     if mapped.of_model:
         raise UsageError(
@@ -254,15 +258,27 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
         chosen = _of_table(tables, chosen, paths, names)
         if tell is not None:
             tell(_notes_of_table(paths, names))
-    _import_calls(tables, replace(chosen, sql=_unmapped(chosen.sql, mapped)), paths, options, mapped)
+    _import_calls(tables, _unmapped(chosen, mapped), paths, options, mapped)
     if tell is not None and chosen.steps == "models" and not options.roles:
         models, order = models_in_order(tables, chosen, options)
         tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
 
 
-def _unmapped(sql: Mapping[str, str], mapped: Mapped) -> dict[str, str]:
-    """Return the expressions of a preset without those for columns that the user maps."""
-    return {name: text for name, text in sql.items() if name not in mapped.columns}
+def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
+    """Return how a table is read whose questions were sent in a chat request; None: how they were sent is unknown."""
+    if body is None:
+        return chosen
+    if chosen.name != "table":
+        raise UsageError(f"--request is for tables: {chosen.name} says itself what was sent.")
+    chats.check_sent(body)
+    duck.define("sent", lambda question: chats.sent_with(body, question), 1)
+    return replace(chosen, sql={"question": "sent(question)"}, chats=True)
+
+
+def _unmapped(chosen: Preset, mapped: Mapped) -> Preset:
+    """Return a preset without the expressions for columns that the user maps; a table's read what is mapped."""
+    sql = {name: text for name, text in chosen.sql.items() if name not in mapped.columns}
+    return chosen if chosen.name == "table" else replace(chosen, sql=sql)
 
 
 def _template() -> str:
@@ -408,14 +424,16 @@ def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
     return Layout(question, columns, {})
 
 
-def _import_flat(tables: Tables, found: Layout, mapped: Mapped, options: Options, tell: Tell | None) -> None:
+def _import_flat(
+    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, options: Options, tell: Tell | None
+) -> None:
     path = tables.sources[0].path
     if not found.question.keys() & {"question", "episode_id"}:
         raise UsageError(
             f"{path} is read as a table with columns for the models {', '.join(found.models)}, and no column has the "
             f"question: add {' '.join(missing(list(found.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
         )
-    chosen = replace(preset("table"), steps="models", runs=True)
+    chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True)
     models = list(found.models)
     fields = {f"{at} {what}": [field] for at, model in enumerate(models) for what, field in found.models[model].items()}
     doubtful = {f"? {name}": [name] for name, line in found.ignored.items() if line}

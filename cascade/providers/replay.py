@@ -42,15 +42,15 @@ class Replay:
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:
-        """Index rows in the form of `logs.schema.rows`. Rows without the question or the text are skipped.
+        """Index rows in the form of `logs.schema.rows`. Rows without a question, or a text or an answer, are skipped.
 
         Raises:
-            UsageError: a row has another form, or none has a text.
+            UsageError: a row has another form, or none has both.
         """
         calls: dict[_Key, dict[str | None, Payload]] = {}
         number = 0
         for number, row in enumerate(rows, 1):
-            if row.get("text") is None or row.get("question") is None:
+            if row.get("question") is None or _said(row) is None:
                 continue
             try:
                 key, digest, payload = _indexed(row)
@@ -59,7 +59,7 @@ class Replay:
                 raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
             calls.setdefault(key, {}).setdefault(digest, payload)
         if number and not calls:
-            raise UsageError(f"No row of {source} has both a question and a model's reply: there is nothing to replay.")
+            raise UsageError(f"No row of {source} has both a question and a model's text or answer to replay.")
         return cls(calls)
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
@@ -83,7 +83,8 @@ class Replay:
         """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""
         rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
         for later in range(request.step + 1, _MOST_STEPS + 1):
-            payload = self.calls.get((asked, later, *rest), {}).get(digest)
+            found = self.calls.get((asked, later, *rest), {})
+            payload = found.get(digest, found.get(None))  # a log that cascade did not write has no digests
             if payload is not None:
                 return payload
         return None
@@ -105,14 +106,24 @@ def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
     return key, digest if isinstance(digest, str) else None, _payload(row, replay)
 
 
+def _said(row: Mapping[str, Any]) -> str | None:
+    """Return a model's reply, or what an importer knows of it: the answer."""
+    text = row.get("text")
+    return row.get("answer") if text is None else text
+
+
 def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
+    said, tokens = _said(row), replay.get("tokens")
     choice: dict[str, Any] = {
         "index": 0,
-        "message": json.loads(row["text"]) if replay.get(CHAT) else {"role": "assistant", "content": row["text"]},
+        "message": json.loads(said or "") if replay.get(CHAT) else {"role": "assistant", "content": said},
         "finish_reason": replay.get("finish_reason", "stop"),
     }
-    if replay.get("tokens"):
-        choice["logprobs"] = {"content": [_token(token) for token in replay["tokens"]]}
+    mean = (row["signals"] or {}).get("reply_mean_logprob")
+    if not tokens and mean is not None:  # a table has the mean alone, and one token of that log-prob has this mean
+        tokens = [[said, mean]]
+    if tokens:
+        choice["logprobs"] = {"content": [_token(token) for token in tokens]}
     usage: dict[str, Any] | None = {
         "prompt_tokens": row["input_tokens"],
         "completion_tokens": row["output_tokens"],

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.scope import unlike
+from cascade.conformal.scope import UNRECORDED, UNSAID, unlike
 from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.logs.schema import LAST_ONLY
@@ -25,6 +25,8 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
     """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
     notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read))]
+    if any(UNSAID in read.facts.kinds.values() for read in reads):
+        notices.append(UNRECORDED)
     return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
 
 
@@ -115,9 +117,9 @@ def _about_reference(read: Read) -> Iterator[str]:
     if log.reference is None:
         return
     name, is_last = reference_of(read), facts.reference == LAST_ONLY
-    description = "the last model" if is_last else "the guide, asked alone"
-    reason = "the log has no walk of a guide alone" if is_last else f"the log has the walk {facts.reference!r}"
-    yield f"the reference is {description if name == GUIDE else f'{name}, {description}'}, because {reason}"
+    description = "the last model" if is_last else f"the guide, asked alone (the walk {facts.reference!r} of the log)"
+    answered = description if name == GUIDE else f"{name}, {description}"
+    yield f"the reference, which answers and costs are compared with, is {answered}"
 
 
 def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:

@@ -34,7 +34,7 @@ from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.limits import ClientLeftError, Receive
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, Metrics
+from cascade.server.receipts import CONTENT_TYPE, Metrics, of_uncovered
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
@@ -90,6 +90,7 @@ def application(orchestrator: Orchestrator) -> Edge:
 
     async def counts(_: Request) -> Response:
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces)
+        text += "" if runtime.service is None else of_uncovered(runtime.service.monitors.uncovered)
         return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def model(request: Request) -> Response:

@@ -165,6 +165,8 @@ class Metrics:
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._total_s = self._first_text_s = 0.0
         self._streams = self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
+        self.estimated = 0
+        """How many requests the amount saved is estimated on: those whose costs are known."""
 
     def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
         """Count a request that has ended.
@@ -186,6 +188,12 @@ class Metrics:
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
+        self.estimated += receipt.saved_nano_usd is not None
+
+    @property
+    def saved_nano_usd(self) -> int | None:
+        """An estimate of what was saved (`Receipt.saved_nano_usd`), summed; None before there is one."""
+        return self._saved_nano_usd if self.estimated else None
 
     @property
     def unserved(self) -> int:
@@ -229,6 +237,12 @@ class Metrics:
             family("alarm", "gauge", "1: audits withdrew a certificate.", int(alarm)),
         ]
         return "".join(lines if traces is None else [*lines, *_of_traces(traces)])
+
+
+def of_uncovered(counts: Mapping[str, int]) -> str:
+    """Return the counts of answers without a certificate by the reason, which must not come from a client."""
+    samples = [({"why": why}, count) for why, count in sorted(counts.items())]
+    return family("uncovered_total", "counter", "Answers without a certificate, by the reason.", samples)
 
 
 def _of_traces(traces: TraceWriter) -> list[str]:

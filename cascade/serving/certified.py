@@ -19,7 +19,7 @@ from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Audit, Judge
-from cascade.conformal.scope import Scope, failures, kind_of, unlike
+from cascade.conformal.scope import PROPERTIES, Scope, failures, kind_of, unlike
 from cascade.engine import Run
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
@@ -131,7 +131,7 @@ class CertifiedPolicy:
             return reasons
         if (alarm := self._monitors.of(certificate).alarm) is not None:
             reasons = (*reasons, alarm)
-        return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")))
+        return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")).values())
 
     def plan(self, question: Question) -> RunPlan:
         """Return the run plan of a question. One that no certificate covers is answered by the guide, if one is set.
@@ -171,10 +171,21 @@ class CertifiedPolicy:
     def counted(self, walk: Run) -> Run:
         """Follow the walk, and count its answer at the end (`status`)."""
         answer = yield from walk
-        self._monitors.answered(answer.certificate is not None, answer.cost_nano_usd)
+        uncovered = () if answer.certificate is not None else self._why_uncovered(answer.question)
+        self._monitors.answered(answer.certificate is not None, answer.cost_nano_usd, uncovered)
         if answer.certificate is not None and answer.audited and self._compares(answer.certificate):
             self._compare(answer, answer.certificate)
         return answer
+
+    def _why_uncovered(self, question: Question) -> Iterable[str]:
+        """Return what kept an answer from its certificate, in few words without anything that a client wrote."""
+        certificate = self._covering(question)
+        if certificate is None:
+            return ("no certificate",)
+        if self._monitors.of(certificate).alarm is not None or self._reasons(certificate, question.segment):
+            return ("a certificate that does not hold",)
+        names = unlike(kind_of(question.chat), certificate.made_for.get("requests"))
+        return {name if name in PROPERTIES else "other content" for name in names} or ("a call",)
 
     def _compares(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""

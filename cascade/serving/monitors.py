@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import secrets
 import threading
+from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from logging import getLogger
@@ -131,6 +132,8 @@ class CertificateMonitors:
         self._known: dict[str, CertificateMonitor] = {}
         self.status = ServiceStatus()
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
+        self.uncovered = Counter[str]()
+        """How many answers without a certificate each reason has; one answer may have several."""
         self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
         self._level, audit = settings.monitor.level, settings.audit
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
@@ -155,9 +158,10 @@ class CertificateMonitors:
         """Return the audit results of a certificate."""
         return self._known.get(certificate.id, UNAUDITED)
 
-    def answered(self, certified: bool, cost_nano_usd: int | None) -> None:
-        """Count an answer."""
+    def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
+        """Count an answer; `uncovered`: what kept it from a certificate, from a small set of words."""
         with self._lock:
+            self.uncovered.update(uncovered)
             status, spent = self.status, self.status.uncertified_nano_usd
             if not certified:
                 spent = None if spent is None or cost_nano_usd is None else spent + cost_nano_usd

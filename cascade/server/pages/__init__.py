@@ -100,7 +100,8 @@ class Pages:
                 contents = await asyncio.to_thread(status, self._orchestrator, self._guide, datetime.now(UTC))
         except CascadeError as error:
             return self._problem("status", 503, "The traces cannot be read", error)
-        return self._page("status.html", "status", errors=self._metrics.unserved, **contents)
+        counts = {"errors": self._metrics.unserved, "estimated": self._metrics.estimated}
+        return self._page("status.html", "status", estimate=self._metrics.saved_nano_usd, **counts, **contents)
 
     async def _review(self, request: Request) -> Response:
         if self._locked(request):

@@ -26,6 +26,8 @@ LEAST_AUDITS = 20
 """The least number of audits that say what the guide alone would have cost."""
 COLUMNS = ("episode_id", "walk", "split", "candidate", "model", "cost_nano_usd", "created_at")
 """The columns that are read of each call; none has a question or an answer."""
+_MOST_REASONS = 3
+"""The most reasons that are shown why answers have no certificate."""
 _LIMIT_S = 10.0
 """How long a page waits for the traces."""
 Row = Mapping[str, Any]
@@ -55,6 +57,8 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "modes": config.modes,
         "standing": standing,
         "certificates": watched,
+        "served": None if service is None or not service.default.certificates else service.status,
+        "uncovered": [] if service is None else service.monitors.uncovered.most_common(_MOST_REASONS),
         "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),

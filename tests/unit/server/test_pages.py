@@ -14,6 +14,7 @@ import pytest
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
+from cascade.conformal.scope import PLAIN, seen
 from cascade.modes.plan import LookPlan
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
@@ -261,6 +262,17 @@ async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path: Path
     async with filled(tmp_path, **settings) as client:
         page = (await client.get("/ui")).text
     assert ("probability: 0.05" in page) != audited
+
+
+async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path: Path) -> None:
+    of_questions = {"requests": seen([PLAIN] * 99)}
+    proven = certificate(kind="error", confidence=0.9, made_for=of_questions)
+    policy = directory(tmp_path / "policy", proven, policy=SURE)
+    async with filled(tmp_path, policy=policy, guarantee=None) as client:
+        page = (await client.get("/ui")).text
+        metrics = (await client.get("/metrics")).text
+    assert "a chat request (2)" in page
+    assert 'cascade_uncovered_total{why="a chat request"} 2' in metrics
 
 
 def row(episode: str, model: str, cost: int | None, **columns: Any) -> dict[str, Any]:

@@ -1,0 +1,95 @@
+"""A table of one's own, from import to what is served: which requests its certificate covers."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.errors import UsageError
+from cascade.logs.importing import Asked, imported
+from cascade.orchestrator import Orchestrator
+from cascade.providers.fake import FakeProvider
+
+pytest.importorskip("duckdb")
+Cli = Callable[..., Any]
+MODELS = {"small": "small", "large": "large"}
+SENT: dict[str, Any] = {
+    "messages": [{"role": "system", "content": "Name the topic."}],
+    "temperature": 0,
+    "max_tokens": 9,
+}
+
+
+def fitted(cli: Cli, folder: Path, *options: str) -> None:
+    """Import a table whose small model is sure of what it gets right, and fit a policy on it."""
+    names = "question,small_answer,small_correct,small_logprob,small_cost_usd,large_answer,large_correct,large_cost_usd"
+    rows = [
+        f"Ticket {at},{'no' if at % 8 == 0 else 'yes'},{at % 8 != 0},{-2 if at % 8 == 0 else -0.1},0.001,yes,true,0.1"
+        for at in range(160)
+    ]
+    (folder / "t.csv").write_text("\n".join([names, *rows]))
+    ran = cli("import", "t.csv", "-o", "log.jsonl", *options, "--json")
+    assert (ran.code, json.loads(ran.out)["rows_without_request"]) == (0, 0 if options else 320)
+    assert cli("fit", "log.jsonl", "--promise", "regret", "--risk", "0.1", "--confidence", "0.9", "-o", "p").code == 0
+
+
+def config(folder: Path) -> dict[str, Any]:
+    strategy = {"kind": "ladder", "models": [*MODELS]}
+    return {
+        "models": MODELS,
+        "strategy": strategy,
+        "policy": str(folder / "p"),
+        "provider": f"replay:{folder}/log.jsonl",
+    }
+
+
+def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
+    (tmp_path / "sent.json").write_text(json.dumps(SENT))
+    fitted(cli, tmp_path, "--request", "sent.json")
+    with Orchestrator.from_config(config(tmp_path)) as orchestrator:
+        sure, unsure = (
+            orchestrator.chat({**SENT, "messages": [*SENT["messages"], {"role": "user", "content": f"Ticket {at}"}]})
+            for at in (1, 8)
+        )
+        service = orchestrator.runtime.service
+        assert service is not None
+        assert not service.monitors.uncovered
+    assert (sure.text, len(sure.steps), unsure.text, len(unsure.steps)) == ("yes", 1, "yes", 2)
+    assert None not in (sure.certificate, unsure.certificate)
+
+
+def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cli: Cli, tmp_path: Path) -> None:
+    fitted(cli, tmp_path)
+    (tmp_path / "cascade.yaml").write_text(json.dumps(config(tmp_path)))
+    states = {finding["what"]: finding["state"] for finding in json.loads(cli("doctor", "--json").out)}
+    assert (states["certificate"], states["scope of certificate"]) == ("ok", "note")
+    with Orchestrator.from_config(config(tmp_path)) as orchestrator:
+        asked = orchestrator.ask("Ticket 1")
+    assert (asked.text, len(asked.steps), asked.certificate is None) == ("yes", 1, False)
+    fake = FakeProvider({name: ["yes"] * 9 for name in MODELS})
+    told = [*SENT["messages"], {"role": "user", "content": "Ticket 1"}]
+    parts = [{"role": "user", "content": [{"type": "secret_name", "secret_name": {}}]}]
+    with Orchestrator.from_config(config(tmp_path) | {"provider": "fake"}, providers={"fake": fake}) as orchestrator:
+        for body in ({"messages": told, "temperature": 0.37}, {"messages": parts}):
+            assert orchestrator.chat({**body, "max_tokens": 7}).certificate is None
+        service = orchestrator.runtime.service
+    assert service is not None
+    counts = {"a system message": 1, "temperature": 1, "a limit of the reply": 2, "other content": 1}
+    assert (service.status.answered, service.status.certified, service.monitors.uncovered) == (2, 0, counts)
+
+
+@pytest.mark.parametrize("request_", ["{temprature: 0}", "{messages: [{role: system}]}", "no-such-file.json", "{{}"])
+def test_a_request_that_could_not_be_sent_is_refused(cli: Cli, tmp_path: Path, request_: str) -> None:
+    (tmp_path / "t.csv").write_text("question,a_answer,b_answer\nq,x,y\n")
+    assert cli("import", "t.csv", "-o", "log.jsonl", "--request", request_).code == 2
+    assert not (tmp_path / "log.jsonl").exists()
+
+
+def test_a_log_that_says_what_was_sent_takes_no_request(tmp_path: Path) -> None:
+    (tmp_path / "own.jsonl").write_text(json.dumps({"question": "q", "step": 1, "source": "a", "answer": "x"}))
+    with pytest.raises(UsageError), imported([tmp_path / "own.jsonl"], Asked(request=SENT)):
+        pass
