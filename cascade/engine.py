@@ -189,7 +189,7 @@ class _QuestionWalk:
             message = f"the deadline was over before {request.model} was asked."
             self.late = self.late or ProviderTimeoutError(message, model=request.model, billed="no")
             raise self.late
-        attempt, waiting = request, list(self.fallbacks.get(request.model, ()))
+        attempt, waiting = request, list(self.fallbacks.get(request.model, ())[1:])
         while True:
             try:
                 return (yield from self._call(attempt))
@@ -209,7 +209,8 @@ class _QuestionWalk:
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
             if use.lacks(request) is None:
-                return request._replace(model=use.name, instead_of=request.instead_of or request.model)
+                asked = use.in_place_of(self.fallbacks[request.model][0], request)
+                return asked._replace(instead_of=request.instead_of or request.model)
         if isinstance(error, ProviderTimeoutError) and self.deadline.over:
             self.late = error
         return None
@@ -280,7 +281,7 @@ def run(
         level: the level of the policy, if it has levels.
         scope: the scope of the certificate; by default every walk that is not broken off.
         deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
-        fallbacks: the models that are asked in turn while one is down, by its name.
+        fallbacks: by a model's name, itself and then those that are asked in turn while it is down.
         fields: the fields of an application's request that each model is sent; by default the standard ones.
 
     Yields:

@@ -67,9 +67,9 @@ def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) 
 
 
 def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]:
-    """Return the models that are asked in turn while one is down, by its name."""
+    """Return each model, by its name, with the models that are asked in turn while it is down behind it."""
     use = {name: _use(entry) for name, entry in config.models.items()}
-    return {entry.id: tuple([use[name] for name in entry.fallbacks]) for entry in config.models.values()}
+    return {entry.id: tuple([use[at] for at in (name, *entry.fallbacks)]) for name, entry in config.models.items()}
 
 
 def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:

@@ -209,9 +209,11 @@ class PriceTable:
         return cls(table["models"], date.fromisoformat(table["as_of"]), table["source"], digest)
 
     def price(self, model: str) -> Price | None:
-        """Return a model's price, or None if it is unknown.
+        """Return a model's price, or None if it is unknown. An entry ("model@entry") has its model's price.
 
         >>> PriceTable.bundled().price("openai/gpt-4o-mini").usd_per_million()["input"]
+        Decimal('0.15')
+        >>> PriceTable.bundled().price("openai/gpt-4o-mini@low").usd_per_million()["input"]
         Decimal('0.15')
         >>> PriceTable.bundled().price("nobody/knows-this") is None
         True
@@ -222,6 +224,9 @@ class PriceTable:
             host, _, name = model.partition("/")
             listed = self.prices.get(name)
             entry = listed if listed is not None and listed.get("provider") == host else None
+        if entry is None and (whole := model.rpartition("@")[0]):
+            # Also a dated version that is not listed: every one that is has the price of the name without it.
+            return self.price(whole)
         return None if entry is None else price_from_entry(entry, source=f"{self.source}, {self.as_of}")
 
     def age_days(self, today: date) -> int:

@@ -44,6 +44,9 @@ MAX_TOKENS, CHAT_MAX_TOKENS = 256, 4_096
 """The longest reply to a question, and to a chat request, if neither the configuration nor the request sets it."""
 
 
+_OWN = ("temperature", "seed")
+
+
 @dataclass(frozen=True, slots=True)
 class ModelUse:
     """A model, its request settings, and its abilities: None if unknown.
@@ -77,6 +80,15 @@ class ModelUse:
         """Return the call that asks it with these messages."""
         most, heat = self.max_tokens, self.temperature
         return Request(self.name, messages, role, purpose, step, question, most, heat, logprobs, self.seed)
+
+    def in_place_of(self, use: ModelUse, request: Request) -> Request:
+        """Return another model's call as this one's: with its own settings, but what the node sets itself stays."""
+        chat, own = request.chat, dict[str, Any](model=self.name)
+        limit = "max_tokens" if chat is None else "chat_max_tokens"
+        if request.max_tokens == getattr(use, limit) and (chat is None or chat.max_tokens is None):
+            own["max_tokens"] = getattr(self, limit)
+        own |= {name: getattr(self, name) for name in _OWN if getattr(request, name) == getattr(use, name)}
+        return request._replace(**own)
 
     def lacks(self, request: Request) -> str | None:
         """Return a phrase for the abilities that a chat request needs and the model lacks; None if it lacks none."""

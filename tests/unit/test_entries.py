@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
+import httpx
 import pytest
 
 from cascade.api.collecting import collect
 from cascade.chat import ChatRequest
 from cascade.config import load
-from cascade.errors import ConfigError
+from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.factory import build_fields
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.money import Usage
+from cascade.logs.schema import uncached_nano_usd
+from cascade.money import PriceTable, Usage
 from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
 from cascade.providers.fake import FakeProvider
 from cascade.providers.fields import wire_body
+from cascade.resilience.retry import RetryPolicy
+from cascade.server.app import application
 from cascade.serving.made_for import made_for
 from cascade.types import Completion, Question
 
@@ -122,3 +128,59 @@ def test_a_fallback_is_asked_with_its_own_settings() -> None:
     assert (sent.sends["reasoning_effort"], sent.wire_model) == ("high", MODEL)
     chat = ChatRequest([{"role": "user", "content": "Hi"}], {"reasoning_effort": "high"})
     assert "reasoning_effort" in orchestrator.runtime.fields.unsent(chat)
+
+
+@pytest.mark.parametrize("chat", [False, True])
+def test_a_fallback_has_its_own_limit_temperature_and_seed_and_the_clients_limit_counts_before_them(chat: bool) -> None:
+    low, high = ModelUse(LOW, 100, 0.0, 1, chat_max_tokens=1_000), ModelUse(HIGH, 200, 0.7, 2, chat_max_tokens=2_000)
+    body = ChatRequest([{"role": "user", "content": "Hi"}])
+    asked = low.request((), "low", "answer", 1, Question("Hi"))
+    if chat:
+        asked = asked._replace(chat=body, max_tokens=1_000)
+    limit = 2_000 if chat else 200
+    assert high.in_place_of(low, asked) == asked._replace(model=HIGH, max_tokens=limit, temperature=0.7, seed=2)
+    of_node = asked._replace(max_tokens=8, temperature=1.0, seed=5)
+    assert high.in_place_of(low, of_node) == of_node._replace(model=HIGH)
+    of_client = asked._replace(chat=ChatRequest(body.messages, {"max_tokens": 1_000}), max_tokens=1_000)
+    assert high.in_place_of(low, of_client).max_tokens == 1_000
+
+
+def test_a_fallback_is_sent_what_its_entry_says() -> None:
+    spare = {"model": MODEL, "price": PRICE, "max_tokens": 77, "temperature": 0.5, "seed": 9}
+    config = entries({"reasoning_effort": "low"})
+    config["models"] = {**config["models"], "spare": spare}
+    config["models"]["high"] = {**config["models"]["high"], "max_tokens": 300, "fallbacks": ["spare"]}
+    fake = FakeProvider(lambda request: ProviderUnavailableError("down") if request.model == HIGH else "Answer: Rhine")
+    with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
+        for guard in orchestrator.runtime.guards.values():
+            guard.retry = RetryPolicy(0)
+        orchestrator.ask("Which river?")
+    body = wire_body(fake.requests[-1], fake.requests[-1].wire_model)
+    assert (body["model"], body["max_tokens"], body["temperature"], body["seed"]) == (MODEL, 77, 0.5, 9)
+
+
+@pytest.mark.parametrize("model", [MODEL, "vertex_ai/claude-3-5-sonnet@20240620"])
+def test_the_price_of_an_entry_is_its_models_in_the_table_and_without_a_cache(model: str) -> None:
+    price = PriceTable.bundled().price(model)
+    assert price is not None
+    assert PriceTable.bundled().price(f"{model}@low") == price
+    usage = Usage(1_000, 10, cached_input_tokens=600)
+    row = {"model": f"{model}@low", "cost_nano_usd": price.cost_nano_usd(usage), "cached_input_tokens": 600}
+    row |= {"input_tokens": 1_000, "output_tokens": 10, "reasoning_tokens": None, "signals": {}}
+    assert uncached_nano_usd(row) == price.cost_nano_usd(Usage(1_000, 10))
+
+
+async def test_metrics_and_served_headers_tell_entries_apart() -> None:
+    fake = FakeProvider({LOW: ["Danube"], HIGH: ["Rhine"]})
+    async with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as orchestrator:
+        transport = httpx.ASGITransport(application(orchestrator), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            for name in ("low", "low", "high"):
+                body = {"model": name, "messages": [{"role": "user", "content": "Which river?"}]}
+                assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+            lines = (await client.get("/metrics")).text.splitlines()
+    counts = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines if "requests_total{" in line}
+    assert {tuple(re.findall('"([^"]*)"', name)): count for name, count in counts.items()} == {
+        ("low", LOW, "200"): "2",
+        ("high", HIGH, "200"): "1",
+    }
