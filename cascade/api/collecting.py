@@ -8,13 +8,17 @@ from pathlib import Path
 
 import numpy as np
 
+from cascade.api.logs import Where, parse_where
 from cascade.checks import nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
+from cascade.collection.adding import LoggedCalls, added_nodes
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
+from cascade.episodes.opening import rows_of
 from cascade.episodes.rows import Read, reads_of
 from cascade.errors import ProviderError, UsageError
+from cascade.factory import build_strategy
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
@@ -50,6 +54,8 @@ def collect(
     dataset: str | None = None,
     limit: int | None = None,
     mapped: Mapping[str, str] | None = None,
+    only: Sequence[str] = (),
+    where: Where = None,
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,
 ) -> CollectionResult:
@@ -70,6 +76,9 @@ def collect(
         dataset: the name of the questions in the log.
         limit: ask only the first N questions.
         mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
+        only: nodes of the strategy, by their names or their entries under models. `questions` is then a log, or its
+            name, that has the other nodes: the new log has its rows and those of these nodes, which alone are asked.
+        where: with `only`, the log's rows that have these values in these columns.
         show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
 
@@ -78,8 +87,13 @@ def collect(
         ConfigError: the configuration is wrong.
     """
     cap, judge = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
-    settings = config if isinstance(config, CascadeConfig) else load(Path(config))
-    if isinstance(questions, str | Path):
+    settings, recorded = config if isinstance(config, CascadeConfig) else load(Path(config)), None
+    if only:
+        if walks is not None or mapped or dataset is not None or not isinstance(questions, str | Path):
+            raise UsageError("A node is added to a log, as it is: name its file, and no --walk, --map or --dataset.")
+        recorded = _recorded(str(questions), parse_where(where or ()), settings, only, tell)
+        listed = recorded.questions()
+    elif isinstance(questions, str | Path):
         dropped = Dropped()
         listed = read_questions(Path(questions), dropped, mapped)
         if dropped.describe():  # before anything is paid: a misspelt field leaves a question without its answer
@@ -90,7 +104,8 @@ def collect(
         settings,
         listed[:limit],
         Path(output),
-        baselines=recorded_baselines(settings, _walks(walks)),
+        baselines=() if only else recorded_baselines(settings, _walks(walks)),
+        recorded=recorded,
         matcher=judge,
         dataset=dataset or (Path(questions).stem if isinstance(questions, str | Path) else "questions"),
         resume=resume,
@@ -98,14 +113,31 @@ def collect(
         max_cost_nano_usd=cap,
         tell=show,
     )
-    error, file = done.stopped, Path(output)
-    if error is None and done.failures:
-        (name, why), *_ = done.failures
-        error = ProviderError(
-            f"{len(done.failures)} of {done.progress.total} questions failed, first {name}: {why}. The others are "
-            "logged; ask for these again with --resume."
-        )
+    file, error = Path(output), done.stopped or _failed(done)
     return CollectionResult(reports=(_report(done, file),), error=error, detailed=True, collected=done, output=file)
+
+
+def _failed(done: Collected) -> ProviderError | None:
+    if not done.failures:
+        return None
+    (name, why), *_ = done.failures
+    return ProviderError(
+        f"{len(done.failures)} of {done.progress.total} questions failed, first {name}: {why}. The others are logged; "
+        "ask for these again with --resume."
+    )
+
+
+def _recorded(
+    log: str, where: Mapping[str, str], config: CascadeConfig, only: Sequence[str], tell: Tell
+) -> LoggedCalls:
+    """Read the log that nodes are added to."""
+    plan, dropped = build_strategy(config), Dropped()
+    recorded = LoggedCalls(rows_of(log, where, dropped), plan, added_nodes(config, plan, only))
+    if dropped.describe():
+        tell(dropped.describe())
+    if names := recorded.left_out(plan):
+        tell(f"left out, since the strategy has no such nodes: {', '.join(names)}")
+    return recorded
 
 
 def _report(done: Collected, output: Path) -> Report:

@@ -39,7 +39,9 @@ DEMO_REQUESTS = "demo-requests"
 
 
 def collect(
-    questions: Annotated[str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo-requests.")],
+    questions: Annotated[
+        str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo-requests. A log, with --only.")
+    ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
     config: opt.Config = opt.CONFIG,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an earlier run; nothing is paid twice.")] = False,
@@ -60,6 +62,11 @@ def collect(
         ),
     ] = None,
     limit: Annotated[int | None, typer.Option(min=1, help="Ask only the first N questions.")] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option(help="Ask this node of the strategy alone, and take the others from a log. Repeatable."),
+    ] = None,
+    where: opt.Columns = None,
     as_json: opt.AsJson = False,
 ) -> None:
     """Run every step of every question and log it, so that any policy can be evaluated exactly on the log.
@@ -67,6 +74,7 @@ def collect(
     Every answer is on the disk before it is used.
 
     Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
+    Example: cascade collect episodes.parquet --only second -o wider.parquet --max-cost 1
     """
     source, settings = _demo() if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
@@ -79,9 +87,11 @@ def collect(
             max_cost_usd=max_cost,
             walks=walk,
             matcher=matcher,
-            dataset=dataset or Path(questions).stem,
+            dataset=dataset or (None if only else Path(questions).stem),
             limit=limit,
             mapped=parse_pairs("--map", "COLUMN=FIELD", mapped),
+            only=only or (),
+            where=where,
             show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
             tell=say,
         )

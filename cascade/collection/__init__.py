@@ -12,7 +12,9 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
+from cascade.collection.adding import LoggedCalls
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
 from cascade.config import CascadeConfig
 from cascade.config.policies import FixedConfig
@@ -36,6 +38,7 @@ def collect(
     output: Path,
     *,
     baselines: Sequence[RecordedBaseline] = (),
+    recorded: LoggedCalls | None = None,
     matcher: Matcher | None = None,
     dataset: str | None = None,
     resume: bool = False,
@@ -51,11 +54,12 @@ def collect(
         questions: the questions, with the accepted answers.
         output: the log to write; its suffix decides the format. A journal is kept beside it until the log is complete.
         baselines: other ways to answer, which are logged too (`collector.recorded_baselines`).
+        recorded: a log that has the calls of other nodes; they are not made again.
         matcher: decides which answers are right; by default the one for the question's form, else "exact".
         dataset: the name of the questions in the log.
         resume: continue from an existing journal or log; if false, an existing output is an error.
         concurrency: the number of questions that run at once.
-        max_cost_nano_usd: the maximum cost of the log, including recorded calls.
+        max_cost_nano_usd: the maximum cost of the calls, including those that an earlier run made.
         providers: ready-made providers by kind, as for `Orchestrator.from_config`.
         tell: called with the progress after every question.
 
@@ -63,16 +67,15 @@ def collect(
         UsageError: the output exists and `resume` is off; or a price is unknown under a cap.
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
-    journal_path = journal_of(output)
-    _check(config, output, journal_path, resume=resume, capped=max_cost_nano_usd is not None)
+    _check(config, output, journal_of(output), resume=resume, capped=max_cost_nano_usd is not None)
     for asked in questions:
         for warning in left_out(asked.question):
             logger.warning("%s: %s", asked.id, warning)
     # Every step is logged, so the configured policy does not have to exist yet.
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
-    with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_path) as journal:
-        _recall(output, journal)
-        collector = Collector(config, orchestrator, journal, baselines, max_cost_nano_usd)
+    with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_of(output)) as journal:
+        _recall(output, journal, is_call if recorded is None else recorded.is_new)
+        collector = Collector(config, orchestrator, journal, baselines, max_cost_nano_usd, recorded)
         collector.run(questions, concurrency=concurrency, tell=tell)
         finished = collector.log(questions, matcher, dataset)
         first = next(finished, None)
@@ -83,14 +86,14 @@ def collect(
         return done
 
 
-def _recall(output: Path, journal: Journal) -> None:
+def _recall(output: Path, journal: Journal, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
     """Take up what earlier runs left: calls in the journal and in the log, and no half-written files."""
     for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
         stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
     if journal.bad_lines:
         logger.warning("%s: lines that are no calls, passed over: %d", journal_of(output), journal.bad_lines)
     if output.exists():
-        recall(output, journal)
+        recall(output, journal, wanted)
 
 
 def journal_of(output: Path) -> Path:
@@ -122,6 +125,6 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         raise MissingExtraError("duckdb", f"Writing {output}")
 
 
-def recall(log: Path, journal: Journal) -> None:
+def recall(log: Path, journal: Journal, wanted: Callable[[Mapping[str, Any]], bool] = is_call) -> None:
     """Copy a finished log's calls back into a journal, so that a larger set of questions pays only for new calls."""
-    journal.add(filter(is_call, read_rows(log)))
+    journal.add(filter(wanted, read_rows(log)))

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 
 from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.checks import did_you_mean
+from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
 from cascade.engine import drive, run
 from cascade.episodes.journal import Journal
@@ -169,6 +170,7 @@ class Collector:
         orchestrator: makes the calls.
         journal: the recorded calls; each new answer is written to it.
         max_cost_nano_usd: the maximum cost of the whole log, including recorded calls; None for no cap.
+        recorded: a log whose calls are not made again, nor counted as costs of this one; None: none.
     """
 
     def __init__(
@@ -178,11 +180,13 @@ class Collector:
         journal: Journal,
         baselines: Sequence[RecordedBaseline] = (),
         max_cost_nano_usd: int | None = None,
+        recorded: LoggedCalls | None = None,
     ) -> None:
         strategy = build_strategy(config)
         everything = RecordedBaseline(None, strategy, None)
         self._walks = (everything, *baselines)
         self._may_lack = config.strategy.has_parts
+        self._log = recorded
         self._orchestrator = orchestrator
         self._journal = journal
         self._prices = config.prices()
@@ -272,7 +276,12 @@ class Collector:
             for role, error in _failed_calls(whole).items():
                 lacking = self._lacking.get(role) or RefusedRole(role, 0, asked.id, error)
                 self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
-            yield from judge_rows(self._rows(everything, whole, asked, dataset), judge)
+            rows = judge_rows(self._rows(everything, whole, asked, dataset), judge)
+            if self._log is None:
+                yield from rows
+            else:
+                yield from map(self._log.merged, rows)
+                yield from self._log.others(asked.id)
             for walk in named:
                 answer = self._on_record(walk, asked)
                 if answer is not None:
@@ -337,6 +346,11 @@ class Collector:
         may_lack = self._may_lack and walk.name is None
 
         async def answered(request: Request) -> Completion:
+            logged = None if self._log is None else self._log.completion(asked.id, request)
+            if isinstance(logged, Completion):
+                return logged
+            if isinstance(logged, ProviderError):
+                raise _HoleError(logged) if logged.another_may_answer or not may_lack else logged
             try:
                 return call(request)
             except _HoleError as hole:

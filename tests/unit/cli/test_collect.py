@@ -188,3 +188,18 @@ def test_a_name_that_no_file_can_have_is_one_error(cli: Cli, questions: Path, se
     assert ran.code == 2
     assert ran.err.count("error:") == 1
     assert "cannot be written" in ran.err.replace("\n", " ")
+
+
+@pytest.mark.usefixtures("questions")
+def test_a_node_is_added_to_a_log_and_wrong_options_are_refused(cli: Cli, settings: Path) -> None:
+    text = settings.read_text().replace("{samples: 1, rounds: 2}", "{kind: ladder, models: [base, guide]}")
+    settings.write_text(text)
+    assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0
+    wider = text.replace("[base, guide]", "[base, third, guide]").replace("small: [", "middle: ['Inn'], small: [")
+    settings.write_text(wider.replace("  guide:", "  third: {model: middle, price: {input: 1, output: 2}}\n  guide:"))
+    ran = cli("collect", "log.jsonl", "--only", "third", "-o", "wider.jsonl", "--max-cost", "1", "--json")
+    document = json.loads(ran.out)
+    assert (ran.code, document["questions"], document["rows"], document["made_calls"]) == (0, 3, 9, 3)
+    assert [row["source"] for row in rows("wider.jsonl")] == ["small", "middle", "large"] * 3
+    for wrong in (("--only", "fourth"), ("--only", "third", "--walk", "none"), ("--only", "third", "--map", "id=name")):
+        assert cli("collect", "log.jsonl", *wrong, "-o", "new.jsonl").code == 2

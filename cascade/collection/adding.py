@@ -1,0 +1,175 @@
+"""Adds a node to a log that has the others: its calls alone are made, and all else is taken from the log.
+
+The plan is walked as in `collect`. A call of a node that the log has is answered by its row, whose answer, truth, cost
+and signals go into the new log as they are; only places and what compares answers are computed again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from cascade.checks import did_you_mean
+from cascade.config import CascadeConfig
+from cascade.episodes.journal import is_call
+from cascade.errors import BadResponseError, ProviderError, RefusedError, UsageError, refused_for_good
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import CHAT, FAILED, chat_of, completion_of, is_hashed, replay_of
+from cascade.plans.nodes import Plan
+from cascade.plans.reply import split_reply
+from cascade.table import AGREEMENT
+from cascade.types import Completion, Question, Request
+
+_PLACES = ("step", "parents", "horizon", "kept", "schema_version")
+"""The columns of a row that its new plan decides."""
+
+
+@dataclass(slots=True)
+class _Episode:
+    """The rows of one question: those of the plan by who answered, and those of other walks."""
+
+    head: Mapping[str, Any]
+    walked: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
+    others: list[dict[str, Any]] = field(default_factory=list)
+
+    def add(self, row: dict[str, Any]) -> None:
+        if row["walk"] is not None:
+            self.others.append(row)
+            return
+        replay = replay_of(row)
+        for name in (row["source"], row["model"]):  # an import may call a model "base"
+            self.walked.setdefault((name, replay.get("purpose", "answer"), replay.get("sample", 0)), row)
+
+
+class LoggedCalls:
+    """A log whose calls are not made again.
+
+    Args:
+        rows: its rows, of one data set.
+        plan: the plan of the new log.
+        adds: the names of the nodes that are asked.
+
+    Raises:
+        UsageError: the log lacks a node that is not to be asked, or the texts that an asked one needs; all problems.
+    """
+
+    def __init__(self, rows: Iterable[Mapping[str, Any]], plan: Plan, adds: frozenset[str]) -> None:
+        self.adds, self._episodes = adds, dict[str, _Episode]()
+        for row in rows:
+            self._episodes.setdefault(row["episode_id"], _Episode(row)).add(dict(row))
+        problems = list(self._problems(plan))
+        if problems:
+            raise UsageError(f"No node can be added to this log: {'; '.join(problems)}.")
+
+    def _problems(self, plan: Plan) -> Iterator[str]:
+        logged = {name for episode in self._episodes.values() for name, *_ in episode.walked}
+        for node in plan.nodes:
+            if node.name not in self.adds and not logged & {node.name, node.use.name}:
+                yield f"it has no answers of {node.name}{did_you_mean(node.name, logged)}"
+        heads = [episode.head for episode in self._episodes.values()]
+        if any(head["question"] is None or is_hashed(head["question"]) for head in heads):
+            yield "it lacks the texts of questions, which must be asked"
+        datasets = {head["dataset"] for head in heads}
+        if len(datasets) > 1:
+            yield f"it has {len(datasets)} data sets: choose one with --where dataset=NAME"
+        if plan.is_joint:
+            yield "nodes are added to a plan whose steps are single calls, not to rounds"
+
+    def left_out(self, plan: Plan) -> list[str]:
+        """Return the names of the log's nodes that a plan lacks."""
+        names = {name for node in plan.nodes for name in (node.name, node.use.name)}
+        rows = [row for episode in self._episodes.values() for row in episode.walked.values()]
+        return sorted({row["source"] for row in rows if not names & {row["source"], row["model"]}})
+
+    def questions(self) -> list[AskedQuestion]:
+        """Return the questions of the log, in its order."""
+        return [_asked(name, episode.head) for name, episode in self._episodes.items()]
+
+    def completion(self, episode_id: str, request: Request) -> Completion | ProviderError | None:
+        """Return the recorded reply to a call, or its error; None if it is to be made.
+
+        A call that the log lacks failed: as it says, else for an unknown reason, and then the question is left out.
+        """
+        if request.role in self.adds:
+            return None
+        episode = self._episodes[episode_id]
+        row = self._row(episode_id, request.role, request.model, request.purpose, request.sample)
+        if row is not None:
+            return _completion(row)
+        failed = [entry for entry in replay_of(episode.head).get(FAILED) or () if entry[1] == request.role]
+        if failed and refused_for_good(failed[0][2]):
+            return RefusedError(f"by the log, it failed with {failed[0][2]}", model=request.model)
+        return BadResponseError("the log has no row of this call", model=request.model)
+
+    def _row(self, episode_id: str, role: str, model: str, purpose: str, sample: int) -> dict[str, Any] | None:
+        walked = self._episodes[episode_id].walked
+        return walked.get((role, purpose, sample)) or walked.get((model, purpose, sample))
+
+    def merged(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Return the row of the new log: the recorded one at its new place, or the new one.
+
+        A new row that gives an answer of the log again has its truth.
+        """
+        name, replay = row["episode_id"], replay_of(row)
+        own = {"dataset": self._episodes[name].head["dataset"]}
+        if row["source"] in self.adds:
+            walked = self._episodes[name].walked.values()
+            truths = (old["correct"] for old in walked if row["answer"] is not None and old["answer"] == row["answer"])
+            return {**row, **own, "correct": next(truths, row["correct"])}
+        old = self._row(name, row["source"], row["model"], replay["purpose"], replay["sample"])
+        if old is None:  # a call that was not made: the model lacks what the request needs
+            return {**row, **own}
+        signals = {**row["signals"], **(old["signals"] or {})}
+        signals["replay"] = {name: value for name, value in replay_of(old).items() if name != FAILED}
+        if FAILED in replay:
+            signals["replay"][FAILED] = replay[FAILED]
+        if AGREEMENT in row["signals"]:
+            signals[AGREEMENT] = row["signals"][AGREEMENT]
+        return {**old, **{column: row[column] for column in _PLACES}, "signals": signals}
+
+    def others(self, episode_id: str) -> Iterator[dict[str, Any]]:
+        """Yield the rows of an episode's other walks, as they are."""
+        yield from self._episodes[episode_id].others
+
+    def is_new(self, row: Mapping[str, Any]) -> bool:
+        """Whether a row is a call of an added node."""
+        return row["source"] in self.adds and is_call(row)
+
+
+def added_nodes(config: CascadeConfig, plan: Plan, names: Iterable[str]) -> frozenset[str]:
+    """Return the names of the nodes that are meant by names of nodes, or of entries under `models`.
+
+    Raises:
+        UsageError: the plan has no such node.
+    """
+    meant, problems = set[str](), list[str]()
+    for name in names:
+        ids = {name, config.models[name].id} if name in config.models else {name}
+        nodes = {node.name for node in plan.nodes if ids & {node.name, node.use.name}}
+        if not nodes:
+            there = [*config.models, *(node.name for node in plan.nodes)]
+            problems.append(f"the strategy has no node {name}{did_you_mean(name, there)}")
+        meant |= nodes
+    if problems:
+        raise UsageError(f"{'; '.join(problems)}. Put it into the strategy of the configuration.")
+    return frozenset(meant)
+
+
+def _asked(name: str, head: Mapping[str, Any]) -> AskedQuestion:
+    chat = chat_of(head)
+    if chat is None:
+        question = Question(head["question"], head["context"], head["group"], head["segment"])
+    else:
+        question = Question.of_chat(replace(chat, segment=head["segment"]))
+    matcher = None if chat is None else "tool_calls" if chat.tools else "json" if chat.wants_json else None
+    return AskedQuestion(name, question, tuple(head["gold"] or ()), head["group"], head["split"], matcher=matcher)
+
+
+def _completion(row: Mapping[str, Any]) -> Completion:
+    """Return the reply of a row; of an imported one its answer, where no reply reads as this answer."""
+    replay, text = replay_of(row), row["text"]
+    if not replay.get(CHAT) and row["answer"] is not None and split_reply(text or "")[1] != row["answer"]:
+        text = row["answer"]
+    defaults = {"finish_reason": "stop", "usage_estimated": False}
+    return completion_of({**row, "text": text or "", "signals": {"replay": {**defaults, **replay}}})

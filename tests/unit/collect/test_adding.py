@@ -1,0 +1,193 @@
+"""A node added to a log: the new log is what `collect` would have made of all nodes, and nothing old is asked again."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cascade.collection import Collected, collect
+from cascade.collection.adding import LoggedCalls, added_nodes
+from cascade.config import CascadeConfig
+from cascade.episodes.opening import open_log, rows_of
+from cascade.errors import BudgetExceededError, RefusedError, UsageError
+from cascade.factory import build_strategy
+from cascade.logs.files import read_rows, write_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import FAILED, request_digest
+from cascade.types import Question, Request
+from unit.collect.test_collect import EXACT, PRICED, Models, asked, config, said
+
+_PRICE = {"price": {"input": 0.5, "output": 2}, "max_tokens": 64}
+THIRD = {**PRICED, "third": {"model": "middle", **_PRICE}, "other": {"model": "unlogged", **_PRICE}}
+QUESTIONS = asked(*range(12))
+
+
+def ladder(*models: str) -> CascadeConfig:
+    return config(models=THIRD, strategy={"kind": "ladder", "models": list(models)})
+
+
+PAIR, WIDER = ladder("base", "guide"), ladder("base", "third", "guide")
+
+
+def made(
+    settings: CascadeConfig, log: Path, models: Models, questions: Sequence[AskedQuestion] = QUESTIONS, **options: Any
+) -> Collected:
+    shared = {"matcher": EXACT, "dataset": "rivers", "concurrency": 1, "providers": {"fake": models}}
+    return collect(settings, questions, log, **{**shared, **options})
+
+
+def added(log: Path, new: Path, models: Models, settings: CascadeConfig = WIDER, **options: Any) -> Collected:
+    plan = build_strategy(settings)
+    recorded = LoggedCalls(rows_of(str(log)), plan, added_nodes(settings, plan, ["third"]))
+    return made(settings, new, models, recorded.questions(), recorded=recorded, **options)
+
+
+def rows_in(log: Path) -> list[dict[str, Any]]:
+    """Return the rows without what two runs have of their own."""
+    return [{name: value for name, value in row.items() if name not in {"created_at", "latency_ms"}} for row in
+            read_rows(log)]  # fmt: skip
+
+
+def refusing(model: str) -> Models:
+    def fails(request: Request) -> Any:
+        refused = request.model == model and int(request.question.text.rstrip("?").split()[-1]) % 3 == 0
+        return RefusedError("no", model=model) if refused else None
+
+    return Models(said, fails)
+
+
+@pytest.mark.parametrize("refused", ["", "small", "middle", "large"])
+def test_the_new_log_is_that_of_all_nodes_and_only_the_new_node_is_asked(tmp_path: Path, refused: str) -> None:
+    whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
+    made(WIDER, whole, refusing(refused))
+    made(PAIR, old, refusing(refused))
+    models = refusing(refused)
+    done = added(old, new, models)
+    assert {request.model for request in models.requests} == {"middle"}
+    assert rows_in(new) == rows_in(whole)
+    assert (done.questions, done.failures, done.stopped) == (12, (), None)
+    new_calls = [row for row in read_rows(new) if row["source"] == "middle"]
+    if refused != "middle":  # a refusal counts at its bound: it may be billed
+        assert done.progress.spent_nano_usd == sum(row["cost_nano_usd"] for row in new_calls)
+    assert any(row["signals"]["replay"].get(FAILED) for row in read_rows(new)) == bool(refused)
+
+
+def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path: Path) -> None:
+    nodes = [{"name": "first", "model": "base"}, {"name": "check", "model": "guide", "purpose": "judge"}]
+    nodes[1]["parents"] = ["first"]  # type: ignore[assignment]
+    last = {"name": "last", "model": "guide", "purpose": "outright"}
+    both = [config(strategy={"kind": "nodes", "nodes": [*some, last]}) for some in (nodes[:1], nodes)]
+    whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
+    made(both[1], whole, Models())
+    made(both[0], old, Models())
+    plan, models = build_strategy(both[1]), Models()
+    recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(both[1], plan, ["check"]))
+    made(both[1], new, models, recorded.questions(), recorded=recorded)
+    assert {request.purpose for request in models.requests} == {"judge"}
+    assert rows_in(new) == rows_in(whole)
+    assert "p_yes" in open_log(str(new)).reads[0].log.signals
+
+
+def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path: Path) -> None:
+    whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
+    made(WIDER, whole, Models())
+    made(PAIR, old, Models())
+    first, second, third = Models(), Models(), Models()
+    done = added(old, new, first, max_cost_nano_usd=500_000)
+    assert isinstance(done.stopped, BudgetExceededError)
+    assert 0 < done.progress.spent_nano_usd <= 500_000
+    assert 0 < len(first.requests) < 12
+    added(old, new, second, resume=True)
+    assert len(first.requests) + len(second.requests) == 12
+    assert rows_in(new) == rows_in(whole)
+    done = added(old, new, third, resume=True)
+    assert (third.requests, done.progress.reused_calls) == ([], 12)
+    assert done.progress.spent_nano_usd == sum(
+        row["cost_nano_usd"] for row in read_rows(new) if row["source"] == "middle"
+    )
+
+
+def table(path: Path) -> Path:
+    """Write another tool's log: labels without accepted answers, a signal, and costs."""
+    lines = [
+        {"question": f"Which river is number {n}?", "small_answer": "Inn", "small_correct": n % 2 == 0}
+        | {"small_logprob": -n / 12, "small_cost_usd": 0.001}
+        | {"large_answer": "Rhine", "large_correct": True, "large_cost_usd": 0.01}
+        for n in range(12)
+    ]
+    path.write_text("".join(json.dumps(line) + "\n" for line in lines), "utf-8")
+    return path
+
+
+def test_another_tools_log_keeps_its_answers_labels_signals_and_costs(tmp_path: Path) -> None:
+    models = Models(lambda request: "Answer: Inn" if "4" in request.question.text else "Answer: Oder")
+    new = tmp_path / "new.jsonl"
+    added(table(tmp_path / "table.jsonl"), new, models)
+    assert {request.model for request in models.requests} == {"middle"}
+    log, rows = open_log(str(new), reference="large").reads[0].log, list(read_rows(new))
+    assert [node.name for node in log.nodes] == ["small", "middle", "large"]
+    assert sorted((-log.signals["reply_mean_logprob"][:, 0]).tolist()) == [n / 12 for n in range(12)]
+    assert set(log.cost_nano_usd[:, 0].tolist()) == {1_000_000}
+    assert set(log.cost_nano_usd[:, 2].tolist()) == {10_000_000}
+    old = list(rows_of(str(tmp_path / "table.jsonl")))
+    labels = {(row["question"], row["source"]): row["correct"] for row in old}
+    for row in rows:
+        key = row["question"], row["source"]
+        # An answer that the log has already has its label; another one has none, and is never wrong for that.
+        assert row["correct"] is (labels[key] if key in labels else True if "4" in row["question"] else None)
+
+
+@pytest.mark.parametrize(
+    ("settings", "rows"),
+    [
+        (ladder("base", "guide"), "large"),  # the strategy has no such node
+        (ladder("other", "third", "guide"), "large"),  # the log has no answers of the base
+        (config(models=THIRD, strategy={"kind": "base_guide", "rounds": 2}), "large"),
+        (WIDER, "two data sets"),
+        (WIDER, "no texts"),
+    ],
+)
+def test_what_cannot_be_added_is_refused_before_anything_is_asked(
+    tmp_path: Path, settings: CascadeConfig, rows: str
+) -> None:
+    log, models = table(tmp_path / "table.jsonl"), Models()
+    changed = list(rows_of(str(log)))
+    if rows == "two data sets":
+        changed = [{**row, "dataset": row["question"][-2:-1]} for row in changed]
+    if rows == "no texts":
+        changed = [{**row, "question": None} for row in changed]
+    write_rows(tmp_path / "rows.jsonl", changed)
+    with pytest.raises(UsageError):
+        added(tmp_path / "rows.jsonl", tmp_path / "new.jsonl", models, settings)
+    assert models.requests == []
+    assert not (tmp_path / "new.jsonl").exists()
+
+
+def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path: Path) -> None:
+    old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
+    made(PAIR, old, Models())
+    rows = [row for row in read_rows(old) if (row["episode_id"], row["source"]) != ("q3", "small")]
+    write_rows(old, rows)
+    done = added(old, new, Models())
+    assert [name for name, _ in done.failures] == ["q3"]
+    assert {row["episode_id"] for row in read_rows(new)} == {f"q{n}" for n in range(12)} - {"q3"}
+
+
+def test_a_chat_request_is_sent_as_it_was(tmp_path: Path) -> None:
+    from cascade.chat import chat_request
+
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+    chat = chat_request({"messages": [{"role": "user", "content": "Find Graz."}], "tools": [tool]}, {})
+    questions = [AskedQuestion("c1", Question.of_chat(chat), group="c1", matcher="tool_calls")]
+    old, new, models = tmp_path / "old.jsonl", tmp_path / "new.jsonl", Models(lambda _: "Graz")
+    before = Models(lambda _: "Graz")
+    made(PAIR, old, before, questions, matcher=None)
+    added(old, new, models, matcher=None)
+    (request,) = models.requests
+    assert request.chat == before.requests[0].chat
+    assert request_digest(request) != request_digest(before.requests[0])
+    assert [row["source"] for row in read_rows(new)] == ["small", "middle", "large"]
