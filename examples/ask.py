@@ -16,6 +16,7 @@ CONFIG = {
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
     "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.16},  # how unsure the base may be
     "provider": "fake",
+    "traces": "off",
 }
 SCRIPT: Script = {
     "small": [reply("Reasoning: Vienna lies on the Rhine.\nAnswer: The Rhine", logprobs=[-0.2, -0.9])],

@@ -18,6 +18,7 @@ CONFIG = load(
         },
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "provider": "fake",
+        "traces": "off",
     }
 )
 UNSURE = FakeProvider({"small": [reply("Answer: Oslo", logprobs=[-0.9])], "large": ["Answer: Oslo"]})

@@ -28,6 +28,7 @@ SETTINGS = {
     },
     "strategy": {"kind": "ladder", "models": ["base", "guide"]},
     "provider": "fake",
+    "traces": "off",
 }
 
 

@@ -18,6 +18,7 @@ CONFIG = {
     "strategy": {"kind": "ladder", "models": ["small", "medium", "large"]},
     "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},  # nats per token of the reply
     "provider": "fake",
+    "traces": "off",
 }
 SCRIPT: Script = {
     "small": [reply("Answer: 1836", logprobs=[-0.1, -1.4])],

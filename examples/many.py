@@ -25,7 +25,7 @@ def script(request: Request) -> Reply:
 async def main() -> None:
     """Ask nine questions, four at a time."""
     ladder = {"kind": "ladder", "models": ["base", "guide"]}
-    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
+    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake", "traces": "off"}
     async with Orchestrator.from_config(settings, providers={"fake": FakeProvider(script)}) as orchestrator:
         try:
             await orchestrator.amany([f"What is {n} plus {n} ?" for n in range(1, 10)], concurrency=4)

@@ -34,6 +34,7 @@ if __name__ == "__main__":
         },
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "provider": "fake",
+        "traces": "off",
     }
     fake = FakeProvider({"small": ["LOOKUP Vienna", "Answer: 2 million"], "large": ["Answer: 1.9 million"]})
     answer = Orchestrator.from_config(config, providers={"fake": fake}).ask("How many people live in Vienna?")

@@ -24,5 +24,5 @@ class Upper:
 
 if __name__ == "__main__":
     ladder = {"kind": "ladder", "models": ["base", "guide"]}
-    config = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
+    config = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake", "traces": "off"}
     print(Orchestrator.from_config(config, providers={"fake": Upper()}).ask("Say it louder: hello").explain())

@@ -24,7 +24,13 @@ SCRIPT: Script = {
 def main() -> None:
     """Write a log of both models, then try two thresholds on it."""
     question = "Which planet is the largest?"
-    every_model = {"models": MODELS, "strategy": LADDER, "policy": {"kind": "fixed", "depth": 2}, "provider": "fake"}
+    every_model = {
+        "models": MODELS,
+        "strategy": LADDER,
+        "policy": {"kind": "fixed", "depth": 2},
+        "provider": "fake",
+        "traces": "off",
+    }
     answer = Orchestrator.from_config(every_model, providers={"fake": FakeProvider(SCRIPT)}).ask(question)
     with tempfile.TemporaryDirectory() as folder:
         log = Path(folder) / "episodes.jsonl"

@@ -18,7 +18,7 @@ def main() -> None:
     """Print the events of one question."""
     fake = FakeProvider(SCRIPT)
     ladder = {"kind": "ladder", "models": ["base", "guide"]}
-    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake"}
+    settings = {"models": {"base": "small", "guide": "large"}, "strategy": ladder, "provider": "fake", "traces": "off"}
     with Orchestrator.from_config(settings, providers={"fake": fake}) as orchestrator:
         for event in orchestrator.stream("What is the capital of Australia?"):
             match event:

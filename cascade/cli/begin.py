@@ -62,7 +62,11 @@ def pull(names: Annotated[list[str] | None, typer.Argument(help="The models; by 
 
     Example: cascade models pull smollm2-135m
     """
-    fetch([weights.known(name) for name in dict.fromkeys(names or weights.registry())])
+    wanted = [weights.known(name) for name in dict.fromkeys(names or weights.registry())]
+    for entry in wanted:
+        if entry.here:
+            notes().print(f"{entry.name}: {shown_size(entry.bytes)}, already in {weights.models_folder()}")
+    fetch(wanted)
 
 
 def fetch(wanted: list[weights.Weights]) -> None:

@@ -118,7 +118,7 @@ def main() -> None:
     who.add_argument("--fake", action="store_true", help="scripted models: nothing is downloaded")
     parser.add_argument("--tasks", type=int, default=60)
     given = parser.parse_args()
-    config, fake = CONFIG | ({"provider": "fake"} if given.fake else {}), FakeProvider(scripted)
+    config, fake = CONFIG | ({"provider": "fake", "traces": "off"} if given.fake else {}), FakeProvider(scripted)
     with (
         tempfile.TemporaryDirectory() as folder,
         Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator,
