@@ -83,6 +83,24 @@ def _error(code: Any, kind: str, message: str = "it went wrong") -> Any:
     return lambda _body: {"error": {"message": message, "type": kind, "code": code}}
 
 
+CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
+
+
+def _without(name: str) -> dict[str, Any]:
+    return {key: value for key, value in CALL.items() if key != name}
+
+
+def _call(call: Mapping[str, Any], content: Any = None, **more: Any) -> Any:
+    """Return a mode that calls a tool in a form of its own."""
+    return _answer(content, finish="tool_calls", tool_calls=[call], **more)
+
+
+def _no_role(body: Mapping[str, Any]) -> dict[str, Any]:
+    payload = chat(choice(None, finish="tool_calls", tool_calls=[CALL]), model=body["model"])
+    del payload["choices"][0]["message"]["role"]
+    return payload
+
+
 LONG_LINE = "x" * 10_000_000
 ODD = "Reasoning: \x00 \ud800 \u202eleft\u202c \u200bzero\nAnswer: \uff24anube\ud83d"
 """NUL, lone surrogates, right-to-left marks, a zero-width space, a full-width letter."""
@@ -140,6 +158,13 @@ PAYLOADS: dict[str, Any] = {
         choice("Answer: Elbe", index=2), "not a choice", choice("Answer: Danube", index=0), {"index": 1}
     ),
     "duplicate_choices": lambda body: chat(choice("Answer: Danube"), choice("Answer: Elbe")),
+    "call_arguments_object": _call({**CALL, "function": {"name": "add", "arguments": {"n": 1}}}),
+    "call_arguments_null": _call({**CALL, "function": {"name": "add", "arguments": None}}),
+    "call_no_type": _call(_without("type")),
+    "call_no_id": _call(_without("id")),
+    "call_integer_id": _call({**CALL, "id": 7}),
+    "call_content_parts": _call(CALL, [{"type": "text", "text": "Dan"}, {"type": "text", "text": "ube"}]),
+    "call_no_role": _no_role,
     "odd_indices": lambda body: chat(choice("Answer: Elbe", index="one"), choice("Answer: Danube", index=0)),
 }
 

@@ -105,6 +105,21 @@ def _error_inside(body: Mapping[str, Any]) -> Lines:
     return [*_words(body)[:2], b"data: " + encode(error) + b"\n\n"]
 
 
+def _calls(*pieces: tuple[Any, str | None, str | None, str]) -> Callable[[Mapping[str, Any]], Lines]:
+    """Return a mode of pieces of tool calls: the index (... for none), the id, the name and the arguments of each."""
+
+    def mode(body: Mapping[str, Any]) -> Lines:
+        lines = list[bytes]()
+        for index, told, name, arguments in pieces:
+            call: dict[str, Any] = {"function": {"arguments": arguments} | ({} if name is None else {"name": name})}
+            call |= {} if index is ... else {"index": index}
+            call |= {} if told is None else {"id": told, "type": "function"}
+            lines.append(_chunk(body, [{"index": 0, "delta": {"tool_calls": [call]}, "finish_reason": None}]))
+        return [*lines, _piece(body, None, "tool_calls"), _usage(body), _DONE]
+
+    return mode
+
+
 def as_stream(payload: Mapping[str, Any]) -> Lines:
     """Return a whole reply as a stream of one piece."""
     choices = payload.get("choices")
@@ -118,6 +133,11 @@ def as_stream(payload: Mapping[str, Any]) -> Lines:
 
 STREAMS: dict[str, Callable[[Mapping[str, Any]], Lines]] = {
     "ok": _ok,
+    "calls_in_turn": _calls((0, "a", "add", '{"n"'), (0, None, None, ": 1}"), (1, "b", "add", '{"n": 2}')),
+    "calls_same_index": _calls((0, "a", "add", '{"n": 1}'), (0, "b", "add", '{"n"'), (0, None, None, ": 2}")),
+    "calls_no_index": _calls((..., "a", "add", '{"n": 1}'), (..., "b", "add", '{"n"'), (..., None, None, ": 2}")),
+    "calls_index_drift": _calls((0, "a", "add", '{"n"'), (1, "a", None, ": 1}"), (2, "b", "add", '{"n": 2}')),
+    "calls_without_ids": _calls((0, None, "add", '{"n": 1}'), (0, None, "add", '{"n"'), (0, None, None, ": 2}")),
     "stream_reset": _reset,
     "stream_no_finish": _no_finish,
     "stream_finish_error": _finish_error,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
+from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -166,6 +167,27 @@ STREAMS = {
     "stream_halves": Fault("L12", SERVED),
     "stream_two_choices": Fault("F30", SERVED),
 }
+ONE: Outcome = ('add{"n": 1}', "yes", 1)
+TWO: Outcome = ('add{"n": 1}; add{"n": 2}', "yes", 1)
+CALLED = {
+    "call_arguments_object": Fault("L8", ONE),
+    "call_arguments_null": Fault("L8", ("add{}", "yes", 1), litellm=("add", "yes", 1)),
+    "call_no_type": Fault("L8", ONE),
+    "call_no_id": Fault("L8", ONE),
+    "call_integer_id": Fault("L8", ONE, litellm=ONE, litellm_stream=("", "yes", 1)),
+    "call_content_parts": Fault("L8", ('Danubeadd{"n": 1}', "yes", 1), litellm=BAD, litellm_stream=CUT),
+    "call_no_role": Fault("L8", ONE),
+}
+"""Faults of a message that calls a tool; litellm itself empties or loses some, which is a fault of the message."""
+CALLED_IN_PIECES = {
+    "calls_in_turn": Fault("L7", TWO),
+    "calls_same_index": Fault("L7", TWO),
+    "calls_no_index": Fault("L7", TWO),
+    "calls_index_drift": Fault("L7", TWO),
+    "calls_without_ids": Fault("L7", TWO),
+}
+CHATS = CALLED | CALLED_IN_PIECES
+TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object"}}}]
 SLOW = {mode for mode, fault in FAULTS.items() if fault.plain is LATE}
 COSTS = {"reasoning_beside": SMALL_COST + 500 * 2_000}
 
@@ -174,12 +196,25 @@ def called(bench: Bench, mode: str, provider: str, way: str, **settings: Any) ->
     """Ask a lone model that misbehaves; return its text or the class of its error, the call, and the error in words."""
     orchestrator = bench.alone(mode, provider, **settings)
     try:
+        if mode in CHATS:
+            asked = ChatRequest([{"role": "user", "content": QUESTION}], {"tools": TOOLS})
+            answer = list(orchestrator.stream(asked))[-1] if way == "stream" else orchestrator.chat(asked)
+            return written_out(answer.message), answer.calls[0], ""
         answer = list(orchestrator.stream(QUESTION))[-1] if way == "stream" else orchestrator.ask(QUESTION)
     except CascadeError as error:
         return type(error), error.calls[0], f"{error!r} {vars(error)}"
     written = json.dumps(answer.to_dict(), ensure_ascii=False).encode()
     assert b"\\u0000" not in written
     return answer.text, answer.calls[0], ""
+
+
+def written_out(message: Any) -> str:
+    """Return the text and the tool calls of a message, which OpenAI's own types accept."""
+    calls = [call["function"] for call in message.get("tool_calls") or ()]
+    for call in message.get("tool_calls") or ():
+        assert {name: type(value) for name, value in call.items()} == {"id": str, "type": str, "function": dict}
+    assert (message["role"], type(message.get("content"))) in {("assistant", str), ("assistant", type(None))}
+    return (message.get("content") or "") + "; ".join(f"{call['name']}{call['arguments']}" for call in calls)
 
 
 def bill(call: Call, cost_nano_usd: int) -> str:
@@ -193,13 +228,15 @@ def bill(call: Call, cost_nano_usd: int) -> str:
 
 def check(bench: Bench, mode: str, provider: str = "openai_http", way: str = "ask") -> None:
     """Compare a fault with its row."""
-    fault = (FAULTS | STREAMS)[mode]
+    fault = (FAULTS | STREAMS | CHATS)[mode]
     ends, billed, requests = fault.outcome(provider, way)
     for limit_s in (0.4, 4.0, 40.0) if mode in SLOW else (120.0,):  # a busy machine may not send it in the shortest
         found, call, words = called(bench, mode, provider, way, timeouts={"per_question_s": limit_s})
         if bench.server.count():
             break
-    if isinstance(ends, str):
+    if mode in CHATS:
+        assert found == ends, words
+    elif isinstance(ends, str):
         assert mode == "huge" or (isinstance(found, str) and ends.removeprefix("D") in found), (found, words)
     else:
         assert found is ends, words
@@ -209,7 +246,9 @@ def check(bench: Bench, mode: str, provider: str = "openai_http", way: str = "as
     assert all(0 <= wait <= 8 for wait in bench.waits)
 
 
-WAYS = [(mode, way) for mode in FAULTS for way in ("ask", "stream")] + [(mode, "stream") for mode in STREAMS]
+WAYS = [(mode, way) for mode in FAULTS | CALLED for way in ("ask", "stream")] + [
+    (mode, "stream") for mode in STREAMS | CALLED_IN_PIECES
+]
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
