@@ -80,11 +80,19 @@ def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:
     return tuple([Node(f"step {t + 1} {place}", t) for t in range(strategy.horizon) for place in places])
 
 
+_NO_THRESHOLD = (
+    "policy: no threshold on a judge's P(yes) is good by default. Log requests (cascade collect), fit one (cascade fit "
+    "LOG -o policy) and name it (policy: ./policy); or observe first (modes: {}); or write your own: {kind: threshold, "
+    "signal: p_yes, threshold: …}"
+)
+
+
 def build_policy(config: CascadeConfig) -> Live:
     """Return the policy that a configuration describes; of a directory, the policy as it serves by default.
 
     Raises:
-        ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy.
+        ConfigError: the policy directory cannot be read, was changed, or holds a policy that does not fit the strategy;
+            or no policy is configured, and the strategy's judge has no threshold.
     """
     from cascade.policies.live import Live
 
@@ -92,6 +100,8 @@ def build_policy(config: CascadeConfig) -> Live:
         from cascade.policies.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
 
         return serving_of(config, PolicyDirectory.read(config.policy.path))
+    if config.lacks_policy and config.modes is None:
+        raise ConfigError([_NO_THRESHOLD])
     plan = plan_of(config.strategy)
     rule, point = config.policy.rule(plan)
     return Live(rule, plan, point, single=True)
@@ -134,20 +144,21 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
 def _use(entry: ModelConfig) -> ModelUse:
     return ModelUse(
         entry.id,
-        entry.max_tokens,
+        entry.max_tokens if entry.decides is None else 1,
         entry.temperature,
         entry.seed,
         entry.context_tokens,
         entry.images,
         entry.tools,
         entry.chat_max_tokens,
+        entry.decides is not None,
     )
 
 
 def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:
     """Return the address at which a provider finds a model; None if the provider knows it."""
     shared = config.provider
-    base = entry.api_base or (shared.api_base if kind == shared.kind else None)
+    base = entry.api_base or (shared.api_base if entry.provider in {None, shared.kind} else None)
     return base or ((environment(DEFAULT_BASE_VARIABLE) or OPENAI_BASE) if kind == "openai_http" else None)
 
 
@@ -161,12 +172,11 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         ConfigError: a variable's value cannot be a key; the message does not contain it.
     """
     shared = config.provider
-    own_kind = kind == shared.kind
     found, problems = dict[str, Endpoint](), list[str]()
     for entry in entries:
         base = address(config, kind, entry)
-        key_env = entry.api_key_env or (shared.api_key_env if own_kind else None)
-        if base is None and key_env is None and entry.id == entry.model:
+        key_env = entry.api_key_env or (shared.api_key_env if entry.provider in {None, shared.kind} else None)
+        if base is None and key_env is None and entry.id == entry.model and entry.decides is None:
             continue
         # The default key goes to the default address only: another server must be given its key by name.
         default = DEFAULT_KEY_VARIABLE if base == OPENAI_BASE else None
@@ -174,7 +184,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         key = environment(variable)
         try:
             key = key and checked_key(key, f"the environment variable {variable}")
-            found[entry.id] = Endpoint(base, key, None if entry.id == entry.model else entry.model)
+            found[entry.id] = Endpoint(base, key, None if entry.id == entry.model else entry.model, entry.decides)
         except ValueError as error:
             problems.append(f"models: {error}")
     if problems:
@@ -230,7 +240,7 @@ def build_guards(
     limits = config.timeouts
     per_call_s = min(limits.per_call_s, limits.per_question_s or limits.per_call_s)
     for entry in config.models.values():
-        by_kind.setdefault(entry.provider or config.provider.kind, []).append(entry)
+        by_kind.setdefault(config.provider_of(entry), []).append(entry)
     trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
     for kind, entries in by_kind.items():
         options = config.provider.options if kind == config.provider.kind else {}

@@ -1,4 +1,4 @@
-"""Write cascade/data/prices.json from the price map of the installed litellm (MIT): chat models priced by the token.
+"""Write cascade/data/prices.json from the price map of the installed litellm (MIT): models priced by the token.
 
 python tools/make_prices.py 2026-11-21
 """
@@ -27,16 +27,21 @@ _SERVICE_TIERS = ("priority", "flex")
 _SEARCHES = "-search-"
 """OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
 do is not told."""
+_DECIDES = "evaluation"
+"""The mode of a decision model, whose output is free."""
 _MAP_TIERS = (128_000, 200_000, 256_000, 272_000)
 
 
 def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
-    """Reduce LiteLLM's map to the chat models that are priced by the token, in USD per million tokens."""
+    """Reduce LiteLLM's map to the chat and decision models that are priced by the token, in USD per million tokens."""
     found: dict[str, dict[str, Any]] = {}
     for name, entry in litellm_map.items():
-        if entry.get("mode") not in {"chat", "completion", "responses"} or name == "sample_spec":
+        decides = entry.get("mode") == _DECIDES
+        if (entry.get("mode") not in {"chat", "completion", "responses"} and not decides) or name == "sample_spec":
             continue
         rates = _rates(entry, "")
+        if decides and not rates.get("input"):
+            continue  # the map has 0 for models that people host themselves
         if "input" not in rates or "output" not in rates:
             continue
         if entry.get(_MAP_REQUEST):

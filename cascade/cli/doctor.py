@@ -15,6 +15,7 @@ from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
+from cascade.conformal.certificate import MOVES
 from cascade.conformal.scope import UNRECORDED, form_unsaid
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, NoTracesError
 from cascade.factory import build_strategy, endpoints
@@ -134,12 +135,15 @@ def _certificates(config: CascadeConfig) -> Iterator[Finding]:
 def _models(config: CascadeConfig) -> Iterator[Finding]:
     prices = config.prices()
     for name, entry in config.models.items():
-        price, kind = prices[entry.id], entry.provider or config.provider.kind
+        price, kind = prices[entry.id], config.provider_of(entry)
         if price is None:
             yield Finding(f"price of {name}", "note", f"{entry.id}: unknown, so costs will be unknown; give it one")
         else:
             thousand = dollars(usd(price.bound_nano_usd(1_000, 1_000)))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")
+        if entry.model.endswith(MOVES):
+            says = f"{entry.model}: the vendor may give this name to another model; a certificate needs one that stays"
+            yield Finding(f"name of {name}", "note", says)
         if missing := _missing_key(config, entry, kind):
             yield Finding(f"key of {name}", "problem", missing)
         if kind == "local":  # the file that the first question would load

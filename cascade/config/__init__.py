@@ -71,18 +71,12 @@ class CascadeConfig(Section):
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
     traces: Annotated[TracesConfig | None, BeforeValidator(traces_shorthand)] = Field(default_factory=TracesConfig)
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fitting_policy(cls, data: Any) -> Any:
-        """If no policy is given, use the strategy's default policy."""
-        if not isinstance(data, Mapping) or "policy" in data:
-            return data
-        strategy: Any = strategies.WRITTEN.class_at(data.get("strategy", {}))
-        return data if strategy is None else {**data, "policy": strategy.fitting_policy}
-
     @model_validator(mode="after")
     def _consistent(self) -> CascadeConfig:
         self.__dict__["models"] = with_ids(self.models)
+        if "policy" not in self.model_fields_set:
+            everything = {"kind": "fixed", "depth": self.strategy.horizon, "serves": "newest"}
+            self.__dict__["policy"] = policies.WRITTEN.read(self.strategy.unfitted_policy or everything)
         problems = [
             *strategy_problems(self),
             *_model_problems(self),
@@ -92,6 +86,22 @@ class CascadeConfig(Section):
             # One error carries all problems; `load` splits it again.
             raise ValueError("\n".join(problems))
         return self
+
+    @property
+    def lacks_policy(self) -> bool:
+        """Whether no policy can serve: none is given, and the strategy's signals have no threshold of their own."""
+        return "policy" not in self.model_fields_set and self.strategy.unfitted_policy is None
+
+    def provider_of(self, entry: ModelConfig) -> str:
+        """Return the kind of provider that a model is asked through.
+
+        That is `openai_http` for a decision model at OpenAI or at a known address, where litellm is configured.
+        """
+        kind, base = entry.provider or self.provider.kind, entry.api_base
+        if kind != "litellm" or entry.decides is None:
+            return kind
+        known = base or (self.provider.api_base if entry.provider in {None, self.provider.kind} else None)
+        return "openai_http" if known or entry.model.startswith("openai/") or "/" not in entry.model else kind
 
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
@@ -122,6 +132,9 @@ def strategy_problems(config: CascadeConfig) -> Iterable[str]:
         if name not in config.models:
             yield f"models.{name}: the {strategy.kind} strategy needs it{did_you_mean(name, config.models)}"
     yield from config.policy.problems(strategy)
+    for name in sorted(strategy.answering & config.models.keys()):
+        if config.models[name].kind == "decision":
+            yield f"models.{name}: a decision model answers nothing; name it as judge, as in strategy.judge: {name}"
 
 
 def _model_problems(config: CascadeConfig) -> Iterable[str]:
@@ -135,6 +148,11 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
             )
         yield from (f"{path}.fallbacks: {problem}" for problem in _fallback_problems(config, entry))
+        if entry.decides is not None and (kind := config.provider_of(entry)) not in _SPEAK_DECISIONS:
+            yield f"{path}.dialect: the provider {kind} speaks no {entry.dialect}; use dialect: logprobs"
+
+
+_SPEAK_DECISIONS = frozenset({"openai_http", "litellm", "replay", "fake"})
 
 
 def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:
@@ -145,6 +163,8 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
             yield f"{entry.model} cannot answer in its own place"
         elif entry.fallbacks.count(name) > 1:
             yield f"{name} is named more than once"
+        elif (config.models[name].decides is None) != (entry.decides is None):
+            yield f"{name} and {entry.model} are not both decision models"
 
 
 def _provider_problems(config: CascadeConfig) -> Iterable[str]:

@@ -87,7 +87,8 @@ class ModelConfig(Section):
     fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
     `allow_fields` opens fields of applications' requests that are refused otherwise (`providers.fields`), and tools as
     "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened. `settings` are fields that
-    are sent with each request of this entry, instead of a client's own (`providers.fields.SETTABLE`).
+    are sent with each request of this entry, instead of a client's own (`providers.fields.SETTABLE`). A model of
+    `kind: decision` judges answers: it returns P(yes) in its `dialect`, or by the log-probs of a chat model.
     """
 
     model: str = Field(min_length=1)
@@ -105,6 +106,8 @@ class ModelConfig(Section):
     refuses: tuple[Literal["logprobs", "max_tokens", "temperature", "seed"], ...] = ()
     allow_fields: tuple[str, ...] = ()
     agent: str | None = None
+    kind: Literal["chat", "decision"] = "chat"
+    dialect: Literal["openai", "systemone", "logprobs"] = "openai"
     settings: Mapping[str, Any] = Field(default_factory=dict)
     _id: str | None = PrivateAttr(default=None)
 
@@ -150,12 +153,27 @@ class ModelConfig(Section):
             raise ValueError(f'there is no agent {value!r}; name its place, "module:function"')
         return value
 
+    @model_validator(mode="after")
+    def _sent(self) -> Self:
+        """Refuse settings that would not be sent."""
+        if self.kind == "chat" and "dialect" in self.model_fields_set:
+            raise ValueError("dialect is of a decision model; add kind: decision, or leave it out")
+        if self.decides is not None and (unsent := [name for name in _OF_CHATS if name in self.model_fields_set]):
+            raise ValueError(f"a decision model is sent a statement and data alone; leave out {', '.join(unsent)}")
+        return self
+
+    @property
+    def decides(self) -> str | None:
+        """The dialect in which it is asked for P(yes) alone; None of a model that writes."""
+        return None if self.kind == "chat" or self.dialect == "logprobs" else self.dialect
+
     @property
     def chat_max_tokens(self) -> int:
         """The longest reply to a chat request that sets no limit: `max_tokens` where the configuration sets it."""
         return self.max_tokens if "max_tokens" in self.model_fields_set else CHAT_MAX_TOKENS
 
 
+_OF_CHATS = ("max_tokens", "temperature", "seed", "images", "tools", "refuses", "allow_fields", "agent", "settings")
 Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
 
 

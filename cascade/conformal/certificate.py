@@ -252,7 +252,8 @@ _READER = TypeAdapter(Certificate)
 #
 #     strategy        the section of the configuration, without its prompts
 #     horizon         the number of steps
-#     models          by role: name, max_tokens, temperature, seed, and the agent through which it answers, if any
+#     models          by role: name, max_tokens, temperature, seed, and the agent through which it answers, if any; of a
+#                     decision model its dialect, the questions, and the hash of how cascade writes the data
 #     step_models     the model that answers each step; None if several do
 #     prices          by model, pico-USD a token
 #     prompts_sha256  the hash of the prompts
@@ -261,6 +262,8 @@ _READER = TypeAdapter(Certificate)
 #     echoes          by model, the model names in its replies
 
 MadeFor: TypeAlias = Mapping[str, Any]
+MOVES = "-latest"
+"""The end of a model's name that its vendor moves from version to version."""
 SETTINGS = ("max_tokens", "temperature", "seed")
 """The settings of a model that decide its answers."""
 _BY_NAME: Mapping[str, tuple[str, Callable[[Any, Any], bool]]] = {
@@ -344,11 +347,25 @@ def _models(then: MadeFor, now: MadeFor) -> Iterator[tuple[str, Any, Any]]:
                 for name in (*SETTINGS, "agent", "settings")
                 if was.get(name) != here.get(name)
             )
+            yield from _innermost(f"{role}.decision", was.get("decision"), here.get("decision"))
 
 
 def _has_settings(settings: Mapping[str, Any]) -> bool:
     """Whether a model's settings are on record; a seed on record may still be None."""
     return settings.get("max_tokens") is not None
+
+
+def moving(cascade: MadeFor) -> tuple[str, ...]:
+    """Return an assumption for each model whose name may mean another model tomorrow.
+
+    >>> moving({"models": {"judge": {"name": "typesafe/jev-latest"}, "guide": {"name": "large"}}})
+    ('typesafe/jev-latest is a name that its vendor may give to another model: it means the same one.',)
+    """
+    names = dict.fromkeys(str(model.get("name")) for model in (cascade.get("models") or {}).values())
+    moves = [name for name in names if name.partition("@")[0].endswith(MOVES)]
+    return tuple(
+        [f"{name} is a name that its vendor may give to another model: it means the same one." for name in moves]
+    )
 
 
 def _in_order(names: Iterable[str | None]) -> str:

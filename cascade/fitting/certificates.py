@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cascade.conformal.certificate import Certificate, canonical
+from cascade.conformal.certificate import Certificate, canonical, moving
 from cascade.conformal.certify import Certified
 from cascade.conformal.path import Point
 from cascade.fitting.fit import Fit, promises
@@ -60,20 +60,21 @@ def policy_directory(
     grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
     number = done.attempt.number
     counted = _UNCOUNTED if number is None else _COUNTED.format(number)
-    shared = {"attempts": number, "expires": expires, "assumptions": (*ASSUMPTIONS, counted), **about}
+    shared = {"attempts": number, "expires": expires, **about}
     shared |= {"unit": "group" if grouped else "request", "policy_sha256": bare.policy_sha256}
     levels = promises(done.promise, done.settings)
     covers: Literal["all", "segment", "level"] = (
         "segment" if done.settings.by_segment else "level" if done.settings.risks else "all"
     )
-    proofs = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
+    proven_by = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
+    proofs = [(*proof, made_for(proof[2])) for proof in proven_by]
     return bare.certified(*[
         Certificate(
             levels.get(name, done.promise), proven.point.kappa, proven.n, float(proven.losses), sha256_of(proving),
             created=today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
-            made_for=made_for(proving), **shared,
+            made_for=made_of, assumptions=(*ASSUMPTIONS, counted, *moving(made_of)), **shared,
         )
-        for name, proven, proving in proofs
+        for name, proven, proving, made_of in proofs
     ])  # fmt: skip
 
 

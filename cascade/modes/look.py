@@ -19,7 +19,7 @@ import numpy as np
 
 from cascade.config import CascadeConfig
 from cascade.config.schema import ModesConfig
-from cascade.conformal.certificate import Certificate, MadeFor
+from cascade.conformal.certificate import Certificate, MadeFor, moving
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import certified_for
 from cascade.episodes.reading import labelled_by_reference
@@ -324,7 +324,7 @@ def _directory(
         reference=None if truth is None else truth.reference,
         comparator=observed.comparator,
         made_for=made_of,
-        assumptions=(*ASSUMPTIONS, *_HOW),
+        assumptions=(*ASSUMPTIONS, *_HOW, *moving(made_of)),
     )
     return bare.certified(certificate)
 

@@ -57,6 +57,7 @@ class ModelUse:
         context_tokens: the most tokens of prompt and reply together.
         images, tools: whether it takes images, and tools.
         chat_max_tokens: the longest reply to a chat request that sets no limit itself.
+        decides: whether it is a decision model, which returns P(yes) of a statement and writes nothing.
     """
 
     name: str
@@ -67,6 +68,7 @@ class ModelUse:
     images: bool | None = None
     tools: bool | None = None
     chat_max_tokens: int = CHAT_MAX_TOKENS
+    decides: bool = False
 
     def request(
         self,

@@ -51,12 +51,11 @@ class PlanNode:
         purpose: "answer": the model answers; if the node has parents, it reads their answers and verdicts first.
             "sample": the same prompt is sampled again. "outright": an answer of the model that the other nodes save.
             "judge": the model says whether its parent's answer is right. "verify": it also gives its own answer after a
-            no. "check": the parent's answer is checked, by a model or by a verifier that is none. "direct": the model
+            no. "check": a function, which is free, checks the parent's answer. "direct": the model
             answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next.
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
         samples: how many verdicts are asked for if the model gives no log-probs.
-        free: whether it goes to a verifier that is no model and costs nothing.
     """
 
     name: str
@@ -65,7 +64,6 @@ class PlanNode:
     parents: tuple[int, ...] = ()
     joins: bool = False
     samples: int = 1
-    free: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -426,9 +424,9 @@ class _Walk:
             draft.candidates.append(judged.candidate._replace(source=node.name, confidence=verdict.p_yes))
 
     def _verdict(
-        self, node: PlanNode, draft: _StepDraft, judged: Candidate, trace: str = ""
+        self, node: PlanNode, draft: _StepDraft, judged: Candidate, trace: str
     ) -> Generator[Request, Completion, Verdict]:
-        messages = judging_messages(self.plan.prompts, self.question, judged, trace)
+        messages = judging_messages(self.plan.prompts, self.question, judged, trace, decides=node.use.decides)
         request = node.use.request(messages, node.name, "judge", draft.number, self.question)
         verdict, notes = yield from ask_verdict(request, node.samples, judged.text)
         draft.notes += notes
@@ -453,12 +451,7 @@ class _Walk:
             return
         draft.candidates.append(candidate._replace(source=node.name))
         draft.signals["gate"] = None
-        if node.free:
-            draft.signals["gate"] = read_verdict((yield self._sent(node, draft, candidate)).text)
-            return
-        verdict = yield from self._verdict(node, draft, candidate)
-        gate = None if verdict.says_yes is None else float(verdict.says_yes)
-        draft.signals |= {"gate": gate, "p_yes": verdict.p_yes}
+        draft.signals["gate"] = read_verdict((yield self._sent(node, draft, candidate)).text)
 
     def _sent(self, node: PlanNode, draft: _StepDraft, candidate: Candidate) -> Request:
         """Return the call that sends an output to a verifier as it is."""

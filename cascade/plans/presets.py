@@ -1,4 +1,4 @@
-"""The plans that are built in, as settings that list nodes: ladder, rounds, LLM-exit, a list, a ladder with checks.
+"""The plans that are built in, as settings that list nodes: ladder, rounds, LLM-exit, a list.
 
 `docs/write-a-strategy.md` shows a kind of your own. A kind is built in, comes with an installed package, or is the
 user's own class, named as "module:Class".
@@ -91,7 +91,13 @@ class StrategyConfig(KindSection):
     def entries(self) -> tuple[str, ...]:
         """The entries under `models` that it needs, the reference's last."""
         nodes, last = self._nodes, reference_of(self._nodes).use.name
-        return (*dict.fromkeys(node.use.name for node in nodes if not node.free and node.use.name != last), last)
+        named = [node.use.name for node in nodes if node.purpose != "check"]
+        return (*dict.fromkeys(name for name in named if name != last), last)
+
+    @property
+    def answering(self) -> frozenset[str]:
+        """The entries under `models` that do more than say whether an answer is right."""
+        return frozenset(node.use.name for node in self._nodes if node.purpose not in {"judge", "check"})
 
     @property
     def horizon(self) -> int:
@@ -118,7 +124,7 @@ class StrategyConfig(KindSection):
     @property
     def free_calls(self) -> tuple[str, ...]:
         """The names of calls that go to no model and cost nothing (`free_providers`)."""
-        return tuple(dict.fromkeys(node.use.name for node in self._nodes if node.free))
+        return tuple(dict.fromkeys(node.use.name for node in self._nodes if node.purpose == "check"))
 
     def free_providers(self) -> Mapping[str, Provider]:
         """Return the providers of such calls, by name.
@@ -179,6 +185,11 @@ class StrategyConfig(KindSection):
         own = dict(zip(self.entries, roles, strict=True))
         return [own.get(node.use.name, node.use.name) for node in self._nodes] if self.has_parts else None
 
+    @property
+    def unfitted_policy(self) -> Mapping[str, Any] | None:
+        """The settings of the policy that serves if the configuration names none; None: none can."""
+        return self.fitting_policy
+
     def baseline(self, name: str) -> tuple[Mapping[str, Any], Mapping[str, Any]]:
         """Return the settings of the strategy and of the policy of one of `baselines`."""
         raise UsageError(f"The strategy {self.kind} has no baseline {name!r}.")
@@ -189,14 +200,28 @@ def _signals_of(node: PlanNode) -> frozenset[str]:
     own = _SIGNALS.get(node.purpose, frozenset())
     if node.purpose in JUDGING:
         return own | ({"guide_agrees", "reasoning_chars"} if node.joins else {"judge_share"})
-    return own | {"p_yes"} if node.purpose == "check" and not node.free else own
+    return own
+
+
+VERIFIER = "verifier"
+"""The name in a log of a function that judges."""
 
 
 class LadderConfig(StrategyConfig):
-    """A list of models, cheapest first, named as under `models`; each answers once."""
+    """A list of models, cheapest first, named as under `models`; each answers once.
+
+    With a judge, each answer but the last model's is judged in a step of its own, before the next model is paid. That
+    step has the answer again as its candidate, and the verdict as its signal. So a policy decides twice: whether to
+    have an answer judged, and whether to go on.
+
+    Attributes:
+        judge: a model, by its entry under `models`: the signal is `p_yes`; or a function "module:name" of the question
+            and the message, which returns a bool, a share in [0, 1], or None: the signal is `gate`.
+    """
 
     kind: Literal["ladder"]
     models: tuple[str, ...] = Field(min_length=1)
+    judge: str | None = Field(default=None, min_length=1)
 
     @field_validator("models")
     @classmethod
@@ -206,9 +231,50 @@ class LadderConfig(StrategyConfig):
             raise ValueError(f"{', '.join(twice)} is named more than once")
         return value
 
+    @property
+    def _function(self) -> str | None:
+        """The place of the function that judges; None if none does."""
+        return self.judge if ":" in (self.judge or "") else None
+
     def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
-        """Return the models in their order."""
-        return [PlanNode(uses[name].name, uses[name]) for name in self.models]
+        """Return the models in their order, each but the last with the judge of its answer."""
+        rungs = [PlanNode(uses[name].name, uses[name]) for name in self.models]
+        if self.judge is None:
+            return rungs
+        nodes = list[PlanNode]()
+        for rung in rungs:
+            nodes += [rung, self._judges(self.judge, uses, len(nodes) + 1)]
+        return nodes[:-1]
+
+    def _judges(self, judge: str, uses: Mapping[str, ModelUse], parent: int) -> PlanNode:
+        if self._function is not None:
+            return PlanNode(VERIFIER, ModelUse(f"{VERIFIER} {judge}"), "check", (parent,))
+        return PlanNode(uses[judge].name, uses[judge], "judge", (parent,))
+
+    @property
+    def unfitted_policy(self) -> Mapping[str, Any] | None:
+        """A threshold on log-probs, or on what a function says; a model's P(yes) has none before one is fitted."""
+        if self.judge is None:
+            return self.fitting_policy
+        return None if self._function is None else {"kind": "threshold", "signal": "gate", "threshold": -0.7}
+
+    def free_providers(self) -> Mapping[str, Provider]:
+        """Return the function as a provider. Raises ConfigError if it cannot be imported."""
+        if self._function is None:
+            return {}
+        try:
+            function = imported(self._function)
+        except ValueError as error:
+            raise ConfigError([f"strategy.judge: {self._function} {error}"]) from None
+        if not callable(function):
+            raise ConfigError([f"strategy.judge: {self._function} is not a function"])
+        return {name: Verifier(function, name) for name in self.free_calls}
+
+    @property
+    def own_files(self) -> Mapping[str, Path | None]:
+        """The function's module."""
+        own = {} if self._function is None else {f"the judge {self._function}": file_of(self._function)}
+        return {**super().own_files, **own}
 
 
 _DECIDES, _EXITS = "LLM policy, ", "LLM-exit, "
@@ -344,58 +410,6 @@ def _problems(nodes: Sequence[NodeConfig]) -> Iterator[str]:
         )
 
 
-VERIFIER = "verifier"
-"""The verifier's name in a log."""
-
-
-class VerifiedConfig(LadderConfig):
-    """A ladder that checks each answer but the last model's, in a step of its own, before the next model is paid.
-
-    The step of a check has the answer again as its candidate, and the verdict as its signals: `gate`, and `p_yes` if a
-    model checks. So a policy decides twice: whether to check, and whether to go on.
-
-    Attributes:
-        verifier: a model, by its entry under `models`, that says yes or no; or a function "module:name" of the question
-            and the message, which returns a bool, a share in [0, 1], or None.
-    """
-
-    kind: Literal["verified"]  # type: ignore[assignment]
-    verifier: str = Field(min_length=1)
-
-    fitting_policy: ClassVar[Mapping[str, Any]] = {"kind": "threshold", "signal": "gate", "threshold": -0.7}
-
-    @property
-    def _is_function(self) -> bool:
-        return ":" in self.verifier
-
-    def listed(self, uses: Mapping[str, ModelUse]) -> Sequence[PlanNode]:
-        """Return the models in their order, each but the last with its check."""
-        nodes, free = list[PlanNode](), self._is_function
-        checker = ModelUse(f"verifier {self.verifier}") if free else uses[self.verifier]
-        for rung in super().listed(uses):
-            nodes.append(rung)
-            nodes.append(PlanNode(VERIFIER, checker, "check", (len(nodes),), free=free))
-        return nodes[:-1]
-
-    def free_providers(self) -> dict[str, Provider]:
-        """Return the function as a provider. Raises ConfigError if it cannot be imported."""
-        if not self._is_function:
-            return {}
-        try:
-            function = imported(self.verifier)
-        except ValueError as error:
-            raise ConfigError([f"strategy.verifier: {self.verifier} {error}"]) from None
-        if not callable(function):
-            raise ConfigError([f"strategy.verifier: {self.verifier} is not a function"])
-        return {name: Verifier(function, name) for name in self.free_calls}
-
-    @property
-    def own_files(self) -> Mapping[str, Path | None]:
-        """The function's module."""
-        own = {f"the verifier {self.verifier}": file_of(self.verifier)} if self._is_function else {}
-        return {**super().own_files, **own}
-
-
 STRATEGIES: Registry[type[StrategyConfig]] = Registry(
     "strategy",
     "cascade.strategies",
@@ -404,7 +418,6 @@ STRATEGIES: Registry[type[StrategyConfig]] = Registry(
         "ladder": "cascade.plans.presets:LadderConfig",
         "exit": "cascade.plans.presets:ExitConfig",
         "nodes": "cascade.plans.presets:NodesConfig",
-        "verified": "cascade.plans.presets:VerifiedConfig",
     },
     subclass_of(StrategyConfig),
     by_place=True,

@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, part_texts
 from cascade.matching.text import normalize_answer
-from cascade.plans.prompts import Prompts, question_data
-from cascade.text import counted, data_block, encode_sorted
+from cascade.plans.prompts import Prompts, question_data, question_fields
+from cascade.text import counted, data_block, data_object, encode_sorted
 from cascade.types import Candidate, Completion, Message, Question, Request, Token
 
 MIN_MASS = 0.5
@@ -261,21 +261,44 @@ def ask_verdict(
     return verdict, notes
 
 
-def judging_messages(prompts: Prompts, question: Question, judged: Candidate, trace: str) -> tuple[Message, ...]:
-    """Return the prompt that asks about an answer that was reached by a trace."""
+def judging_messages(
+    prompts: Prompts, question: Question, judged: Candidate, trace: str, *, decides: bool
+) -> tuple[Message, ...]:
+    """Return the prompt that asks about an answer that was reached by a trace; of a decision model its statement.
+
+    A decision model is sent the data without marks, since its data and its statement come apart, and the answer last:
+    what comes before it is the same for each answer, so that a cache knows it.
+    """
+    if decides:
+        known = {"reasoning": trace} if trace else {}
+        fields = question_fields(question, **known, answer=judged.text)
+        return prompts.judge_decision.fill(
+            data_object(fields if question.chat is None else judged_fields(question.chat, judged))
+        )
     if question.chat is not None:
         return prompts.judge_chat.fill(data_block(judged_fields(question.chat, judged)))
     return prompts.judge.fill(question_data(question, reasoning=trace, answer=judged.text))
+
+
+def example_verdicts(prompts: Prompts) -> list[tuple[Message, ...]]:
+    """Return what a decision model is asked about a fixed question, and about a fixed chat request with all fields."""
+    chat = ChatRequest(
+        [{"role": "user", "content": "Question?"}],
+        {"tools": [{"type": "function", "function": {"name": "find"}}], "response_format": {"type": "json_object"}},
+    )
+    answer = Candidate("Answer.", "base", "base")
+    questions = Question("Question?", "Context."), Question.of_chat(chat)
+    return [judging_messages(prompts, question, answer, "Reason.", decides=True) for question in questions]
 
 
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
     """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
     answer = {"content": candidate.text} if candidate.message is None else candidate.message
     shown = {
-        "conversation": [{**message, "content": _shown(message.get("content"))} for message in chat.messages],
         "tools": chat.options.get("tools"),
         "tool_choice": chat.options.get("tool_choice"),
         "format": chat.options.get("response_format"),
+        "conversation": [{**message, "content": _shown(message.get("content"))} for message in chat.messages],
         "reply": {name: value for name, value in answer.items() if name != "role" and value is not None},
     }
     return {name: encode_sorted(value) for name, value in shown.items() if value}

@@ -40,7 +40,7 @@ class Assembler:
     def add(self, chunk: Payload) -> str:
         """Add one chunk and return its new text, possibly empty."""
         raise_error_inside(chunk, self.request, self.secrets)
-        for name in ("id", "model", "system_fingerprint", "service_tier"):
+        for name in ("id", "object", "model", "system_fingerprint", "service_tier"):
             if chunk.get(name):
                 self._head.setdefault(name, chunk[name])
         if chunk.get("usage") is not None:

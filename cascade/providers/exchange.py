@@ -16,6 +16,7 @@ from cascade.errors import (
     from_status,
     quote,
 )
+from cascade.providers import decision
 from cascade.providers.base import Payload
 from cascade.providers.fields import wire_body
 from cascade.providers.registry import OPENAI_BASE, Endpoint
@@ -42,10 +43,11 @@ class Exchange:
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
         self.endpoint = endpoint
-        self.url = f"{(endpoint.base_url or OPENAI_BASE).rstrip('/')}/chat/completions"
+        base, dialect = endpoint.base_url or OPENAI_BASE, endpoint.dialect
+        self.url = decision.url(base, dialect) if dialect else f"{base.rstrip('/')}/chat/completions"
         self.request = request
         self.timeout_s = timeout_s
-        self._stream = stream
+        self._stream = stream and dialect is None
         self._content = self._encoded()
         self._sending = self._left = self._done = False
         self._most_line = most_bytes(request)
@@ -55,7 +57,8 @@ class Exchange:
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
     def _encoded(self) -> bytes:
-        body = wire_body(self.request, self.request.wire_model.removeprefix("openai/"))
+        model, dialect = self.request.wire_model.removeprefix("openai/"), self.endpoint.dialect
+        body = decision.body(self.request, dialect, model) if dialect else wire_body(self.request, model)
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
         return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
@@ -127,11 +130,12 @@ class Exchange:
         whole = self._parsed(text) if _is_json(self._headers) else None
         if not isinstance(whole, Mapping):
             raise self._not_json(text)
-        return [whole]
+        dialect = self.endpoint.dialect
+        return [decision.completion(whole, self.request, dialect) if dialect else whole]
 
     def _parsed(self, text: bytes) -> object:
         try:
-            return json.loads(text)
+            return decision.parsed(text) if self.endpoint.dialect else json.loads(text)
         except (ValueError, RecursionError):
             raise self._not_json(text) from None
 

@@ -8,6 +8,7 @@ the key and are never chained (F04).
 from __future__ import annotations
 
 import functools
+import importlib.metadata
 import importlib.util
 import os
 import re
@@ -22,6 +23,7 @@ from cascade.budget.tokens import expanded_bytes
 from cascade.chat import ENDINGS, ChatRequest
 from cascade.errors import (
     AuthenticationError,
+    BadRequestError,
     BadResponseError,
     CascadeError,
     MissingExtraError,
@@ -35,6 +37,7 @@ from cascade.errors import (
     quote,
 )
 from cascade.forks import after_fork, keep, no_fork
+from cascade.providers import decision
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
 from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
@@ -147,12 +150,19 @@ class LiteLLM:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
-        call = self._whole(await _loaded(), self._arguments(request, timeout_s))
+        litellm, dialect = await _loaded(), getattr(self._endpoint(request.model), "dialect", None)
+        if dialect is None:
+            call = self._whole(litellm, self._arguments(request, timeout_s))
+        else:
+            call = self._decided(litellm, request, dialect, timeout_s)
         with self._mapping_errors(request):
             return await portal.on_loop(call, timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks, all of them on time."""
+        if getattr(self._endpoint(request.model), "dialect", None) is not None:
+            yield await self.complete(request, timeout_s)
+            return
         call = self._chunks(await _loaded(), request, timeout_s)
         with self._mapping_errors(request):
             async with aclosing(portal.items_on_loop(call, timeout_s)) as chunks:
@@ -162,6 +172,19 @@ class LiteLLM:
     @staticmethod
     async def _whole(litellm: Any, arguments: dict[str, Any]) -> Payload:
         return _whole(_plain(await litellm.acompletion(**arguments)))
+
+    async def _decided(self, litellm: Any, request: Request, dialect: str, timeout_s: float) -> Payload:
+        """Ask a decision model with litellm's own addresses and keys, and read its reply strictly."""
+        call = getattr(litellm, "adecisions" if dialect == "openai" else "asystemone", None)
+        if call is None:
+            found = importlib.metadata.version("litellm")
+            says = (
+                f"litellm {found} asks no decision models: install 1.110 or newer, or give {request.model} an api_base."
+            )
+            raise BadRequestError(says, model=request.model)
+        body = decision.body(request, dialect, request.wire_model)
+        reply = await call(**body, **self._reached(request), timeout=timeout_s, max_retries=0, num_retries=0)
+        return decision.completion(_plain(reply), request, dialect)
 
     async def _chunks(self, litellm: Any, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         wrapper = await litellm.acompletion(**self._arguments(request, timeout_s), **_STREAMED)
@@ -180,7 +203,6 @@ class LiteLLM:
         """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
-        endpoint = self._endpoint(request.model)
         if request.chat is not None:
             _refuse_controls(request.chat)
             _refuse_fetching(request.wire_model, request.chat)
@@ -193,6 +215,11 @@ class LiteLLM:
                 name for name in request.sends if name in _LISTED.difference(supported)
             ]
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
+        return arguments | self._reached(request)
+
+    def _reached(self, request: Request) -> dict[str, Any]:
+        """Return the arguments that name the address and the key."""
+        endpoint, arguments = self._endpoint(request.model), dict[str, Any]()
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:

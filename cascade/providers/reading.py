@@ -34,6 +34,8 @@ MOST_PART_TOKENS = 100_000
 """The most tokens that an image or a file counts as. gpt-4o-mini counts 2,833 + 8 × 5,667 for the largest image."""
 MOST_REASONING_TOKENS = 200_000
 _MORE_TOKENS = 1_000
+DECISION = "decision"
+"""The `object` of a payload whose one token stands for P(yes) (`decision`)."""
 MOST_LEVELS = 100
 """The deepest nesting of a message; copying, encoding and comparing must end (F116)."""
 
@@ -59,7 +61,8 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     message = choice["message"]
     whole = None if request.chat is None else whole_message(message, request)
     text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
-    usage = read_usage(payload.get("usage"), request, text, notes)
+    wrote = "" if payload.get("object") == DECISION else text  # a decision model writes nothing
+    usage = read_usage(payload.get("usage"), request, wrote, notes)
     finish = ending(choice.get("finish_reason"), request, usage)
     if whole is None:
         raise_refusal(message, text, finish, request, usage)

@@ -22,7 +22,9 @@ OPENAI_BASE = "https://api.openai.com/v1"
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """The address of a model, its key, and the vendor's name of the model. The key is in no repr.
+    """The address of a model, its key, the vendor's name of the model, and the dialect of a decision model.
+
+    The key is in no repr.
 
     Raises:
         ConfigError: the key has a character that is not allowed in an HTTP header.
@@ -31,6 +33,7 @@ class Endpoint:
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     model: str | None = None
+    dialect: str | None = None
 
     def __post_init__(self) -> None:
         """Strip blanks and line ends from the key."""

@@ -74,7 +74,9 @@ class Catalog:
         if problems:
             raise ConfigError(problems)
         ladder = tuple(config.models[entry].id for entry in config.strategy.entries)
-        others = dict.fromkeys(entry.id for entry in config.models.values() if entry.id not in ladder)
+        others = dict.fromkeys(
+            entry.id for entry in config.models.values() if entry.id not in ladder and entry.decides is None
+        )
         return cls(
             name, ladder, tuple(others), tuple(levels), {alias: entry.id for alias, entry in config.models.items()}
         )

@@ -17,6 +17,8 @@ from cascade.factory import address
 from cascade.money import Price
 from cascade.plans.agents import AGENTS
 from cascade.plans.prompts import load
+from cascade.plans.verdict import example_verdicts
+from cascade.providers.decision import described
 from cascade.safety import read_bounded, redact
 
 if TYPE_CHECKING:
@@ -38,28 +40,29 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
         templates: the prompts that the strategy was built with; None: those that the configuration names, as they are
             on the disk now.
     """
-    strategy, prices = config.strategy, config.prices()
+    strategy, prices, written = config.strategy, config.prices(), templates or load(config.strategy.prompts)
     roles = [strategy.role(entry, config.models[entry].id) for entry in strategy.entries]
     used = {role: config.models[entry] for entry, role in zip(strategy.entries, roles, strict=True)}
     files = _own_files(config, list(used.values()))
     return {
         "strategy": strategy.described(roles),
         "horizon": strategy.horizon,
-        "models": {role: _settings(entry) for role, entry in used.items()}
+        "models": {role: _settings(entry, written) for role, entry in used.items()}
         | {name: {"name": name} | dict.fromkeys(SETTINGS) for name in strategy.free_calls},
         "step_models": strategy.step_roles(roles),
         "prices": {entry.id: _price(prices[entry.id], entry.settings.get("service_tier")) for entry in used.values()},
-        "prompts_sha256": digest(asdict(templates or load(strategy.prompts))),
+        "prompts_sha256": digest(asdict(written)),
         **({"own_files": files} if files else {}),
         "served_by": {entry.id: _served_by(config, entry) for entry in used.values()},
         "echoes": None,
     }
 
 
-def _settings(entry: ModelConfig) -> dict[str, Any]:
+def _settings(entry: ModelConfig, written: Prompts) -> dict[str, Any]:
     agent = {} if entry.agent is None else {"agent": entry.agent}
     sent = {"settings": dict(entry.settings)} if entry.settings else {}
-    return {"name": entry.id, **{name: getattr(entry, name) for name in SETTINGS}, **agent, **sent}
+    asked = {} if entry.decides is None else {"decision": described(entry.decides, example_verdicts(written))}
+    return {"name": entry.id, **{name: getattr(entry, name) for name in SETTINGS}, **agent, **sent, **asked}
 
 
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[str, str | None]:
@@ -83,7 +86,7 @@ def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | 
 
     The address comes from the configuration or the environment; None if the provider has a fixed one.
     """
-    kind = entry.provider or config.provider.kind
+    kind = config.provider_of(entry)
     if kind == _STANDS_IN:
         return None
     base = address(config, kind, entry)

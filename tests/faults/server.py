@@ -1,4 +1,4 @@
-"""One loopback server that speaks /v1/chat/completions and misbehaves in a way of its own for every fault.
+"""One loopback server that speaks /v1/chat/completions, and decisions, and misbehaves in a way of its own for every fault.
 
 `server.modes[model] = "html_200"` makes that model misbehave; every other answers well. A list is a mode per call, the
 last one repeated. `server.requests` holds what was asked, `server.keys` the Authorization headers.
@@ -18,6 +18,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 
 from .bodies import PAYLOADS, encode, good
+from .decisions import DECISIONS, decided, dialect_of
 from .streams import STREAMS, as_stream
 
 DRIP_S = 0.02
@@ -102,6 +103,8 @@ class _Handler(BaseHTTPRequestHandler):
     def _misbehave(self, mode: str, body: Mapping[str, Any]) -> None:
         if mode.isdigit():
             self._send(int(mode), _status_body(self._faults, self.headers.get("Authorization")))
+        elif dialect_of(body) and mode in DECISIONS:
+            self._send(200, decided(mode, body))
         elif mode in RAW:
             RAW[mode](self, body)
         elif body.get("stream"):

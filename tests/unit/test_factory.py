@@ -63,7 +63,6 @@ def test_every_kind_of_strategy_can_be_built() -> None:
     needed: dict[str, Any] = {
         "ladder": {"models": ["base"]},
         "nodes": {"nodes": [{"name": "a", "model": "base"}]},
-        "verified": {"models": ["base", "guide"], "verifier": "m:f"},
     }
     made = {
         build_strategy(load(MODELS | {"strategy": {"kind": kind, **needed.get(kind, {})}}))

@@ -80,7 +80,7 @@ def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
 
 @pytest.mark.usefixtures("plugged")
 def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
-    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "nodes", "verified", "sampling")
+    assert STRATEGIES.names == ("base_guide", "ladder", "exit", "nodes", "sampling")
     assert POLICIES.names[-1] == "agreeing"
     said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
     with Orchestrator.from_config(OWN, providers={"fake": said}) as orchestrator:

@@ -23,6 +23,7 @@ _PLACEHOLDER: Mapping[str, str] = {
     "again": "{data}",
     "judge": "{data}",
     "judge_chat": "{data}",
+    "judge_decision": "{data}",
     "decide": "{data}",
     "exit": "{data}",
 }
@@ -38,8 +39,13 @@ def question_text(question: Question) -> str:
 
 def question_data(question: Question, **fields: str) -> str:
     """Return a question and more about it as a block of data, the context first, if any."""
+    return data_block(question_fields(question, **fields))
+
+
+def question_fields(question: Question, **fields: str) -> dict[str, str]:
+    """Return a question and more about it by name, the context first, if any."""
     context = {"text": question.context} if question.context else {}
-    return data_block({**context, "question": question.text, **fields})
+    return {**context, "question": question.text, **fields}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,6 +70,7 @@ class Prompts:
     again: Template
     judge: Template
     judge_chat: Template
+    judge_decision: Template
     decide: Template
     exit: Template
 

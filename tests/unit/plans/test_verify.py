@@ -37,14 +37,14 @@ def config(verifier: Any, **more: Any) -> dict[str, Any]:
     return {
         "models": {"base": "small", "guide": "large"},
         "provider": "fake",
-        "strategy": {"kind": "verified", "models": ["base", "guide"], "verifier": verifier},
+        "strategy": {"kind": "ladder", "models": ["base", "guide"], "judge": verifier},
         **more,
     }
 
 
-def ask(verifier: Any, said: Any, question: Any = QUESTION, script: Any = None) -> Answer:
+def ask(verifier: Any, said: Any, question: Any = QUESTION, script: Any = None, **more: Any) -> Answer:
     fake = FakeProvider(script or (lambda request: said if request.model == "small" else "Answer: 4, surely"))
-    with Orchestrator.from_config(config(verifier), providers={"fake": fake}) as cascade:
+    with Orchestrator.from_config(config(verifier, **more), providers={"fake": fake}) as cascade:
         return cascade.chat(question) if isinstance(question, list) else cascade.ask(question)
 
 
@@ -81,12 +81,13 @@ def test_a_message_is_verified_whole() -> None:
 
 def test_a_model_verifies_with_yes_or_no() -> None:
     def script(request: Request) -> Any:
-        if request.role == "verifier":
+        if request.purpose == "judge":
             return reply("Yes" if '"answer": "4"' in request.messages[-1].content else "No", p_yes=None)
         return said if request.model == "small" else "Answer: 4, surely"
 
+    policy = {"kind": "threshold", "signal": "p_yes", "threshold": -0.5}
     for said, served in (("Answer: 4", "4"), ("Answer: 5", "4, surely")):
-        answer = ask("guide", said, script=script)
+        answer = ask("guide", said, script=script, policy=policy)
         assert answer.text == served
 
 
@@ -109,9 +110,9 @@ def test_a_step_without_an_answer_fails_and_nobody_is_asked() -> None:
 @pytest.mark.parametrize(
     ("verifier", "place"),
     [
-        ("cascade:nothing", "verifier"),
-        ("cascade.types:ALONE", "verifier"),
-        ("judge", "judge"),
+        ("cascade:nothing", "strategy.judge"),
+        ("cascade.types:ALONE", "strategy.judge"),
+        ("judge", "models.judge"),
     ],
 )
 def test_what_is_wrong_with_a_verifier_is_refused_beforehand(verifier: Any, place: str) -> None:
@@ -154,7 +155,7 @@ def test_a_policy_may_leave_out_a_model_or_a_check_but_no_model_that_is_checked(
     verifier = HERE
     strategy = build_strategy(
         load({**config(verifier), "models": models, "strategy": {
-            "kind": "verified", "models": ["base", "middle", "guide"], "verifier": verifier}})
+            "kind": "ladder", "models": ["base", "middle", "guide"], "judge": verifier}})
     )  # fmt: skip
     assert (strategy.horizon, strategy.only(Selection(reference=True)).models) == (5, ("large",))
     part = strategy.only(Selection(steps=(3, 4, 5)))

@@ -206,7 +206,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_a_change_in_ones_own_files_is_another_cascade(own: Path) -> None:
-    checked = {"kind": "verified", "models": ["base", "guide"], "verifier": "somebodys_own:passes"}
+    checked = {"kind": "ladder", "models": ["base", "guide"], "judge": "somebodys_own:passes"}
     ways = [{"strategy": checked}, base(agent="somebodys_own:answers")]
     then = [configured(**way) for way in ways]
     assert [len(each["own_files"]) for each in then] == [1, 1]
