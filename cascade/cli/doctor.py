@@ -148,9 +148,8 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
             yield Finding(f"key of {name}", "problem", missing)
         if kind == "local":  # the file that the first question would load
             yield _tried(f"file of {name}", partial(_file, entry.model))
-    if config.provider.kind != "openai_http":
-        return
-    for model, endpoint in endpoints(config, "openai_http", config.models.values()).items():
+    ours = [entry for entry in config.models.values() if config.provider_of(entry) == "openai_http"]
+    for model, endpoint in endpoints(config, "openai_http", ours).items():
         keyed = "with a key" if endpoint.api_key else "without a key"
         state = "ok" if endpoint.api_key else "problem" if endpoint.base_url == OPENAI_BASE else "note"
         yield Finding(f"address of {model}", state, f"{endpoint.base_url}, {keyed}")
