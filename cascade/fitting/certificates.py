@@ -66,15 +66,14 @@ def policy_directory(
     covers: Literal["all", "segment", "level"] = (
         "segment" if done.settings.by_segment else "level" if done.settings.risks else "all"
     )
-    proven_by = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
-    proofs = [(*proof, made_for(proof[2])) for proof in proven_by]
+    proofs = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
     return bare.certified(*[
         Certificate(
             levels.get(name, done.promise), proven.point.kappa, proven.n, float(proven.losses), sha256_of(proving),
             created=today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
             made_for=made_of, assumptions=(*ASSUMPTIONS, counted, *moving(made_of)), **shared,
         )
-        for name, proven, proving, made_of in proofs
+        for (name, proven, proving), made_of in zip(proofs, [made_for(proof[2]) for proof in proofs], strict=True)
     ])  # fmt: skip
 
 

@@ -61,8 +61,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     message = choice["message"]
     whole = None if request.chat is None else whole_message(message, request)
     text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
-    wrote = "" if payload.get("object") == DECISION else text  # a decision model writes nothing
-    usage = read_usage(payload.get("usage"), request, wrote, notes)
+    usage = read_usage(payload.get("usage"), request, "" if payload.get("object") == DECISION else text, notes)
     finish = ending(choice.get("finish_reason"), request, usage)
     if whole is None:
         raise_refusal(message, text, finish, request, usage)
