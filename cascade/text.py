@@ -137,6 +137,23 @@ def _lines(columns: Sequence[tuple[Sequence[str], int]]) -> Iterator[str]:
         yield from (indent + piece for piece in wrapped[1:])
 
 
+def wrapped(line: str, width: int) -> str:
+    r"""Return a line broken between words; a command after "Next:" goes on after a backslash, so that it can be copied.
+
+    >>> print(wrapped("Next: cascade fit log.parquet -o policy", 28))
+    Next: cascade fit \
+      log.parquet -o policy
+    """
+    if len(line) <= width:
+        return line
+    is_command = line.startswith(("Next: cascade ", "cascade "))
+    pieces = textwrap.wrap(
+        line, width - 2 * is_command, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2),
+        break_long_words=False, break_on_hyphens=False, replace_whitespace=False,
+    )  # fmt: skip
+    return (" \\\n" if is_command else "\n").join(pieces)
+
+
 _DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli import options as opt
@@ -70,7 +71,7 @@ def _show(answer: Answer, *, explain: bool) -> None:
         why = "the best one is not sure enough to be served" if abstained else "no reply could be kept"
         notes().print(f"no answer: {why}")
     else:
-        out.print(answer.text)
+        out.print(Text(answer.text))  # as it is, on a narrow terminal, too
     others = [text for text in answer.answers if text != answer.text]
     lines = [f"also kept: {'; '.join(others)}"] if others else []
     if explain:

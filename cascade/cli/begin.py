@@ -62,16 +62,14 @@ def pull(names: Annotated[list[str] | None, typer.Argument(help="The models; by 
 
     Example: cascade models pull smollm2-135m
     """
-    wanted = [weights.known(name) for name in dict.fromkeys(names or weights.registry())]
-    for entry in wanted:
-        if entry.here:
-            notes().print(f"{entry.name}: {shown_size(entry.bytes)}, already in {weights.models_folder()}")
-    fetch(wanted)
+    fetch([weights.known(name) for name in dict.fromkeys(names or weights.registry())])
 
 
 def fetch(wanted: list[weights.Weights]) -> None:
-    """Print the size of the download, then pull the models that are not here."""
-    missing = [entry for entry in wanted if not entry.here]
+    """Print which models are here and the size of the download, then pull the others."""
+    missing, here = [entry for entry in wanted if not entry.here], [entry.name for entry in wanted if entry.here]
+    if here:
+        notes().print(f"already in {weights.models_folder()}: {', '.join(here)}")
     if missing:
         total, names = sum(entry.bytes for entry in missing), ", ".join(entry.name for entry in missing)
         notes().print(f"fetching {shown_size(total)} of model weights ({names}) into {weights.models_folder()}")

@@ -11,7 +11,6 @@ import typer
 from cascade.cli.begin import fetch
 from cascade.cli.main import console, say
 from cascade.demo import requests as shop
-from cascade.money import dollars
 from cascade.providers import weights
 from cascade.providers.local import Local, load_xllamacpp
 from cascade.providers.replay import Memo
@@ -22,14 +21,16 @@ if TYPE_CHECKING:
     from cascade.api.fitting import FitResult
     from cascade.config import CascadeConfig
 
-_HEAD = """cascade demo: each message of a shop's customers goes to one of six teams. Two models can say which:
+_HEAD = """cascade demo: each message of a shop's customers goes to one of six teams.
   the base   {base}, small and cheap, is asked first
-  the guide  {guide}, at ten times the price, is asked where the base is not sure enough
-Both run on this machine. No key is needed, and the network only to fetch their weights once.
+  the guide  {guide}, at ten times the price, if the base is unsure
+Both models run here. No key is needed, and the network only to fetch them once.
 
 1. Fit a policy on a log of other messages, which ships with the package"""
-_TINY = "--tiny: one model in both places; the log that ships is of others, so no policy is fitted for it."
-_NEXT = "Next: cascade prove demo-requests --promise agreement   what it saves on average, over many random splits"
+_TINY = "--tiny: one model in both places, which the log is not of, so nothing is fitted."
+_NEXT = "Next: cascade prove demo-requests --promise agreement"
+_SERVE = """2. Serve {} new messages; the guide alone is asked too, to compare
+ # message                answer   by    guide    how sure the base is"""
 
 
 def demo(
@@ -50,7 +51,7 @@ def demo(
     out.print(_HEAD.format(base=base, guide=guide))
     fitted = None if tiny else fit_requests(config)
     lines = [_TINY] if fitted is None else fitted.reports[0].lines[:-1]  # the last says how to write it
-    out.print("\n".join([*lines, "", f"2. Serve {requests} new messages; the guide alone is asked too, to compare"]))
+    out.print("\n".join([*lines, "", _SERVE.format(requests)]))
     fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
     outcomes, started = list[shop.Outcome](), time.monotonic()
     provider = Memo(Local())
@@ -87,7 +88,7 @@ def fit_requests(config: CascadeConfig) -> FitResult:
 def _line(number: int, outcome: shop.Outcome) -> str:
     """Return what the cascade did with a message and why, and the answer of the guide alone."""
     team, guide = (shop.team_of(answer) or "none" for answer in (outcome.answer, outcome.guide))
-    message = textwrap.shorten(outcome.request.message, 36, placeholder="…")
-    reason = outcome.answer.steps[0].reason if outcome.answer.steps else "no reply"
-    compared = "same" if outcome.same else guide
-    return f"{number:2d} {message:36} {team:8} guide {compared:8} {dollars(outcome.answer.cost):9} {reason}"
+    message = textwrap.shorten(outcome.request.message, 22, placeholder="…")
+    steps, compared = outcome.answer.steps, "same" if outcome.same else guide
+    reason = str(steps[0].reason).partition(": ")[0] if steps else "no reply"
+    return f"{number:2d} {message:22} {team:8} {'base' if len(steps) == 1 else 'guide':5} {compared:8} {reason}"

@@ -137,7 +137,7 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
     for name, entry in config.models.items():
         price, kind = prices[entry.id], config.provider_of(entry)
         if price is None:
-            yield Finding(f"price of {name}", "note", f"{entry.id}: unknown, so costs will be unknown; give it one")
+            yield Finding(f"price of {name}", "note", f"unknown, so costs are unknown: give {entry.id} a price")
         else:
             thousand = dollars(usd(price.bound_nano_usd(1_000, 1_000)))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")

@@ -24,7 +24,7 @@ from typer.core import TyperGroup
 
 from cascade._names import __version__
 from cascade.errors import CascadeError, UsageError
-from cascade.text import shown, spelled
+from cascade.text import shown, spelled, wrapped
 
 if TYPE_CHECKING:
     from cascade.reports.report import Report, Result
@@ -35,6 +35,19 @@ class SafeConsole(Console):
 
     def __init__(self, *, stderr: bool = False) -> None:
         super().__init__(stderr=stderr, highlight=False, markup=False, emoji=False, soft_wrap=True)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Print; a terminal's lines are broken between words, and what goes elsewhere stays as it is."""
+        if self.is_terminal:
+            objects = tuple(
+                [
+                    "\n".join([wrapped(line, self.width) for line in text.split("\n")])
+                    if isinstance(text, str)
+                    else text
+                    for text in objects
+                ]
+            )
+        super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the output of a renderable, its texts passed through `shown`."""
@@ -213,8 +226,7 @@ def main() -> None:
     try:
         app()
     except CascadeError as error:
-        notes().print("error: ", style="bold red", end="")
-        notes().print(str(error))
+        notes().print(f"error: {error}", style="red")
         sys.exit(error.exit_code)
     except KeyboardInterrupt:
         _stop()

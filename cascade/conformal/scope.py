@@ -179,15 +179,15 @@ _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
 _LIMIT = "a limit of the reply"
 _CHAT_FORM, _OWN_FORM = "a chat request", "a question in cascade's own prompt"
 _SPECIAL = ("tools", "a JSON schema", "a JSON object", "another format", "a system message", "several turns")
+# What a request may have that others have not, but for the types of its parts, which a client names.
 PROPERTIES = frozenset({*_SPECIAL, *DRAWN, _LIMIT, _CHAT_FORM, _OWN_FORM})
-"""What a request may have that others have not, but for the types of its parts, which a client names."""
 _LONGEST_SHOWN = 60
 _NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
+# What follows where the form of a log's requests is unknown (`form_unsaid`).
 UNRECORDED = (
     "the log does not record what was sent beside each question: the guide answers requests with a system message, a "
     "limit, a temperature, tools or earlier turns. If all were sent alike, import the log again with --request BODY"
 )
-"""What follows where the form of a log's requests is unknown (`form_unsaid`)."""
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""
 

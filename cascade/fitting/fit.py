@@ -72,7 +72,6 @@ OWN = replace(ROOMS, by_place=True)
 LOG_COSTS = (
     "Log what calls cost (NAME_cost_usd in a flat table, else cost_nano_usd), or import again with --cost MODEL=USD."
 )
-"""What to do next where a saving is unknown."""
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 _Z90 = 1.6448536269514722
@@ -281,8 +280,8 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
 
     Raises:
         UsageError: the log lacks what the promise or the policy needs.
-        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition; or no cost is known by
-            which the cheapest policy could be chosen. The latter is no attempt.
+        NotCertifiedError: nothing is proven, and no reference keeps the promise by definition; or (which is no
+            attempt) no cost is known.
     """
     settings = settings or FitSettings()
     if settings.abstain and promise.rules.of_set:
@@ -295,10 +294,7 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
     _check_drawn(ready.log, promise)
     if promise.rules.safe_last(ready.log) and not settings.abstain and not settings.by_segment:
-        if not reference_costs(ready.log).sum():
-            raise NotCertifiedError(
-                f"What the reference costs in {ready.log.name} is unknown, or 0: nothing can cost less. {LOG_COSTS}"
-            )
+        _check_priced(ready.log)
         return _from_menu(ready, promise, settings, attempts)
     return _from_policy(ready, promise, settings, attempts)
 
@@ -312,6 +308,14 @@ def _check_drawn(log: Log, promise: Promise) -> None:
         raise UsageError(
             f"People were to judge {share:.3g} of the requests of {log.name}, and the promise counts with a rate of "
             f"{promise.rate:g}: name the rate at which they were drawn."
+        )
+
+
+def _check_priced(log: Log) -> None:
+    """Raise NotCertifiedError if it is unknown what the reference costs: then nothing is known to cost less."""
+    if not reference_costs(log).sum():
+        raise NotCertifiedError(
+            f"What the reference costs in {log.name} is unknown, or 0: nothing can cost less. {LOG_COSTS}"
         )
 
 

@@ -58,7 +58,7 @@ class Report:
     title: str = ""
 
     def text(self, *, details: bool = False, width: int | None = None) -> str:
-        """Return it for a terminal: the lines, unbroken so that a command can be copied; with `details` the tables."""
+        """Return it for a terminal: the lines, which the terminal breaks; with `details` the tables."""
         tables = [line for table in self.tables if details for line in ("", *table.text(width))]
         return "\n".join([*self.lines, *tables[not self.lines :]])
 

@@ -165,8 +165,7 @@ class Metrics:
         self._buckets = [0] * (len(_BOUNDS_S) + 1)
         self._total_s = self._first_text_s = 0.0
         self._streams = self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
-        self.estimated = 0
-        """How many requests the amount saved is estimated on: those whose costs are known."""
+        self.estimated = 0  # requests that the amount saved is estimated on: those whose costs are known
 
     def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
         """Count a request that has ended.

@@ -132,8 +132,8 @@ class CertificateMonitors:
         self._known: dict[str, CertificateMonitor] = {}
         self.status = ServiceStatus()
         """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
+        # How many answers without a certificate each reason has; one answer may have several.
         self.uncovered = Counter[str]()
-        """How many answers without a certificate each reason has; one answer may have several."""
         self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
         self._level, audit = settings.monitor.level, settings.audit
         seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed

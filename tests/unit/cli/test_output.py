@@ -31,6 +31,22 @@ def test_what_has_no_json_form_is_an_error_and_prints_nothing(bad: Any, capsys: 
     assert capsys.readouterr().out == ""
 
 
+LONG = "Promised: " + "a word and " * 20 + "\nNext: cascade fit log.parquet " + "--risk 0.05 " * 8 + "-o policy"
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_a_line_is_broken_between_words_on_a_terminal_alone(
+    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": "1" if terminal else ""}.items():
+        monkeypatch.setenv(name, value)
+    console().print(LONG)
+    out = capsys.readouterr().out
+    assert (max(map(len, out.splitlines())) <= 80) == terminal
+    assert out.replace("\\\n", "").split() == LONG.split()
+    assert out.count("\\\n") == terminal  # the shell reads the command as one line
+
+
 HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x00d\x9b31me\x9d0;x\x9cf\rg\u202eh"
 
 
