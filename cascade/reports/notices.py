@@ -24,9 +24,8 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 
 def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
     """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
-    notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read))]
-    if any(UNSAID in read.facts.kinds.values() for read in reads):
-        notices.append(UNRECORDED)
+    unsaid = [UNRECORDED] if any(UNSAID in read.facts.kinds.values() for read in reads) else []
+    notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read)), *unsaid]
     return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
 
 
