@@ -107,7 +107,7 @@ class ModelConfig(Section):
     allow_fields: tuple[str, ...] = ()
     agent: str | None = None
     kind: Literal["chat", "decision"] = "chat"
-    dialect: Literal["openai", "systemone", "logprobs"] = "openai"
+    dialect: Literal["openai", "systemone", "logprobs"] | None = None
     settings: Mapping[str, Any] = Field(default_factory=dict)
     _id: str | None = PrivateAttr(default=None)
 
@@ -156,16 +156,22 @@ class ModelConfig(Section):
     @model_validator(mode="after")
     def _sent(self) -> Self:
         """Refuse settings that would not be sent."""
-        if self.kind == "chat" and "dialect" in self.model_fields_set:
+        if self.kind == "chat" and self.dialect is not None:
             raise ValueError("dialect is of a decision model; add kind: decision, or leave it out")
-        if self.decides is not None and (unsent := [name for name in _OF_CHATS if name in self.model_fields_set]):
-            raise ValueError(f"a decision model is sent a statement and data alone; leave out {', '.join(unsent)}")
+        if self.decides is not None:
+            unsent = [
+                name
+                for name in _OF_CHATS
+                if getattr(self, name) != type(self).model_fields[name].get_default(call_default_factory=True)
+            ]
+            if unsent:
+                raise ValueError(f"a decision model is sent a statement and data alone; leave out {', '.join(unsent)}")
         return self
 
     @property
     def decides(self) -> str | None:
         """The dialect in which it is asked for P(yes) alone; None of a model that writes."""
-        return None if self.kind == "chat" or self.dialect == "logprobs" else self.dialect
+        return None if self.kind == "chat" or self.dialect == "logprobs" else self.dialect or "openai"
 
     @property
     def chat_max_tokens(self) -> int:
