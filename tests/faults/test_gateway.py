@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
 import weakref
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
+from copy import deepcopy
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import httpx
 import pytest
-from patience import PATIENCE_S
-from unit.server.served import ASK, CONFIG, asgi, orchestrator
+from patience import PATIENCE_S, until
+from unit.server.served import ASK, CONFIG, WAIT_S, Held, asgi, listening, orchestrator
+from unit.server.test_attacks import chat, connected, request, sent
+from unit.server.test_contract import SURE
 
 from cascade import Orchestrator
+from cascade.config.schema import ServerConfig
 from cascade.errors import ProviderTimeoutError
 from cascade.providers import guard, openai_http
 from cascade.providers.base import Payload
@@ -23,6 +29,9 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience import portal
 from cascade.resilience.breaker import FAILURES
 from cascade.resilience.retry import RetryPolicy
+from cascade.server.auth import new_key
+from cascade.server.errors import GatewayError
+from cascade.server.limits import parsed_object
 from cascade.types import Request
 
 from .server import FaultServer
@@ -200,3 +209,240 @@ async def test_a_stream_is_tried_again_before_its_first_text(loopback: FaultServ
         found = await ask(client, stream=True)
     assert found.status_code == 200
     assert loopback.count("small") == 2
+
+
+SCHEMA = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
+TOOL = {"name": "f", "description": "It does.", "parameters": SCHEMA}
+PICTURE = "data:image/png;base64,iVBORw0KGgo="
+CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": '{"a": 1}'}}
+BODIES: dict[str, dict[str, Any]] = {
+    "/v1/chat/completions": {
+        "messages": [
+            {"role": "system", "content": "Be brief."},
+            {"role": "user", "content": [{"type": "text", "text": "Hi"},
+                                         {"type": "image_url", "image_url": {"url": PICTURE}}]},
+            {"role": "assistant", "content": None, "tool_calls": [CALL]},
+            {"role": "tool", "tool_call_id": "c1", "content": "3"},
+        ],
+        "tools": [{"type": "function", "function": TOOL}], "tool_choice": {"type": "function", "function": {"name": "f"}},
+        "response_format": {"type": "json_schema", "json_schema": {"name": "n", "schema": SCHEMA}},
+        "max_tokens": 10, "n": 1, "logprobs": True, "top_logprobs": 2, "user": "ann", "temperature": 0.5,
+        "stop": ["x"], "stream": False, "stream_options": {"include_usage": True}, "parallel_tool_calls": True,
+        "modalities": ["text"],
+    },
+    "/v1/responses": {
+        "input": [
+            {"role": "user", "content": [{"type": "input_text", "text": "Hi"},
+                                         {"type": "input_image", "image_url": PICTURE}]},
+            {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"},
+            {"type": "function_call_output", "call_id": "c1", "output": "3"},
+        ],
+        "instructions": "Be brief.", "tools": [{"type": "function", **TOOL}],
+        "tool_choice": {"type": "function", "name": "f"}, "max_output_tokens": 10, "stream": False,
+        "text": {"format": {"type": "json_schema", "name": "n", "schema": SCHEMA}}, "reasoning": {"effort": "low"},
+        "include": ["message.output_text.logprobs"],
+    },
+    "/v1/messages": {
+        "system": [{"type": "text", "text": "Be brief."}], "max_tokens": 10,
+        "messages": [
+            {"role": "user", "content": [{"type": "text", "text": "Hi"}, {"type": "image", "source": {
+                "type": "base64", "media_type": "image/png", "data": "iVBORw0KGgo="}}]},
+            {"role": "assistant", "content": [{"type": "tool_use", "id": "c1", "name": "f", "input": {"a": 1}}]},
+            {"role": "user", "content": [{"type": "tool_result", "tool_use_id": "c1", "content": "3"}]},
+        ],
+        "tools": [{"name": "f", "input_schema": SCHEMA}], "tool_choice": {"type": "tool", "name": "f"},
+        "metadata": {"user_id": "ann"}, "stop_sequences": ["x"], "stream": False, "thinking": {"type": "disabled"},
+    },
+}  # fmt: skip
+JUNK: tuple[Any, ...] = ([], [{}], None, 7, "x", {"type": []})
+
+
+def paths(value: Any, so_far: tuple[Any, ...] = ()) -> Iterator[tuple[Any, ...]]:
+    """Yield the way to every value inside."""
+    inside = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    for name, inner in inside:
+        yield (*so_far, name)
+        yield from paths(inner, (*so_far, name))
+
+
+def replaced(body: dict[str, Any], path: tuple[Any, ...], junk: Any) -> dict[str, Any]:
+    made = deepcopy(body)
+    at: Any = made
+    for name in path[:-1]:
+        at = at[name]
+    at[path[-1]] = junk
+    return made
+
+
+WRITTEN = reply('{"name": "f", "arguments": {"a": 1}}', logprobs=[-0.1] * 9)
+"""JSON where a request asks for it, and a tool call as text where it offers tools."""
+
+
+@pytest.mark.parametrize("answer", [reply("", tool_calls=[("f", {"a": 1})], logprobs=[-0.1] * 9), WRITTEN])
+@pytest.mark.parametrize("path", BODIES)
+async def test_no_body_makes_the_server_fail(path: str, answer: Any) -> None:
+    provider = FakeProvider(lambda _: answer)
+    async with orchestrator(provider, budget={"total": 1e6}) as served, asgi(served) as client:
+        whole = {"model": "cascade", **BODIES[path]}
+        found = await client.post(path, json=whole)
+        assert found.status_code == 200, found.text
+        failed = []
+        for way in paths(whole):
+            for junk in JUNK:
+                said = await client.post(path, content=_encoded(replaced(whole, way, junk)), headers=_JSON)
+                if said.status_code not in {200, 400, 404, 502}:
+                    failed.append((way, junk, said.text))
+    assert not failed
+
+
+@pytest.mark.parametrize(
+    ("written", "kept"),
+    [
+        ("18446744073709551615", True), ("-9223372036854775808", True), ('"123456789012345678901"', True),
+        ("0.1234567890123456789", True), ("18446744073709551616", False), ("-9223372036854775809", False),
+        ("9" * 300, False),
+    ],
+)  # fmt: skip
+def test_a_whole_number_is_kept_to_the_digit_or_refused(written: str, kept: bool) -> None:
+    """The reader of JSON makes 18446744073709551616 a float: the models would read another number than was sent."""
+    body = f'{{"tools": [{written}]}}'.encode()
+    if kept:
+        assert parsed_object(body, ServerConfig()) == {"tools": [json.loads(written)]}
+        return
+    with pytest.raises(GatewayError, match="more than 64 bits"):
+        parsed_object(body, ServerConfig())
+
+
+_JSON = {"content-type": "application/json"}
+
+
+def _encoded(value: Any) -> bytes:
+    import orjson
+
+    return orjson.dumps(value)
+
+
+KEY, EXPIRED = new_key(), new_key()
+YESTERDAY = (datetime.now(UTC).date() - timedelta(days=2)).isoformat()
+PROVIDER_KEY, PASSWORD = "sk-upstream-0123456789abcdef", "hunter2hunter2"
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    keys = [{"name": "app", "sha256": KEY.sha256}, {"name": "old", "sha256": EXPIRED.sha256, "expires": YESTERDAY}]
+    limits = {"max_head_bytes": 8_000, "max_body_bytes": 20_000, "body_s": 5.0, "keys": keys}
+    with orchestrator(FakeProvider({"small": [SURE]}), server=limits) as served, listening(served) as address:
+        yield address
+
+
+BEARER = f"Authorization: Bearer {KEY.key}"
+CHUNKED = "Transfer-Encoding: chunked"
+CHUNK = b"%x\r\n%s\r\n0\r\n" % (len(chat()), chat())
+CHUNKS = (
+    ((BEARER,), CHUNKED, CHUNK + b"\r\n", 200),
+    ((), CHUNKED, CHUNK + BEARER.encode() + b"\r\n\r\n", 401),  # a key that comes after the body opens nothing
+    ((BEARER,), CHUNKED, CHUNK.replace(b"\r\n", b"\n") + b"\n", 400),
+    ((BEARER,), CHUNKED, b"0x" + CHUNK + b"\r\n", 400),
+    ((BEARER,), CHUNKED, b"F" * 17 + b"\r\n", 400),
+    ((BEARER,), "Transfer-Encoding: gzip, chunked", CHUNK + b"\r\n", 400),
+    ((BEARER,), "Transfer-Encoding: identity, chunked", CHUNK + b"\r\n", 400),
+    ((BEARER, CHUNKED), CHUNKED, CHUNK + b"\r\n", 400),
+)
+PATHS = (
+    "/v1/models/../../etc/passwd",
+    "/v1/models/%2e%2e%2f%2e%2e%2fetc%2fpasswd",
+    "//evil.example/v1/models",
+    "/ui/../x",
+)
+
+
+@pytest.mark.parametrize(
+    ("data", "statuses"),
+    [
+        *[(request(chat(), "Connection: close", f"Authorization: Bearer {key}"), {401})
+          for key in (EXPIRED.key, KEY.key[:-1], KEY.key + "A", KEY.key.upper(), KEY.sha256, "")],
+        *[(f"GET {path} HTTP/1.1\r\nHost: localhost\r\n{BEARER}\r\nConnection: close\r\n\r\n".encode(), {400, 404})
+          for path in PATHS],
+        *[(f"{method} /v1/chat/completions HTTP/1.1\r\nHost: localhost\r\n{BEARER}\r\nConnection: close\r\n\r\n".encode(),
+           {400, 405}) for method in ("GET", "PUT", "DELETE", "TRACE", "CONNECT", "BREW")],
+        (request(chat(), BEARER, "Connection: close", CHUNKED), {400}),
+        (request(chat(), BEARER, "Connection: close", "Content-Length: 3"), {400}),
+        (request(chat(), BEARER, "Connection: close", "Content-Length : 3"), {400}),
+        (request(chat(), BEARER, "Connection: close").replace(b"Content-Length: ", b"Content-Length: +"), {400}),
+        (request(b"", BEARER, "Connection: close", "Transfer-Encoding: xchunked").replace(b"Content-Length: 0\r\n", b""),
+         {400, 411}),
+        (request(b"", BEARER, "Connection: close", CHUNKED).replace(b"Content-Length: 0\r\n", b"") + b"-1\r\nabc\r\n",
+         {400}),
+        (request(b'{"model": "cascade", "messages": [{"role": "user", "content": "\xff\xfe"}]}', BEARER,
+                 "Connection: close"), {400}),
+        (request(b"\xff\xfe" + chat(), BEARER, "Connection: close"), {400}),
+        (request(b'{"a":' * 500 + b"1" + b"}" * 500, BEARER, "Connection: close"), {400}),
+        (request(chat(messages=[{"role": "user", "content": "\ud800"}]), BEARER, "Connection: close"), {200, 400}),
+        *[(request(b"", *heads, "Connection: close", coding).replace(b"Content-Length: 0\r\n", b"") + body, {status})
+          for heads, coding, body, status in CHUNKS],
+        *[(request(chat(), BEARER, "Connection: close", again), {400})
+          for again in ("Host: evil.example", "Authorization: Bearer x", "Content-Type: text/plain", "X-A: a\r\n b",
+                        "X-A: a\rTransfer-Encoding: chunked", "Transfer-Encoding\t: chunked")],
+        (request(chat(), BEARER, "Connection: close").replace(b"\r\n", b"\n"), {400}),
+        (request(chat(), BEARER, "Connection: close").replace(b"Host: localhost\r\n", b""), {400}),
+        (b"GET /v1/models\r\n\r\n", {400}),
+        (b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n", {400}),
+        *[(f"GET /v1/models HTTP/{version}\r\nHost: localhost\r\n{BEARER}\r\n\r\n".encode(), {400})
+          for version in ("0.9", "1.9", "3.0")],
+        (request(chat(), BEARER, "Connection: close", "X-Long: " + "a" * 9_000), {431}),
+        (request(chat(model="a" * 9_000), BEARER, "Connection: close"), {404}),
+        (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
+    ],
+)  # fmt: skip
+def test_no_attack_gets_through_and_the_server_serves_on(url: str, data: bytes, statuses: set[int]) -> None:
+    answer = sent(url, data)
+    assert answer.count(b"HTTP/1.1 ") == 1  # what is smuggled behind a request is answered by nothing
+    assert int(answer.split(b" ", 2)[1]) in statuses
+    for secret in (KEY.key, EXPIRED.key, KEY.sha256, b"Traceback", b"root:"):
+        assert (secret if isinstance(secret, bytes) else secret.encode()) not in answer
+    assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/v1/chat/completions", "/v1/messages", "/ui"])
+async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
+    """The router's patterns end with "$", which also matches before a last line end."""
+    keys = [{"name": "nobody", "sha256": KEY.sha256, "scopes": ("view",)}, {"name": "admin", "sha256": EXPIRED.sha256}]
+    async with orchestrator(SURE, server={"keys": keys}) as served, asgi(served) as client:
+        for method in ("GET", "POST"):
+            said = await client.request(method, f"{path}%0A", json=ASK, headers={"authorization": f"Bearer {KEY.key}"})
+            assert said.status_code == 404, said.text
+
+
+@pytest.mark.parametrize("mode", ["401", "403", "500", "html_200", "echo_key_in_200", "bad_json", "reset", "redirect"])
+async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatch: Any, caplog: Any) -> None:
+    monkeypatch.setenv("UPSTREAM_KEY", PROVIDER_KEY)
+    with FaultServer() as faults:
+        faults.modes["small"], faults.text = mode, f"the key KEY at http://u:{PASSWORD}@{faults.address[7:]}"
+        provider = {"kind": "openai_http", "api_base": faults.address, "api_key_env": "UPSTREAM_KEY"}
+        served = Orchestrator.from_config({**CONFIG, "provider": provider})
+        async with served, asgi(served) as client:
+            for guard in served.runtime.guards.values():
+                guard.retry = RetryPolicy(max_retries=0)
+            found = [await client.post("/v1/chat/completions", json={"model": "small", "messages": ASK, "stream": stream})
+                     for stream in (False, True)]  # fmt: skip
+    for one in found:
+        assert one.status_code >= 400
+        said = one.text + str(one.headers) + caplog.text
+        assert PROVIDER_KEY not in said
+        assert PASSWORD not in said
+        assert "/v1/chat" not in said
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_client_that_leaves_gives_back_what_was_held_for_it(stream: bool) -> None:
+    held = Held({"large": [SURE]}, after_words=1 if stream else 0)
+    with orchestrator(held, budget={"total": 1.0}) as served, listening(served) as address:
+        with connected(address) as open_:
+            open_.sendall(request(chat(model="large", stream=stream)))
+            assert held.waiting.wait(WAIT_S)
+        assert held.cancelled.wait(WAIT_S)
+        ledger = served.runtime._spending.ledger
+        until(lambda: not ledger.account("total").held)
+        stands = ledger.account("total")
+    assert stands.held == 0
+    assert stands.spent > 0  # the provider may bill it

@@ -3,15 +3,32 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import inspect
 import json
 import re
 import runpy
 from collections.abc import Iterator
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
+import numpy as np
 import pytest
+
+from cascade import Orchestrator
+from cascade.api.fitting import fit
+from cascade.api.study import verify
+from cascade.collection import collect
+from cascade.config import load
+from cascade.conformal.promise import Promise
+from cascade.episodes.journal import Journal
+from cascade.errors import RefusedError
+from cascade.fitting.fit import FitSettings
+from cascade.logs.questions import AskedQuestion
+from cascade.providers.base import Payload
+from cascade.providers.fake import FakeProvider, Reply, reply
+from cascade.types import Question, Request
 
 ROOT = Path(__file__).parents[2]
 FOLDER = ROOT / "examples"
@@ -55,3 +72,121 @@ async def test_the_notebook_runs_in_an_event_loop(capsys: pytest.CaptureFixture[
                 await running
     assert "True 3" in capsys.readouterr().out
     assert [study.verdict for study in names["result"].studies] == ["saves"]
+
+
+FOLDER_SHOP_EXAMPLE = Path(__file__).parents[2] / "examples" / "shop"
+
+
+@pytest.fixture
+def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    monkeypatch.syspath_prepend(str(FOLDER_SHOP_EXAMPLE))
+    return importlib.import_module("shop_run")
+
+
+def made(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakeProvider]:
+    """Return a small model that always says done after a look, and a large one that does the task."""
+    wanted = {task.message: task.calls for task in run.tasks()}
+
+    def says(request: Request) -> Reply:
+        turn = sum(message.role == "assistant" for message in request.messages) - 3  # those of the example
+        calls = wanted[request.question.text] if "1.5b" in request.model else ("orders Nobody",)
+        return reply([*calls, "done"][min(turn, len(calls))], input_tokens=100)
+
+    fake = FakeProvider(says)
+    orchestrator = Orchestrator.from_config(run.CONFIG | {"provider": "fake"}, providers={"fake": fake})
+    return orchestrator, Journal(tmp_path / "shop.journal"), fake
+
+
+def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspent(
+    run: ModuleType, tmp_path: Path
+) -> None:
+    orchestrator, journal, fake = made(run, tmp_path)
+    with orchestrator, journal:
+        models, asked = run.models_of(orchestrator, journal), run.tasks()[:12]
+        poor, rich = (run.learned(asked, models, budget) for budget in (100_000, 10_000_000))
+        assert poor == run.ALWAYS_SMALL  # of equals the cheapest, and the first
+        for budget in (100_000, 1_000_000, 10_000_000):
+            played = [run.play(task, run.ALWAYS_LARGE, models, budget) for task in asked]
+            assert max(one.cost_nano_usd for one in played) <= budget
+        assert all(one.right and not one.stopped for one in played)
+        assert sum(run.play(task, rich, models, 10_000_000).right for task in asked) == 12
+        before = len(fake.requests)
+        run.learned(asked, models, 10_000_000)
+        assert len(fake.requests) == before  # every call is on record
+
+
+def test_with_scripted_models_a_switch_is_learned_that_is_as_right_and_cheaper(
+    run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["shop_run.py", "--fake", "--tasks", "24"])
+    run.main()
+    small, large, learned = (line.split(" | ") for line in capsys.readouterr().out.splitlines()[-3:])
+    assert int(small[2].split("/")[0]) < int(large[2].split("/")[0])
+    assert learned[2] == large[2] == "12/12"
+    assert float(learned[3]) < float(large[3])
+
+
+FOLDER_PLANS_EXAMPLES = Path(__file__).parents[2] / "examples" / "plans"
+FILES = sorted(path.name for path in FOLDER_PLANS_EXAMPLES.glob("*.yaml"))
+KNOWS = {"small": 0.55, "other-small": 0.55, "middle": 0.8, "large": 0.97}
+
+
+def said(request: Request) -> Payload:
+    """Let a model be right by chance, less sure of itself where it is wrong, and a judge be mostly right about it."""
+    rng = np.random.default_rng([len(request.model), request.seed or 0, *request.question.text.encode()])
+    right = bool(rng.random() < KNOWS.get(request.model, 0.8))
+    if request.purpose == "judge":
+        is_right = "Danube" in request.messages[-1].content
+        return reply("Yes", p_yes=0.9) if is_right == right else reply("No, Danube" if right else "No, Inn", p_yes=0.1)
+    river = "Danube" if right else str(rng.choice(["Inn", "Rhine"]))
+    sure = -0.05 if right == (rng.random() < 0.8) else -1.5
+    return reply(f"Reasoning: a river.\nAnswer: {river}", logprobs=[sure] * 6, input_tokens=100)
+
+
+def question(number: int) -> Question:
+    return Question(f"Which river is it, {'very ' * (number % 5)}well hidden, number {number}?")
+
+
+def test_there_are_examples() -> None:
+    assert len(FILES) == 5
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_it_is_logged_fitted_and_asked(name: str, tmp_path: Path) -> None:
+    config, fake = load(FOLDER_PLANS_EXAMPLES / name), {"fake": FakeProvider(said)}
+    asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(150)]
+    collect(config, asked, tmp_path / "log.jsonl", providers=fake)
+    promise, settings = Promise("regret", 0.3, 0.9), FitSettings()
+    fit(str(tmp_path / "log.jsonl"), promise, settings, config=config, output=tmp_path / "policy")
+    served = load({**config.model_dump(mode="json"), "policy": str(tmp_path / "policy")})
+    with Orchestrator.from_config(served, providers=fake) as orchestrator:
+        answers = [orchestrator.ask(question(number)) for number in range(150, 190)]
+    assert all(answer.certificate is not None and answer.text for answer in answers)
+    walks = {tuple([step.number for step in answer.steps]) for answer in answers}
+    assert any(len(walk) < len(config.strategy.nodes) for walk in walks)  # type: ignore[attr-defined]
+    large = sum(
+        any(call.request.model == "large" and call.request.purpose != "judge" for call in one.calls) for one in answers
+    )
+    assert large < len(answers)
+
+
+def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_path: Path) -> None:
+    """0.6: "their answers, costs, signals or judgements have changed", of the very log that it was made from."""
+
+    def refusing(request: Request) -> Payload:
+        if request.role == "other" and request.question.text == question(7).text:
+            raise RefusedError("the filter declined")
+        return said(request)
+
+    models = {name: {"model": name, "price": {"input": 1, "output": 4}} for name in ("small", "middle", "large")}
+    names = {"first": "small", "other": "middle", "last": "large"}
+    nodes = [{"name": name, "model": model} for name, model in names.items()]
+    config = load({"models": models, "strategy": {"kind": "nodes", "nodes": nodes}, "provider": "fake"})
+    asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(120)]
+    done = collect(config, asked, tmp_path / "log.jsonl", providers={"fake": FakeProvider(refusing)})
+    assert [(one.role, one.questions) for one in done.refused] == [("other", 1)]
+    for share in (0.6, 0.1):  # the request learns, or certifies
+        made, settings = tmp_path / f"policy {share}", FitSettings(learns=share)
+        fit(str(tmp_path / "log.jsonl"), Promise("regret", 0.3, 0.9), settings, config=config, output=made)
+        verdict = verify(made, str(tmp_path / "log.jsonl"))
+        assert verdict.ok, verdict.failed

@@ -3,24 +3,28 @@
 from __future__ import annotations
 
 import ast
+import importlib.util
 import re
+import tomllib
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
+from typing import Any
 
 import grimp
 
 import cascade
 
-ROOT = Path(cascade.__file__).parent
+PACKAGE = Path(cascade.__file__).parent
+ROOT = Path(__file__).parents[2]
 
 
 @cache
 def trees() -> dict[str, ast.Module]:
     """Return the syntax tree of each module."""
-    paths = sorted(ROOT.rglob("*.py"))
-    return {path.relative_to(ROOT).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
+    paths = sorted(PACKAGE.rglob("*.py"))
+    return {path.relative_to(PACKAGE).as_posix(): ast.parse(path.read_text("utf-8")) for path in paths}
 
 
 ONLY_IN = {
@@ -180,7 +184,7 @@ def test_no_foreign_exception_is_swallowed_whole() -> None:
 
 
 def test_the_changelogs_newest_version_is_the_packages() -> None:
-    path = ROOT.parent / "CHANGELOG.md"
+    path = PACKAGE.parent / "CHANGELOG.md"
     versions = re.findall(r"^## (\d+\.\d+\.\d+)\b", path.read_text("utf-8"), re.MULTILINE)
     assert versions[0] == cascade.__version__.partition(".dev")[0]
 
@@ -190,3 +194,83 @@ def test_modules_import_each_other_in_no_circle() -> None:
     graph = grimp.build_graph("cascade", cache_dir=None)  # imports in functions and for types are in it
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
     TopologicalSorter(imported).prepare()  # raises CycleError with the circle
+
+
+TEXT = (ROOT / "pyproject.toml").read_text("utf-8")
+FULL = tomllib.loads(TEXT)["project"]
+
+
+def load() -> Any:
+    spec = importlib.util.spec_from_file_location("distributions", ROOT / "tools" / "distributions.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+distributions = load()
+
+
+def test_the_core_is_the_same_project_without_litellm() -> None:
+    core = tomllib.loads(distributions.core_project(TEXT))["project"]
+    (litellm,) = set(FULL["dependencies"]) - set(core["dependencies"])
+    assert [litellm] == core["optional-dependencies"]["litellm"]
+    assert core.pop("name") == "certified-cascade-core"
+    assert core["optional-dependencies"].pop("all") == [
+        "certified-cascade-core[litellm,local,logs,train,sql,math,server,otel,ray]"
+    ]
+    same = {name: value for name, value in FULL.items() if name not in {"name", "dependencies"}}
+    same["optional-dependencies"] = {k: v for k, v in FULL["optional-dependencies"].items() if k != "all"}
+    assert {name: value for name, value in core.items() if name != "dependencies"} == same
+
+
+def test_all_has_every_extra_that_a_user_may_want() -> None:
+    extras = FULL["optional-dependencies"]
+    (everything,) = extras["all"]
+    named = set(everything.partition("[")[2].rstrip("]").split(","))
+    assert {one for extra in named for one in extras[extra]} == {
+        one for extra, found in extras.items() if extra not in {"all", "dev", "dev-pages", "docs"} for one in found
+    }
+
+
+CITED = re.compile(r"(?<![\w/.-])((?:design|docs)/[\w-]+\.(?:md|svg)|benchmarks/\w+\.py)\b")
+NEIGHBOUR = re.compile(r"`([\w-]+\.md)`")
+"""How a page of `design/` speaks of another."""
+LINK = re.compile(r"\]\(([^)#:]+)(?:#[^)]*)?\)")
+
+
+def texts(*patterns: str) -> Iterator[Path]:
+    for pattern in patterns:
+        yield from sorted(ROOT.glob(pattern))
+
+
+PAGES = ("README.md", "design/*.md", "docs/*.md")
+READ = list(texts(*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "cascade/**/*.py", "benchmarks/**/*.py", "examples/*.py"))
+
+
+def test_what_is_cited_exists() -> None:
+    lost = []
+    for path in READ:
+        text = path.read_text("utf-8")
+        cited = set(CITED.findall(text))
+        if path.parent.name == "design":
+            cited |= {f"design/{name}" for name in NEIGHBOUR.findall(text) if name.islower()}
+        if path.name == "README.md":
+            cited |= set(LINK.findall(text))
+        lost += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(cited) if not (ROOT / name).exists()]
+    assert lost == []
+
+
+def test_every_benchmark_is_cited_by_a_page() -> None:
+    pages = "\n".join(path.read_text("utf-8") for path in texts(*PAGES))
+    cited = set(re.findall(r"(?<!\w)(\w+\.py)\b", pages))
+    assert not [path.name for path in texts("benchmarks/*.py") if path.name not in cited]
+
+
+def test_no_page_or_message_names_a_package_of_somebody_else() -> None:
+    """`cascade` and `cascade-orchestrator` on the package index are other projects."""
+    others = re.compile(r"pip install (?:-\S+ )*[\"']?cascade(?![-\w]*/)|cascade[-_]orchestrator")
+    shown = [path for path in READ if path.parent.name != "design"]  # design/packaging.md says whose names they are
+    sources = (*shown, *texts("SECURITY.md", "Makefile", "pyproject.toml"))
+    assert not [path.name for path in sources if others.search(path.read_text("utf-8"))]

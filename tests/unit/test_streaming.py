@@ -8,10 +8,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cascade.chat import ChatRequest
+from cascade.errors import StreamInterruptedError
 from cascade.orchestrator import Orchestrator
 from cascade.plans.reply import AnswerText, split_reply
 from cascade.providers.fake import FakeProvider, reply
-from cascade.types import TextDelta
+from cascade.streaming import Flow
+from cascade.types import Answer, Candidate, Decision, Question, Request, Step, TextDelta
 from unit.made import TWO_MODELS
 
 FORM = "Reasoning: It flows there.\nAnswer: The Danube"
@@ -80,3 +83,146 @@ def test_in_the_form_that_is_asked_for_the_answer_is_shown_whole(reasoning: str,
     said = "".join(passing.add(char) for char in text) + passing.rest()
     assert said.strip() == answer.strip()
     assert "\n" not in answer.strip() or split_reply(text)[1].strip() == said.strip()
+
+
+ASK = [{"role": "user", "content": "Which river flows through Vienna?"}]
+TOOL = {"type": "function", "function": {"name": "look", "parameters": {}}}
+SURE = reply("The Danube.", logprobs=[-0.01, -0.01])
+UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
+CONFIG: dict[str, Any] = {
+    "models": {"base": "small", "guide": "large"},
+    "provider": "fake",
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
+}
+
+
+async def events(
+    script: Any, *, stream: bool = True, policy: Any = None, model: str | None = None, **fields: Any
+) -> Any:
+    """Return the texts that were shown, and the answer."""
+    config = CONFIG if policy is None else {**CONFIG, "policy": policy}
+    async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
+        asked = ChatRequest(ASK, fields)
+        found = [event async for event in served.runtime.serve(asked, stream=stream, model=model)]
+    *texts, answer = found
+    assert isinstance(answer, Answer)
+    assert all(isinstance(one, TextDelta) for one in texts)
+    return [one.text for one in texts], answer
+
+
+async def test_the_guide_is_shown_as_it_writes_once_the_base_is_refused() -> None:
+    texts, answer = await events({"small": [UNSURE], "large": [SURE]})
+    assert texts == ["The", " Danube."]
+    assert answer.text == "The Danube."
+
+
+async def test_a_kept_base_is_shown_when_it_is_decided_and_not_before() -> None:
+    assert (await events({"small": [SURE]}))[0] == []
+
+
+async def test_without_a_stream_nothing_is_shown() -> None:
+    assert (await events({"small": [UNSURE], "large": [SURE]}, stream=False))[0] == []
+
+
+async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask() -> None:
+    fake = FakeProvider({"large": [SURE]})
+    async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
+        found = [event async for event in served.runtime.serve(ChatRequest(ASK), stream=True, model="large")]
+        [
+            event
+            async for event in served.runtime.serve(ChatRequest(ASK, {"logprobs": True}), stream=True, model="large")
+        ]
+    assert [one.text for one in found[:-1]] == ["The", " Danube."]
+    assert [request.model for request in fake.requests] == ["large", "large"]
+    assert [request.top_logprobs for request in fake.requests] == [None, 1]
+
+
+async def test_where_an_earlier_answer_was_kept_nothing_is_shown_before_the_answer_is_known() -> None:
+    texts, answer = await events({"small": [UNSURE], "large": [SURE]}, policy={"kind": "fixed", "depth": 2})
+    assert texts == []
+    assert len(answer.answers) == 2
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"response_format": {"type": "json_object"}},
+        {"tools": [TOOL], "tool_choice": "required"},
+        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
+        {"logprobs": True},
+    ],
+)
+async def test_a_reply_that_is_checked_as_a_whole_is_not_shown_before(fields: Any) -> None:
+    assert (await events({"small": [UNSURE], "large": [SURE]}, **fields))[0] == []
+
+
+async def test_tool_calls_are_not_shown_as_text() -> None:
+    calls = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
+    texts, answer = await events({"small": [calls], "large": [calls]}, tools=[TOOL])
+    assert texts == []
+    assert answer.tool_calls[0]["function"]["name"] == "look"
+
+
+async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty() -> None:
+    """A reply that is cut at its limit loses against an earlier one, but not once a client has read it."""
+    cut = reply("The Danube", finish_reason="length", logprobs=[-0.1, -0.1])
+    texts, answer = await events({"small": [UNSURE], "large": [cut]})
+    assert "".join(texts) == answer.text == "The Danube"
+    assert any("was streamed before" in said for said in answer.warnings)
+    _, plain = await events({"small": [UNSURE], "large": [cut]}, stream=False)
+    assert plain.text == "The Rhine?"
+
+
+async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_other_model() -> None:
+    class Breaks(FakeProvider):
+        async def stream(self, request: Request, timeout_s: float) -> Any:
+            async for chunk in super().stream(request, timeout_s):
+                yield chunk
+                raise StreamInterruptedError("it broke", model=request.model)
+
+    script = {"small": [UNSURE], "large": [SURE]}
+    async with Orchestrator.from_config(CONFIG, providers={"fake": Breaks(script)}) as served:
+        shown = []
+        with pytest.raises(StreamInterruptedError) as caught:
+            async for event in served.runtime.serve(ChatRequest(ASK), stream=True):
+                shown.append(event)
+    assert [event.text for event in shown] == ["The"]
+    assert caught.value.shown
+    assert [call.request.model for call in caught.value.calls] == ["small", "large"]
+
+
+def test_nothing_is_shown_where_an_answer_may_be_withheld() -> None:
+    request = Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK))
+    assert not Flow(2, may_abstain=True).shows(request)
+    assert not Flow(0, may_abstain=False).shows(request)
+
+
+@pytest.mark.parametrize(
+    ("keep", "proceed", "shown"), [((), True, True), ((0,), True, False), ((0,), False, False), ((), False, False)]
+)
+def test_what_follows_a_decision_to_stop_is_not_shown(keep: Any, proceed: bool, shown: bool) -> None:
+    """An audit goes on after the decision; its replies are served to nobody."""
+    flow = Flow(2, may_abstain=False)
+    decision = Decision(keep, proceed, (0.5,), 0.5, 0.5)
+    flow.take(Step(1, (Candidate("a", "small", "small"),), {}, decision=decision))
+    request = Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK))
+    assert flow.shows(request) is shown
+
+
+async def test_a_model_that_is_not_configured_cannot_be_asked_alone() -> None:
+    with pytest.raises(Exception, match="No model is called"):
+        await events(None, model="another")
+
+
+async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path: Any) -> None:
+    from cascade.episodes.opening import stored
+
+    url = f"sqlite:///{tmp_path / 'traces.db'}"
+    fake = FakeProvider({"small": [SURE], "large": [SURE]})
+    async with Orchestrator.from_config({**CONFIG, "traces": url}, providers={"fake": fake}) as served:
+        for model, name in ((None, "first"), ("large", "second")):
+            async for _ in served.runtime.serve(ChatRequest(ASK), stream=False, model=model, trace_id=name):
+                pass
+    rows = list(stored(url))
+    assert [(row["episode_id"], row["walk"]) for row in rows] == [("first", None), ("second", "large only")]

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from cascade.api.fitting import fit
+from cascade.conformal.promise import Promise
+from cascade.errors import NotCertifiedError
+from cascade.fitting.fit import FitSettings
 from cascade.logs.files import write_rows
 from cascade.policies.directory import PolicyDirectory
+from cascade.reports.evaluation import audits_of
 from unit.cli.certified import POLICY, Row, hard_rows
 
 Cli = Callable[..., Any]
@@ -168,3 +173,177 @@ def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) ->
     assert cli("verify", "policy", "nowhere.jsonl").code == 2
     assert cli("verify", str(tmp_path / "log.jsonl"), log).code == 2
     assert cli("verify", str(tmp_path), log).code == 3
+
+
+BY_REPLY = "{kind: threshold, signal: reply_mean_logprob, threshold: 0.5}"
+
+
+def rows_of(
+    n: int, *, about: str = "", lost: Collection[int] = (), segments: tuple[str | None, ...] = (None,), **columns: Any
+) -> Iterator[dict[str, Any]]:
+    """Yield a ladder of two, asked by the minute: the small one is sure of every second request, and right there.
+
+    Of the `lost` requests it is sure, and wrong. The large one is always right, at ten times the price.
+    """
+    for k in range(n):
+        sure, right = k in lost or k % 2 == 0, k not in lost and k % 2 == 0
+        asked = {"episode_id": f"{about}{k}", "question": f"Which is {about}{k}?", "horizon": 2, "candidate": 0}
+        asked |= {"dataset": "log_of_evaluate", "created_at": f"2026-11-21T{k // 60:02}:{k % 60:02}:00Z"}
+        asked |= {"segment": segments[k % len(segments)]} | columns
+        small = {"step": 1, "source": "small", "model": "small", "answer": "yes" if right else "no", "correct": right}
+        small |= {"cost_nano_usd": 1_000, "signals": {"reply_mean_logprob": -0.1 if sure else -2.0}}
+        large = {"step": 2, "source": "large", "model": "large", "answer": "yes", "correct": True}
+        yield asked | small
+        yield asked | large | {"cost_nano_usd": 10_000, "signals": {"reply_mean_logprob": -0.1}}
+
+
+@pytest.fixture
+def log_of_evaluate(tmp_path: Path) -> str:
+    """Return a log of 200 requests, of which the small model loses four."""
+    write_rows(tmp_path / "log.jsonl", rows_of(200, lost=range(0, 200, 50)))
+    return str(tmp_path / "log.jsonl")
+
+
+@pytest.fixture
+def policy(log_of_evaluate: str, tmp_path: Path) -> str:
+    """Return a policy directory that is certified on that log."""
+    fit(log_of_evaluate, Promise("regret", 0.1, 0.9), output=tmp_path / "policy", tell=lambda _: None)
+    return str(tmp_path / "policy")
+
+
+def report(ran: Any) -> dict[str, Any]:
+    assert ran.code == 0, ran.err
+    (found,) = json.loads(ran.out)["reports"]
+    return dict(found)
+
+
+@pytest.mark.parametrize(
+    ("given", "cost", "lost", "calls"),
+    [
+        ("{kind: fixed}", 1.0, 104 / 200, 1.0),
+        ("{kind: fixed, depth: 2}", 11.0, 0.0, 2.0),
+        (BY_REPLY, 1 + 10 * 100 / 200, 4 / 200, 1 + 100 / 200),
+    ],
+)
+def test_the_figures_are_those_of_the_log(
+    cli: Cli, log_of_evaluate: str, given: str, cost: float, lost: float, calls: float
+) -> None:
+    found = report(cli("evaluate", log_of_evaluate, "--policy", given, "--json"))
+    assert (found["requests"], found["lacking"], found["seen"]) == (200, 0, 0)
+    figures, alone = found["figures"]["policy"], found["figures"]["reference alone"]
+    for name, wanted in (("cost_share", cost / 10), ("loss", lost), ("right", 1 - lost), ("length", calls)):
+        mean, low, high = figures[name]
+        assert (mean, low - 1e-9 <= wanted <= high + 1e-9) == (pytest.approx(wanted), True)
+    assert (alone["loss"][0], alone["cost_usd"][0]) == (0.0, pytest.approx(1e-5))
+    assert found["figures"]["small alone"]["length"][0] == 1.0
+
+
+def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli: Cli, tmp_path: Path) -> None:
+    rows = [row | {"cost_nano_usd": None} for row in rows_of(40)]
+    write_rows(tmp_path / "log.jsonl", [row for row in rows if row["step"] == 1 or int(row["episode_id"]) > 9])
+    found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed, depth: 2}", "--json"))
+    assert found["figures"]["policy"]["cost_usd"] == found["figures"]["policy"]["cost_share"] == [None, None, None]
+    assert found["requests"] + found["lacking"] in {30, 40}
+    assert found["figures"]["policy"]["length"][0] == 2.0
+
+
+def test_few_groups_have_no_interval(cli: Cli, tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.jsonl", rows_of(5))
+    found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}", "--json"))
+    assert found["figures"]["policy"]["loss"] == [pytest.approx(0.4), None, None]
+
+
+def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(
+    cli: Cli, log_of_evaluate: str, policy: str, tmp_path: Path
+) -> None:
+    own = report(cli("evaluate", log_of_evaluate, "--policy", policy, "--json"))
+    assert (own["seen"], own["fresh_loss"], own["promise"]["kind"]) == (200, None, "regret")
+    assert own["figures"]["policy"]["cost_share"][0] == pytest.approx(0.6)
+    write_rows(
+        tmp_path / "more.jsonl", [*rows_of(200, lost=range(0, 200, 50)), *rows_of(40, about="new ", lost=range(10))]
+    )
+    both = report(cli("evaluate", "more.jsonl", "--policy", policy, "--json"))
+    assert (both["requests"], both["seen"], both["fresh_loss"]) == (240, 200, pytest.approx(10 / 40))
+
+
+def test_levels_are_played_one_by_one(cli: Cli, log_of_evaluate: str, tmp_path: Path) -> None:
+    levels = FitSettings(levels={"low": 0.5, "high": 0.1})
+    fit(log_of_evaluate, Promise("regret", 0.1, 0.9), levels, output=tmp_path / "policy", tell=lambda _: None)
+    found = report(cli("evaluate", log_of_evaluate, "--policy", "policy", "--json"))
+    assert {"level low", "level high"} <= set(found["figures"])
+    audits = report(cli("evaluate", log_of_evaluate, "--policy", "policy", "--audits", "--json"))
+    assert {(each["certificate"], each["alarm_at"]) for each in audits["certificates"]} == {("low", 40), ("high", 40)}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (("--policy", "nowhere.yaml"), "nowhere.yaml"),
+        (("--policy", "{kind: thresold}"), "thresold"),
+        (("--policy", "{kind: uala, threshold: -1}"), "threshold"),
+        (("--policy", "{kind: threshold"), "--policy"),
+        (("--policy", "{kind: uala}"), "p_yes"),
+        (("--policy", "{kind: fixed}", "--audits"), "policy directory"),
+        (("--policy", "{kind: fixed}", "--where", "split"), "COLUMN=VALUE"),
+        (("--policy", "{kind: fixed}", "--where", "dataste=log"), "did you mean dataset?"),
+        (("--policy", "{kind: fixed}", "--where", "step=1"), "cut episodes apart"),
+    ],
+)
+def test_what_cannot_be_evaluated_is_2(cli: Cli, log_of_evaluate: str, arguments: tuple[str, ...], says: str) -> None:
+    ran = cli("evaluate", log_of_evaluate, *arguments)
+    assert (ran.code, ran.out) == (2, "")
+    assert says in " ".join(ran.err.split())
+
+
+def test_a_policy_of_another_plan_is_2(cli: Cli, policy: str) -> None:
+    assert cli("evaluate", "demo-ladder", "--policy", policy).code == 2
+    assert cli("evaluate", "demo-ladder", "--policy", policy, "--audits").code == 2
+
+
+@pytest.mark.parametrize(("lost", "alarmed"), [(2, False), (60, True)])
+def test_audits_alarm_where_more_is_lost_than_promised(
+    cli: Cli, policy: str, tmp_path: Path, lost: int, alarmed: bool
+) -> None:
+    late = rows_of(100, about="late ", created_at="2027-01-01T00:00:00Z", split="audit")
+    write_rows(
+        tmp_path / "traces.jsonl",
+        [*late, *rows_of(100, about="early ", lost=range(lost), split="audit"), *rows_of(50, about="plain ")],
+    )
+    ran = cli("evaluate", "traces.jsonl", "--policy", policy, "--audits", "--json")
+    assert ran.code == (NotCertifiedError.exit_code if alarmed else 0)
+    (found,) = json.loads(ran.out)["reports"]
+    (one,) = found["certificates"]
+    assert (found["alarmed"], found["not_audited"], found["undated"], found["seen"]) == (alarmed, 50, 0, 0)
+    assert (one["audits"], one["lost"], one["unknown"], one["bound"]) == (200, lost, 0, 0.1)
+    assert (one["alarm_after"] or 0) < 60  # the early ones come first, in whatever order they stand
+
+
+def test_an_audit_counts_for_its_segment_and_once_a_group(cli: Cli, tmp_path: Path) -> None:
+    write_rows(tmp_path / "log.jsonl", rows_of(400, segments=("a", "a", "b", "b")))
+    settings = FitSettings(by_segment=True)
+    fit("log.jsonl", Promise("regret", 0.1, 0.9), settings, output=tmp_path / "policy", tell=lambda _: None)
+    audits = [
+        row | {"group": f"user {int(row['episode_id'].split()[1]) // 6}"}
+        for row in rows_of(120, about="new ", lost=range(120), segments=("a", "b", "new"))
+    ]
+    audits[0]["answer"] = None
+    write_rows(tmp_path / "audits.jsonl", audits)
+    ran = cli("evaluate", "audits.jsonl", "--policy", "policy", "--audits", "--json")
+    (found,) = json.loads(ran.out)["reports"]
+    each = {one["certificate"]: one for one in found["certificates"]}
+    assert set(each) == {"a", "b"}
+    assert {one["audits"] + one["unknown"] for one in each.values()} == {20}
+    assert {one["alarm_at"] for one in each.values()} == {40}
+    assert ran.code == NotCertifiedError.exit_code
+
+
+def test_audits_stand_in_the_order_of_asking_whatever_their_data_set() -> None:
+    def row(name: str, created_at: str | None, dataset: str | None = "d", split: str | None = None) -> dict[str, Any]:
+        return {"dataset": dataset, "episode_id": name, "created_at": created_at, "split": split}
+
+    late, early = row("late", "2026-11-21T10:00:00Z"), row("early", "2026-11-21T10:00:00+02:00", None)
+    found = audits_of([late, row("odd", "yesterday"), early, row("late", None)])
+    assert [each["episode_id"].split()[-1] for each in found.rows] == ["odd", "early", "late", "late"]
+    assert (found.undated, found.others, {each["dataset"] for each in found.rows}) == (1, 0, {"audits"})
+    marked = audits_of([late, early | {"split": "audit"}])
+    assert (len(marked.rows), marked.others) == (1, 1)

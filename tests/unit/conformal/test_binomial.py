@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from collections.abc import Callable
 from fractions import Fraction
@@ -23,6 +24,7 @@ from cascade.conformal.binomial import (
     upper_bound,
 )
 from cascade.conformal.certify import spent
+from cascade.conformal.monitor import is_drawn, uniform
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 
@@ -273,3 +275,22 @@ def test_the_comparison_in_integers_is_that_of_fractions(written: str) -> None:
             exact = tail(count, n, p)
             assert binomial._exact_at_most(count, n, p, exact)
             assert not binomial._exact_at_most(count, n, p, exact * (1 - Fraction(1, 10**12)))
+
+
+@pytest.mark.parametrize("rate", [0.03, 0.5, 0.9])
+def test_draws_have_their_rate_and_no_pattern(rate: float) -> None:
+    draws = [is_drawn("key", rate, str(number)) for number in range(20_000)]
+    assert abs(sum(draws) / 20_000 - rate) < 4 * math.sqrt(rate * (1 - rate) / 20_000)
+    both = sum(one and other for one, other in itertools.pairwise(draws)) / 19_999
+    assert abs(both - rate**2) < 4 * math.sqrt(rate**2 / 20_000)
+
+
+def test_what_a_lower_rate_draws_a_higher_one_draws_too_and_another_key_draws_others() -> None:
+    few, many = ({n for n in range(2_000) if is_drawn("key", rate, str(n))} for rate in (0.1, 0.4))
+    assert few < many
+    assert few != {n for n in range(2_000) if is_drawn(b"other", 0.1, str(n))}
+
+
+def test_names_are_kept_apart_and_a_key_is_its_bytes() -> None:
+    assert uniform("key", "ab", "c") != uniform("key", "a", "bc")
+    assert uniform("key", "a\ud800") == uniform(b"key", "a\ud800")

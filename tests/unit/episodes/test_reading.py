@@ -3,23 +3,34 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+import random
+from collections.abc import Mapping, Sequence
+from dataclasses import fields
+from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
+from cases import each
 
+from cascade.episodes import reading
 from cascade.episodes.opening import open_log
 from cascade.episodes.reading import Judgements, as_ladder, as_nodes, labelled_by_reference, ladder_of_models, reviewed
-from cascade.episodes.rows import Truth, reads_of
+from cascade.episodes.rows import Truth, joined, reads_of
 from cascade.errors import UsageError
-from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, Dropped
+from cascade.identity import identity, plain, question_id
+from cascade.logs.columns import Calls, calls_of
+from cascade.logs.files import opened_log, read_rows, write_rows
+from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, TOLD, UNJUDGED, Dropped
+from cascade.policies import features
+from cascade.policies.policy import tie_of
+from unit.plain import row
 
 SMALL, MIDDLE, LARGE = "small", "middle", "large"
 
 
-def row(episode: str, step: int, model: str, answer: str | None, **fields: Any) -> dict[str, Any]:
+def row_of_reading(episode: str, step: int, model: str, answer: str | None, **fields: Any) -> dict[str, Any]:
     given = {
         "episode_id": episode,
         "question": f"Question {episode}?",
@@ -38,7 +49,7 @@ def row(episode: str, step: int, model: str, answer: str | None, **fields: Any) 
 
 
 def pair(episode: str, cheap: str, dear: str | None, **fields: Any) -> list[dict[str, Any]]:
-    return [row(episode, 1, SMALL, cheap, **fields), row(episode, 2, LARGE, dear, **fields)]
+    return [row_of_reading(episode, 1, SMALL, cheap, **fields), row_of_reading(episode, 2, LARGE, dear, **fields)]
 
 
 def judged(rows: Sequence[dict[str, Any]], comparator: str | None = "exact") -> dict[tuple[str, str], bool | None]:
@@ -52,8 +63,11 @@ def test_right_is_what_equals_the_last_model_whatever_the_labels_say() -> None:
 
 
 def test_the_guide_asked_outright_is_the_reference_where_it_was() -> None:
-    rows = [row("a", 1, SMALL, "Rhine", source="base"), row("a", 1, LARGE, "Rhine", source="guide", candidate=1)]
-    outright = row("a", 1, LARGE, "Danube", walk=GUIDE_ONLY)
+    rows = [
+        row_of_reading("a", 1, SMALL, "Rhine", source="base"),
+        row_of_reading("a", 1, LARGE, "Rhine", source="guide", candidate=1),
+    ]
+    outright = row_of_reading("a", 1, LARGE, "Danube", walk=GUIDE_ONLY)
     found = judged([*rows, outright])
     assert found == {("a", SMALL): False, ("a", LARGE): False, ("a", GUIDE_ONLY): True}
 
@@ -66,7 +80,11 @@ def test_an_output_that_the_comparator_cannot_read_equals_itself_and_nothing_els
 
 def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_every_other_answer() -> None:
     failed = {"replay": {FAILED: [[2, LARGE, "TimeoutError"]], "purpose": "answer"}}
-    rows = [*pair("a", "Danube", None), row("b", 1, SMALL, "Danube", signals=failed), *pair("c", "Danube", "Danube")]
+    rows = [
+        *pair("a", "Danube", None),
+        row_of_reading("b", 1, SMALL, "Danube", signals=failed),
+        *pair("c", "Danube", "Danube"),
+    ]
     found = labelled_by_reference(lambda: rows, "exact")
     kept = {(one["episode_id"], one["model"]): one for one in found.rows(Dropped())}
     assert [kept[name, SMALL]["correct"] for name in "abc"] == [False, False, True]
@@ -75,13 +93,13 @@ def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_eve
 
 def test_an_episode_in_which_another_model_failed_stays_marked() -> None:
     failed = {"replay": {FAILED: [[1, SMALL, "TimeoutError"], [2, LARGE, "TimeoutError"]]}}
-    rows = [*pair("a", "Danube", "Danube"), row("b", 1, SMALL, "Danube", signals=failed)]
+    rows = [*pair("a", "Danube", "Danube"), row_of_reading("b", 1, SMALL, "Danube", signals=failed)]
     kept = list(labelled_by_reference(lambda: rows, "exact").rows(Dropped()))
     assert kept[-1]["signals"] == failed
 
 
 def test_of_production_traces_only_the_audits_tell() -> None:
-    asked = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row("c", 1, SMALL, "x")]
+    asked = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row_of_reading("c", 1, SMALL, "x")]
     dropped = Dropped()
     found = list(labelled_by_reference(lambda: asked, "exact").rows(dropped))
     assert {one["episode_id"] for one in found} == {"a"}
@@ -89,13 +107,13 @@ def test_of_production_traces_only_the_audits_tell() -> None:
 
 
 def test_without_audits_a_question_that_ends_early_counts_as_different() -> None:
-    assert judged([*pair("a", "x", "x"), row("b", 1, SMALL, "x")])["b", SMALL] is False
+    assert judged([*pair("a", "x", "x"), row_of_reading("b", 1, SMALL, "x")])["b", SMALL] is False
 
 
 def test_the_form_of_the_requests_chooses_the_comparator() -> None:
     def asked(**body: Any) -> dict[str, Any]:
         context = json.dumps({"messages": [{"role": "user", "content": "?"}], **body})
-        return row("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
+        return row_of_reading("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
 
     def chosen(*requests: dict[str, Any]) -> str:
         last = [one | {"step": 2, "model": LARGE, "source": LARGE} for one in requests]
@@ -104,19 +122,19 @@ def test_the_form_of_the_requests_chooses_the_comparator() -> None:
 
     assert chosen(asked(tools=[{"type": "function"}])) == "tool_calls"
     assert chosen(asked(response_format={"type": "json_schema"})) == "json"
-    assert chosen(asked(), row("b", 1, SMALL, "x")) == "text"
+    assert chosen(asked(), row_of_reading("b", 1, SMALL, "x")) == "text"
     assert chosen(*[asked(tools=[{"type": "function"}])] * 9, asked()) == "request"
 
 
 def test_a_log_without_a_reference_is_refused() -> None:
-    rounds = [row("a", 1, SMALL, "x", horizon=1), row("a", 1, LARGE, "y", candidate=1, horizon=1)]
+    rounds = [row_of_reading("a", 1, SMALL, "x", horizon=1), row_of_reading("a", 1, LARGE, "y", candidate=1, horizon=1)]
     with pytest.raises(UsageError, match="--models CHEAP,DEAR"):
         labelled_by_reference(lambda: rounds, "exact")
 
 
 def three(episode: str, *answers: str) -> list[dict[str, Any]]:
     named = zip((SMALL, MIDDLE, LARGE), answers, strict=True)
-    return [row(episode, step, name, text, horizon=3) for step, (name, text) in enumerate(named, 1)]
+    return [row_of_reading(episode, step, name, text, horizon=3) for step, (name, text) in enumerate(named, 1)]
 
 
 def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for() -> None:
@@ -184,10 +202,10 @@ def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path: Path) ->
 
 SIGNALS = {"reply_mean_logprob": -0.5, "p_yes": 0.7}
 ROUNDS = {"dataset": "log", "horizon": 4, "correct": False, "signals": SIGNALS}
-BASE = row("q", 1, SMALL, "The Inn", source="base", **ROUNDS)
-JUDGE = row("q", 1, LARGE, "Inn", source="guide", **{**ROUNDS, "candidate": 1})
-LATER = row("q", 2, SMALL, "Elbe", source="base", **ROUNDS)
-OUTRIGHT = row("q", 1, LARGE, "inn", walk=GUIDE_ONLY, kept=True, **ROUNDS)
+BASE = row_of_reading("q", 1, SMALL, "The Inn", source="base", **ROUNDS)
+JUDGE = row_of_reading("q", 1, LARGE, "Inn", source="guide", **{**ROUNDS, "candidate": 1})
+LATER = row_of_reading("q", 2, SMALL, "Elbe", source="base", **ROUNDS)
+OUTRIGHT = row_of_reading("q", 1, LARGE, "inn", walk=GUIDE_ONLY, kept=True, **ROUNDS)
 
 
 @pytest.mark.parametrize("logged", [[BASE, JUDGE, LATER, OUTRIGHT], [OUTRIGHT, LATER, JUDGE, BASE]])
@@ -232,3 +250,290 @@ def test_an_output_that_differs_is_right_if_people_found_no_loss_and_unknown_if_
     assert np.array_equal(read.log.right, [[1, 1], [0, 1], [1, 1], [np.nan, 1]], equal_nan=True)
     assert read.facts.truth == Truth(LARGE, "exact", "regret", 0.5)
     assert read.log.drawn is not None
+
+
+Row = Mapping[str, Any]
+
+
+def equal(one: Any, other: Any) -> bool:
+    return np.array_equal(one, other, equal_nan=True)
+
+
+# --- by hand ---
+
+
+class Case(NamedTuple):
+    """Rows, and the columns of the first request that they become; None: the episode is left out, for `why`."""
+
+    rows: list[Row]
+    columns: dict[str, list[Any]]
+
+
+NAN = float("nan")
+QUESTION: Row = {"question": "Which?"}
+CASES = {
+    "a null answer is no answer": Case(
+        [row(), row(step=2, candidate=None)],
+        {"answer": [0, -1], "right": [1, NAN], "cost_nano_usd": [10, 10], "bought": [True, True]},
+    ),
+    "a null cost is unknown": Case([row(cost_nano_usd=None), row(step=2)], {"cost_nano_usd": [-1, 10]}),
+    "a cost that no call has is unknown": Case([row(cost_nano_usd=2**63), row(step=2)], {"cost_nano_usd": [-1, 10]}),
+    "a cost is that of the call's own node": Case(
+        [row(), row(candidate=1, source="guide", cost_nano_usd=100), row(candidate=None, cost_nano_usd=3)],
+        {"cost_nano_usd": [13, 100], "answer": [0, 0]},
+    ),
+    "a call of neither candidate lies on the last node": Case(
+        [row(), row(candidate=1, source="guide"), row(candidate=None, source="judge", cost_nano_usd=5)],
+        {"cost_nano_usd": [10, 15]},
+    ),
+    "an unknown confidence and signal": Case(
+        [row(signals={"p_yes": None}, confidence=None), row(step=2, signals={"p_yes": 0.5}, confidence=0.25)],
+        {"confidence": [NAN, 0.25], "p_yes": [NAN, 0.5]},
+    ),
+    "answers are equal as the engine compares them": Case(
+        [row(answer="The Danube."), row(step=2, answer="Rhine", correct=False), row(step=3, answer="danube")],
+        {"answer": [0, 1, 0], "right": [1, 0, 1]},
+    ),
+    "without texts all right answers are one": Case(
+        [row(step=step, answer=None, correct=right) for step, right in ((1, True), (2, False), (3, True), (4, False))],
+        {"answer": [0, 1, 0, 2], "right": [1, 0, 1, 0]},
+    ),
+    "a request whose record ends early": Case([row(horizon=3)], {"bought": [True, False, False], "complete": [False]}),
+    "a call that may have been left out": Case(
+        [row(parents=[]), row(step=3, parents=[])],
+        {"bought": [True, False, True], "answer": [0, -1, 0], "cost_nano_usd": [10, 0, 10]},
+    ),
+    "the reply's length is that of the output": Case(
+        [row(input_tokens=50, output_tokens=7), row(step=2, input_tokens=60, output_tokens=None)],
+        {"reply_tokens": [7, NAN], "prompt_tokens": [50, 60]},
+    ),
+    "a call that was cut off is no step": Case([row(), row(walk="cut off", candidate=None)], {"cost_nano_usd": [10]}),
+}
+
+
+@pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
+def test_rows_become_columns(case: Case) -> None:
+    (read,) = reads_of(case.rows)
+    for name, values in case.columns.items():
+        column = read.log.signals[name] if name in read.log.signals else getattr(read.log, name)
+        assert equal(np.asarray(column[0]).ravel(), np.array(values)), name
+
+
+@pytest.mark.parametrize(
+    ("rows", "why"),
+    [
+        ([row(correct=None)], UNJUDGED),
+        ([row(step=2)], "an episode with a step missing in the middle"),
+        ([row(walk=GUIDE_ONLY, kept=True)], "an episode without a step"),
+        (
+            [row(signals={"replay": {FAILED: [[1, "base", "Timeout"]]}})],
+            "an episode in which the call of a model failed",
+        ),
+        ([row(candidate=None, text=None)], "an episode with a step without a recorded answer or reply"),
+        ([row(step=1, parents=[1])], "an episode with a step that depends on itself or on a later step"),
+    ],
+)
+def test_what_cannot_be_judged_is_left_out_and_counted(rows: list[Row], why: str) -> None:
+    dropped = Dropped()
+    (read,) = reads_of([*rows, row("other")], dropped)
+    assert (read.log.n, dict(read.dropped.rows), read.facts.unjudged) == (1, {why: 1}, int(why == UNJUDGED))
+    with pytest.raises(UsageError):
+        reads_of(rows)
+
+
+def test_two_answers_under_the_questions_own_id_are_two_runs_in_one() -> None:
+    name = question_id("Which?", None)
+    dropped = Dropped()
+    reads_of([row(name, **QUESTION), row(name, **QUESTION), row("other")], dropped)
+    assert dropped.count == 1
+    (read,) = reads_of([row(**QUESTION), row(**QUESTION)])  # an id of its own: two calls that made one answer
+    assert read.log.cost_nano_usd.tolist() == [[20]]
+
+
+def test_repeated_questions_have_one_id_and_all_their_spellings() -> None:
+    (read,) = reads_of([row("a", question="Which?"), row("b", question="which"), row("c", question="Who?"), row("d")])
+    same_id = identity("Which?", None)
+    assert read.log.ids == (same_id, same_id, identity("Who?", None), "d")
+    assert {name: len(texts) for name, texts in read.facts.spelled.items()} == {same_id: 2, read.log.ids[2]: 1}
+
+
+def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_policy() -> None:
+    replay = {"replay": {TOLD: True}}
+    (read,) = reads_of([row("a", output_tokens=5, signals=replay), row("b", output_tokens=6)])
+    assert read.log.revealing
+    assert "reply_tokens" not in read.log.signals
+    assert tie_of(read.log) is None
+    assert np.isnan(features.read(read.log, (0,), ("cost",))).all()
+    assert read.log.cost_nano_usd.tolist() == [[10], [10]]
+
+
+def test_a_baseline_knows_its_own_cost() -> None:
+    rows = [row("a"), row("b"), row("a", walk="z", kept=True, cost_nano_usd=None), row("a", walk=GUIDE_ONLY, kept=True)]
+    (read,) = reads_of(rows)
+    way, reference = read.log.baselines["z"], read.log.reference
+    assert reference is not None
+    assert (way.known.tolist(), way.cost_nano_usd.tolist()) == ([True, False], [-1, -1])
+    assert (reference.cost_nano_usd.tolist(), read.facts.reference) == ([10, -1], GUIDE_ONLY)
+    assert read.log.take(np.array([1])).baselines["z"].known.tolist() == [False]
+    assert read.log.priced.tolist() == [True, False]
+
+
+def test_costs_are_compared_with_prices() -> None:
+    from cascade.money import PriceTable
+
+    price = PriceTable.bundled().price("gpt-4o-mini")
+    rows = [
+        row(model="gpt-4o-mini", input_tokens=1000, output_tokens=1000, cost_nano_usd=cost) for cost in (1, 750_000)
+    ]
+    found = reading.mispriced(rows, {"gpt-4o-mini": price})
+    assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("gpt-4o-mini", 1, 1)]
+
+
+# --- several data sets ---
+
+
+def ladder(dataset: str, models: Sequence[str] = ("small", "large"), **columns: Any) -> list[Row]:
+    each = enumerate(models, 1)
+    return [row("a", step, dataset=dataset, source=name, model=name, horizon=2, **columns) for step, name in each]
+
+
+def test_data_sets_of_one_cascade_are_joined() -> None:
+    whole = joined(reads_of([*ladder("x"), *ladder("y", signals={"late": 1.0})]))
+    assert (whole.log.name, whole.log.n, whole.facts.step_models) == ("x, y", 2, ("small", "large"))
+    assert equal(whole.log.signals["late"], np.array([[np.nan, np.nan], [1, 1]]))
+    outright = row("a", dataset="x", kept=True, walk=GUIDE_ONLY)
+    mixed = joined(reads_of([outright, *ladder("x"), *ladder("y")]))
+    assert mixed.log.reference is not None
+    assert (mixed.facts.reference, mixed.log.reference.cost_nano_usd.tolist()) == (GUIDE_ONLY, [10, -1])
+
+
+@pytest.mark.parametrize("other", [("small", "huge"), ("large", "small"), ("small", "middle", "large"), ()])
+def test_data_sets_of_other_cascades_are_not(other: tuple[str, ...]) -> None:
+    with pytest.raises(UsageError):
+        joined(reads_of([*ladder("x"), *ladder("y", other)]) if other else [])
+
+
+pytest.importorskip("duckdb")
+
+SHIPPED = Path(str(resources.files("cascade").joinpath("data")))
+TEXTS = (
+    "Who wrote  HAMLET ?", "who wrote hamlet", "x+1?", "a, b", "f(a, b).", "Yes!! Is it?", "n!", "5!", " \t ", "...", "?",
+    "", "3.5 or 35.", "well,then", "end.\n", "The end;", "naïve?", "2²", "it''s “so”", "A\x1cB", "a\u00a0b", "\x00", "The",
+    "the Danube", "an a the", "DANUBE.", "{}", "[1]", "sha256:" + "0" * 64,
+)  # fmt: skip
+
+
+def equal_of_columns(one: Any, other: Any) -> bool:
+    if isinstance(one, np.ndarray):
+        return np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
+    if hasattr(one, "keys"):
+        return one.keys() == other.keys() and all(equal_of_columns(one[name], other[name]) for name in one)
+    if isinstance(one, tuple) and one and isinstance(one[0], np.ndarray):
+        return all(map(equal_of_columns, one, other))
+    return bool(one == other)
+
+
+def same(first: Calls, second: Calls) -> None:
+    for one, other in zip(reads_of(first), reads_of(second), strict=True):
+        for part in ("log", "facts"):
+            left, right = getattr(one, part), getattr(other, part)
+            unlike = [
+                f.name for f in fields(left) if not equal_of_columns(getattr(left, f.name), getattr(right, f.name))
+            ]
+            assert unlike == []
+
+
+@pytest.mark.parametrize("name", ["demo_log.parquet", "demo_requests.parquet"])
+def test_columns_of_a_shipped_log_are_those_of_its_rows(name: str) -> None:
+    with opened_log(SHIPPED / name) as log:
+        same(log.columns(), calls_of(read_rows(SHIPPED / name)))
+
+
+@pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
+def test_columns_of_odd_texts_are_those_of_their_rows(tmp_path: Path, name: str) -> None:
+    chance = random.Random(7)
+    replay = {"finish_reason": "stop", "purpose": "answer", "echoed": "m-1"}
+    rows = [
+        row(f"q{number}", step, question=text, context=chance.choice([None, text]), answer=chance.choice(TEXTS))
+        | {"source": f"m{step}", "model": f"m{step}", "group": chance.choice([None, "", "g"])}
+        | {
+            "signals": {"p_yes": chance.random(), 'odd "name/~': 1.0, "replay": replay},
+            "correct": chance.random() < 0.5,
+        }
+        for number, text in enumerate(TEXTS)
+        for step in (1, 2)
+    ]
+    write_rows(tmp_path / name, rows)
+    with opened_log(tmp_path / name) as log:
+        same(log.columns(), calls_of(rows))
+
+
+RIVER = "Which river runs through Vienna?"
+
+
+@pytest.mark.parametrize(
+    "written",
+    [
+        "which river runs through vienna?",
+        "WHICH RIVER RUNS THROUGH VIENNA?",
+        f"  {RIVER} \n",
+        "Which  river\truns through\u00a0Vienna ?",
+        "Which river runs through Vienna",
+        "Which river runs through Vienna…",
+        "Which river runs through Vienna??",
+        "Which river, runs through Vienna?",
+        "Which river runs through Vienna\uff1f",
+        "\ufeffWhich ri\u200bver runs through Vienna?",
+        "Which river runs through \uff36ienna?",
+    ],
+)
+def test_near_duplicates_are_one_question(written: str) -> None:
+    assert identity(written) == identity(RIVER)
+
+
+@each(
+    "one, other",
+    [
+        ("What is x+1?", "What is x-1?"),
+        ("What is x+1?", "What is x1?"),
+        ("Is 3 < 5?", "Is 3 > 5?"),
+        ("Is a <= b?", "Is a < b?"),
+        ("What is 3.5 times 2?", "What is 35 times 2?"),
+        ("What is 1,5 plus 2?", "What is 15 plus 2?"),
+        ("Add 1, 2", "Add 12"),
+        ("What is 5!", "What is 5"),
+        ("Simplify n!", "Simplify n"),
+        ("What is 2² plus 1?", "What is 22 plus 1?"),
+        ("What is H₂?", "What is H2?"),
+        ("What is 1½ m in cm?", "What is 11/2 m in cm?"),
+        ("What is -5 plus 2?", "What is 5 plus 2?"),
+        ("Which is right?\nA. yes\nB. no", "Which is right?\nA. no\nB. yes"),
+        ("Which is right?\nA. yes\nB. no", "Which is right?\nA. yes\nB. maybe"),
+        ("What does print('a') show?", "What does print(a) show?"),
+        ("What does a[0] hold?", "What does a(0) hold?"),
+        ("What does f(a, b) give?", "What does f(a b) give?"),
+        ("What does a*b give?", "What does a**b give?"),
+        ("What does x == y give?", "What does x = y give?"),
+        ("What is 50% of 8?", "What is 50 of 8?"),
+        ("How long is 2'?", 'How long is 2"?'),
+        ("Who was Peña?", "Who was Pena?"),
+        ("What is under $5?", "What is under €5?"),
+        ("?", "!"),
+    ],
+)
+def test_what_differs_in_meaning_stays_apart(one: str, other: str) -> None:
+    assert identity(one) != identity(other)
+
+
+def test_the_context_belongs_to_the_question() -> None:
+    assert identity(RIVER, "Vienna lies on the Danube.") == identity(RIVER, "vienna lies  on the danube")
+    assert identity(RIVER, "Vienna lies on the Danube.") != identity(RIVER, None)
+
+
+@each("text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"])
+def test_any_text_has_a_form_that_stays_as_it_is(text: str) -> None:
+    assert plain(plain(text)) == plain(text)
+
+
+def test_a_plain_question_is_known_as_before() -> None:
+    assert identity("x + 1", None) == question_id("x + 1", None)

@@ -2,19 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import math
+import random
 import sys
-from decimal import Decimal
+from datetime import UTC, datetime
+from decimal import ROUND_HALF_EVEN, Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from cascade.errors import MissingExtraError, UsageError
+from cascade.engine import run
+from cascade.errors import AuthenticationError, MissingExtraError, ProviderUnavailableError, UsageError
+from cascade.identity import question_id
 from cascade.logs import own
+from cascade.logs.duck import opened, text_literal
 from cascade.logs.files import Dropped, read_rows, write_rows
-from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, rows
+from cascade.plans.base import ModelUse
+from cascade.types import Answer, Completion, Question, Token, Usage
 from unit.logs.test_files import ROWS, row
+from unit.made import PRICES, base_guide, candidate, completion, drive, yes_no
+from unit.scripted import ThresholdPolicy
 
 pa = pytest.importorskip("pyarrow")
 pq = pytest.importorskip("pyarrow.parquet")
@@ -202,3 +212,224 @@ def test_damage_in_the_middle_costs_its_group_alone(tmp_path: Path, monkeypatch:
     read = list(read_rows(path, dropped))
     assert read == [*many(10_000)][: 2 * 2048] + [*many(10_000)][3 * 2048 :]
     assert dropped.count == 2048
+
+
+VALUES: list[tuple[str, str, Any]] = [
+    ("nano", "0.0003925", 392500),
+    ("nano", "2.5e-9", 2),
+    ("nano", "3.5e-9", 4),
+    ("nano", "$0.0012", 1_200_000),
+    ("nano", "1", 10**9),
+    ("nano", "99999999.123456789", 99_999_999_123_456_789),
+    ("nano", "1,234.5", 1_234_500_000_000),
+    ("nano", "1,234", None),  # a decimal comma, perhaps
+    ("nano", "0,001", None),
+    ("nano", "-1", None),
+    ("nano", "free", None),
+    ("nano", "nan", None),
+    ("nano", "1e400", None),
+    ("nano", "9223372036.854775807", 2**63 - 1),
+    ("nano", "9223372036.854775808", None),
+    ("whole", "52", 52),
+    ("whole", "12.0", 12),
+    ("whole", "1,234", 1234),
+    ("whole", "12.5", None),
+    ("whole", "-1", None),
+    ("whole", "true", None),
+    ("whole", "9223372036854775807", 2**63 - 1),
+    ("whole", "12345678901234567890123", None),
+    ("number", "0.5", 0.5),
+    ("number", "1,234.5", 1234.5),
+    ("number", "1,234", None),
+    ("number", "nan", None),
+    ("number", "inf", None),
+    ("number", "1e400", None),
+    ("number", "0x10", None),
+    ("truth", "1.0", True),
+    ("truth", "Wrong", False),
+    ("truth", "[true]", True),
+    ("truth", "0.7", None),
+    ("truth", "", None),
+    ("seconds", "2026-11-21T10:00:00Z", 1795255200.0),
+    ("seconds", "2026-11-21T12:00:00+02:00", 1795255200.0),
+    ("seconds", "2026-11-21 10:00:00", 1795255200.0),
+    ("seconds", "1795255200", 1795255200.0),
+    ("seconds", "1795255200000", 1795255200.0),
+    ("seconds", "1795255200000000", 1795255200.0),
+    ("seconds", "1795255200000000000", 1795255200.0),
+    ("seconds", "[1795255200, 500000000]", 1795255200.5),  # JavaScript's spans (L14)
+    ("seconds", "yesterday", None),
+    ("seconds", "12345678901234567890123", None),
+    ("texts", '["a", "b"]', '["a", "b"]'),
+    ("texts", "[4, 1]", '["[4, 1]"]'),
+    ("texts", 'say "x"', '["say \\"x\\""]'),
+]
+
+
+def test_texts_become_values_or_null() -> None:
+    with opened() as duck:
+        for macro, text, value in VALUES:
+            assert (text, duck.value(f"SELECT {macro}({text_literal(text)})")) == (text, value)
+
+
+def test_amounts_are_those_of_exact_decimals() -> None:
+    draw = random.Random(3)
+    texts = [f"{draw.random() * 10 ** draw.randint(-12, 9):.{draw.randint(0, 14)}f}" for _ in range(500)]
+    texts += [f"0.{draw.randrange(10**9):09}5" for _ in range(200)]
+    exact = [int(Decimal(text).scaleb(9).to_integral_value(ROUND_HALF_EVEN)) for text in texts]
+    with opened() as duck:
+        listed = ", ".join(f"({at}, {text_literal(text)})" for at, text in enumerate(texts))
+        found = duck.rows(f"SELECT nano(t) FROM (VALUES {listed}) AS v(k, t) ORDER BY k")
+    assert [value for (value,) in found] == exact
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "SELECT * FROM read_text('/etc/passwd')",
+        "COPY (SELECT 1) TO '{folder}/out.csv'",
+        "ATTACH '{folder}/other.db'",
+        "INSTALL httpfs",
+        "LOAD httpfs",
+        "SET enable_external_access = true",
+        "SET memory_limit = '1TB'",
+    ],
+)
+def test_a_connection_touches_only_its_files_and_keeps_its_settings(tmp_path: Path, sql: str) -> None:
+    with opened() as duck, pytest.raises(UsageError):
+        duck.run(sql.format(folder=tmp_path))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_connection_prints_no_progress_and_its_folder_is_gone_at_the_end() -> None:
+    with opened() as duck:
+        assert duck.rows("SELECT current_setting('enable_progress_bar')") == [(False,)]
+        folder = duck.folder
+        assert folder.is_dir()
+    assert not folder.exists()
+
+
+ASKED = Question("Which river?", "Vienna lies on the Danube.")
+
+
+def answered(*said: Completion | Exception, prices: object = PRICES) -> Answer:
+    left = iter(said)
+
+    def call(_: object) -> Completion:
+        reply = next(left)
+        if isinstance(reply, Exception):
+            raise reply
+        return reply
+
+    strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=2)
+    return drive(run(ASKED, strategy=strategy, policy=ThresholdPolicy(), prices=prices), call)
+
+
+RHINE = completion("Answer: Rhine", usage=Usage(100, 10, 4, 1), latency_s=0.0123456, finish_reason="stop")
+NO = yes_no(0.05, "No, Danube")
+
+
+def test_every_row_has_every_column_and_is_json() -> None:
+    made = list(rows(answered(RHINE, NO), dataset="demo", horizon=2))
+    for each in made:
+        assert tuple(each) == COLUMNS
+        assert json.loads(json.dumps(each, allow_nan=False)) == each
+
+
+def test_every_row_has_the_columns_of_its_question() -> None:
+    for each in rows(answered(RHINE, NO), dataset="demo", horizon=2):
+        assert each["episode_id"] == question_id(ASKED.text, ASKED.context)
+        assert (each["question"], each["context"], each["dataset"], each["horizon"]) == (*_asked(), "demo", 2)
+        assert each["schema_version"] == SCHEMA_VERSION
+        assert abs((datetime.now(UTC) - datetime.fromisoformat(each["created_at"])).total_seconds()) < 60
+
+
+def _asked() -> tuple[str, str | None]:
+    return ASKED.text, ASKED.context
+
+
+def test_a_row_says_what_a_call_brought_and_cost() -> None:
+    base, judge = rows(answered(RHINE, NO))
+    wanted = {
+        "step": 1,
+        "candidate": 0,
+        "source": "base",
+        "model": "small",
+        "answer": "Rhine",
+        "text": "Answer: Rhine",
+        "kept": False,
+        "input_tokens": 100,
+        "cached_input_tokens": 4,
+        "output_tokens": 10,
+        "reasoning_tokens": 1,
+        "cost_nano_usd": 14_000,
+        "cost_source": "price table",
+        "latency_ms": 12.346,
+    }
+    assert {name: base[name] for name in wanted} == wanted
+    assert (judge["candidate"], judge["answer"], judge["kept"], judge["text"]) == (1, "Danube", True, "No, Danube")
+    assert judge["cached_input_tokens"] is None
+
+
+def test_unknown_values_are_null() -> None:
+    for each in rows(answered(RHINE, NO)):
+        assert [each[name] for name in ("split", "group", "gold", "correct", "dataset", "horizon")] == [None] * 6
+
+
+def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
+    estimated = RHINE._replace(usage=Usage(100, 10, estimated=True))
+    base, judge = rows(answered(estimated, NO, prices={"small": PRICES["small"]}))
+    assert (base["cost_nano_usd"], base["cost_source"]) == (None, "usage estimated")
+    assert base["signals"]["replay"]["usage_estimated"] is True
+    assert (judge["cost_nano_usd"], judge["cost_source"]) == (None, "no price")
+
+
+def test_a_judge_without_a_correction_made_no_candidate() -> None:
+    _, judge = rows(answered(RHINE, yes_no(0.01, "No.")))
+    assert (judge["candidate"], judge["answer"], judge["kept"]) == (None, None, None)
+
+
+def test_only_the_first_sample_has_a_candidate() -> None:
+    said = [completion("No, Danube")] * 3
+    made = list(rows(answered(RHINE, *said, RHINE, *said)))
+    assert [each["candidate"] for each in made if each["step"] == 1] == [0, 1, None, None]
+    assert [each["signals"]["replay"]["sample"] for each in made if each["step"] == 1] == [0, 0, 1, 2]
+
+
+def test_signals_and_what_a_replay_needs_stand_in_the_row() -> None:
+    base, judge = rows(answered(RHINE, NO))
+    assert base["signals"]["p_yes"] == judge["signals"]["p_yes"]
+    assert (base["signals"]["replay"]["purpose"], base["signals"]["replay"]["finish_reason"]) == ("answer", "stop")
+    assert base["signals"]["replay"]["tokens"] is None
+    top = [["Yes", math.log(0.05)], ["No", math.log(0.95)]]
+    assert judge["signals"]["replay"]["tokens"] == [["No", math.log(0.95), top]]
+
+
+def test_an_impossible_token_is_still_json() -> None:
+    tokens = (Token("Answer: Rhine", -math.inf), Token("", None))
+    made = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
+    assert made["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
+
+
+def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too() -> None:
+    late = completion("Answer: Danube")
+    answer = answered(RHINE, yes_no(0.5), ProviderUnavailableError("down"), AuthenticationError("no key"))
+    assert len(list(rows(answer))) == 2
+    interrupted = Answer(
+        ASKED, "x", ("x",), answer.steps, "budget", 0.1, loose_calls=(answer.calls[0]._replace(completion=late),)
+    )
+    assert [each["text"] for each in rows(interrupted)][-1] == "Answer: Danube"
+
+
+def test_an_id_is_stable_and_tells_text_from_context() -> None:
+    assert question_id("a", None) == question_id("a", "") == question_id("a", None)
+    assert (
+        len({question_id(*one) for one in (("a", None), ("b", None), ("a", "b"), ("ab", None), ("\ud800", None))}) == 5
+    )
+    assert len(question_id("a", None)) == 16
+
+
+def test_candidates_of_other_sources_are_not_mixed_up() -> None:
+    step = answered(RHINE, NO).steps[0]
+    assert [made.source for made in step.candidates] == ["base", "guide"]
+    assert step.candidates[0] == candidate("Rhine", confidence=step.candidates[0].confidence)

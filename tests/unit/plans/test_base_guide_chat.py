@@ -3,14 +3,27 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 
-from cascade import Orchestrator
-from cascade.errors import ProviderUnavailableError, UsageError
+from cascade.budget.charges import most_nano_usd
+from cascade.chat import ChatRequest
+from cascade.collection import collect
+from cascade.config import load
+from cascade.episodes.rows import reads_of
+from cascade.errors import BudgetExceededError, ProviderUnavailableError, UsageError
+from cascade.logs.files import read_rows
+from cascade.logs.questions import AskedQuestion
+from cascade.money import Price, usd
+from cascade.orchestrator import Orchestrator
+from cascade.plans.base import ModelUse
+from cascade.plans.verdict import read_exit
 from cascade.providers.fake import FakeProvider, reply
-from cascade.types import Answer, Request
+from cascade.types import Answer, Question, Request
+from unit.made import RIVER, exits, walked
 
 PARAMETERS = {"type": "object", "properties": {"n": {"type": "integer"}}, "required": ["n"]}
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": PARAMETERS}}]
@@ -144,3 +157,219 @@ def test_exit_says_that_it_answers_no_chat_requests() -> None:
         pytest.raises(UsageError, match="base_guide"),
     ):
         orchestrator.chat(ASKED)
+
+
+SMALL = ModelUse("small", 64, 0.3, 11)
+
+
+# --- what a reply says ---
+
+
+@each(
+    "text, says",
+    [
+        ("EXIT", True),
+        ("[EXIT]", True),
+        ("exit.", True),
+        ("**Exit**", True),
+        ("I would exit", True),
+        ("EXIT EXIT", True),
+        ("CONTINUE", False),
+        ("continue, please", False),
+        ("\nContinue\n", False),
+        ("EXIT or CONTINUE", None),
+        ("Continue. No, exit.", None),
+        ("", None),
+        ("yes", None),
+        ("EXITED", None),
+        ("discontinue", None),
+        ("existing", None),
+        ("…" * 200 + "EXIT", None),
+    ],
+)
+def test_a_reply_says_stop_go_on_or_nothing(text: str, says: bool | None) -> None:
+    assert read_exit(text) is says
+
+
+# --- the plan ---
+
+
+def test_all_rounds_are_planned_whatever_it_says() -> None:
+    _, steps = walked(exits(SMALL, rounds=3), *["Answer: Danube", "EXIT"] * 3)
+    assert [(step.number, step.signals["says_exit"]) for step in steps] == [(1, 1.0), (2, 1.0), (3, 1.0)]
+    assert [step.signals["agrees_with_earlier"] for step in steps] == [None, 1.0, 1.0]
+
+
+# --- live ---
+
+EXIT = {
+    "models": {"guide": {"model": "large", "price": {"input": 1, "output": 4}}},
+    "provider": "fake",
+    "strategy": {"kind": "exit", "rounds": 3},
+}
+
+
+def live(*said: Any, **settings: Any) -> tuple[Answer, FakeProvider]:
+    fake = FakeProvider({"large": list(said)})
+    with Orchestrator.from_config(EXIT | settings, providers={"fake": fake}) as orchestrator:
+        return orchestrator.ask(RIVER), fake
+
+
+def test_it_stops_when_the_model_says_so() -> None:
+    answer, fake = live("Answer: Rhine", "CONTINUE", "Answer: Danube", "EXIT")
+    assert (answer.stopped, len(answer.steps), len(fake.requests)) == ("policy", 2, 4)
+    assert answer.answers == ("Danube", "Rhine")
+    assert [step.decision.keep for step in answer.steps if step.decision] == [(0,), (0,)]
+
+
+def test_a_reply_that_says_neither_goes_on_to_the_horizon() -> None:
+    answer, fake = live("Answer: Danube", "Well")
+    assert (answer.stopped, len(answer.steps), len(fake.requests)) == ("horizon", 3, 6)
+
+
+def test_an_answer_is_served_where_the_money_ends_at_the_decision() -> None:
+    said = reply("Answer: Danube", input_tokens=200, output_tokens=256)
+    _, fake = live(said, "EXIT")
+    cap = most_nano_usd(fake.requests[0], Price.per_million(input=1, output=4)).nano_usd
+    budget = {"per_question": str(usd(cap)), "on_exhausted": "serve_best"}
+    answer, fake = live(said, budget=budget)
+    assert [one.purpose for one in fake.requests] == ["answer"]
+    assert (answer.text, answer.stopped) == ("Danube", "budget")
+    with pytest.raises(BudgetExceededError):
+        live(said, budget=budget | {"on_exhausted": "refuse"})
+
+
+CODE = "```python\nprint(1)\n```"
+STRATEGIES: dict[str, dict[str, Any]] = {
+    "ladder": {"kind": "ladder", "models": ["base", "guide"]},
+    "base_guide": {"kind": "base_guide", "rounds": 1},
+    "exit": {"kind": "exit", "model": "guide", "rounds": 1},
+}
+
+
+def asked(strategy: str, said: Any, question: str = "Which code?") -> Any:
+    config = {
+        "models": {"base": {"model": "small", "max_tokens": 64}, "guide": {"model": "large", "max_tokens": 64}},
+        "strategy": STRATEGIES[strategy],
+        "provider": "fake",
+        "traces": "off",
+    }
+    return Orchestrator.from_config(config, providers={"fake": FakeProvider(lambda _: said)}).ask(question)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_reply_without_an_answer_is_a_warning_with_its_start(strategy: str) -> None:
+    """0.5.0: text=None and warnings=()."""
+    answer = asked(strategy, reply("!!! ---\n???"))
+    assert answer.text is None
+    unread = [said for said in answer.warnings if "cannot be read as an answer" in said]
+    assert any("large" in said for said in unread)
+    assert all("!!! --- ???" in said for said in unread)
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "exit"])
+@pytest.mark.parametrize("label", ["none", "Unknown", "n/a"])
+def test_a_label_that_the_question_offers_is_an_answer(strategy: str, label: str) -> None:
+    """A label "none" was no answer, so every model was paid and nothing served."""
+    said = reply(f"Reasoning: no other fits.\nAnswer: {label}")
+    assert asked(strategy, said, f"Refund, shipping or {label.lower()}?").text == label
+    assert asked(strategy, said, "Which nonexistent, unknowns or can/anna?").text is None
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_reply_cut_at_max_tokens_is_a_warning_that_names_the_setting(strategy: str) -> None:
+    """0.5.0: text=None and warnings=()."""
+    answer = asked(strategy, reply("Answer: a long one", finish_reason="length"))
+    assert answer.text is None
+    assert any("max_tokens" in said and "64 tokens" in said and "Answer: a long" in said for said in answer.warnings)
+
+
+@pytest.mark.parametrize("strategy", ["ladder", "exit"])
+def test_code_is_served_whole(strategy: str) -> None:
+    """0.5.0: text=None, both models paid."""
+    assert CODE in [candidate.text for step in asked(strategy, reply(CODE)).steps for candidate in step.candidates]
+
+
+def test_the_start_of_a_reply_in_a_warning_holds_no_key() -> None:
+    answer = asked("ladder", reply("sk-" + "a" * 20 + " ...", finish_reason="length"))
+    assert "sk-aaaa" not in " ".join(answer.warnings)
+
+
+def test_base_and_guide_hand_code_on_whole() -> None:
+    """The base's code is judged and served; a guide's correction of it is served with its fence."""
+
+    def script(request: Any) -> Any:
+        if request.purpose == "judge":
+            return reply(f"No\n{CODE}", p_yes=0.01)
+        return reply("```python\nprint(2)\n```")
+
+    config = {
+        "models": {"base": "small", "guide": "large"},
+        "strategy": {"kind": "base_guide", "rounds": 1},
+        "policy": {"kind": "fixed"},
+        "provider": "fake",
+        "traces": "off",
+    }
+    answer = Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}).ask("Which code?")
+    assert set(answer.answers) == {CODE, "```python\nprint(2)\n```"}
+
+
+USER = {"role": "user", "content": "What is it?"}
+IMAGE = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}]}
+TOOLS_ABILITIES = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+NEEDS: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "images": ({"images": False}, {"messages": [IMAGE]}, "it takes no images"),
+    "tools": ({"tools": False}, {"messages": [USER], "tools": TOOLS_ABILITIES}, "it takes no tools"),
+    "context": ({"context_tokens": 500}, {"messages": [USER], "max_tokens": 490}, "its context has 500"),
+}
+
+
+def config(base: dict[str, Any], guide: dict[str, Any] | None = None, kind: str = "ladder") -> dict[str, Any]:
+    strategy = {"kind": "ladder", "models": ["base", "guide"]} if kind == "ladder" else {"kind": kind}
+    models = {"base": {"model": "small", **base}, "guide": {"model": "large", **(guide or {})}}
+    return {"models": models, "provider": "fake", "strategy": strategy, "policy": {"kind": "fixed"}}
+
+
+@pytest.mark.parametrize("kind", ["ladder", "base_guide"])
+@pytest.mark.parametrize("name", NEEDS)
+def test_a_model_that_lacks_something_is_skipped_and_explain_says_so(name: str, kind: str) -> None:
+    lacks, body, said = NEEDS[name]
+    fake = FakeProvider(lambda _: "A cat.")
+    with Orchestrator.from_config(config(lacks, kind=kind), providers={"fake": fake}) as cascade:
+        answer = cascade.chat(body)
+    assert [request.model for request in fake.requests] == ["large"]
+    assert said in answer.explain()
+    assert answer.steps[0].signals["model_skipped"] == 1.0
+    assert answer.message == {"role": "assistant", "content": "A cat."}
+    assert answer.calls[0].cost_nano_usd == 0
+
+
+@pytest.mark.parametrize("name", NEEDS)
+def test_what_is_not_needed_or_not_known_skips_nobody(name: str) -> None:
+    lacks, body, _ = NEEDS[name]
+    fake = FakeProvider(lambda _: "A cat.")
+    for made, asked in ((config(lacks), [USER]), (config({}), body)):
+        with Orchestrator.from_config(made, providers={"fake": fake}) as cascade:
+            assert "model_skipped" not in cascade.chat(asked).steps[0].signals
+
+
+def test_somebody_is_asked_where_every_model_lacks_something() -> None:
+    fake = FakeProvider(lambda _: "A cat.")
+    made = config({"images": False}, {"images": False})
+    with Orchestrator.from_config(made, providers={"fake": fake}) as cascade:
+        assert cascade.chat([IMAGE]).text == "A cat."
+
+
+def test_a_log_keeps_the_requests_for_which_a_model_was_skipped(tmp_path: Path) -> None:
+    log = tmp_path / "log.jsonl"
+    asked = [
+        AskedQuestion(f"q{n}", Question.of_chat(ChatRequest([one])), ("A cat.",)) for n, one in enumerate([IMAGE, USER])
+    ]
+    fake = FakeProvider(lambda _: "A cat.")
+    collect(load(config({"images": False})), asked, log, providers={"fake": fake})
+    (read,) = reads_of(read_rows(log))
+    assert read.log.n == 2
+    assert sorted(read.log.signals["model_skipped"][:, 0].tolist(), key=str) == [
+        1.0,
+        pytest.approx(float("nan"), nan_ok=True),
+    ]

@@ -3,18 +3,30 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import struct
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from cascade.errors import ConfigError, MissingExtraError
+from cascade.config import load
+from cascade.errors import ConfigError, MissingExtraError, ModelFileError, ProviderUnavailableError
+from cascade.orchestrator import Orchestrator
 from cascade.providers import local, registry
-from cascade.providers.fake import FakeProvider
+from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.fields import sendable, wire_body
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import PROVIDERS, Endpoint, ProviderSettings
+from cascade.providers.replay import Memo
+from cascade.providers.weights import Vocabulary, read_vocabulary
+from cascade.types import Message, Question, Request
+from unit.made import request
 
 PLAIN = ProviderSettings({}, {})
 
@@ -90,3 +102,155 @@ def test_naming_providers_loads_none_of_their_packages() -> None:
     code = "import sys, cascade.providers.registry as r; r.PROVIDERS.names; print({'litellm', 'xllamacpp', 'aiohttp'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_plain_request_has_only_what_every_server_reads() -> None:
+    assert wire_body(request(), "small") == {
+        "model": "small",
+        "messages": [{"role": "user", "content": "Which river runs through Vienna?"}],
+        "max_tokens": 64,
+        "temperature": 0.0,
+    }
+
+
+def test_what_is_wanted_besides_is_added() -> None:
+    asked = request(top_logprobs=5, seed=0)
+    more = {name: value for name, value in wire_body(asked, "m").items() if name not in wire_body(request(), "m")}
+    assert more == {"logprobs": True, "top_logprobs": 5, "seed": 0}
+
+
+def test_any_text_can_be_sent_as_utf8() -> None:
+    assert sendable("naïve 🙂") == sendable("naïve \ud83d\ude42") == "naïve 🙂"
+    body = wire_body(request(messages=(Message("user", "Da\ud800nube"),)), "small")
+    assert json.dumps(body, ensure_ascii=False).encode("utf-8")
+    assert body["messages"][0]["content"] == "Da?nube"
+
+
+ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)
+
+
+async def test_the_same_call_is_made_once_whatever_its_role_and_step() -> None:
+    inner = FakeProvider(lambda _: reply("Answer: a"))
+    memo = Memo(inner)
+    first = await memo.complete(ASKED, 1.0)
+    assert await memo.complete(ASKED._replace(role="m", step=2, purpose="direct"), 1.0) == first
+    assert len(inner.requests) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"model": "other"},
+        {"messages": (Message("user", "Ho"),)},
+        {"max_tokens": 11},
+        {"top_logprobs": 1},
+        {"sample": 1},
+        {"temperature": 0.5},
+        {"seed": 3},
+    ],
+)
+async def test_another_call_is_made(change: dict[str, Any]) -> None:
+    inner = FakeProvider(lambda _: reply("Answer: a"))
+    memo = Memo(inner)
+    await memo.complete(ASKED, 1.0)
+    await memo.complete(ASKED._replace(**change), 1.0)
+    assert len(inner.requests) == 2
+
+
+async def test_a_drawn_answer_of_another_step_is_drawn_anew() -> None:
+    inner = FakeProvider(lambda _: reply("Answer: a"))
+    memo = Memo(inner)
+    for step in (1, 2):
+        await memo.complete(ASKED._replace(temperature=1.0, step=step), 1.0)
+    assert len(inner.requests) == 2
+
+
+async def test_a_failed_call_is_made_again() -> None:
+    inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a")]})
+    memo = Memo(inner)
+    with pytest.raises(ProviderUnavailableError):
+        await memo.complete(ASKED, 1.0)
+    assert (await memo.complete(ASKED, 1.0))["choices"]
+    assert len(inner.requests) == 2
+
+
+async def test_closing_forgets_and_closes() -> None:
+    inner = FakeProvider(lambda _: reply("Answer: a"))
+    memo = Memo(inner)
+    await memo.complete(ASKED, 1.0)
+    await memo.close()
+    await memo.complete(ASKED, 1.0)
+    assert inner.closed
+    assert len(inner.requests) == 2
+
+
+def test_a_remembered_call_costs_what_the_call_cost() -> None:
+    inner = FakeProvider(lambda _: reply("Answer: a", input_tokens=7, output_tokens=3))
+    price = {"input": 1.0, "output": 2.0}
+    config = load(
+        {
+            "models": {"only": {"model": "m", "price": price}},
+            "strategy": {"kind": "ladder", "models": ["only"]},
+            "policy": {"kind": "fixed"},
+            "provider": "fake",
+            "traces": "off",
+        }
+    )
+    memo = Memo(inner)
+    costs = [Orchestrator.from_config(config, providers={"fake": memo}).ask("Hi").cost_nano_usd for _ in range(2)]
+    assert costs == [7 * 1_000 + 3 * 2_000] * 2
+    assert len(inner.requests) == 1
+
+
+def packed(text: str) -> bytes:
+    data = text.encode()
+    return struct.pack("<Q", len(data)) + data
+
+
+def gguf(tokens: list[str], kinds: list[int], *, version: int = 3) -> bytes:
+    """Return the head of a model file."""
+    words = b"".join(packed(token) for token in tokens)
+    entries = [
+        packed("general.name") + struct.pack("<I", 8) + packed("made"),
+        packed("made.layers") + struct.pack("<II", 4, 12),
+        packed("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(tokens)) + words,
+        packed("tokenizer.ggml.token_type") + struct.pack(f"<IIQ{len(kinds)}i", 9, 5, len(kinds), *kinds),
+    ]
+    return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
+
+
+def test_control_tokens_and_added_ones_are_special_and_tags_are_not(tmp_path: Path) -> None:
+    tokens = {"a": 1, "<|end|>": 3, "<unk>": 2, "<tool_call>": 4, "<table>": 4, "    ": 4, "<0x0A>": 6, "[PAD]": 3}
+    path = tmp_path / "made.gguf"
+    path.write_bytes(gguf(list(tokens), list(tokens.values())))
+    assert read_vocabulary(path).special == {"<|end|>", "<unk>", "<tool_call>", "[PAD]"}
+
+
+@pytest.mark.parametrize("damage", ["no", "short", "length", "version"])
+def test_a_damaged_file_is_one_error(tmp_path: Path, damage: str) -> None:
+    whole = gguf(["a", "<|end|>"], [1, 3])
+    made = {
+        "no": b"PK\x03\x04" + whole[4:],
+        "short": whole[:-3],
+        "length": whole[:24] + struct.pack("<Q", 1 << 60) + whole[32:],
+        "version": gguf(["a"], [1], version=1),
+    }[damage]
+    path = tmp_path / "made.gguf"
+    path.write_bytes(made)
+    with pytest.raises(ModelFileError, match="list of tokens"):
+        read_vocabulary(path)
+
+
+TOKENS = ("<|im_end|>", "<|im_start|>", "<|", "|>", "<filename>", "< ", "<<", "EOT")
+
+
+@given(st.lists(st.sampled_from(TOKENS) | st.text(max_size=3), max_size=12).map("".join))
+def test_no_text_holds_a_special_token(text: str) -> None:
+    harmless = Vocabulary.of(TOKENS).harmless(text)
+    assert not [token for token in TOKENS if token in harmless]
+
+
+@given(st.text())
+def test_without_special_tokens_a_text_stays(text: str) -> None:
+    assert Vocabulary.of(()).harmless(text) == text
+    assert Vocabulary.of(["\ue000x"]).harmless(text) == text.replace("\ue000x", "\ue000 x")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -15,11 +15,15 @@ from cases import each
 from patience import at_once
 from stores import postgres_url
 
+from cascade.api.judging import Judging
 from cascade.errors import UsageError
+from cascade.logs.columns import Row
 from cascade.records.database import Database
 from cascade.records.database import reviews as rows
-from cascade.review.pairs import PairId
-from cascade.review.reviews import Judgement, Location, ReviewStore, Terms, read_reviews, reviews_at
+from cascade.review.pairs import Compared, PairId, compare
+from cascade.review.reviews import Ask, Judgement, Location, ReviewStore, Terms, read_reviews, reviews_at
+from cascade.review.session import BETTER, Session
+from unit.review.booking import call, episode, write
 
 TERMS = Terms("preference", "auto", 0.5)
 ONE = Judgement("q", "a", "b", "output", "reference", None, None, "ann", "now \ud800 \x00")
@@ -109,3 +113,189 @@ def test_what_is_no_file_of_reviews_is_refused(tmp_path: Path) -> None:
         with pytest.raises(UsageError):
             attempt()
     assert (tmp_path / "log.jsonl").read_text() == "{}\n" * 500
+
+
+ROWS = [row for number in range(12) for row in episode(number, call(number + 50), call(number))]
+PAIRS = list(compare(lambda: ROWS).pairs)
+
+
+def session(
+    ask: Ask = "preference", reviewer: str = "ann", judged: Mapping[PairId, Judgement] | None = None
+) -> Session:
+    return Session(PAIRS, Terms(ask, "text", 1.0, "key"), reviewer, judged or {})
+
+
+def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
+    """Return what is written while these keys are pressed."""
+    one = session(ask)
+    pressed = [one.press(key) for key in keys]
+    return [found.written for found in pressed if found.written is not None]
+
+
+@each(
+    "keys, better, rights",
+    [
+        ("1rw", "first", (True, False)),
+        ("2wr", "second", (False, True)),
+        ("=r", "equal", (True, True)),
+        ("=w", "equal", (False, False)),
+        ("0", "both_bad", (False, False)),
+    ],
+)
+def test_verdicts_are_written_by_whose_output_it_is(keys: str, better: str, rights: tuple[bool, bool]) -> None:
+    one = session("regret")
+    for _ in PAIRS:
+        assert one.current is not None
+        first, pair = one.current.first, one.current.pair
+        assert one.current.outputs == (
+            (pair.output, pair.reference) if first == "output" else (pair.reference, pair.output)
+        )
+        written = [found.written for found in map(one.press, keys)][-1]
+        assert written is not None
+        second = "reference" if first == "output" else "output"
+        assert written.verdict == {"first": first, "second": second}.get(better, better)
+        said = {first: rights[0], second: rights[1]}
+        assert (written.output_right, written.reference_right) == (said["output"], said["reference"])
+        assert written.loses("regret") == (said["reference"] and not said["output"])
+        assert written.pair == pair.id
+    assert one.current is None
+
+
+def test_preference_needs_one_key() -> None:
+    found = judged("12=0")
+    assert len(found) == 4
+    assert {one.output_right for one in found} == {None}
+    assert [one.loses("preference") for one in found] == [one.verdict == "reference" for one in found]
+
+
+def test_each_output_is_shown_first_about_as_often() -> None:
+    shown = [session(reviewer=f"reviewer {number}").current for number in range(1_000)]
+    assert abs([sides.first for sides in shown if sides].count("output") - 500) < 4 * 250**0.5
+
+
+def test_the_order_is_a_reviewers_own_and_stays() -> None:
+    orders = [[pair.id for pair in session(reviewer=name).drawn] for name in ("ann", "bob", "ann")]
+    assert orders[0] == orders[2] != orders[1]
+    assert sorted(orders[0]) == sorted(orders[1])
+
+
+def test_what_was_skipped_loses_nothing_and_does_not_come_again() -> None:
+    one = session()
+    first = one.current
+    written = one.press("s").written
+    assert written is not None
+    assert written.loses("preference") is None
+    assert one.current != first
+
+
+def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old() -> None:
+    one = session()
+    first = one.current
+    one.press("1")
+    second = one.current
+    assert one.press("b").meant
+    assert one.current == first
+    one.press("=")
+    assert one.current == second
+    assert first is not None
+    assert one.judged[first.pair.id].verdict == "equal"
+    assert len(one.judged) == 1
+
+
+def test_back_within_a_pair_begins_it_again() -> None:
+    one = session("regret")
+    shown = one.current
+    assert not one.press("b").meant
+    one.press("1")
+    one.press("r")
+    assert one.press("b").meant
+    assert (one.current, one.stage) == (shown, BETTER)
+    assert one.judged == {}
+
+
+def test_a_key_that_means_nothing_changes_nothing() -> None:
+    one = session()
+    shown = one.current
+    assert [one.press(key).meant for key in ("r", "3", "", "é")] == [False] * 4
+    assert (one.current, one.judged) == (shown, {})
+
+
+def test_who_comes_back_goes_on_and_can_go_back() -> None:
+    one = session()
+    for key in "12=":
+        one.press(key)
+    left = one.current
+    again = session(judged=one.judged)
+    assert again.current == left
+    again.press("b")
+    assert again.current is not None
+    assert again.current.pair == again.drawn[2]
+
+
+def compared(rows: list[Row], matcher: str | None = None) -> Compared:
+    return compare(lambda: rows, matcher)
+
+
+def texts(rows: list[Row], matcher: str | None = None) -> list[tuple[str, str]]:
+    return [(pair.output.text, pair.reference.text) for pair in compared(rows, matcher).pairs]
+
+
+def test_an_output_that_is_spelled_otherwise_is_no_pair() -> None:
+    same = episode(1, call(1, spelled='{"room":1.0}'), call(1))
+    other = episode(2, call(7), call(2))
+    assert len(texts([*same, *other])) == 1
+
+
+def test_each_distinct_output_stands_in_one_pair() -> None:
+    rows = episode(1, call(7), call(1))
+    again = {**rows[0], "step": 2, "answer": '[{"name": "book", "arguments": {"room": 7.0}}]'}
+    third = {**rows[0], "step": 3, "answer": json.dumps([{"name": "book", "arguments": {"room": 9}}])}
+    found = compared([rows[0], again, third, *rows[1:]])
+    assert [len(pair.equal) for pair in found.pairs] == [2, 1]
+    (only,) = found.differing.values()
+    assert len(only) == 3
+
+
+def test_a_question_that_stands_twice_in_a_log_is_asked_once() -> None:
+    rows = episode(1, call(7), call(1))
+    twice = [*rows, *({**row, "episode_id": "again"} for row in rows)]
+    assert len(compared(twice).differing) == 2
+    assert (len(texts(twice)), compared(twice).requests) == (1, 1)
+
+
+def test_the_comparator_decides() -> None:
+    rows = [
+        {**row, "answer": answer}
+        for row, answer in zip(episode(1, call(1), call(1)), ("5 km", "5 m", "5 m"), strict=True)
+    ]
+    assert len(texts(rows, "exact")) == 1
+    assert texts(rows, "number") == []
+
+
+def test_where_the_reference_gave_nothing_there_is_no_pair() -> None:
+    found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
+    assert len(found.pairs) == 1
+    assert (found.without_reference, found.requests) == (1, 1)
+
+
+def test_of_a_ladder_the_last_model_is_the_reference() -> None:
+    found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs
+    assert [pair.reference.message for pair in found] == [json.dumps(call(1))]
+
+
+def test_a_log_without_a_reference_is_refused() -> None:
+    with pytest.raises(UsageError, match="has no reference"):
+        compared([{**row, "horizon": 1} for row in episode(1, call(7), call(1))[:1]])
+
+
+def test_hashes_in_the_place_of_texts_are_refused() -> None:
+    rows = [{**row, "answer": "sha256:" + "a" * 64} for row in episode(1, call(7), call(1))]
+    with pytest.raises(UsageError, match="hashes"):
+        compared(rows)
+
+
+def test_a_request_without_the_references_output_is_told_of(tmp_path: Path) -> None:
+    log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
+    told: list[str] = []
+    Judging(str(log)).read(told.append)
+    assert told[-1] == "1 request without an output of the reference: not shown"
