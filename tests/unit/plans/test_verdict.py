@@ -36,132 +36,99 @@ LN = math.log
 YES, NO, NONE = (True, None), (False, None), (None, None)
 
 
+PARIS, LISTED_ANSWER = "Paris", "- Elbe\n- Oder"
+FENCED = "```python\nx = 1\n```"
+
+
 @each(
-    "text, read_as",
+    "text, answer, read_as",
     [
-        *((text, YES) for text in ("Yes", "yes.", "YES!", " Yes, that is right.", "**Yes**", '"Yes"', "\nYes\n")),
-        *((text, YES) for text in ("Yes - the Danube.", "(yes)")),
-        *((text, NO) for text in ("No", "No.", "No ...", "No, the answer is incorrect.", "No, it is wrong.")),
-        ("No, that is not correct.", NO),  # to say that it is wrong is no correction
-        ("no: Vienna", (False, "Vienna")),
-        ("No, Vienna.", (False, "Vienna")),
-        ("No — the correct answer is Vienna.", (False, "Vienna")),
-        ("No. The answer is: Vienna", (False, "Vienna")),
-        ("No, it's Vienna", (False, "Vienna")),
-        ("No, it is Vienna", (False, "Vienna")),
-        ("No, the right answer would be Vienna", (False, "Vienna")),
-        ("**No** `Vienna`", (False, "Vienna")),
-        ("No\n\nVienna\nbecause it lies there", (False, "Vienna")),
-        ('No, "Vienna."', (False, "Vienna")),
-        ("No, not correct. The correct answer is 12.", (False, "12")),
-        ("No. It's wrong: 12", (False, "12")),
-        ("No, incorrect, 12", (False, "12")),
-        ("No, -5", (False, "-5")),
-        ("No: 3.5", (False, "3.5")),
-        ("No, yes", (False, "yes")),
-        ("No, " + "x" * 5_000, (False, "x" * 5_000)),  # 0.5.0 cut it at 500 characters
-        *((text, NONE) for text in ("", "   ", "I think so", "Yes and no", "Yes, but it is not the Danube", "Correct")),
-        *((text, NONE) for text in ("Yes, this is incorrect", "Yes. Wrong.", "No, yes it is right", "Nope", "Nothing")),
-        *((text, NONE) for text in ("Yesterday", "Ja", "oui", "The answer is yes", "True", "是")),
+        *((text, "", YES) for text in ("Yes", "yes.", "YES!", " Yes, that is right.", "**Yes**", '"Yes"', "\nYes\n")),
+        *((text, "", YES) for text in ("Yes - the Danube.", "(yes)")),
+        *((text, "", NO) for text in ("No", "No.", "No ...", "No, the answer is incorrect.", "No, it is wrong.")),
+        ("No, that is not correct.", "", NO),  # to say that it is wrong is no correction
+        *(
+            (text, "", (False, "Vienna"))
+            for text in ("no: Vienna", "No, Vienna.", "No, it's Vienna", "No, it is Vienna")
+        ),
+        *(
+            (text, "", (False, "Vienna"))
+            for text in ("No — the correct answer is Vienna.", "No. The answer is: Vienna")
+        ),
+        *((text, "", (False, "Vienna")) for text in ("No, the right answer would be Vienna", "**No** `Vienna`")),
+        *((text, "", (False, "Vienna")) for text in ("No\n\nVienna\nbecause it lies there", 'No, "Vienna."')),
+        *((text, "", (False, "12")) for text in ("No, not correct. The correct answer is 12.", "No. It's wrong: 12")),
+        ("No, incorrect, 12", "", (False, "12")),
+        ("No, -5", "", (False, "-5")),
+        ("No: 3.5", "", (False, "3.5")),
+        ("No, yes", "", (False, "yes")),
+        ("No, " + "x" * 5_000, "", (False, "x" * 5_000)),  # 0.5.0 cut it at 500 characters
+        *((text, "", NONE) for text in ("", "   ", "I think so", "Yes and no", "Yes, but it is not the Danube")),
+        *((text, "", NONE) for text in ("Correct", "Yes, this is incorrect", "Yes. Wrong.", "No, yes it is right")),
+        *(
+            (text, "", NONE)
+            for text in ("Nope", "Nothing", "Yesterday", "Ja", "oui", "The answer is yes", "True", "是")
+        ),
         # what is no whole JSON object
-        *((text, NONE) for text in ('{"verdict": "yes"', '{"verdict": "yes"} and more', "{yes}", "{" * 1_500)),
-        *((text, NONE) for text in ('{"verdict": "no", "verdict": "yes"}', '{"a":' * 400)),
+        *((text, "", NONE) for text in ('{"verdict": "yes"', '{"verdict": "yes"} and more', "{yes}", "{" * 1_500)),
+        *((text, "", NONE) for text in ('{"verdict": "no", "verdict": "yes"}', '{"a":' * 400)),
+        # a yes may say why
+        *((text, PARIS, YES) for text in ("Yes.", "Yes, that is right", "Yes, Paris is the capital of France.")),
+        *((text, PARIS, YES) for text in ("Yes, the answer is Paris", "Yes. The answer is correct.")),
+        ("Yes, No Country for Old Men is right", "No Country for Old Men", YES),
+        # 0.5.0: the first line was served as the guide's answer, and a fence lost its marks
+        (f"No\n{FENCED}", LISTED_ANSWER, (False, FENCED)),
+        ("No. The correct answer is:\n\n- Danube\n- Rhine\n", LISTED_ANSWER, (False, "- Danube\n- Rhine")),
+        ("No, that is wrong.", LISTED_ANSWER, NO),
     ],
 )
-def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(text: str, read_as: tuple[bool | None, str | None]) -> None:
-    assert read_text(text) == read_as
+def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(
+    text: str, answer: str, read_as: tuple[bool | None, str | None]
+) -> None:
+    assert read_text(text, answer) == read_as if answer else read_text(text) == read_as
 
 
-@pytest.mark.parametrize(
+@each(
     "said",
     [
-        "Yes, the answer should be London",
-        "Yes, that's untrue",
-        "Yes, that\u2019s untrue.",
-        "Yes, London.",
-        "Yes, it isn't",
-        "Yes. The correct answer is London.",
-        "Yes, the right answer would be London",
-        "Yes, although Lyon is larger",
-        "Yes, nearly.",
-        '{"verdict": "yes", "answer": "London"}',
+        *("Yes, the answer should be London", "Yes, that's untrue", "Yes, that\u2019s untrue.", "Yes, London."),
+        *("Yes, it isn't", "Yes. The correct answer is London.", "Yes, the right answer would be London"),
+        *("Yes, although Lyon is larger", "Yes, nearly.", '{"verdict": "yes", "answer": "London"}'),
     ],
 )
 def test_a_yes_that_takes_itself_back_is_no_yes(said: str) -> None:
     """0.5.0: read as a yes to "Paris" in sampled verdicts."""
-    assert read_text(said, "Paris") == (None, None)
-    assert combine([completion(said)], "Paris").p_yes is None
-
-
-@pytest.mark.parametrize(
-    ("said", "answer"),
-    [
-        ("Yes.", "Paris"),
-        ("Yes, that is right", "Paris"),
-        ("Yes, Paris is the capital of France.", "Paris"),
-        ("Yes, the answer is Paris", "Paris"),
-        ("Yes. The answer is correct.", "Paris"),
-        ("Yes, No Country for Old Men is right", "No Country for Old Men"),
-    ],
-)
-def test_a_yes_may_say_why(said: str, answer: str) -> None:
-    assert read_text(said, answer) == (True, None)
-
-
-@pytest.mark.parametrize(
-    ("said", "correction"),
-    [
-        ("No\n```python\nx = 1\n```", "```python\nx = 1\n```"),
-        ("No. The correct answer is:\n\n- Danube\n- Rhine\n", "- Danube\n- Rhine"),
-        ("No, that is wrong.", None),
-    ],
-)
-def test_the_correction_of_an_answer_of_several_lines_is_whole(said: str, correction: str | None) -> None:
-    """0.5.0: the first line was served as the guide's answer, and a fence lost its marks."""
-    assert read_text(said, "- Elbe\n- Oder") == (False, correction)
+    assert read_text(said, PARIS) == (None, None)
+    assert combine([completion(said)], PARIS).p_yes is None
 
 
 def tok(text: str, logprob: float | None, **top: float) -> Token:
     return Token(text, logprob, tuple(top.items()))
 
 
-def test_p_yes_is_renormalised_over_yes_and_no() -> None:
-    p_yes, mass = read_logprobs([tok("Yes", LN(0.6), Yes=LN(0.6), No=LN(0.2), Maybe=LN(0.2))])
-    assert p_yes == pytest.approx(0.75)
-    assert mass == pytest.approx(0.8)
+SPELT = ((" Yes", LN(0.3)), ("YES", LN(0.2)), ("▁yes", LN(0.1)), ("No", LN(0.1)), ("no.", LN(0.1)))
 
 
-def test_every_spelling_of_a_word_counts() -> None:
-    top = ((" Yes", LN(0.3)), ("YES", LN(0.2)), ("▁yes", LN(0.1)), ("No", LN(0.1)), ("no.", LN(0.1)))
-    p_yes, mass = read_logprobs([Token("Yes", LN(0.3), top)])
-    assert p_yes == pytest.approx(0.75)
-    assert mass == pytest.approx(0.8)
-
-
-def test_rounding_cannot_make_the_mass_more_than_one() -> None:
-    assert read_logprobs([tok("Yes", 0.0, Yes=0.0, No=-9.0)])[1] == 1.0
-
-
-def test_blank_tokens_before_the_verdict_are_passed_over() -> None:
-    verdict = tok("Yes", LN(0.9), Yes=LN(0.9), No=LN(0.1))
-    p_yes, _ = read_logprobs([tok("", 0.0), tok(" \n", 0.0), verdict])
-    assert p_yes == pytest.approx(0.9)
-
-
-@pytest.mark.parametrize(
-    ("tokens", "read_as"),
+@each(
+    "tokens, p_yes, mass",
     [
-        ([tok(" ", 0.0)] * 3 + [tok("Yes", 0.0, Yes=0.0)], (None, None)),  # only the first tokens are looked at
-        ([], (None, None)),
-        ([tok("The", LN(0.9), The=LN(0.9), A=LN(0.1)), tok("Yes", 0.0, Yes=0.0)], (None, 0.0)),
-        ([tok("Yes", None, Yes=LN(0.9), No=LN(0.1))], (None, None)),
-        ([tok("Yes", None)], (None, None)),
-        ([tok("Yes", 0.0, Yes=0.0, No=-math.inf)], (1.0, 1.0)),
-        ([tok("No", 0.0, Yes=-math.inf, No=0.0)], (0.0, 1.0)),
+        ([tok("Yes", LN(0.6), Yes=LN(0.6), No=LN(0.2), Maybe=LN(0.2))], 0.75, 0.8),
+        ([Token("Yes", LN(0.3), SPELT)], 0.75, 0.8),  # every spelling of a word counts
+        ([tok("Yes", 0.0, Yes=0.0, No=-9.0)], 1 / (1 + math.exp(-9)), 1.0),  # a mass above 1 is rounding
+        ([tok("", 0.0), tok(" \n", 0.0), tok("Yes", LN(0.9), Yes=LN(0.9), No=LN(0.1))], 0.9, 1.0),
+        ([tok(" ", 0.0)] * 3 + [tok("Yes", 0.0, Yes=0.0)], None, None),  # only the first tokens are looked at
+        ([], None, None),
+        ([tok("The", LN(0.9), The=LN(0.9), A=LN(0.1)), tok("Yes", 0.0, Yes=0.0)], None, 0.0),
+        ([tok("Yes", None, Yes=LN(0.9), No=LN(0.1))], None, None),
+        ([tok("Yes", None)], None, None),
+        ([tok("Yes", 0.0, Yes=0.0, No=-math.inf)], 1.0, 1.0),
+        ([tok("No", 0.0, Yes=-math.inf, No=0.0)], 0.0, 1.0),
     ],
 )
-def test_the_log_probs_of_a_verdict(tokens: list[Token], read_as: tuple[float | None, float | None]) -> None:
-    assert read_logprobs(tokens) == read_as
+def test_the_log_probs_of_a_verdict(tokens: list[Token], p_yes: float | None, mass: float | None) -> None:
+    found = read_logprobs(tokens)
+    assert [value if value is None else pytest.approx(value) for value in (p_yes, mass)] == [*found]
+    assert (found[1] or 0) <= 1
 
 
 @pytest.mark.parametrize("said", ["Yes", "No"])
@@ -171,22 +138,16 @@ def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said
     assert p_said is None or p_said <= 0.6 + 1e-9
 
 
-def test_text_and_logprobs_are_read_together() -> None:
-    verdict = read(yes_no(0.25, "No, Vienna."))
-    assert verdict.p_yes == pytest.approx(0.25)
-    assert verdict[1:3] == (False, "Vienna")
-    assert verdict.mass == pytest.approx(1.0)
-    assert verdict.method == "logprobs"
-
-
-def test_without_logprobs_the_text_alone_gives_no_probability() -> None:
-    assert read(completion("Yes")) == (None, True, None, None, "none")
-
-
-def test_prose_is_no_verdict_whatever_its_first_token() -> None:
-    verdict = read(yes_no(0.9, "Yes and no"))
-    assert verdict[:3] == (None, None, None)
-    assert verdict.method == "none"
+@each(
+    "given, wanted",
+    [
+        (yes_no(0.25, "No, Vienna."), (pytest.approx(0.25), False, "Vienna", pytest.approx(1.0), "logprobs")),
+        (completion("Yes"), (None, True, None, None, "none")),
+        (yes_no(0.9, "Yes and no"), (None, None, None, pytest.approx(1.0), "none")),
+    ],
+)
+def test_text_and_logprobs_are_read_together(given: Any, wanted: tuple[Any, ...]) -> None:
+    assert read(given) == wanted
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.49, False), (0.5, True)])
@@ -214,17 +175,16 @@ def test_samples_are_counted(said: tuple[str, ...], verdict: tuple[Any, ...]) ->
     assert combine([completion(text) for text in said]) == verdict
 
 
-@pytest.mark.parametrize(("answer", "stays"), [("Danube", False), ("no", True), ("No.", True), ("yes", False)])
-def test_a_bare_yes_corrects_a_no_only(answer: str, stays: bool) -> None:
-    verdict = read(completion("No, yes"))
-    assert verdict.correction == "yes"
+@each(
+    "said, answer, stays",
+    [
+        *(("No, yes", answer, stays) for answer, stays in (("Danube", 0), ("no", 1), ("No.", 1), ("yes", 0))),
+        *((said, "Danube", 1) for said in ("No, Inn", "No", "Yes")),
+    ],
+)
+def test_a_bare_yes_corrects_a_no_only(said: str, answer: str, stays: int) -> None:
+    verdict = read(completion(said))
     assert sensible(verdict, answer) == (verdict if stays else NO_VERDICT)
-
-
-def test_another_correction_is_sensible() -> None:
-    for said in ("No, Inn", "No", "Yes"):
-        verdict = read(completion(said))
-        assert sensible(verdict, "Danube") == verdict
 
 
 @pytest.mark.parametrize(
@@ -246,26 +206,13 @@ SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
 @each(
     "text, action",
     [
-        ("1", 1.0),
-        ("2", 2.0),
-        ("3", 3.0),
-        (" 2.", 2.0),
-        ("**3** - neither", 3.0),
-        ("(1)", 1.0),
-        ("[2]", 2.0),
-        ("1 = the small model's answer is right", 1.0),
-        ("2\n", 2.0),
-        ("0", None),
-        ("4", None),
-        ("12", None),
-        ("1.5", None),
-        ("2,000", None),
-        ("1..2", None),
-        ("Action 1", None),
-        ("one", None),
-        ("", None),
-        ("²", None),
-        (" " * 60 + "1", None),
+        *((text, 1.0) for text in ("1", "(1)", "1 = the small model's answer is right")),
+        *((text, 2.0) for text in ("2", " 2.", "[2]", "2\n")),
+        *((text, 3.0) for text in ("3", "**3** - neither")),
+        *(
+            (text, None)
+            for text in ("0", "4", "12", "1.5", "2,000", "1..2", "Action 1", "one", "", "²", " " * 60 + "1")
+        ),
     ],
 )
 def test_a_reply_is_an_action_or_none(text: str, action: float | None) -> None:
@@ -323,35 +270,21 @@ def test_the_decisions_are_paid_for() -> None:
     assert answer.cost_nano_usd == 2 * (base + judge + decide)
 
 
-def test_a_prompted_policy_without_a_model_that_decides_is_refused_with_all_else_that_is_wrong() -> None:
-    config = {
-        "models": {"base": "small"},
-        "provider": "fake",
-        "strategy": {"rounds": 2},
-        "policy": {"kind": "prompted"},
-    }
+PROMPTED = {"provider": "fake", "policy": {"kind": "prompted"}}
+
+
+@pytest.mark.parametrize(
+    ("settings", "problems"),
+    [
+        (PROMPTED | {"models": {"base": "small"}, "strategy": {"rounds": 2}}, ["models.guide", "policy"]),
+        (PROMPTED | {"models": {"a": "x"}, "strategy": {"kind": "ladder", "models": ["a"]}}, ["policy"]),
+        *((LIVE | {"strategy": {"decider": decider}}, ["strategy.decider"]) for decider in ("judge", "small", 1)),
+    ],
+)
+def test_a_prompted_policy_needs_the_base_or_the_guide_to_decide(settings: Any, problems: list[str]) -> None:
     with pytest.raises(ConfigError) as caught:
-        Orchestrator.from_config(config)
-    said = str(caught.value)
-    assert "policy: prompted needs a model that decides: strategy.decider: guide" in said
-    assert "models.guide: the base_guide strategy needs it" in said
-
-
-def test_a_ladder_has_nobody_who_decides() -> None:
-    config = {
-        "models": {"a": "x"},
-        "provider": "fake",
-        "strategy": {"kind": "ladder", "models": ["a"]},
-        "policy": {"kind": "prompted"},
-    }
-    with pytest.raises(ConfigError, match="prompted needs a model that decides"):
-        Orchestrator.from_config(config)
-
-
-@pytest.mark.parametrize("decider", ["judge", "small", 1])
-def test_the_decider_is_the_base_or_the_guide(decider: Any) -> None:
-    with pytest.raises(ConfigError, match="decider"):
-        Orchestrator.from_config(LIVE | {"strategy": {"decider": decider}})
+        Orchestrator.from_config(settings)
+    assert sorted(problem.partition(":")[0] for problem in caught.value.problems) == problems
 
 
 @each(
@@ -376,20 +309,17 @@ def test_a_reply_is_reasoning_and_answer(text: str, reasoning: str, answer: str)
     assert split_reply(text) == (reasoning, answer)
 
 
-def test_an_answer_of_one_line_is_tidied() -> None:
-    assert tidy(' "`Danube`." ') == "Danube"
-    assert tidy("3.5") == "3.5"
-
-
-def test_an_answer_is_never_cut() -> None:
-    """0.5.0: what stood beyond 2,000 characters was gone."""
-    assert tidy("x" * 5_000) == "x" * 5_000
-
-
-@pytest.mark.parametrize("line", ['x = "a"', "use `ls`", '"a" or "b"', '{"city": "Vienna"}', '["Danube", "Rhine"]'])
-def test_quotes_that_belong_to_the_answer_stay(line: str) -> None:
-    """0.5.0: `x = "a"` was served as `x = "a`."""
-    assert tidy(line) == line
+@each(
+    "line, tidied",
+    [
+        (' "`Danube`." ', "Danube"),
+        # 0.5.0: `x = "a"` was served as `x = "a`, and what stood beyond 2,000 characters was gone
+        *((line, line) for line in ("3.5", "x" * 5_000, 'x = "a"', "use `ls`", '"a" or "b"')),
+        *((line, line) for line in ('{"city": "Vienna"}', '["Danube", "Rhine"]')),
+    ],
+)
+def test_an_answer_of_one_line_is_tidied_and_never_cut(line: str, tidied: str) -> None:
+    assert tidy(line) == tidied
 
 
 CODE = "```python\ndef f(x):\n    return x + 1  # Answer: 2\n```"
@@ -424,15 +354,12 @@ def test_the_shipped_log_reads_as_it_was_read() -> None:
     assert all("It can be mistaken. Think again" in text for text in other)
 
 
-def test_a_long_text_that_opens_like_a_thought_is_an_answer() -> None:
-    """0.5.0: the first 200 characters decided, so "Let's think …" made any text no answer."""
-    assert is_answer(f"Let's think about rivers: {'the Danube flows, ' * 20}and so on.")
-
-
 @each(
     "text, can_be",
     [
         *((text, True) for text in ("Danube", "42", "no", "日本", "None of them", "Answer B", "x")),
+        # 0.5.0: the first 200 characters decided
+        (f"Let's think about rivers: {'the Danube flows, ' * 20}and so on.", True),
         *((text, False) for text in ("", ":", "...", "_", "Thought process:", "Reasoning", "Answer:", "N/A", "none")),
         *((text, False) for text in ("Let's think step by step", "Unknown.")),
     ],
@@ -468,19 +395,17 @@ def test_sections_become_messages() -> None:
     assert (template.role, template.before, template.after) == ("user", "Q: ", "\nNow.")
 
 
-@pytest.mark.parametrize(
-    ("text", "said"),
+@each(
+    "text, lacks",
     [
-        ("{question}", "no section"),
-        ("", "no section"),
-        ("[user]\nnothing", "exactly once"),
-        ("[user]\n{question} {question}", "exactly once"),
+        *((text, "no section") for text in ("{question}", "")),
+        *((text, "exactly once") for text in ("[user]\nnothing", "[user]\n{question} {question}")),
         ("[system]\n{question}\n[user]\n{question}", "exactly once"),
         ("[user]\n{question}\n[assistant]\nno", "exactly once"),
     ],
 )
-def test_a_malformed_prompt_says_what_it_lacks(text: str, said: str) -> None:
-    with pytest.raises(ValueError, match=said):
+def test_a_malformed_prompt_says_what_it_lacks(text: str, lacks: str) -> None:
+    with pytest.raises(ValueError, match=lacks):
         parse(text, "{question}")
 
 
@@ -491,26 +416,21 @@ def test_a_folder_replaces_the_prompts_that_it_holds(tmp_path: Path) -> None:
     assert prompts.judge == load().judge
 
 
-def test_a_missing_folder_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"strategy\.prompts: the folder .* does not exist"):
-        load(tmp_path / "nothing")
-
-
-def test_all_malformed_prompts_are_named_at_once(tmp_path: Path) -> None:
-    (tmp_path / "answer.txt").write_text("nothing")
-    (tmp_path / "judge.txt").write_text("[user]\nnothing")
+@pytest.mark.parametrize(
+    "files",
+    [
+        {"answer.txt": b"nothing", "judge.txt": b"[user]\nnothing"},
+        {"answer.txt": b"[user]\n{question} \xff"},
+        {},  # a folder that is not there
+    ],
+)
+def test_all_prompts_that_cannot_be_read_are_named_at_once(tmp_path: Path, files: dict[str, bytes]) -> None:
+    folder = tmp_path if files else tmp_path / "nothing"
+    for name, data in files.items():
+        (tmp_path / name).write_bytes(data)
     with pytest.raises(ConfigError) as caught:
-        load(str(tmp_path))
-    assert [
-        str(tmp_path / name) in said
-        for name, said in zip(("answer.txt", "judge.txt"), caught.value.problems, strict=True)
-    ] == [
-        True,
-        True,
-    ]
-
-
-def test_a_prompt_that_is_not_utf8_is_a_configuration_error(tmp_path: Path) -> None:
-    (tmp_path / "answer.txt").write_bytes(b"[user]\n{question} \xff")
-    with pytest.raises(ConfigError, match=r"answer\.txt"):
-        load(tmp_path)
+        load(folder)
+    problems = [str(folder / name) for name in files] or [str(folder)]
+    assert [name in problem for name, problem in zip(problems, caught.value.problems, strict=True)] == [True] * len(
+        problems
+    )
