@@ -42,60 +42,46 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cascade.registry.entry_points", lambda group: [one for one in points if one.group == group])
 
 
-def test_the_built_in_providers_are_named() -> None:
-    assert PROVIDERS.names[:5] == ("litellm", "openai_http", "local", "replay", "fake")
-
-
 @pytest.mark.usefixtures("installed")
 def test_an_installed_provider_is_named_and_made() -> None:
-    assert PROVIDERS.names[-1] == "mine"
+    assert PROVIDERS.names == ("litellm", "openai_http", "local", "replay", "fake", "mine")
     assert registry.create("mine", PLAIN) == ("made of", PLAIN)
-
-
-@pytest.mark.usefixtures("installed")
-def test_an_unknown_name_lists_those_there_are() -> None:
-    with pytest.raises(ConfigError, match=r"'nobody'; known are litellm, .*, mine"):
+    with pytest.raises(ConfigError, match=r"'nobody'.* litellm, .*, mine"):
         registry.create("nobody", PLAIN)
 
 
-def test_fake_is_made_with_its_replies() -> None:
-    made = registry.create("fake", ProviderSettings({"replies": {"small": ["a"]}}, {}))
-    assert isinstance(made, FakeProvider)
-    assert made.script == {"small": ["a"]}
+ENDPOINTS = {"small": Endpoint("http://127.0.0.1:1/v1", "hunter2")}
 
 
-def test_openai_http_is_made_with_its_endpoints() -> None:
-    endpoints = {"small": Endpoint("http://127.0.0.1:1/v1", "key")}
-    made = registry.create("openai_http", ProviderSettings({}, endpoints))
-    assert isinstance(made, OpenAIHTTP)
-    assert made.endpoints == endpoints
-
-
-def test_an_endpoint_shows_no_key() -> None:
-    assert "hunter2" not in repr(Endpoint("http://127.0.0.1:1/v1", "hunter2"))
-
-
-def test_litellm_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = importlib.util.find_spec
-    monkeypatch.setattr(
-        importlib.util, "find_spec", lambda name, *more: None if name == "litellm" else found(name, *more)
-    )
-    with pytest.raises(MissingExtraError, match=r"litellm\. Install .*\[litellm\]"):
-        registry.create("litellm", PLAIN)
-
-
-def test_xllamacpp_missing_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(sys.modules, "xllamacpp", None)
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[local\]"):
-        registry.create("local", PLAIN)
-
-
-def test_local_is_made_without_loading_a_model(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("name", "kind", "settings", "made"),
+    [
+        ("fake", FakeProvider, ProviderSettings({"replies": {"small": ["a"]}}, {}), {"script": {"small": ["a"]}}),
+        ("openai_http", OpenAIHTTP, ProviderSettings({}, ENDPOINTS), {"endpoints": ENDPOINTS}),
+        ("local", local.Local, ProviderSettings({"context_tokens": 512}, {}), {"context_tokens": 512}),
+    ],
+)
+def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, name: str, kind: type, settings: ProviderSettings, made: dict[str, Any]
+) -> None:
     monkeypatch.setattr(local, "load_xllamacpp", lambda: None)
     monkeypatch.setattr(local, "start_server", lambda *_a, **_k: pytest.fail("a model was loaded"))
-    made = registry.create("local", ProviderSettings({"context_tokens": 512}, {}))
-    assert isinstance(made, local.Local)
-    assert made.context_tokens == 512
+    found = registry.create(name, settings)
+    assert (type(found), {field: getattr(found, field) for field in made}) == (kind, made)
+    assert "hunter2" not in repr(ENDPOINTS)
+
+
+@pytest.mark.parametrize(("name", "module"), [("litellm", "litellm"), ("local", "xllamacpp")])
+def test_a_package_that_is_missing_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, name: str, module: str
+) -> None:
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda asked, *more: None if asked == module else found(asked, *more)
+    )
+    monkeypatch.setitem(sys.modules, module, None)
+    with pytest.raises(MissingExtraError, match=rf"\[{name}\]"):
+        registry.create(name, PLAIN)
 
 
 def test_naming_providers_loads_none_of_their_packages() -> None:
@@ -104,19 +90,16 @@ def test_naming_providers_loads_none_of_their_packages() -> None:
     assert done.stdout.strip() == "set()"
 
 
-def test_a_plain_request_has_only_what_every_server_reads() -> None:
-    assert wire_body(request(), "small") == {
+def test_a_plain_request_has_only_what_every_server_reads_and_what_is_wanted_besides() -> None:
+    plain = {
         "model": "small",
         "messages": [{"role": "user", "content": "Which river runs through Vienna?"}],
         "max_tokens": 64,
         "temperature": 0.0,
     }
-
-
-def test_what_is_wanted_besides_is_added() -> None:
-    asked = request(top_logprobs=5, seed=0)
-    more = {name: value for name, value in wire_body(asked, "m").items() if name not in wire_body(request(), "m")}
-    assert more == {"logprobs": True, "top_logprobs": 5, "seed": 0}
+    assert wire_body(request(), "small") == plain
+    wanted = {"logprobs": True, "top_logprobs": 5, "seed": 0}
+    assert wire_body(request(top_logprobs=5, seed=0), "small") == plain | wanted
 
 
 def test_any_text_can_be_sent_as_utf8() -> None:
@@ -129,59 +112,34 @@ def test_any_text_can_be_sent_as_utf8() -> None:
 ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi"), 10)
 
 
-async def test_the_same_call_is_made_once_whatever_its_role_and_step() -> None:
-    inner = FakeProvider(lambda _: reply("Answer: a"))
-    memo = Memo(inner)
-    first = await memo.complete(ASKED, 1.0)
-    assert await memo.complete(ASKED._replace(role="m", step=2, purpose="direct"), 1.0) == first
-    assert len(inner.requests) == 1
-
-
 @pytest.mark.parametrize(
-    "change",
+    ("first", "second", "calls"),
     [
-        {"model": "other"},
-        {"messages": (Message("user", "Ho"),)},
-        {"max_tokens": 11},
-        {"top_logprobs": 1},
-        {"sample": 1},
-        {"temperature": 0.5},
-        {"seed": 3},
+        ({}, {"role": "m", "step": 2, "purpose": "direct"}, 1),  # whatever its role and step
+        ({"temperature": 1.0}, {"temperature": 1.0, "step": 2}, 2),  # a drawn answer is drawn anew
+        *(
+            ({}, change, 2)
+            for change in ({"model": "other"}, {"messages": (Message("user", "Ho"),)}, {"max_tokens": 11})
+        ),
+        *(({}, change, 2) for change in ({"top_logprobs": 1}, {"sample": 1}, {"temperature": 0.5}, {"seed": 3})),
     ],
 )
-async def test_another_call_is_made(change: dict[str, Any]) -> None:
+async def test_the_same_call_is_made_once(first: dict[str, Any], second: dict[str, Any], calls: int) -> None:
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
-    await memo.complete(ASKED, 1.0)
-    await memo.complete(ASKED._replace(**change), 1.0)
-    assert len(inner.requests) == 2
+    payloads = [await memo.complete(ASKED._replace(**change), 1.0) for change in (first, second)]
+    assert (len(inner.requests), payloads[0] == payloads[1]) == (calls, True)
 
 
-async def test_a_drawn_answer_of_another_step_is_drawn_anew() -> None:
-    inner = FakeProvider(lambda _: reply("Answer: a"))
-    memo = Memo(inner)
-    for step in (1, 2):
-        await memo.complete(ASKED._replace(temperature=1.0, step=step), 1.0)
-    assert len(inner.requests) == 2
-
-
-async def test_a_failed_call_is_made_again() -> None:
-    inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a")]})
+async def test_a_failed_call_is_made_again_and_closing_forgets() -> None:
+    inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a"), reply("Answer: b")]})
     memo = Memo(inner)
     with pytest.raises(ProviderUnavailableError):
         await memo.complete(ASKED, 1.0)
     assert (await memo.complete(ASKED, 1.0))["choices"]
-    assert len(inner.requests) == 2
-
-
-async def test_closing_forgets_and_closes() -> None:
-    inner = FakeProvider(lambda _: reply("Answer: a"))
-    memo = Memo(inner)
-    await memo.complete(ASKED, 1.0)
     await memo.close()
     await memo.complete(ASKED, 1.0)
-    assert inner.closed
-    assert len(inner.requests) == 2
+    assert (inner.closed, len(inner.requests)) == (True, 3)
 
 
 def test_a_remembered_call_costs_what_the_call_cost() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import Any
+from unittest.mock import ANY
 
 import pytest
 
@@ -31,56 +32,53 @@ def _in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(RetryPolicy, "_backoff_s", RetryPolicy._backoff_s.__wrapped__)
 
 
-@pytest.mark.parametrize("error", [AuthenticationError("x"), ProviderTimeoutError("x")])
-def test_what_cannot_help_is_not_tried(error: Exception) -> None:
-    assert RetryPolicy().delay_s(error, 0, NEVER) is None
+SLOW = RateLimitedError("slow", retry_after_s=5.0)
+HTML = BadResponseError("html")
 
 
-def test_two_retries_then_no_more() -> None:
-    delays = [RetryPolicy().delay_s(DOWN, done, NEVER) for done in range(4)]
-    assert [delay is not None for delay in delays] == [True, True, False, False]
+@pytest.mark.parametrize(
+    ("policy", "error", "done", "ends", "waits"),
+    [
+        *(({}, error, 0, NEVER, None) for error in (AuthenticationError("x"), ProviderTimeoutError("x"))),
+        *(({}, DOWN, done, NEVER, ANY) for done in (0, 1)),
+        *(({}, DOWN, done, NEVER, None) for done in (2, 3)),
+        ({}, HTML, 0, NEVER, ANY),  # a bad response is tried once more
+        ({}, HTML, 1, NEVER, None),
+        ({"max_retries": 0}, DOWN, 0, NEVER, None),
+        # a server's wish is obeyed up to a minute
+        *(({}, RateLimitedError("x", retry_after_s=told), 0, NEVER, told) for told in (0.0, 3.5, MAX_RETRY_AFTER_S)),
+        ({}, RateLimitedError("x", retry_after_s=-1.0), 0, NEVER, 0.0),
+        ({}, RateLimitedError("x", retry_after_s=60.1), 0, NEVER, None),
+        # a wait past the deadline is not begun
+        ({}, SLOW, 0, Deadline.after(4.0), None),
+        ({}, SLOW, 0, Deadline.after(6_000.0), 5.0),
+    ],
+)
+def test_what_is_tried_again_and_after_which_wait(
+    policy: Any, error: Any, done: int, ends: Deadline, waits: Any
+) -> None:
+    found = RetryPolicy(**policy).delay_s(error, done, ends)
+    assert (found == waits, found is None) == (True, waits is None)
+    assert MAX_RETRY_AFTER_S == 60.0
 
 
-def test_a_bad_response_is_tried_once_more() -> None:
-    error = BadResponseError("html")
-    assert RetryPolicy().delay_s(error, 0, NEVER) is not None
-    assert RetryPolicy().delay_s(error, 1, NEVER) is None
-
-
-def test_no_retries_can_be_configured() -> None:
-    assert RetryPolicy(max_retries=0).delay_s(DOWN, 0, NEVER) is None
-
-
-@pytest.mark.parametrize(("done", "most"), [(0, 0.5), (1, 1.0)])
-def test_the_wait_is_jittered_below_a_doubling_limit(done: int, most: float) -> None:
-    waits = [RetryPolicy().delay_s(DOWN, done, NEVER) for _ in range(300)]
+@pytest.mark.parametrize(
+    ("policy", "done", "most"),
+    [({}, 0, 0.5), ({}, 1, 1.0), ({"first_wait_s": 100.0, "longest_wait_s": 0.25}, 0, 0.25)],
+)
+def test_the_wait_is_jittered_below_a_doubling_limit(policy: Any, done: int, most: float) -> None:
+    waits = [RetryPolicy(**policy).delay_s(DOWN, done, NEVER) for _ in range(300)]
     assert all(wait is not None and 0 <= wait <= most for wait in waits)
-    assert len(set(waits)) > 250
+    assert len(set(waits)) > (250 if not policy else 0)
     assert max(wait or 0 for wait in waits) > most / 2
 
 
-def test_the_wait_is_never_longer_than_configured() -> None:
-    policy = RetryPolicy(first_wait_s=100.0, longest_wait_s=0.25)
-    assert all((policy.delay_s(DOWN, 0, NEVER) or 0) <= 0.25 for _ in range(50))
-
-
-@pytest.mark.parametrize(("told", "waits"), [(3.5, 3.5), (0.0, 0.0), (-1.0, 0.0), (60.0, 60.0), (60.1, None)])
-def test_a_servers_retry_after_is_obeyed_up_to_a_minute(told: float, waits: float | None) -> None:
-    assert MAX_RETRY_AFTER_S == 60.0
-    assert RetryPolicy().delay_s(RateLimitedError("slow", retry_after_s=told), 0, NEVER) == waits
-
-
-def test_a_wait_past_the_deadline_is_not_begun() -> None:
-    error = RateLimitedError("slow", retry_after_s=5.0)
-    assert RetryPolicy().delay_s(error, 0, Deadline.after(4.0)) is None
-    assert RetryPolicy().delay_s(error, 0, Deadline.after(6.0)) == 5.0
-
-
-def test_a_retry_takes_a_token_and_a_success_gives_one_back() -> None:
+def test_a_retry_takes_a_token_and_a_success_gives_one_back_up_to_the_capacity() -> None:
     budget = RetryBudget(2)
-    assert [budget.allows(DOWN) for _ in range(3)] == [True, True, False]
-    budget.succeeded()
-    assert [budget.allows(DOWN), budget.allows(DOWN)] == [True, False]
+    for successes, allowed in ((0, [True, True, False]), (1, [True, False]), (5, [True, True, False])):
+        for _ in range(successes):
+            budget.succeeded()
+        assert [budget.allows(DOWN) for _ in allowed] == allowed
 
 
 def test_a_refill_below_one_bounds_the_share_of_retries() -> None:
@@ -96,33 +94,20 @@ def test_a_refill_below_one_bounds_the_share_of_retries() -> None:
     assert found == [True, False, False, False, True, False, False, False, True]
 
 
-def test_it_never_holds_more_than_its_capacity() -> None:
-    budget = RetryBudget(2)
-    for _ in range(5):
-        budget.succeeded()
-    assert [budget.allows(DOWN) for _ in range(3)] == [True, True, False]
-
-
-def test_a_call_that_failed_on_every_try_empties_it() -> None:
+@pytest.mark.parametrize(
+    ("error", "left"),
+    [
+        (DOWN, False),
+        (AuthenticationError("no"), True),  # which says nothing about the server
+        (SLOW, True),  # a server that says when to come again is not down
+    ],
+)
+def test_a_call_that_failed_on_every_try_empties_it(error: errors.ProviderError, left: bool) -> None:
     budget = RetryBudget()
-    budget.gave_up(DOWN)
-    assert not budget.allows(DOWN)
-
-
-def test_a_refusal_that_no_retry_helps_says_nothing_about_the_server() -> None:
-    budget = RetryBudget()
-    budget.gave_up(AuthenticationError("no"))
-    assert budget.allows(DOWN)
-
-
-def test_a_server_that_says_when_to_come_again_is_not_down() -> None:
-    budget = RetryBudget(0)
-    asked = RateLimitedError("slow down", retry_after_s=1.0)
-    assert budget.allows(asked)
-    full = RetryBudget()
-    full.gave_up(asked)
-    assert full.allows(DOWN)
-    assert not budget.allows(RateLimitedError("slow down"))
+    budget.gave_up(error)
+    assert budget.allows(DOWN) is left
+    assert RetryBudget(0).allows(error) is (error is SLOW)
+    assert not RetryBudget(0).allows(RateLimitedError("slow down"))
 
 
 def test_a_server_takes_a_token_for_a_retry_that_was_asked_for() -> None:
@@ -218,12 +203,26 @@ def guarded(script: Any) -> tuple[Guard, FakeProvider]:
     return Guard(fake, sleep=_at_once, breakers={}), fake
 
 
-async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request() -> None:
+@pytest.mark.parametrize(
+    ("ways", "breakers", "least", "most"),
+    [
+        ((False,), {}, FAILURES, FAILURES),
+        ((True, False), {}, 1, FAILURES + 2),  # a stream passes the same circuit
+        ((False,), None, 500, 10_000),
+    ],
+)
+async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(
+    ways: tuple[bool, ...], breakers: Any, least: int, most: int
+) -> None:
     guard, fake = guarded(lambda _: DOWN_BREAKER)
-    for _ in range(500):
+    guard.breakers = breakers
+    for stream in ways * 500:
         with pytest.raises(ProviderUnavailableError):
-            await guard.complete(request(), Deadline())
-    assert len(fake.requests) == FAILURES
+            if stream:
+                await anext(guard.stream(request(), Deadline()))
+            else:
+                await guard.complete(request(), Deadline())
+    assert least <= len(fake.requests) <= most
 
 
 async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> None:
@@ -237,23 +236,3 @@ async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> N
             failed += 1
     assert 900 <= len(fake.requests) <= 1.1 * 900
     assert failed <= 0.05 * 900  # the shared budget of retries bounds the calls, not the answers
-
-
-async def test_a_stream_passes_the_same_circuit() -> None:
-    guard, fake = guarded(lambda _: DOWN_BREAKER)
-    for _ in range(50):
-        with pytest.raises(ProviderUnavailableError):
-            async for _ in guard.stream(request(), Deadline()):
-                pass
-        with pytest.raises(ProviderUnavailableError):
-            await guard.complete(request(), Deadline())
-    assert len(fake.requests) <= FAILURES + 2
-
-
-async def test_without_breakers_a_model_is_asked_however_often_it_fails() -> None:
-    guard, fake = guarded(lambda _: DOWN_BREAKER)
-    guard.breakers = None
-    for _ in range(50):
-        with pytest.raises(ProviderUnavailableError):
-            await guard.complete(request(), Deadline())
-    assert len(fake.requests) >= 50
