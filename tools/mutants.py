@@ -61,7 +61,7 @@ _CONFORMAL, _FITTING = "tests/unit/conformal/test_", "tests/unit/fitting/test_"
 TESTS: Mapping[str, Sequence[str]] = {
     "path": [_FITTING + "order_of_purchase.py", "tests/record"],
     "certify": [_FITTING + "fit.py", "tests/record"],
-    "menu": [_FITTING + "order_of_purchase.py", _FITTING + "fit.py"],
+    "menu": [_FITTING + "menu.py", _FITTING + "fit.py"],
     "attempts": [_FITTING + "fit.py"],
     "divide": [_FITTING + "fit.py"],
     "binomial": [_CONFORMAL + "binomial.py"],

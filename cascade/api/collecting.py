@@ -54,7 +54,7 @@ def collect(
     dataset: str | None = None,
     limit: int | None = None,
     mapped: Mapping[str, str] | None = None,
-    only: Sequence[str] = (),
+    only: Sequence[str] | None = None,
     where: Where = None,
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,

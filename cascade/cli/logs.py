@@ -90,7 +90,7 @@ def collect(
             dataset=dataset or (None if only else Path(questions).stem),
             limit=limit,
             mapped=parse_pairs("--map", "COLUMN=FIELD", mapped),
-            only=only or (),
+            only=only,
             where=where,
             show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
             tell=say,

@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade import engine
 from cascade.budget.charges import Budget, most_nano_usd
@@ -40,51 +41,54 @@ def asked(*said: Said, **settings: Any) -> Answer:
     return drive(walk(**settings), caller(said))
 
 
-def test_a_sure_yes_stops_after_the_first_step() -> None:
-    answer = asked(DANUBE, yes_no(0.97))
-    assert (answer.text, answer.answers, answer.stopped) == ("Danube", ("Danube",), "policy")
-    assert answer.question == RIVER
-    assert answer.steps[0].reason == "doubt 0.0305, below 0.3: served base"
+SURE, TWO = (DANUBE, yes_no(0.97)), {"strategy": base_guide(SMALL, LARGE, rounds=2), "policy": ThresholdPolicy(0.0)}
+ONE = {"strategy": base_guide(SMALL, LARGE, rounds=1)}
+NO_KEY = AuthenticationError("no key")
+
+
+@each(
+    "said, settings, text, stopped, steps, costs",
+    [
+        (SURE, {}, "Danube", "policy", 1, [14_000, 104_000]),
+        ((RHINE, yes_no(0.02, "No, Danube")), {}, "Danube", "policy", 1, [14_000, 104_000]),
+        ((RHINE, yes_no(0.5), *SURE), {}, "Danube", "policy", 2, [14_000, 104_000] * 2),
+        # the horizon ends a walk that the policy would not
+        ((DANUBE, yes_no(0.6)) * 2, TWO, "Danube", "horizon", 2, None),
+        # without a price a cost is unknown
+        (SURE, {"prices": {"small": CHEAP, "large": None}}, "Danube", "policy", 1, [14_000, None]),
+        # a base that fails; a guide that fails escalates
+        ((DOWN, DANUBE), {}, "Danube", "horizon", 1, None),
+        ((DANUBE, DOWN, *SURE), {}, "Danube", "policy", 2, None),
+        # an error after an answer was made
+        ((DANUBE, yes_no(0.5), DOWN, NO_KEY), {}, "Danube", "provider error", 1, [14_000, 104_000, 0, 0]),
+        ((":", ":"), ONE, None, "horizon", 1, None),  # nothing that could be kept
+    ],
+)
+def test_how_a_walk_ends(said: Any, settings: Any, text: Any, stopped: str, steps: int, costs: Any) -> None:
+    answer = asked(*said, **settings)
+    assert (answer.text, answer.answers, answer.stopped) == (text, () if text is None else (text,), stopped)
+    assert (answer.question, len(answer.steps), len(answer.calls)) == (RIVER, steps, len(said))
+    assert [made.number for made in answer.steps] == list(range(1, steps + 1))
+    assert answer.steps[-1].final == (said[0] in {DOWN, ":"})  # no step can follow
+    assert len(answer.loose_calls) == (2 if stopped == "provider error" else 0)
+    assert len(answer.warnings) == (1 if DOWN in said else 3 if text is None else 0)
+    assert costs is None or [made.cost_nano_usd for made in answer.calls] == costs
+    assert answer.cost_nano_usd == (None if costs and None in costs else sum(one.cost_nano_usd for one in answer.calls))
     assert 0 <= answer.latency_s < 60
 
 
-def test_a_sure_no_serves_the_guides_correction() -> None:
-    assert asked(RHINE, yes_no(0.02, "No, Danube")).text == "Danube"
-
-
-def test_doubt_pays_another_step_and_the_walk_says_so() -> None:
-    answer = asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97))
-    assert [made.number for made in answer.steps] == [1, 2]
+def test_doubt_pays_another_step_and_every_call_is_recorded_in_its_step() -> None:
+    answer = asked(RHINE, yes_no(0.5), *SURE)
     assert [made.decision.proceed for made in answer.steps if made.decision] == [True, False]
-    assert answer.explain().splitlines()[0].endswith("asked on")
-    assert answer.text == "Danube"
-
-
-def test_the_horizon_ends_a_walk_that_the_policy_would_not() -> None:
-    answer = asked(*[DANUBE, yes_no(0.6)] * 2, strategy=base_guide(SMALL, LARGE, rounds=2), policy=ThresholdPolicy(0.0))
-    assert (answer.stopped, answer.text, len(answer.steps)) == ("horizon", "Danube", 2)
-    assert "last step" in answer.steps[1].reason
-
-
-def test_every_call_is_recorded_in_its_step_with_its_cost() -> None:
-    answer = asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97))
     assert [[made.request.purpose for made in one.calls] for one in answer.steps] == [["answer", "judge"]] * 2
-    assert [made.cost_nano_usd for made in answer.calls] == [100 * 100 + 10 * 400, 100 * 1_000 + 4_000] * 2
-    assert answer.cost_nano_usd == 2 * (14_000 + 104_000)
-    assert answer.loose_calls == ()
+    assert len(answer.explain().splitlines()) >= 2
+    assert asked(*SURE, prices={}).cost_bound is None
 
 
 def test_a_certificate_is_passed_through() -> None:
     held = certificate()
     assert asked(DANUBE, yes_no(0.97), certificate=held).certificate is held
     assert asked(DANUBE, yes_no(0.97)).certificate is None
-
-
-def test_without_a_price_the_cost_is_unknown() -> None:
-    answer = asked(DANUBE, yes_no(0.97), prices={"small": CHEAP, "large": None})
-    assert answer.cost is None
-    assert answer.cost_by_model["small"] is not None
-    assert asked(DANUBE, yes_no(0.97), prices={}).cost_bound is None
 
 
 def test_a_step_is_shown_with_its_decision_before_the_next_call() -> None:
@@ -133,40 +137,38 @@ def test_a_base_that_fails_is_recorded_and_the_guide_answers() -> None:
     assert second.request.purpose == "direct"
 
 
-def test_a_step_that_none_can_follow_says_so_in_the_answer() -> None:
-    assert asked(DOWN, DANUBE).steps[0].final
+BILLED = EmptyCompletionError("empty", usage=Usage(100, 0))
 
 
-def test_if_all_fail_the_error_holds_what_was_paid() -> None:
-    billed = EmptyCompletionError("empty", usage=Usage(100, 0))
-    with pytest.raises(AuthenticationError) as caught:
-        asked(billed, AuthenticationError("no key"))
-    assert [made.cost_nano_usd for made in caught.value.calls] == [10_000, 0]
-    assert [made.request.role for made in caught.value.calls] == ["base", "guide"]
+def first_bounds() -> tuple[int, int]:
+    """Return the holds of the first two calls."""
+    seen: list[Request] = []
+    drive(walk(), caller(SURE, seen))
+    return most_nano_usd(seen[0], CHEAP).nano_usd, most_nano_usd(seen[1], DEAR).nano_usd
 
 
-def test_an_error_after_an_answer_was_made_returns_the_answer_with_a_warning() -> None:
-    answer = asked(DANUBE, yes_no(0.5), DOWN, AuthenticationError("no key"))
-    assert (answer.text, answer.stopped) == ("Danube", "provider error")
-    assert answer.warnings == ("AuthenticationError: no key",)
-    assert [made.error is None for made in answer.loose_calls] == [False, False]
-    assert len(answer.calls) == 4
+BASE_BOUND, GUIDE_BOUND = first_bounds()
+AT_JUDGE = 14_000 + GUIDE_BOUND
+"""The cap that lets the judge be asked, to the nano-dollar."""
 
 
-def test_a_guide_that_fails_escalates_by_default() -> None:
-    answer = asked(DANUBE, DOWN, DANUBE, yes_no(0.97))
-    assert (len(answer.steps), answer.stopped) == (2, "policy")
-
-
-def test_a_ladder_whose_every_rung_fails_raises_with_its_calls() -> None:
-    with pytest.raises(ProviderUnavailableError) as caught:
-        asked(DOWN, DOWN, strategy=ladder_of((SMALL, LARGE)))
-    assert len(caught.value.calls) == 2
-
-
-def test_nothing_that_could_be_kept_is_no_answer() -> None:
-    answer = asked(":", ":", strategy=base_guide(SMALL, LARGE, rounds=1))
-    assert (answer.text, answer.answers, answer.stopped) == (None, (), "horizon")
+@each(
+    "said, settings, cap, error, paid",
+    [
+        ((BILLED, NO_KEY), {}, None, AuthenticationError, [("base", 10_000), ("guide", 0)]),
+        ((DOWN, DOWN), {"strategy": ladder_of((SMALL, LARGE))}, None, ProviderUnavailableError, [("small", 0), ("large", 0)]),
+        ((), {}, BASE_BOUND - 1, BudgetExceededError, []),
+        ((DANUBE,), {}, AT_JUDGE - 1, BudgetExceededError, [("base", 14_000)]),
+        # refused even with an answer, and without one whatever is asked for
+        ((RHINE, yes_no(0.5), RHINE), {}, AT_JUDGE, BudgetExceededError,
+         [("base", 14_000), ("guide", 104_000), ("base", 14_000)]),
+        ((), {"on_exhausted": "serve_best"}, 1, BudgetExceededError, []),
+    ],
+)  # fmt: skip
+def test_an_error_holds_what_was_paid(said: Any, settings: Any, cap: int | None, error: Any, paid: Any) -> None:
+    with pytest.raises(error) as caught:
+        asked(*said, budget=Budget(cap), **settings)
+    assert [(made.request.role, made.cost_nano_usd) for made in caught.value.calls] == paid
 
 
 def test_another_exception_comes_out_as_it_is_and_ends_the_walk() -> None:
@@ -179,74 +181,48 @@ def test_another_exception_comes_out_as_it_is_and_ends_the_walk() -> None:
 # --- money ---
 
 
-def first_bounds() -> tuple[int, int]:
-    """Return the holds of the first two calls."""
-    seen: list[Request] = []
-    drive(walk(), caller([DANUBE, yes_no(0.97)], seen))
-    return most_nano_usd(seen[0], CHEAP).nano_usd, most_nano_usd(seen[1], DEAR).nano_usd
+@each(
+    "said, cap, policy, text, stopped, costs",
+    [
+        (SURE, AT_JUDGE, ThresholdPolicy(), "Danube", "policy", [14_000, 104_000]),  # it fits to the nano-dollar
+        ((RHINE, yes_no(0.4, "No, Danube"), RHINE), AT_JUDGE, ThresholdPolicy(0.0), "Danube", "budget",
+         [14_000, 104_000, 14_000]),
+        # money that ends before the judgement still brings the paid answer
+        ((DANUBE,), AT_JUDGE - 1, ThresholdPolicy(), "Danube", "budget", [14_000]),
+    ],
+)  # fmt: skip
+def test_where_the_money_ends_the_best_so_far_is_served(
+    said: Any, cap: int, policy: Any, text: str, stopped: str, costs: list[int]
+) -> None:
+    budget = Budget(cap)
+    answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=policy)
+    assert (answer.text, answer.stopped, bool(answer.warnings)) == (text, stopped, stopped == "budget")
+    assert [made.cost_nano_usd for made in answer.calls] == costs
+    assert bool(answer.steps[-1].notes) == (stopped == "budget")
+    assert budget.spent_nano_usd == answer.cost_nano_usd == sum(costs)
 
 
-def test_a_call_that_might_pass_the_cap_is_not_made() -> None:
-    bound, _ = first_bounds()
-    with pytest.raises(BudgetExceededError) as caught:
-        asked(budget=Budget(bound - 1))
-    assert caught.value.calls == ()
-
-
-def test_a_call_that_fits_the_cap_to_the_nano_dollar_is_made() -> None:
-    base, guide = first_bounds()
-    budget = Budget(14_000 + guide)
-    assert base <= 14_000 + guide
-    assert asked(DANUBE, yes_no(0.97), budget=budget).text == "Danube"
-    assert budget.spent_nano_usd == 14_000 + 104_000
-
-
-def test_what_was_paid_before_the_cap_is_in_the_error() -> None:
-    _, guide = first_bounds()
-    with pytest.raises(BudgetExceededError) as caught:
-        asked(DANUBE, budget=Budget(14_000 + guide - 1))
-    assert [made.cost_nano_usd for made in caught.value.calls] == [14_000]
-
-
-def test_on_exhausted_serve_best_returns_the_best_so_far() -> None:
-    _, guide = first_bounds()
-    said = (RHINE, yes_no(0.4, "No, Danube"), RHINE)
-    budget = Budget(14_000 + guide)
-    answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
-    assert (answer.stopped, answer.text, len(answer.steps)) == ("budget", "Danube", 2)
-    assert "cap" in answer.warnings[0]
-    assert "not asked" in answer.steps[1].notes[0]
-    assert answer.cost_nano_usd == 14_000 + 104_000 + 14_000 == budget.spent_nano_usd
-
-
-def test_on_exhausted_refuse_raises_even_with_an_answer() -> None:
-    _, guide = first_bounds()
-    with pytest.raises(BudgetExceededError) as caught:
-        asked(RHINE, yes_no(0.5), RHINE, budget=Budget(14_000 + guide))
-    assert len(caught.value.calls) == 3
-
-
-def test_on_exhausted_serve_best_without_an_answer_raises() -> None:
-    with pytest.raises(BudgetExceededError):
-        asked(budget=Budget(1), on_exhausted="serve_best")
-
-
-def test_a_call_that_perhaps_was_billed_is_booked_in_full() -> None:
-    base, _ = first_bounds()
+@each(
+    "first, second, cost, booked",
+    [
+        (ProviderTimeoutError("late"), DANUBE, None, BASE_BOUND),  # perhaps it was billed
+        (completion(DANUBE, usage=Usage(1, 1, estimated=True)), yes_no(0.97), None, BASE_BOUND),
+        (BILLED, DANUBE, 10_000, 10_000),
+    ],
+)
+def test_what_is_not_known_is_booked_in_full(first: Said, second: Said, cost: int | None, booked: int) -> None:
     budget = Budget(10**9)
-    answer = asked(ProviderTimeoutError("late"), DANUBE, budget=budget)
-    assert answer.calls[0].cost_nano_usd is None
-    assert answer.calls[0].cost_bound_nano_usd == base
-    assert budget.spent_nano_usd == base + (answer.calls[1].cost_nano_usd or 0)
+    answer = asked(first, second, budget=budget)
+    assert answer.calls[0].cost_nano_usd == cost
+    assert budget.spent_nano_usd == booked + answer.calls[1].cost_nano_usd
 
 
 def test_a_call_left_behind_is_booked_in_full() -> None:
-    base, _ = first_bounds()
     budget = Budget(10**9)
     going = walk(budget=budget)
     next(going)
     going.close()
-    assert budget.spent_nano_usd == base
+    assert budget.spent_nano_usd == BASE_BOUND
 
 
 def test_no_walk_spends_more_than_its_cap() -> None:
@@ -262,34 +238,11 @@ def test_no_walk_spends_more_than_its_cap() -> None:
         assert spent == budget.spent_nano_usd <= cap
 
 
-def test_a_failed_call_that_was_charged_is_booked_at_what_it_cost() -> None:
-    budget = Budget(10**9)
-    answer = asked(EmptyCompletionError("x", usage=Usage(100, 0)), DANUBE, budget=budget)
-    assert answer.calls[0].cost_nano_usd == 10_000
-    assert budget.spent_nano_usd == answer.cost_nano_usd
-
-
-def test_an_estimated_usage_is_booked_in_full() -> None:
-    base, _ = first_bounds()
-    budget = Budget(10**9)
-    estimated = completion(DANUBE, usage=Usage(1, 1, estimated=True))
-    answer = asked(estimated, yes_no(0.97), budget=budget)
-    assert budget.spent_nano_usd == base + (answer.calls[1].cost_nano_usd or 0)
-
-
 @pytest.mark.parametrize("cap", [None, 10**9])
 def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap: int | None) -> None:
     seen: list[Request] = []
     drive(walk(budget=Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
     assert {one.at_most_once for one in seen} == {cap is not None}
-
-
-def test_money_that_ends_before_the_judgement_still_brings_the_paid_answer() -> None:
-    budget = Budget(14_000 + first_bounds()[1] - 1)
-    answer = asked(DANUBE, budget=budget, on_exhausted="serve_best")
-    assert (answer.text, answer.stopped) == ("Danube", "budget")
-    assert [made.request.role for made in answer.calls] == ["base"]
-    assert "cap" in answer.warnings[0]
 
 
 # --- the two drivers ---

@@ -31,7 +31,7 @@ from cascade.plans.nodes import Plan
 from cascade.policies.policy import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
-from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
+from cascade.types import Answer, Question, Request, Step, TextDelta
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
 
 
@@ -72,23 +72,16 @@ def test_a_stream_is_text_steps_and_at_last_the_answer() -> None:
     assert not [delta for delta in deltas if delta.role == "guide"], "a verdict is shown with raw=True alone"
 
 
-def test_a_stream_is_asked_for_piece_by_piece() -> None:
-    provider = two_models()
-    events = wired(provider).stream(RIVER)
-    next(events)
+async def test_a_stream_is_asked_for_piece_by_piece_and_can_be_left() -> None:
+    provider, other = two_models(), two_models()
+    events, later = wired(provider).stream(RIVER), wired(other).astream(RIVER)
+    assert (isinstance(events, Iterator), isinstance(later, AsyncIterator)) == (True, True)
+    await asyncio.to_thread(next, events)
+    await anext(later)
     assert len(provider.requests) == 1
-    assert isinstance(events, Iterator)
-    events.close()  # type: ignore[attr-defined]
-    assert len(provider.requests) == 1
-
-
-async def test_an_astream_can_be_left() -> None:
-    provider = two_models()
-    events = wired(provider).astream(RIVER)
-    assert isinstance(events, AsyncIterator)
-    await anext(events)
-    await events.aclose()  # type: ignore[attr-defined]
-    assert len(provider.requests) == 1
+    await asyncio.to_thread(events.close)  # type: ignore[attr-defined]
+    await later.aclose()  # type: ignore[attr-defined]
+    assert (len(provider.requests), len(other.requests)) == (1, 1)
 
 
 def broken_stream(request: Request) -> Any:
@@ -114,18 +107,28 @@ async def test_if_all_fail_a_stream_raises() -> None:
         [event async for event in wired(FakeProvider(failing)).astream(RIVER)]
 
 
-@pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"]])  # type: ignore[arg-type]
-async def test_asking_nothing_is_a_usage_error(question: Any) -> None:
+TOO_LONG = Question("x" * 10, "y" * (MAX_QUESTION_CHARS - 9))
+
+
+@pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"], TOO_LONG])  # type: ignore[arg-type]
+async def test_asking_nothing_and_too_much_is_a_usage_error(question: Any) -> None:
     provider = two_models()
-    with pytest.raises(UsageError, match="There is no question"):
+    with pytest.raises(UsageError):
         await wired(provider).aask(question)
     assert provider.requests == []
 
 
-async def test_a_question_too_long_is_refused() -> None:
-    asked = Question("x" * 10, "y" * (MAX_QUESTION_CHARS - 9))
-    with pytest.raises(UsageError, match="longer than"):
-        await wired().aask(asked)
+@pytest.mark.parametrize(
+    ("batch", "settings"),
+    [([RIVER], {"concurrency": 0}), ([RIVER], {"concurrency": -1}), ("Which river?", {}), (RIVER, {})],
+)
+async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch: Any, settings: Any) -> None:
+    provider = two_models()
+    with pytest.raises(UsageError):
+        await wired(provider).amany(batch, **settings)
+    with pytest.raises(UsageError):
+        await asyncio.to_thread(lambda: wired(provider).many(batch, **settings))
+    assert provider.requests == []
 
 
 # --- batches ---
@@ -166,15 +169,6 @@ async def test_a_batch_with_failures_holds_every_answer_and_every_error() -> Non
         assert kinds == [Answer, AuthenticationError, Answer, UsageError]
         assert error.results[2].text == "about b"
         assert "2 of 4 questions failed, first AuthenticationError: no key" in str(error)
-
-
-@pytest.mark.parametrize("concurrency", [0, -1])
-async def test_a_concurrency_of_nothing_is_refused(concurrency: int) -> None:
-    orchestrator = wired()
-    with pytest.raises(UsageError):
-        await orchestrator.amany([RIVER], concurrency=concurrency)
-    with pytest.raises(UsageError):
-        await asyncio.to_thread(lambda: orchestrator.many([RIVER], concurrency=concurrency))
 
 
 async def test_no_more_are_asked_at_once_than_allowed() -> None:
@@ -224,10 +218,6 @@ async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch: p
     assert mine.closed
 
 
-def test_it_shows_its_models_and_provider() -> None:
-    assert repr(wired()) == "Orchestrator(small, large, provider='fake')"
-
-
 @pytest.mark.parametrize("names", [(), ("small",), (None, "large")])
 def test_two_models_are_needed(names: tuple[Any, ...]) -> None:
     with pytest.raises(UsageError, match="from_config"):
@@ -238,6 +228,7 @@ def test_two_names_and_settings_are_a_configuration() -> None:
     made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
     assert made.runtime.config.models.keys() == {"third", "base", "guide"}
     assert made.runtime.policy.rule == Depth(serves="surest")
+    assert repr(made).startswith("Orchestrator(")
 
 
 def test_a_wrong_setting_is_a_configuration_error(tmp_path: Path) -> None:
@@ -297,24 +288,10 @@ def test_it_can_be_shared_between_threads() -> None:
 
 
 def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
-    class Down(Failing):
-        async def complete(self, request: Request, timeout_s: float) -> Any:
-            raise ProviderUnavailableError("down", retry_after_s=0.0)
-
+    down = FakeProvider(lambda _: ProviderUnavailableError("down", retry_after_s=0.0))
     with pytest.raises(ProviderUnavailableError) as caught:
-        wired(Down()).ask(RIVER)
-    assert [call.request.role for call in caught.value.calls] == ["base", "guide"]
-    assert not [call for call in caught.value.calls if isinstance(call.completion, Completion)]
-
-
-@pytest.mark.parametrize("question", ["Which river?", RIVER])
-async def test_one_question_is_no_batch(question: Any) -> None:
-    provider = two_models()
-    with pytest.raises(UsageError):
-        await wired(provider).amany(question)
-    with pytest.raises(UsageError):
-        await asyncio.to_thread(wired(provider).many, question)
-    assert provider.requests == []
+        wired(down).ask(RIVER)
+    assert [(call.request.role, call.completion) for call in caught.value.calls] == [("base", None), ("guide", None)]
 
 
 # --- who is asked where ---
@@ -378,76 +355,48 @@ def test_the_policy_is_that_of_the_configuration(policy: dict[str, Any], made: A
     assert build_policy(load(TWO_MODELS | {"policy": policy})).rule == made
 
 
-def served(kind: str, **settings: Any) -> dict[str, Endpoint]:
-    config = load({"models": {"base": "small", "guide": "large"}, "provider": {"kind": kind}} | settings)
-    return endpoints(config, kind, config.models.values())
+THERE, ELSEWHERE = "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"
+SHARED = {"kind": "openai_http", "api_base": THERE}
+OWN = {"base": {"model": "small", "api_base": ELSEWHERE, "api_key_env": "MY_KEY"}, "guide": "large"}
+OF_ANOTHER_KIND = {"base": {"model": "small", "provider": "litellm"}, "guide": "large"}
+OPENAI = Endpoint("https://api.openai.com/v1", "default-key")
 
 
-@pytest.fixture
-def keys(monkeypatch: pytest.MonkeyPatch) -> pytest.MonkeyPatch:
-    monkeypatch.setenv("OPENAI_API_KEY", "default-key")
+def both(endpoint: Endpoint) -> dict[str, Endpoint]:
+    return {"small": endpoint, "large": endpoint}
+
+
+@pytest.mark.parametrize(
+    ("kind", "provider", "models", "environment", "found"),
+    [
+        ("openai_http", {"kind": "openai_http"}, {}, {}, both(OPENAI)),
+        # another address has no default key, and another server is given its key by name only
+        ("openai_http", {"kind": "openai_http"}, {}, {"OPENAI_BASE_URL": THERE}, both(Endpoint(THERE, None))),
+        ("openai_http", SHARED, {}, {}, both(Endpoint(THERE, None))),
+        ("openai_http", SHARED | {"api_key_env": "MY_KEY"}, {}, {}, both(Endpoint(THERE, "my-key"))),
+        # a model's own address comes before the provider's
+        ("openai_http", SHARED, OWN, {}, {"small": Endpoint(ELSEWHERE, "my-key"), "large": Endpoint(THERE, None)}),
+        # litellm finds its own address where none is configured
+        ("litellm", {"kind": "litellm"}, {}, {}, {}),
+        ("litellm", {"kind": "litellm", "api_key_env": "MY_KEY"}, {}, {}, both(Endpoint(None, "my-key"))),
+        # the shared address is not that of another kind
+        ("litellm", SHARED | {"api_key_env": "MY_KEY"}, OF_ANOTHER_KIND, {}, {}),
+    ],
+)
+def test_where_and_with_which_key_a_model_is_asked(
+    monkeypatch: pytest.MonkeyPatch, kind: str, provider: Any, models: Any, environment: Any, found: Any
+) -> None:
+    for name, value in {"OPENAI_API_KEY": "default-key", "MY_KEY": "my-key", **environment}.items():
+        monkeypatch.setenv(name, value)
+    config = load({"models": models or {"base": "small", "guide": "large"}, "provider": provider})
+    entries = [config.models["base"]] if models is OF_ANOTHER_KIND else config.models.values()
+    assert endpoints(config, kind, entries) == found
+
+
+def test_a_key_that_a_server_repeats_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MY_KEY", "my-key")
-    return monkeypatch
-
-
-@pytest.mark.usefixtures("keys")
-def test_openai_http_goes_to_openai_with_the_default_key() -> None:
-    assert served("openai_http")["small"] == Endpoint("https://api.openai.com/v1", "default-key")
-
-
-def test_the_default_address_may_be_another_without_the_default_key(keys: pytest.MonkeyPatch) -> None:
-    keys.setenv("OPENAI_BASE_URL", "http://127.0.0.1:1/v1")
-    assert served("openai_http")["small"] == Endpoint("http://127.0.0.1:1/v1", None)
-
-
-@pytest.mark.usefixtures("keys")
-def test_another_server_is_given_its_key_by_name_only() -> None:
-    shared = {"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1"}
-    assert served("openai_http", provider=shared)["small"] == Endpoint("http://127.0.0.1:1/v1", None)
-    named = shared | {"api_key_env": "MY_KEY"}
-    assert served("openai_http", provider=named)["small"] == Endpoint("http://127.0.0.1:1/v1", "my-key")
-
-
-@pytest.mark.usefixtures("keys")
-def test_a_models_own_address_comes_before_the_providers() -> None:
-    models = {
-        "base": {"model": "small", "api_base": "http://127.0.0.1:2/v1", "api_key_env": "MY_KEY"},
-        "guide": "large",
-    }
-    found = served("openai_http", models=models, provider={"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1"})
-    assert found == {
-        "small": Endpoint("http://127.0.0.1:2/v1", "my-key"),
-        "large": Endpoint("http://127.0.0.1:1/v1", None),
-    }
-
-
-@pytest.mark.usefixtures("keys")
-def test_litellm_finds_its_own_address_where_none_is_configured() -> None:
-    assert served("litellm") == {}
-    assert served("litellm", provider={"kind": "litellm", "api_key_env": "MY_KEY"})["small"] == Endpoint(None, "my-key")
-
-
-@pytest.mark.usefixtures("keys")
-def test_the_shared_address_is_not_that_of_another_kind() -> None:
-    config = load(
-        {
-            "models": {"base": {"model": "s", "provider": "litellm"}, "guide": "l"},
-            "provider": {"kind": "openai_http", "api_base": "http://127.0.0.1:1/v1", "api_key_env": "MY_KEY"},
-        }
-    )
-    assert endpoints(config, "litellm", [config.models["base"]]) == {}
-
-
-@pytest.mark.usefixtures("keys")
-def test_a_key_that_a_server_repeats_is_in_no_error() -> None:
-    told = AuthenticationError("x")
-
-    class Repeats(Failing):
-        async def complete(self, request: Request, timeout_s: float) -> Any:
-            return {"error": {"message": "bad key my-key", "code": 401}}
-
-    config = {"models": {"base": "small", "guide": "large"}, "provider": {"kind": "fake", "api_key_env": "MY_KEY"}}
-    with pytest.raises(type(told)) as caught:
-        Orchestrator.from_config(config, providers={"fake": Repeats()}).ask(RIVER)
-    assert "my-key" not in str(caught.value)
-    assert "my-key" not in "".join(str(call.error) for call in caught.value.calls)
+    repeats = Failing(then={"error": {"message": "bad key my-key", "code": 401}})
+    config = TWO_MODELS | {"provider": {"kind": "fake", "api_key_env": "MY_KEY"}}
+    with pytest.raises(AuthenticationError) as caught:
+        Orchestrator.from_config(config, providers={"fake": repeats}).ask(RIVER)
+    assert "my-key" not in str([caught.value, *(call.error for call in caught.value.calls)])

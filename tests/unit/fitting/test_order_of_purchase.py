@@ -8,10 +8,7 @@ import pytest
 from cascade.conformal.path import UNITS, Scores, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
-from cascade.fitting.divide import divided
-from cascade.fitting.fit import FitSettings, fit
-from cascade.fitting.menu import menu, run_tests
-from cascade.policies.learned import Learned, learn
+from cascade.policies.learned import learn
 from cascade.policies.policy import Depth, Threshold
 from cascade.table import Floats, Ints, Log, Node
 from unit.fitting.random_logs import random_log
@@ -137,77 +134,3 @@ def test_nodes_that_are_bought_together_have_no_order() -> None:
     together = replace(log, nodes=tuple([Node(node.name, node.step // 2) for node in log.nodes]))
     with pytest.raises(UsageError):
         together.in_order(np.broadcast_to(np.arange(4), log.answer.shape))
-
-
-PROMISE = Promise("regret", 0.1, 0.9)
-
-
-def nameless(log: Log) -> Log:
-    return replace(log, signals={"wisdom": log.signals["self_check"]})
-
-
-def lengths(log: Log) -> Log:
-    return replace(log, signals={"reply_tokens": log.signals["reply_tokens"]})
-
-
-def together(log: Log) -> Log:
-    return replace(log, nodes=tuple([Node(node.name, node.step // 2) for node in log.nodes]))
-
-
-@pytest.mark.parametrize(
-    ("n", "width", "change", "shares"),
-    [
-        (400, 2, None, [0.95, 0.05]),
-        (400, 4, None, [0.2375] * 4 + [0.05]),
-        (400, 3, lengths, [0.2 / 3] * 3 + [0.8]),
-        (400, 2, nameless, [1.0]),
-        (300, 2, None, [1.0]),
-        (300, 2, nameless, []),
-        (400, 4, together, [0.25] * 4),
-    ],
-)
-def test_the_members_of_a_menu(n: int, width: int, change: object, shares: list[float]) -> None:
-    log = random_log(21, n=n, width=width, whole=True)
-    log = change(log) if callable(change) else log
-    members = menu(log, divided(log, 0.3, 0).learns, PROMISE, 0.1)
-    assert np.allclose([member.share for member in members], shares)
-    hidden = replace(log, right=np.full(log.right.shape, np.nan))
-    again = menu(hidden, divided(hidden, 0.3, 0).learns, PROMISE, 0.1)
-    assert [member.name for member in again] == [member.name for member in members]
-
-
-def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded() -> None:
-    log = random_log(22, n=400, width=3, whole=True)
-    log = replace(log, groups=tuple([f"g{at // 2}" for at in range(log.n)]))
-    learns = divided(log, 0.3, 0).learns
-    *_, learned = menu(log, learns, PROMISE, 0.1)
-    assert learned.rows is not None
-    assert not {*log.take(learned.rows).groups} & {*learns.groups}
-    tested = run_tests(log, menu(log, learns, PROMISE, 0.1), PROMISE, 0.1)
-    assert isinstance(tested[-1].policy, Learned)
-    assert tested[-1].n == learned.rows.size
-    assert tested[-1].level <= 0.1
-
-
-def test_fit_serves_what_learned_if_it_is_asked_for() -> None:
-    log = random_log(23, n=500, width=3, whole=True)
-    done = fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="learned"))
-    assert isinstance(done.tested[0].policy, Learned)
-    assert done.learned_from == 150
-    assert fit(log, Promise("regret", 0.2, 0.9)).learned_from == 0  # a simple test was cheaper
-    assert fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="threshold")).learned_from == 0
-
-
-@pytest.mark.parametrize(
-    ("promise", "by_segment"),
-    [(Promise("error", 0.75, 0.9), False), (Promise("coverage", 0.2), False), (Promise("regret", 0.2, 0.9), True)],
-)
-def test_what_learned_is_certified_for_any_promise_on_requests_that_did_not_learn(
-    promise: Promise, by_segment: bool
-) -> None:
-    log = random_log(24, n=600, width=3, whole=True)
-    log = replace(log, segments=tuple(["law" if at % 2 else "art" for at in range(log.n)]))
-    done = fit(log, promise, FitSettings(policy="learned", by_segment=by_segment))
-    assert isinstance(done.policy, Learned)
-    assert done.learned_from == 180
-    assert sum(certified.n for certified in done.certified.values()) == done.log.n == 420

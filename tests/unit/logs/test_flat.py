@@ -243,17 +243,49 @@ def test_fields_with_other_names_are_mapped(tmp_path: Path) -> None:
             read_questions(path, mapped=wrong)
 
 
-def test_a_question_needs_only_its_text(tmp_path: Path) -> None:
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": " Which river? "}))
-    name = question_id("Which river?", None)
-    assert asked == AskedQuestion(name, Question("Which river?"), group=name)
+def in_columns(row: dict[str, Any]) -> dict[str, Any]:
+    titles, sentences = zip(*row["context"], strict=True)
+    return row | {"id": row["_id"], "context": {"title": titles, "sentences": sentences}}
 
 
-def test_everything_that_a_line_says_is_kept(tmp_path: Path) -> None:
-    row = {"id": 7, "question": "Which?", "answers": ["Danube", "the Danube"], "context": "A text.", "group": "rivers"}
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", row | {"split": "log", "kind": "fact"}))
-    gold = ("Danube", "the Danube")
-    assert asked == AskedQuestion("7", Question("Which?", "A text."), gold, "rivers", "log", "fact")
+HOTPOT: dict[str, Any] = {
+    "_id": "5a7a06935542990198eaf050",
+    "question": "Which writer was born first?",
+    "answer": "Ada Writer",
+    "type": "comparison",
+    "level": "medium",
+    "supporting_facts": [["Ada Writer", 0], ["Bob Writer", 0]],
+    "context": [["Ada Writer", ["Ada was born in 1901.", " She wrote."]], ["Bob Writer", ["Bob was born in 1902."]]],
+}
+WRITERS = Question(
+    HOTPOT["question"], "Ada Writer\nAda was born in 1901. She wrote.\n\nBob Writer\nBob was born in 1902."
+)
+BORN = AskedQuestion(HOTPOT["_id"], WRITERS, ("Ada Writer",), HOTPOT["_id"], None, "comparison")
+WHICH, WHOLE = (
+    question_id("Which river?", None),
+    {"id": 7, "question": "Which?", "context": "A text.", "group": "rivers"},
+)
+NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": ["y"], "group": "g"}
+
+
+@pytest.mark.parametrize(
+    ("row", "asked"),
+    [
+        ({"question": " Which river? "}, AskedQuestion(WHICH, Question("Which river?"), group=WHICH)),
+        (
+            WHOLE | {"answers": ["Danube", "the Danube"], "split": "log", "kind": "fact"},
+            AskedQuestion("7", Question("Which?", "A text."), ("Danube", "the Danube"), "rivers", "log", "fact"),
+        ),
+        (NAMED, AskedQuestion("fact-1", Question("x"), ("y",), "g")),  # the form of the demo
+        (HOTPOT, BORN),  # as it is published
+        (in_columns(HOTPOT), BORN),
+    ],
+)
+def test_everything_that_a_line_says_is_kept(tmp_path: Path, row: dict[str, Any], asked: AskedQuestion) -> None:
+    (found,) = read_questions(jsonl(tmp_path / "q.jsonl", row))
+    assert found == asked
+    (tmp_path / "listed.json").write_text(json.dumps([row]))
+    assert read_questions(tmp_path / "listed.json") == [found]
 
 
 @pytest.mark.parametrize(
@@ -277,12 +309,6 @@ def test_answers_come_in_many_forms(tmp_path: Path, fields: dict[str, Any], gold
     (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped)
     assert asked.gold == gold
     assert dropped.notes.total() == (0 if gold else 1)
-
-
-def test_the_demos_own_form_is_read(tmp_path: Path) -> None:
-    row = {"question_id": "fact-1", "question": "x", "context": None, "answers": ["y"], "group": "g"}
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", row))
-    assert (asked.id, asked.question.context, asked.group, asked.matcher) == ("fact-1", None, "g", None)
 
 
 def test_a_table_is_read_by_its_first_line(tmp_path: Path) -> None:
@@ -309,70 +335,34 @@ def test_packed_and_listed_files_are_read(tmp_path: Path) -> None:
 # --- choices ---
 
 
-@pytest.mark.parametrize(
-    ("answer", "gold"),
-    [
-        ("B", ("B", "Vienna")),
-        ("b", ("B", "Vienna")),
-        ("Vienna", ("B", "Vienna")),
-        (1, ("B", "Vienna")),
-        ("1", ("B", "Vienna")),
-        (["A", "B"], ("A", "Graz", "B", "Vienna")),
-        (None, ()),
-    ],
-)
-def test_a_right_choice_is_its_letter_and_its_text(tmp_path: Path, answer: Any, gold: tuple[str, ...]) -> None:
-    row = {"question": "Which city?", "choices": ["Graz", "Vienna"], "answer": answer}
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", row))
-    assert asked.question.text == "Which city?\nA. Graz\nB. Vienna"
-    assert (asked.gold, asked.matcher) == (gold, "label")
-
-
-def test_a_choice_that_looks_like_a_number_is_meant_by_its_text(tmp_path: Path) -> None:
-    row = {"question": "7 - 4?", "choices": ["0", "3", "1"], "answer": "1"}
-    assert read_questions(jsonl(tmp_path / "q.jsonl", row))[0].gold == ("C", "1")
-    assert read_questions(jsonl(tmp_path / "q.jsonl", row | {"answer": 1}))[0].gold == ("B", "3")
+CITIES, DIGITS, LETTERS = ("Which city?", ["Graz", "Vienna"]), ("7 - 4?", ["0", "3", "1"]), ("?", ["x", "y"])
 
 
 @pytest.mark.parametrize(
-    "fields",
+    ("asked", "fields", "gold"),
     [
-        {"choices": {"label": ["A", "B"], "text": ["x", "y"]}},
-        {"A": "x", "B": "y", "C": None},
-        {"choices": '["x", "y"]'},
+        *((CITIES, {"answer": answer}, ("B", "Vienna")) for answer in ("B", "b", "Vienna", 1, "1")),
+        (CITIES, {"answer": ["A", "B"]}, ("A", "Graz", "B", "Vienna")),
+        (CITIES, {"answer": None}, ()),
+        (DIGITS, {"answer": "1"}, ("C", "1")),  # a choice that looks like a number is meant by its text
+        (DIGITS, {"answer": 1}, ("B", "3")),
+        *(
+            (LETTERS, {"answer": "B", "choices": choices}, ("B", "y"))
+            for choices in ({"label": ["A", "B"], "text": ["x", "y"]}, '["x", "y"]')
+        ),
+        (LETTERS, {"answer": "B", "choices": None, "A": "x", "B": "y", "C": None}, ("B", "y")),
     ],
 )
-def test_choices_come_in_many_forms(tmp_path: Path, fields: dict[str, Any]) -> None:
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": "?", "answer": "B"} | fields))
-    assert (asked.question.text, asked.gold) == ("?\nA. x\nB. y", ("B", "y"))
+def test_a_right_choice_is_its_letter_and_its_text(
+    tmp_path: Path, asked: tuple[str, list[str]], fields: dict[str, Any], gold: tuple[str, ...]
+) -> None:
+    row = {name: value for name, value in ({"choices": asked[1]} | fields).items() if name != "choices" or value}
+    (found,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": asked[0], **row}))
+    listed = [f"{letter}. {text}" for letter, text in zip("ABC", asked[1], strict=False)]
+    assert (found.question.text, found.gold, found.matcher) == ("\n".join([asked[0], *listed]), gold, "label")
 
 
 # --- published sets ---
-
-HOTPOT = {
-    "_id": "5a7a06935542990198eaf050",
-    "question": "Which writer was born first?",
-    "answer": "Ada Writer",
-    "type": "comparison",
-    "level": "medium",
-    "supporting_facts": [["Ada Writer", 0], ["Bob Writer", 0]],
-    "context": [["Ada Writer", ["Ada was born in 1901.", " She wrote."]], ["Bob Writer", ["Bob was born in 1902."]]],
-}
-PARAGRAPHS = "Ada Writer\nAda was born in 1901. She wrote.\n\nBob Writer\nBob was born in 1902."
-
-
-def test_hotpotqa_is_read_as_it_is_published(tmp_path: Path) -> None:
-    (tmp_path / "hotpot_dev_distractor_v1.json").write_text(json.dumps([HOTPOT]))
-    (asked,) = read_questions(tmp_path / "hotpot_dev_distractor_v1.json")
-    assert asked.question == Question("Which writer was born first?", PARAGRAPHS)
-    assert (asked.id, asked.gold, asked.kind) == (HOTPOT["_id"], ("Ada Writer",), "comparison")
-    assert asked.matcher is None
-
-
-def test_hotpotqa_in_columns_is_the_same(tmp_path: Path) -> None:
-    titles, sentences = zip(*HOTPOT["context"], strict=True)  # type: ignore[call-overload]
-    row = {**HOTPOT, "id": HOTPOT["_id"], "context": {"title": titles, "sentences": sentences}}
-    assert read_questions(jsonl(tmp_path / "q.jsonl", row))[0].question.context == PARAGRAPHS
 
 
 def test_mmlus_form_with_an_index_is_read(tmp_path: Path) -> None:
@@ -434,22 +424,21 @@ def test_only_the_first_twenty_are_listed(tmp_path: Path) -> None:
     assert str(raised.value).endswith("and 30 more")
 
 
-@pytest.mark.parametrize(("name", "text"), [("q.jsonl", ""), ("q.csv", "question\n"), ("q.json", "[]")])
-def test_a_file_without_questions_says_so(tmp_path: Path, name: str, text: str) -> None:
-    (tmp_path / name).write_text(text)
-    with pytest.raises(UsageError, match="there is no question in it"):
+@pytest.mark.parametrize(
+    ("name", "text", "match"),
+    [
+        ("q.jsonl", "", "no question"),
+        ("q.csv", "question\n", "no question"),
+        ("q.json", "[]", "no question"),
+        ("q.csv", "id,question\n1,x\n2\n", r"q\.csv:3: "),  # a torn line
+        ("q.jsonl", None, "no file"),
+    ],
+)
+def test_a_file_without_questions_says_so(tmp_path: Path, name: str, text: str | None, match: str) -> None:
+    if text is not None:
+        (tmp_path / name).write_text(text)
+    with pytest.raises(UsageError, match=match):
         read_questions(tmp_path / name)
-
-
-def test_a_table_with_a_torn_line_is_not_asked(tmp_path: Path) -> None:
-    (tmp_path / "q.csv").write_text("id,question\n1,x\n2\n")
-    with pytest.raises(UsageError, match=r"q\.csv:3: "):
-        read_questions(tmp_path / "q.csv")
-
-
-def test_a_missing_file_is_reported(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="There is no file"):
-        read_questions(tmp_path / "nothing.jsonl")
 
 
 def test_an_odd_byte_is_no_reason_not_to_ask(tmp_path: Path) -> None:
