@@ -249,8 +249,10 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
         unpriced = counted(document["rows_without_cost"], "row")
         lines.append(f"{unpriced} whose cost is not known: fit needs it (--cost MODEL=USD gives it)")
     if document["rows_without_request"]:
-        unsent = counted(document["rows_without_request"], "row")
-        lines.append(f"{unsent} that do not say what was sent beside the question (--request BODY says it)")
+        advice = " (--request BODY says it)" * (document["from"] == "table")
+        lines.append(
+            f"{counted(document['rows_without_request'], 'row')} without what was sent beside the question{advice}"
+        )
     lines.append(dropped.describe() or "nothing was left out")
     figures = [(name, f"{counts['episodes']:,}", f"{counts['rows']:,}") for name, counts in datasets.items()]
     table = Table("", ("data set", "episodes", "rows"), tuple(figures))
