@@ -10,8 +10,10 @@ from datetime import date
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
+from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.money import Price, PriceTable, nano_usd, price_from_entry, total_nano_usd, usd, usd_or_none
 from cascade.types import Usage
@@ -36,19 +38,27 @@ def test_a_cap_in_usd_is_rounded_down_to_nano_dollars(amount: Decimal | float | 
     assert nano_usd(amount) == nano
 
 
-def test_per_million_keeps_pico_dollars_per_token() -> None:
-    price = Price.per_million(input="0.15", output=0.6, cached_input="0.075", reasoning=1.2, request="0.005", note="n")
-    assert price == Price(150_000, 600_000, 75_000, 1_200_000, 5_000_000_000, (), "config", "n")
+ALIKE = ("input", "output", "cached_input", "reasoning", "request")
 
 
-def test_per_million_rounds_half_up_to_whole_pico_dollars() -> None:
-    assert Price.per_million(input="0.0000015", output="0.00000149").input == 2
-    assert Price.per_million(input="0.0000015", output="0.00000149").output == 1
-
-
-def test_a_rate_of_zero_is_not_an_unknown_rate() -> None:
-    price = Price.per_million(input=1, output=1, cached_input=0, reasoning=0)
-    assert (price.cached_input, price.reasoning) == (0, 0)
+@each(
+    "given, rates",
+    [
+        ({"input": "0.15", "output": 0.6, "cached_input": "0.075", "reasoning": 1.2, "request": "0.005"},
+         (150_000, 600_000, 75_000, 1_200_000, 5_000_000_000)),
+        ({"input": "0.0000015", "output": "0.00000149"}, (2, 1, None, None, 0)),  # half up to whole pico-dollars
+        ({"input": 1, "output": 1, "cached_input": 0, "reasoning": 0}, (10**6, 10**6, 0, 0, 0)),  # 0 is known
+        (dict.fromkeys(ALIKE, 0), (0, 0, 0, 0, 0)),
+        # 0.5.0: prices below 5e-7 USD per million tokens were 0
+        (dict.fromkeys(ALIKE, 1e-7), (1, 1, 1, 1, 100_000)),
+        (dict.fromkeys(ALIKE, "4.9e-7"), (1, 1, 1, 1, 490_000)),
+        (dict.fromkeys(ALIKE, Decimal("1e-30")), (1, 1, 1, 1, 1)),
+    ],
+)  # fmt: skip
+def test_per_million_keeps_pico_dollars_per_token(given: dict[str, Any], rates: tuple[int | None, ...]) -> None:
+    price = Price.per_million(**given, note="n")
+    assert tuple(getattr(price, name) for name in ALIKE) == rates
+    assert (price.above, price.source, price.note) == ((), "config", "n")
 
 
 FREE_PARTS = replace(PLAIN, cached_input=0, reasoning=0)
@@ -91,13 +101,10 @@ def test_an_unknown_amount_is_none_and_no_amount_is_zero() -> None:
     assert usd_or_none(1) == Decimal("0.000000001")
 
 
-def test_the_bound_takes_the_dearest_rate_of_every_tier() -> None:
+def test_the_bound_takes_the_dearest_rate_of_every_tier_and_is_rounded_up() -> None:
     tier = Price(input=5_000, output=1_000, cached_input=9_000, reasoning=8_000, request=3_000)
     price = Price(input=1_000, output=2_000, request=1_000, above=((10, tier),))
     assert price.bound_nano_usd(10, 10) == 10 * 9 + 10 * 8 + 3
-
-
-def test_the_bound_is_rounded_up() -> None:
     assert Price(input=1, output=0).bound_nano_usd(1, 1) == 1
 
 
@@ -113,16 +120,13 @@ def test_rates_are_shown_as_price_lists_print_them() -> None:
     }
 
 
-def test_the_bundled_table_carries_its_day_source_and_hash() -> None:
+def test_the_bundled_table_carries_its_day_source_and_hash_and_prices_that_can_be_read() -> None:
     table = PriceTable.bundled()
     raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
     assert table.digest == hashlib.sha256(raw).hexdigest()
     assert table.as_of == date.fromisoformat(json.loads(raw)["as_of"])
     assert table.source
-
-
-def test_every_bundled_price_can_be_read_and_is_not_negative() -> None:
-    table = PriceTable.bundled()
+    assert replace(table, as_of=date(2026, 1, 1)).age_days(date(2026, 2, 1)) == 31
     prices = [table.price(name) for name in table.prices]
     assert len(prices) > 100
     assert all(price is not None and price.input >= 0 and price.output >= 0 for price in prices)
@@ -136,11 +140,6 @@ def test_a_name_is_found_with_its_makers_prefix_and_no_other_hosts() -> None:
     assert price.source == f"{table.source}, {table.as_of}"
     assert [table.price(f"{host}/gpt-4o-mini") for host in ("nobody", "my-proxy")] == [None, None]
     assert table.price("nobody/knows-this") is None
-
-
-def test_the_age_is_in_days() -> None:
-    table = replace(PriceTable.bundled(), as_of=date(2026, 1, 1))
-    assert table.age_days(date(2026, 2, 1)) == 31
 
 
 def test_an_entry_with_tiers_keeps_them_and_its_source() -> None:
@@ -183,12 +182,3 @@ def test_one_unknown_cost_makes_the_sum_unknown() -> None:
     assert total_nano_usd([1, 2, 3]) == 6
     assert total_nano_usd([]) == 0
     assert total_nano_usd([1, None, 3]) is None
-
-
-@pytest.mark.parametrize("amount", [1e-7, "4.9e-7", Decimal("1e-30")])
-def test_a_price_is_never_counted_as_free(amount: float | str | Decimal) -> None:
-    """0.5.0: prices below 5e-7 USD per million tokens were 0."""
-    price = Price.per_million(input=amount, output=amount, cached_input=amount, reasoning=amount, request=amount)
-    assert (price.input, price.output, price.cached_input, price.reasoning) == (1, 1, 1, 1)
-    assert price.request >= 1
-    assert Price.per_million(input=0, output=0).input == 0

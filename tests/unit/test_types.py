@@ -5,13 +5,13 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from decimal import Decimal
 from typing import Any
 
 import pytest
 from cases import each
 
 from cascade import types
+from cascade.money import usd_or_none
 from cascade.types import Answer, Decision
 from unit.made import RIVER, call, candidate, completion, roundtrip, step
 
@@ -56,28 +56,28 @@ def test_a_completion_cut_at_the_limit_is_truncated() -> None:
     assert not completion(finish_reason="stop").truncated
 
 
-def test_the_cost_of_a_step_is_the_sum_of_its_calls() -> None:
-    assert step(1, calls=(call(3), call(4))).cost_nano_usd == 7
-    assert step(1, calls=(call(3), call(None, 9))).cost_nano_usd is None
-
-
 @pytest.mark.parametrize(
-    ("calls", "cost", "bound"),
+    ("calls", "cost", "bound", "by_model"),
     [
-        ((call(10), call(20), call(30)), "0.000000060", "0.000000060"),
-        ((call(10), call(None, 25)), None, "0.000000035"),  # an unknown cost leaves the bound
-        ((call(1), call(None)), None, None),  # without a price there is none
+        ((call(10), call(20), call(30)), 60, 60, {"small": 60}),
+        ((call(10), call(None, 25)), None, 35, {"small": None}),  # an unknown cost leaves the bound
+        ((call(1), call(None)), None, None, {"small": None}),  # without a price there is none
+        ((call(5), call(7, model="large"), call(None, 9, model="large"), call(6)), None, 27,
+         {"small": 11, "large": None}),
+        ((), 0, 0, {}),
     ],
-)
-def test_the_cost_of_an_answer_counts_every_call(calls: Any, cost: str | None, bound: str | None) -> None:
+)  # fmt: skip
+def test_the_cost_of_an_answer_counts_every_call(calls: Any, cost: Any, bound: Any, by_model: dict[str, Any]) -> None:
     done = answer(step(1, calls=calls[:1]), step(2, calls=calls[1:2]), loose_calls=calls[2:])
-    assert done.calls == calls
-    assert (done.cost, done.cost_bound) == tuple(None if one is None else Decimal(one) for one in (cost, bound))
-
-
-def test_cost_by_model_keeps_an_unknown_apart_from_the_known() -> None:
-    done = answer(step(1, calls=(call(5), call(7, model="large"), call(None, 9, model="large"), call(6))))
-    assert done.cost_by_model == {"small": Decimal("0.000000011"), "large": None}
+    assert (done.calls, step(1, calls=calls).cost_nano_usd) == (calls, cost)
+    assert (done.cost, done.cost_bound) == (usd_or_none(cost), usd_or_none(bound))
+    assert done.cost_by_model == {name: usd_or_none(each) for name, each in by_model.items()}
+    document = done.to_dict()
+    assert (document["cost_usd"], document["cost_bound_usd"]) == (
+        done.cost and float(done.cost),
+        done.cost_bound and float(done.cost_bound),
+    )
+    assert document["cost_by_model_usd"] == {name: value and float(value) for name, value in done.cost_by_model.items()}
 
 
 def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
@@ -102,11 +102,3 @@ def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
     assert document["question"] == {"text": RIVER.text, "context": None, "group": None, "segment": None, "chat": None}
     assert document["cost_usd"] == document["cost_bound_usd"] == 0.0000015
     assert document["cost_by_model_usd"] == {"small": 0.0000015}
-
-
-def test_to_dict_says_null_where_a_cost_is_unknown() -> None:
-    unknown = call(None)
-    document = answer(step(1, calls=(unknown,))).to_dict()
-    assert document["cost_usd"] is None
-    assert document["cost_bound_usd"] is None
-    assert document["cost_by_model_usd"] == {"small": None}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import random
+import re
 import sys
 from datetime import UTC, datetime
 from decimal import ROUND_HALF_EVEN, Decimal
@@ -60,12 +61,6 @@ def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert list(read_rows(path)) == list(many(5000))
 
 
-def test_the_same_rows_give_the_same_bytes(tmp_path: Path) -> None:
-    for name in ("a.parquet", "b.parquet"):
-        write_rows(tmp_path / name, many(5000))
-    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
-
-
 def test_a_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
     for column, value in {"step": "two", "correct": 7, "gold": 4, "cost_nano_usd": 2**63, "answer": 1.5}.items():
         with pytest.raises(UsageError, match=f"Row 3 cannot be written: its {column} is no"):
@@ -95,55 +90,34 @@ def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
     assert (read["walk"], read["schema_version"]) == (None, SCHEMA_VERSION)
 
 
+COSTS = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))  # a NUMERIC of a database
+
+
 @pytest.mark.parametrize(
-    ("column", "values", "kept"),
+    ("column", "values", "kept", "noted"),
     [
-        ("step", ["one"], None),
-        ("horizon", [-1], None),
-        ("cost_nano_usd", [1.5], None),
-        ("cost_nano_usd", [math.nan], None),
-        ("cost_nano_usd", pa.array([2**63], pa.uint64()), None),
-        ("confidence", [math.inf], None),
-        ("confidence", ["half"], None),
-        ("correct", ["perhaps"], None),
-        ("correct", [2], None),
-        ("gold", ["Danube"], ["Danube"]),
-        ("gold", ["4"], ["4"]),
-        ("gold", ["[4, 1]"], ["[4, 1]"]),
-        ("signals", ["[1]"], None),
-        ("signals", ["x"], None),
-        ("signals", ['{"a": NaN, "b": 1}'], {"a": None, "b": 1.0}),
+        ("horizon", [-1], [None], [1]),
+        *(("cost_nano_usd", [value], [None], [1]) for value in (1.5, math.nan)),
+        ("cost_nano_usd", pa.array([2**63], pa.uint64()), [None], [1]),
+        ("cost_nano_usd", COSTS, [1200, None], [2]),
+        *(("confidence", [value], [None], [1]) for value in (math.inf, "half")),
+        ("confidence", [0.5, math.nan, None], [0.5, None, None], [2]),  # one odd value takes no other with it
+        *(("correct", [value], [None], [1]) for value in ("perhaps", 2)),
+        ("correct", pa.array([1.0, 0.0]), [True, False], []),  # as data frames write truth
+        *(("gold", [value], [[value]], []) for value in ("Danube", "4", "[4, 1]")),
+        *(("signals", [value], [None], [1]) for value in ("[1]", "x")),
+        ("signals", ['{"a": NaN, "b": 1}'], [{"a": None, "b": 1.0}], [0]),
+        *((column, pa.nulls(1), [None], []) for column in ("gold", "cost_nano_usd")),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: str, values: Any, kept: Any) -> None:
-    path = table(tmp_path / "log.parquet", **{column: values})
-    dropped = Dropped()
-    if column == "step":
-        with pytest.raises(UsageError, match=r"no step \(1\)"):
-            list(read_rows(path, dropped))
-        return
-    (read,) = read_rows(path, dropped)
-    assert read[column] == kept
-    assert (kept is None or "NaN" in str(values)) == bool(dropped.notes)
-
-
-def test_what_data_frames_and_databases_write_is_read(tmp_path: Path) -> None:
-    """Truth as 0 and 1.0, and a NUMERIC of a database, which arrives as a Decimal."""
-    path = tmp_path / "log.parquet"
-    costs = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))
-    right = pa.array([1.0, 0.0])
-    pq.write_table(pa.table({"question": ["x"] * 2, "step": [1, 2], "correct": right, "cost_nano_usd": costs}), path)
-    dropped = Dropped()
-    assert [(one["correct"], one["cost_nano_usd"]) for one in read_rows(path, dropped)] == [(True, 1200), (False, None)]
-    assert dropped.noted == ["log.parquet: row 2: cost_nano_usd is no whole number, read as null"]
-
-
-def test_one_odd_value_does_not_take_the_others_with_it(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    pq.write_table(pa.table({"question": ["x"] * 3, "step": [1, 2, 3], "confidence": [0.5, math.nan, None]}), path)
-    dropped = Dropped()
-    assert [one["confidence"] for one in read_rows(path, dropped)] == [0.5, None, None]
-    assert dropped.noted == ["log.parquet: row 2: confidence is no number, read as null"]
+def test_a_value_of_the_wrong_kind_is_null_and_counted(
+    tmp_path: Path, column: str, values: Any, kept: list[Any], noted: list[int]
+) -> None:
+    dropped, count = Dropped(), len(values)
+    path = table(tmp_path / "log.parquet", question=["x"] * count, step=[*range(1, count + 1)], **{column: values})
+    assert [read[column] for read in read_rows(path, dropped)] == kept
+    assert [int((re.search(r"row (\d+)", note) or [0, 0])[1]) for note in dropped.noted] == noted
+    assert all(f": {column}" in note for note in dropped.noted) or column == "signals"
 
 
 def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path) -> None:
@@ -164,19 +138,13 @@ def test_a_row_of_another_schema_is_refused(tmp_path: Path, version: int) -> Non
         list(read_rows(path))
 
 
-def test_a_table_of_other_things_is_refused_with_its_reason(tmp_path: Path) -> None:
-    path = tmp_path / "log.parquet"
-    pq.write_table(pa.table({"question": ["x"], "spend": [1.5]}), path)
+@pytest.mark.parametrize(
+    "columns", [{"question": ["x"], "spend": [1.5]}, {"step": [1]}, {"question": ["x"], "step": ["one"]}]
+)
+def test_a_table_of_other_things_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
+    pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     with pytest.raises(UsageError):
-        list(read_rows(path))
-    pq.write_table(pa.table({"step": [1]}), path)
-    with pytest.raises(UsageError):
-        list(read_rows(path))
-
-
-def test_a_column_of_nulls_alone_is_null(tmp_path: Path) -> None:
-    (read,) = read_rows(table(tmp_path / "log.parquet", gold=pa.nulls(1), cost_nano_usd=pa.nulls(1)))
-    assert (read["gold"], read["cost_nano_usd"]) == (None, None)
+        list(read_rows(tmp_path / "log.parquet"))
 
 
 # --- damage ---
@@ -214,62 +182,44 @@ def test_damage_in_the_middle_costs_its_group_alone(tmp_path: Path, monkeypatch:
     assert dropped.count == 2048
 
 
-VALUES: list[tuple[str, str, Any]] = [
-    ("nano", "0.0003925", 392500),
-    ("nano", "2.5e-9", 2),
-    ("nano", "3.5e-9", 4),
-    ("nano", "$0.0012", 1_200_000),
-    ("nano", "1", 10**9),
-    ("nano", "99999999.123456789", 99_999_999_123_456_789),
-    ("nano", "1,234.5", 1_234_500_000_000),
-    ("nano", "1,234", None),  # a decimal comma, perhaps
-    ("nano", "0,001", None),
-    ("nano", "-1", None),
-    ("nano", "free", None),
-    ("nano", "nan", None),
-    ("nano", "1e400", None),
-    ("nano", "9223372036.854775807", 2**63 - 1),
-    ("nano", "9223372036.854775808", None),
-    ("whole", "52", 52),
-    ("whole", "12.0", 12),
-    ("whole", "1,234", 1234),
-    ("whole", "12.5", None),
-    ("whole", "-1", None),
-    ("whole", "true", None),
-    ("whole", "9223372036854775807", 2**63 - 1),
-    ("whole", "12345678901234567890123", None),
-    ("number", "0.5", 0.5),
-    ("number", "1,234.5", 1234.5),
-    ("number", "1,234", None),
-    ("number", "nan", None),
-    ("number", "inf", None),
-    ("number", "1e400", None),
-    ("number", "0x10", None),
-    ("truth", "1.0", True),
-    ("truth", "Wrong", False),
-    ("truth", "[true]", True),
-    ("truth", "0.7", None),
-    ("truth", "", None),
-    ("seconds", "2026-11-21T10:00:00Z", 1795255200.0),
-    ("seconds", "2026-11-21T12:00:00+02:00", 1795255200.0),
-    ("seconds", "2026-11-21 10:00:00", 1795255200.0),
-    ("seconds", "1795255200", 1795255200.0),
-    ("seconds", "1795255200000", 1795255200.0),
-    ("seconds", "1795255200000000", 1795255200.0),
-    ("seconds", "1795255200000000000", 1795255200.0),
-    ("seconds", "[1795255200, 500000000]", 1795255200.5),  # JavaScript's spans (L14)
-    ("seconds", "yesterday", None),
-    ("seconds", "12345678901234567890123", None),
-    ("texts", '["a", "b"]', '["a", "b"]'),
-    ("texts", "[4, 1]", '["[4, 1]"]'),
-    ("texts", 'say "x"', '["say \\"x\\""]'),
+LARGEST, THEN = 2**63 - 1, 1795255200.0
+VALUES: list[tuple[str, Any, list[str]]] = [
+    ("nano", 392_500, ["0.0003925"]),
+    ("nano", 2, ["2.5e-9"]),
+    ("nano", 4, ["3.5e-9"]),
+    ("nano", 1_200_000, ["$0.0012"]),
+    ("nano", 10**9, ["1"]),
+    ("nano", 99_999_999_123_456_789, ["99999999.123456789"]),
+    ("nano", 1_234_500_000_000, ["1,234.5"]),
+    ("nano", LARGEST, ["9223372036.854775807"]),
+    ("nano", None, ["1,234", "0,001"]),  # a decimal comma, perhaps
+    ("nano", None, ["-1", "free", "nan", "1e400", "9223372036.854775808"]),
+    ("whole", 52, ["52"]),
+    ("whole", 12, ["12.0"]),
+    ("whole", 1234, ["1,234"]),
+    ("whole", LARGEST, ["9223372036854775807"]),
+    ("whole", None, ["12.5", "-1", "true", "12345678901234567890123"]),
+    ("number", 0.5, ["0.5"]),
+    ("number", 1234.5, ["1,234.5"]),
+    ("number", None, ["1,234", "nan", "inf", "1e400", "0x10"]),
+    ("truth", True, ["1.0", "[true]"]),
+    ("truth", False, ["Wrong"]),
+    ("truth", None, ["0.7", ""]),
+    ("seconds", THEN, ["2026-11-21T10:00:00Z", "2026-11-21T12:00:00+02:00", "2026-11-21 10:00:00"]),
+    ("seconds", THEN, [f"1795255200{zeros}" for zeros in ("", "0" * 3, "0" * 6, "0" * 9)]),
+    ("seconds", THEN + 0.5, ["[1795255200, 500000000]"]),  # JavaScript's spans (L14)
+    ("seconds", None, ["yesterday", "12345678901234567890123"]),
+    ("texts", '["a", "b"]', ['["a", "b"]']),
+    ("texts", '["[4, 1]"]', ["[4, 1]"]),
+    ("texts", '["say \\"x\\""]', ['say "x"']),
 ]
 
 
 def test_texts_become_values_or_null() -> None:
     with opened() as duck:
-        for macro, text, value in VALUES:
-            assert (text, duck.value(f"SELECT {macro}({text_literal(text)})")) == (text, value)
+        for macro, value, texts in VALUES:
+            for text in texts:
+                assert (text, duck.value(f"SELECT {macro}({text_literal(text)})")) == (text, value)
 
 
 def test_amounts_are_those_of_exact_decimals() -> None:
@@ -329,51 +279,35 @@ RHINE = completion("Answer: Rhine", usage=Usage(100, 10, 4, 1), latency_s=0.0123
 NO = yes_no(0.05, "No, Danube")
 
 
-def test_every_row_has_every_column_and_is_json() -> None:
-    made = list(rows(answered(RHINE, NO), dataset="demo", horizon=2))
-    for each in made:
-        assert tuple(each) == COLUMNS
-        assert json.loads(json.dumps(each, allow_nan=False)) == each
+def test_every_row_has_every_column_those_of_its_question_too_and_is_json() -> None:
+    unknown = dict.fromkeys(("split", "group", "gold", "correct"))
+    wanted = {"question": ASKED.text, "context": ASKED.context, "schema_version": SCHEMA_VERSION, **unknown}
+    wanted |= {"episode_id": question_id(ASKED.text, ASKED.context)}
+    for more in ({"dataset": "demo", "horizon": 2}, {}):
+        for each in rows(answered(RHINE, NO), **more):
+            assert tuple(each) == COLUMNS
+            assert json.loads(json.dumps(each, allow_nan=False)) == each
+            expected = wanted | {"dataset": None, "horizon": None} | more
+            assert {name: each[name] for name in expected} == expected
+            assert abs((datetime.now(UTC) - datetime.fromisoformat(each["created_at"])).total_seconds()) < 60
 
 
-def test_every_row_has_the_columns_of_its_question() -> None:
-    for each in rows(answered(RHINE, NO), dataset="demo", horizon=2):
-        assert each["episode_id"] == question_id(ASKED.text, ASKED.context)
-        assert (each["question"], each["context"], each["dataset"], each["horizon"]) == (*_asked(), "demo", 2)
-        assert each["schema_version"] == SCHEMA_VERSION
-        assert abs((datetime.now(UTC) - datetime.fromisoformat(each["created_at"])).total_seconds()) < 60
+BROUGHT = {
+    "step": 1, "candidate": 0, "source": "base", "model": "small", "answer": "Rhine", "text": "Answer: Rhine", "kept": False,
+    "input_tokens": 100, "cached_input_tokens": 4, "output_tokens": 10, "reasoning_tokens": 1,
+    "cost_nano_usd": 14_000, "cost_source": "price table", "latency_ms": 12.346,
+}  # fmt: skip
+JUDGED = {"candidate": 1, "answer": "Danube", "kept": True, "text": "No, Danube", "cached_input_tokens": None}
 
 
-def _asked() -> tuple[str, str | None]:
-    return ASKED.text, ASKED.context
-
-
-def test_a_row_says_what_a_call_brought_and_cost() -> None:
-    base, judge = rows(answered(RHINE, NO))
-    wanted = {
-        "step": 1,
-        "candidate": 0,
-        "source": "base",
-        "model": "small",
-        "answer": "Rhine",
-        "text": "Answer: Rhine",
-        "kept": False,
-        "input_tokens": 100,
-        "cached_input_tokens": 4,
-        "output_tokens": 10,
-        "reasoning_tokens": 1,
-        "cost_nano_usd": 14_000,
-        "cost_source": "price table",
-        "latency_ms": 12.346,
-    }
-    assert {name: base[name] for name in wanted} == wanted
-    assert (judge["candidate"], judge["answer"], judge["kept"], judge["text"]) == (1, "Danube", True, "No, Danube")
-    assert judge["cached_input_tokens"] is None
-
-
-def test_unknown_values_are_null() -> None:
-    for each in rows(answered(RHINE, NO)):
-        assert [each[name] for name in ("split", "group", "gold", "correct", "dataset", "horizon")] == [None] * 6
+@pytest.mark.parametrize(
+    ("said", "wanted"),
+    [((RHINE, NO), JUDGED), ((RHINE, yes_no(0.01, "No.")), {"candidate": None, "answer": None, "kept": None})],
+)
+def test_a_row_says_what_a_call_brought_and_cost(said: Any, wanted: dict[str, Any]) -> None:
+    base, judge = rows(answered(*said))
+    assert {name: judge[name] for name in wanted} == wanted
+    assert {name: base[name] for name in BROUGHT} == BROUGHT | {"kept": wanted["kept"] is None}
 
 
 def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
@@ -382,11 +316,6 @@ def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
     assert (base["cost_nano_usd"], base["cost_source"]) == (None, "usage estimated")
     assert base["signals"]["replay"]["usage_estimated"] is True
     assert (judge["cost_nano_usd"], judge["cost_source"]) == (None, "no price")
-
-
-def test_a_judge_without_a_correction_made_no_candidate() -> None:
-    _, judge = rows(answered(RHINE, yes_no(0.01, "No.")))
-    assert (judge["candidate"], judge["answer"], judge["kept"]) == (None, None, None)
 
 
 def test_only_the_first_sample_has_a_candidate() -> None:

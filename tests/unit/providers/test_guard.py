@@ -51,10 +51,14 @@ async def streamed(guard: Guard, asked: Any = None, deadline: Deadline = NEVER, 
 
 
 async def test_a_good_answer_is_checked_and_returned() -> None:
-    guard, slept = guarded(Failing())
+    provider = Failing()
+    guard, slept = guarded(provider, secrets=("hunter2",))
     made = await guard.complete(request(), NEVER)
-    assert (made.text, made.maybe_billed, slept) == ("Danube", 0, [])
+    assert (made.text, made.maybe_billed, made.notes, slept) == ("Danube", 0, (), [])
     assert 0 <= made.latency_s < 60
+    assert "hunter2" not in repr(guard)
+    await guard.close()
+    assert provider.closed == 1
 
 
 @pytest.mark.parametrize(("free", "maybe"), [(0, 1), (1, 1), (1, 0), (2, 0)])
@@ -88,12 +92,13 @@ async def test_each_try_gets_what_is_left_of_the_shorter_clock() -> None:
     assert 4.0 < short.timeouts[0] <= 5.0
 
 
-async def test_no_call_is_begun_after_the_deadline() -> None:
-    provider = Failing()
-    with pytest.raises(ProviderTimeoutError, match="per_question_s") as caught:
-        await guarded(provider)[0].complete(request(), Deadline.after(0.0))
-    assert provider.asked == []
-    assert caught.value.billed == "no"
+@pytest.mark.parametrize("stream", [False, True])
+async def test_no_call_is_begun_after_the_deadline(stream: bool) -> None:
+    provider = Breaking([PIECE], None)
+    guard, passed = guarded(provider)[0], Deadline.after(0.0)
+    with pytest.raises(ProviderTimeoutError) as caught:
+        await (streamed(guard, deadline=passed) if stream else guard.complete(request(), passed))
+    assert (provider.asked, provider.started, caught.value.billed) == ([], 0, "no")
 
 
 async def test_a_reply_without_logprobs_counts_for_itself_alone() -> None:
@@ -167,48 +172,30 @@ async def test_what_a_model_is_configured_to_refuse_is_never_sent() -> None:
     assert wire_body(provider.asked[0], "m").keys() == {"model", "messages", "max_completion_tokens"}
 
 
-async def test_no_logprobs_are_missed_where_none_were_asked_for() -> None:
-    assert (await guarded(Failing())[0].complete(request(), NEVER)).notes == ()
+TOKENS = {"top_logprobs": 1}
 
 
-async def test_an_oddity_is_warned_of_once(caplog: pytest.LogCaptureFixture) -> None:
-    guard, _ = guarded(Failing(then=payload(model="other")))
-    with caplog.at_level(logging.WARNING, "cascade"):
-        for _ in range(3):
-            await guard.complete(request(), NEVER)
-    assert [record.getMessage() for record in caplog.records] == ["small: asked for small, answered by other"]
+def odd(bad: int, *unusable: None) -> Any:
+    made = reply("a b c d", logprobs=[9.0] * bad + [-0.1] * (4 - bad))
+    return {**made, "choices": [*unusable, *made["choices"]]}
 
 
-async def told(caplog: pytest.LogCaptureFixture, *payloads: Any) -> list[str]:
-    """Return the warnings that answers bring, in order."""
+@pytest.mark.parametrize(
+    ("payloads", "asked", "warned"),
+    [
+        ([payload(model="other")] * 3, {}, 1),
+        ([odd(1), odd(2), odd(3)], TOKENS, 1),  # counted oddities are one
+        ([odd(1), odd(0, None)], TOKENS, 2),
+        ([payload(model=f"odd{number}") for number in range(1_200)], {}, 1_000),  # none can fill the log
+    ],
+    ids=range(4),
+)
+async def test_an_oddity_is_warned_of_once(caplog: Any, payloads: list[Any], asked: Any, warned: int) -> None:
     guard, _ = guarded(FakeProvider({"small": payloads}))
     with caplog.at_level(logging.WARNING, "cascade"):
         for _ in payloads:
-            await guard.complete(request(top_logprobs=1), NEVER)
-    return [record.getMessage() for record in caplog.records]
-
-
-def odd(bad: int) -> Any:
-    return reply("a b c d", logprobs=[9.0] * bad + [-0.1] * (4 - bad))
-
-
-async def test_counted_oddities_are_one_oddity(caplog: pytest.LogCaptureFixture) -> None:
-    assert await told(caplog, odd(1), odd(2), odd(3)) == ["small: 1 of 4 log-probs are not log-probabilities"]
-
-
-async def test_different_oddities_are_two(caplog: pytest.LogCaptureFixture) -> None:
-    unusable = odd(0)
-    assert len(await told(caplog, odd(1), {**unusable, "choices": [None, *unusable["choices"]]})) == 2
-
-
-async def test_a_server_that_invents_oddities_cannot_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
-    provider = Failing()
-    guard, _ = guarded(provider)
-    with caplog.at_level(logging.WARNING, "cascade"):
-        for number in range(1_200):
-            provider.then = payload(model=f"odd{number}")
-            await guard.complete(request(), NEVER)
-    assert len(caplog.records) == 1_000
+            await guard.complete(request(**asked), NEVER)
+    assert (len(caplog.records), {record.args[0] for record in caplog.records}) == (warned, {"small"})
 
 
 async def test_a_stream_ends_with_the_checked_completion() -> None:
@@ -264,28 +251,11 @@ async def test_a_refused_key_is_no_interruption() -> None:
         await streamed(guarded(Breaking([PIECE], AuthenticationError("no")))[0])
 
 
-async def test_no_stream_is_begun_after_the_deadline() -> None:
-    provider = Breaking([PIECE], None)
-    with pytest.raises(ProviderTimeoutError):
-        await streamed(guarded(provider)[0], deadline=Deadline.after(0.0))
-    assert provider.started == 0
-
-
 async def test_a_streaming_model_without_logprobs_is_noted() -> None:
     done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     guard, _ = guarded(Breaking([PIECE, done], None))
     events = await streamed(guard, request(top_logprobs=1))
     assert "small sent no log-probs" in events[-1].notes
-
-
-async def test_closing_closes_the_provider() -> None:
-    provider = Failing()
-    await guarded(provider)[0].close()
-    assert provider.closed == 1
-
-
-def test_a_guard_shows_no_secret() -> None:
-    assert "hunter2" not in repr(Guard(Failing(), secrets=("hunter2",)))
 
 
 @pytest.mark.parametrize(("billed", "begun"), [("no", False), ("maybe", True)])

@@ -13,7 +13,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.engine import run
-from cascade.errors import BadRequestError, CascadeError, MissingExtraError, RateLimitedError, UsageError
+from cascade.errors import BadRequestError, CascadeError, MissingExtraError, RateLimitedError
 from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
@@ -125,15 +125,6 @@ def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
     assert after.cost_nano_usd == before.cost_nano_usd
 
 
-def test_closing_gives_nothing_back() -> None:
-    run_now(Replay({}).close())
-
-
-def test_a_missing_log_is_a_usage_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError):
-        Replay.open(str(tmp_path / "nothing.jsonl"))
-
-
 def test_without_duckdb_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     write_rows(tmp_path / "log.jsonl", [])
     monkeypatch.setitem(sys.modules, "duckdb", None)
@@ -152,21 +143,22 @@ def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "row",
     [
+        None,  # no file
         {"a": 1},
         {"question": "x"},
-        {"schema_version": "2"},
-        {"schema_version": [1], "signals": {}},
+        *({"schema_version": version, "signals": {}} for version in ("2", [1])),
         {"question": "x", "signals": 7, "step": 1, "source": "base"},
         {"question": 7, "signals": {}, "step": [1], "source": {}},
         {"question": "x", "step": 1, "source": "base", "text": None},
         {"question": "x", "step": 1, "source": "base", "text": "x", "signals": {"replay": {"tokens": [7]}}},
     ],
 )
-def test_a_log_of_another_shape_is_a_usage_error(row: dict[str, Any], tmp_path: Path) -> None:
-    path = tmp_path / "odd.jsonl"
-    path.write_text(json.dumps(row))
+def test_a_log_of_another_shape_is_a_usage_error(row: dict[str, Any] | None, tmp_path: Path) -> None:
+    if row is not None:
+        (tmp_path / "odd.jsonl").write_text(json.dumps(row))
     with pytest.raises(CascadeError):
-        Replay.open(str(path))
+        Replay.open(str(tmp_path / "odd.jsonl"))
+    run_now(Replay({}).close())  # which gives nothing back
 
 
 def history(call_id: str, **more: Any) -> list[dict[str, Any]]:
@@ -247,19 +239,14 @@ def test_a_reply_is_a_payload_that_passes_every_check() -> None:
     assert made.tokens == (Token("the", -0.1), Token("Danube", -0.1))
 
 
-@pytest.mark.parametrize(("p_yes", "said"), [(0.75, "Yes"), (0.75, "Yes, so it is"), (0.25, "No, Inn")])
+@pytest.mark.parametrize(
+    ("p_yes", "said"), [(0.75, "Yes"), (0.75, "Yes, so it is"), (0.25, "No, Inn"), (1.0, "Yes"), (0.0, "No")]
+)
 def test_p_yes_stands_in_the_first_token(p_yes: float, said: str) -> None:
     made = read_completion(reply(said, p_yes=p_yes), request(top_logprobs=20), 0.0)
-    assert made.tokens is not None
-    top = dict(made.tokens[0].top)
-    assert math.exp(top["Yes"]) == pytest.approx(p_yes)
-    assert math.exp(top["No"]) == pytest.approx(1 - p_yes)
+    top = {word: math.exp(logprob) for word, logprob in made.tokens[0].top}
+    assert top == {"Yes": pytest.approx(p_yes), "No": pytest.approx(1 - p_yes)}
     assert made.tokens[0].text == said[: 3 if p_yes > 0.5 else 2]
-
-
-def test_a_sure_yes_has_an_impossible_no() -> None:
-    made = read_completion(reply("Yes", p_yes=1.0), request(top_logprobs=20), 0.0)
-    assert made.tokens == (Token("Yes", 0.0, (("Yes", 0.0), ("No", -math.inf))),)
 
 
 def test_counts_logprobs_and_finish_can_be_given() -> None:
@@ -274,33 +261,25 @@ def text(payload: object) -> str:
     return read_completion(payload, request(), 0.0).text  # type: ignore[arg-type]
 
 
-async def test_a_list_is_told_in_order_and_its_last_reply_repeats() -> None:
-    fake = FakeProvider({"small": ["a", reply("b")], "large": ["c"]})
-    said = [text(await fake.complete(request(), 1.0)) for _ in range(4)]
-    assert said == ["a", "b", "b", "b"]
-    assert text(await fake.complete(request(model="large"), 1.0)) == "c"
+ECHO = "Answer: you asked: Which river runs through Vienna?"
 
 
-async def test_a_script_may_go_by_the_role() -> None:
-    assert text(await FakeProvider({"base": ["a"]}).complete(request(), 1.0)) == "a"
-
-
-async def test_a_callable_is_asked() -> None:
-    fake = FakeProvider(lambda asked: f"{asked.model} {asked.step}")
-    assert text(await fake.complete(request(step=3), 1.0)) == "small 3"
-
-
-@pytest.mark.parametrize("script", [None, {}, {"small": []}])
-async def test_without_a_script_it_echoes(script: object) -> None:
-    fake = FakeProvider(script)  # type: ignore[arg-type]
-    assert text(await fake.complete(request(question=Question("Why?")), 1.0)).endswith("Answer: you asked: Why?")
-    assert text(await fake.complete(request(purpose="judge"), 1.0)) == "Yes"
-
-
-async def test_an_exception_is_raised() -> None:
-    fake = FakeProvider({"small": [ZeroDivisionError()]})
-    with pytest.raises(ZeroDivisionError):
-        await fake.complete(request(), 1.0)
+@pytest.mark.parametrize(
+    ("script", "requests", "said"),
+    [
+        ({"small": ["a", reply("b")], "large": ["c"]}, [{}] * 3 + [{"model": "large"}], ["a", "b", "b", "c"]),
+        ({"base": ["a"]}, [{}], ["a"]),  # by the role
+        (lambda asked: f"{asked.model} {asked.step}", [{"step": 3}], ["small 3"]),
+        *((script, [{}, {"purpose": "judge"}], [ECHO, "Yes"]) for script in (None, {}, {"small": []})),
+    ],
+)
+async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script: Any, requests: Any, said: Any) -> None:
+    fake = FakeProvider(script, keep=2)
+    texts = [text(await fake.complete(request(**fields), 1.0)) for fields in requests]
+    assert [found[-len(wanted) :] for found, wanted in zip(texts, said, strict=True)] == said
+    assert (len(fake.requests), fake.closed) == (min(len(requests), 2), False)
+    await fake.close()
+    assert fake.closed
 
 
 async def test_a_stream_is_the_same_completion() -> None:
@@ -312,20 +291,6 @@ async def test_a_stream_is_the_same_completion() -> None:
     async for chunk in fake.stream(request(), 1.0):
         made.add(chunk)
     assert read_completion(made.payload(), request(top_logprobs=1), 0.0) == whole
-
-
-async def test_it_remembers_what_it_was_asked_up_to_a_limit() -> None:
-    fake = FakeProvider(keep=2)
-    for step in (1, 2, 3):
-        await fake.complete(request(step=step), 1.0)
-    assert [asked.step for asked in fake.requests] == [1, 2]
-
-
-async def test_it_notes_that_it_was_closed() -> None:
-    fake = FakeProvider()
-    assert not fake.closed
-    await fake.close()
-    assert fake.closed
 
 
 async def test_an_error_is_raised_as_a_fresh_copy_each_time() -> None:
