@@ -50,89 +50,54 @@ def nested(levels: int) -> Any:
 
 
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-FAULTS = {
-    "F101 arguments that are no JSON": (reply("", tool_calls=[("add", '{"n": 1')]), "are not JSON", {}),
-    "F102 a tool that was not offered": (reply("", tool_calls=[("drop", {})]), "'drop' was not offered", {}),
-    "F102 a name that is no text": (
-        sent({"tool_calls": [{**CALL, "function": {"name": ["add"], "arguments": "{}"}}]}),
-        "was not offered",
-        {},
-    ),
-    "F102 a tool of another kind": (
-        sent({"tool_calls": [{"id": "a", "type": "custom", "custom": {"name": "add", "input": "1"}}]}),
-        "'add' was not offered",
-        {},
-    ),
-    "F103 a call that is no object": (sent({"tool_calls": [CALL, "add"]}), "a tool call is not a JSON object", {}),
-    "F103 arguments that are no object": (reply("", tool_calls=[("add", "[1]")]), "not a JSON object", {}),
-    "F104 arguments of the wrong type": (reply("", tool_calls=[("add", {"n": "1"})]), "$.n: '1' is not of type", {}),
-    "F104 an argument that no schema has": (reply("", tool_calls=[("add", {"n": 1, "m": 2})]), "break its schema", {}),
-    "F105 two calls where one is allowed": (
-        reply("", tool_calls=[("add", {"n": 1}), ("add", {"n": 2})]),
-        "2 tools were called",
-        {"parallel_tool_calls": False},
-    ),
-    "F105 a call where none is allowed": (GOOD, "where none may be", {"tool_choice": "none"}),
-    "F106 no call where one is demanded": (reply("Sure."), "where one must be", {"tool_choice": "required"}),
-    "F106 another tool than is demanded": (
-        reply("Sure."),
-        "'add' was not called",
-        {"tool_choice": {"type": "function", "function": {"name": "add"}}},
-    ),
-    "F107 cut in the middle of the arguments": (
-        reply("", tool_calls=[("add", '{"n"')], finish_reason="length"),
-        "was cut",
-        {},
-    ),
-    "F108 a reply that is no JSON": (reply("one"), "is not JSON", {"tools": [], "response_format": SCHEMA}),
-    "F108 a reply that breaks the schema": (
-        reply('{"n": "1"}'),
-        "breaks the request's JSON schema",
-        {"tools": [], "response_format": SCHEMA},
-    ),
+ONE, DEMANDED = {"tool_choice": {"type": "function", "function": {"name": "add"}}}, {"tool_choice": "required"}
+AS_JSON, NO_HELP = {"tools": [], "response_format": SCHEMA}, {"type": "refusal", "refusal": "I cannot help with that."}
+NAMED = {**CALL, "function": {"name": ["add"], "arguments": "{}"}}
+CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "add", "input": "1"}}
+
+
+def calling(*arguments: Any, name: str = "add", **fields: Any) -> Any:
+    return reply("", tool_calls=[(name, each) for each in arguments], **fields)
+
+
+FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
+    "F101 arguments that are no JSON": (calling('{"n": 1'), "not JSON", {}),
+    "F102 a tool that was not offered": (calling({}, name="drop"), "'drop' was not offered", {}),
+    "F102 a name that is no text": (sent({"tool_calls": [NAMED]}), "was not offered", {}),
+    "F102 a tool of another kind": (sent({"tool_calls": [CUSTOM]}), "'add' was not offered", {}),
+    "F103 a call that is no object": (sent({"tool_calls": [CALL, "add"]}), "call is not a JSON object", {}),
+    "F103 arguments that are no object": (calling("[1]"), "not a JSON object", {}),
+    "F104 arguments of the wrong type": (calling({"n": "1"}), "$.n: '1' is not of type", {}),
+    "F104 an argument that no schema has": (calling({"n": 1, "m": 2}), "its schema", {}),
+    "F105 two calls where one is allowed": (calling({"n": 1}, {"n": 2}), "2 tools", {"parallel_tool_calls": False}),
+    "F105 a call where none is allowed": (GOOD, "none may be", {"tool_choice": "none"}),
+    "F106 no call where one is demanded": (reply("Sure."), "one must be", DEMANDED),
+    "F106 another tool than is demanded": (reply("Sure."), "'add' was not called", ONE),
+    "F107 cut in the middle of the arguments": (calling('{"n"', finish_reason="length"), "was cut", {}),
+    "F108 a reply that is no JSON": (reply("one"), "not JSON", AS_JSON),
+    "F108 a reply that breaks the schema": (reply('{"n": "1"}'), "JSON schema", AS_JSON),
     "F109 an empty reply": (reply(""), "neither text nor a tool call", {}),
     "F109 an empty list of tool calls": (sent({"tool_calls": []}), "neither text nor a tool call", {}),
-    "F110 a refusal": (sent({"refusal": "I cannot help with that."}), "refused to answer", {}),
-    "F110 a refusal as a part of the content": (
-        sent({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]}),
-        "refused to answer",
-        {},
-    ),
-    "F110 a reply that a filter withheld": (reply("Well", finish_reason="content_filter"), "refused to answer", {}),
-    "F115 arguments of a megabyte": (
-        reply("", tool_calls=[("add", '{"n": 1' + " " * 1_000_000 + "}")]),
-        "more than",
-        {},
-    ),
+    "F110 a refusal": (sent({"refusal": NO_HELP["refusal"]}), "refused", {}),
+    "F110 a refusal as a part of the content": (sent({"content": [NO_HELP]}), "refused", {}),
+    "F110 a reply that a filter withheld": (reply("Well", finish_reason="content_filter"), "refused", {}),
+    "F115 arguments of a megabyte": (calling('{"n": 1' + " " * 1_000_000 + "}"), "more than", {}),
 }
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_never_served_while_a_model_is_left(name: str) -> None:
+def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name: str) -> None:
     bad, said, fields = FAULTS[name]
-    good = (
-        reply('{"n": 1}')
-        if "response_format" in fields
-        else reply("2")
-        if fields.get("tool_choice") == "none"
-        else GOOD
-    )
-    answer = ask(bad, good, **fields)
+    good = reply("2") if fields.get("tool_choice") == "none" else reply('{"n": 1}') if fields is AS_JSON else GOOD
+    answer, last = ask(bad, good, **fields), ask(bad, bad, **fields)
     assert answer.message == good["choices"][0]["message"]
     assert any(said in warning for warning in answer.warnings)
     assert [step.signals["message_faults"] > 0 for step in answer.steps] == [True, False]  # type: ignore[operator]
-
-
-@pytest.mark.parametrize("name", FAULTS)
-def test_where_no_model_is_left_the_message_is_served_with_a_warning(name: str) -> None:
-    bad, said, fields = FAULTS[name]
-    answer = ask(bad, bad, **fields)
-    assert answer.message is not None
     sent_message = bad["choices"][0]["message"]
     in_parts = isinstance(sent_message.get("content"), list)  # a refusal in a part has a field of its own, once read
-    refused = {**sent_message, "content": None, "refusal": "I cannot help with that."}
-    assert answer.message == (refused if in_parts else sent_message)
-    assert any("no other model is left" in warning and said in warning for warning in answer.warnings)
+    refused = {**sent_message, "content": None, "refusal": NO_HELP["refusal"]}
+    assert last.message == (refused if in_parts else sent_message)
+    assert any("no other model is left" in warning and said in warning for warning in last.warnings)
 
 
 def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -> None:
@@ -180,9 +145,11 @@ def test_f113_deltas_that_never_close_are_no_message() -> None:
     assert answer.served[0].model == "large"  # type: ignore[union-attr,index]
 
 
-def test_f114_a_schema_that_is_none_blames_no_model() -> None:
+def test_f114_a_schema_that_is_none_blames_no_model_and_without_tools_there_is_none_to_call() -> None:
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "wrong", "$ref": "http://x/y"}}}]
     assert ask(GOOD, tools=tools).steps[0].candidates
+    answer = ask(GOOD, reply("2"), tools=[])
+    assert (answer.text, any("'add' was not offered" in warning for warning in answer.warnings)) == ("2", True)
 
 
 def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_model_answers() -> None:
@@ -192,12 +159,6 @@ def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_mode
         assert any("nested deeper than 100 levels" in warning for warning in answer.warnings)
     answer = ask(reply("", tool_calls=[("add", '{"n": ' + "[" * 900 + "]" * 900 + "}")]))
     assert answer.served[0].model == "large"  # type: ignore[index]
-
-
-def test_a_request_without_tools_has_no_tool_to_call() -> None:
-    answer = ask(GOOD, reply("2"), tools=[])
-    assert answer.text == "2"
-    assert any("'add' was not offered" in warning for warning in answer.warnings)
 
 
 LADDER = {f"d{step}": {"anyOf": [{"$ref": f"#/$defs/d{step + 1}"}] * 8} for step in range(12)}

@@ -56,7 +56,7 @@ def _example(kind: type[CascadeError]) -> CascadeError:
         return kind(["a: is wrong", "b: too"], "cascade.yaml")
     if kind is errors.MissingExtraError:
         return kind("torch", "training")
-    every = {"calls": (1, 2), "model": "small", "partial": "so far", "results": ("x",)}
+    every = {"calls": (1, 2), "model": "small", "partial": "so far", "results": ("x",), "retry_after_s": 3.5}
     return kind("it went wrong", **{name: value for name, value in every.items() if hasattr(kind, name)})
 
 
@@ -64,6 +64,7 @@ def _example(kind: type[CascadeError]) -> CascadeError:
 @each("travel", [_travelled, copy.copy, copy.deepcopy])
 def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel: Any) -> None:
     error = _example(kind)
+    error.add_note("a note")
     again = travel(error)
     assert (type(again), str(again), again.args) == (kind, str(error), error.args)
     assert vars(again) == vars(error)
