@@ -7,7 +7,7 @@ import re
 from collections.abc import Callable
 from fractions import Fraction
 
-import pytest
+from cases import each
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from steps import superlinear
@@ -171,9 +171,9 @@ def test_a_defused_text_is_never_longer(text: str) -> None:
     assert len(defuse(text)) <= len(text)
 
 
-@pytest.mark.parametrize("read", [defuse, split_reply, is_answer, read_text, normalize_answer])
-@pytest.mark.parametrize("opening", ["<|", "|>", "[INST", "<", "<s", "<<SYS", "|", "<｜", " "])
-@pytest.mark.parametrize("closing", ["", "|>", ">", "]", "｜>"])
+@each("read", [defuse, split_reply, is_answer, read_text, normalize_answer])
+@each("opening", ["<|", "|>", "[INST", "<", "<s", "<<SYS", "|", "<｜", " "])
+@each("closing", ["", "|>", ">", "]", "｜>"])
 def test_hostile_text_takes_steps_like_its_length(read: Callable[[str], object], opening: str, closing: str) -> None:
     assert superlinear(lambda text: read(text + closing * len(text)), opening, "") == []
 

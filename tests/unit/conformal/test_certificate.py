@@ -9,6 +9,7 @@ from datetime import date
 from typing import Any
 
 import pytest
+from cases import each
 
 from cascade.conformal.certificate import ID_LENGTH, Certificate
 from cascade.conformal.promise import KINDS, Promise
@@ -43,8 +44,8 @@ def test_a_certificate_is_read_as_it_was_written(changes: dict[str, Any]) -> Non
     assert len(read.id) == ID_LENGTH
 
 
-@pytest.mark.parametrize("name", [*(each.name for each in fields(Certificate)), "id"])
-@pytest.mark.parametrize("value", [None, "other", 7, 0.5, -1, True, [], {}, "law", ["a"], "2027-01-01", "inf"])
+@each("name", [*(field.name for field in fields(Certificate)), "id"])
+@each("value", [None, "other", 7, 0.5, -1, True, [], {}, "law", ["a"], "2027-01-01", "inf"])
 def test_a_field_that_was_changed_is_refused(name: str, value: Any) -> None:
     if DOCUMENT[name] == value and type(DOCUMENT[name]) is type(value):
         return
@@ -52,7 +53,7 @@ def test_a_field_that_was_changed_is_refused(name: str, value: Any) -> None:
         Certificate.read({**DOCUMENT, name: value})
 
 
-@pytest.mark.parametrize("name", [*DOCUMENT])
+@each("name", DOCUMENT)
 def test_no_field_may_be_missing(name: str) -> None:
     document = {other: value for other, value in DOCUMENT.items() if other != name}
     with pytest.raises(ConfigError) as caught:

@@ -111,8 +111,8 @@ def test_ordinary_text_stays(text: str) -> None:
 UNSEEN = ["\u200b", "\u200d", "\u00ad", "\ufeff", "\u2060", "\ufe0f", "\U000e0041", "\x00", "\u2028", "\u200b\u200c"]
 
 
-@pytest.mark.parametrize("unseen", UNSEEN, ids=ascii)
-@pytest.mark.parametrize("name", ["openai", "github", "aws", "google", "bearer", "jwt", "slack"])
+@each("unseen", UNSEEN)
+@each("name", ["openai", "github", "aws", "google", "bearer", "jwt", "slack"])
 def test_f68_an_invisible_character_hides_no_part_of_a_key(name: str, unseen: str) -> None:
     """0.5.0: `sk-…` was redacted up to the U+200B, and the rest stored."""
     key = KEYS[name]
