@@ -203,9 +203,10 @@ def test_a_row_says_whose_it_is_and_what_is_right(log: Path) -> None:
     assert {row["correct"] for row in rows} == {True, False, None}
 
 
-def test_without_an_accepted_answer_nothing_is_right_or_wrong(log: Path) -> None:
+def test_without_an_accepted_answer_nothing_is_right_or_wrong_and_the_journal_goes(log: Path) -> None:
     collected(log, [AskedQuestion("q1", Question("Which river?"))])
     assert [(row["gold"], row["correct"]) for row in rows_of(log)] == [(None, None)] * 2 * ROUNDS
+    assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]
 
 
 class _Told(Matcher):
@@ -494,15 +495,6 @@ def test_a_cost_that_was_only_bounded_counts_at_its_bound_after_a_stop(log: Path
     assert models.requests == []
 
 
-def test_under_a_cap_every_price_must_be_known_before_the_first_call(log: Path) -> None:
-    models = Models()
-    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake"})
-    with pytest.raises(UsageError) as caught:
-        collected(log, asked(1), models, made=made, max_cost_nano_usd=10**9)
-    assert all(f"{name} has no known price" in str(caught.value) for name in ("small", "large"))
-    assert (models.requests, list(log.parent.iterdir())) == ([], [])
-
-
 # --- failures ---
 
 
@@ -639,13 +631,35 @@ def test_a_refused_call_is_made_again_with_resume_and_the_log_is_whole(log: Path
     assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == [1, 2, 3, 4]
 
 
-def test_who_refuses_every_question_is_set_up_wrongly(log: Path) -> None:
-    made = config(strategy=OFFERED, policy=OFFERED_RULE)
-    error = BadRequestError("no such model")
-    done = collected(log, asked(1, 2, 3), refusing(1, 2, 3, role="check", error=error), made=made)
-    assert [name for name, _ in done.failures] == ["q1", "q2", "q3"]
-    assert "BadRequestError: no such model" in done.failures[0][1]
-    assert (done.questions, done.refused) == (0, ())
+DOWN, NO_MODEL = AuthenticationError("no key"), BadRequestError("no such model")
+DECLINED = RefusedError("the filter declined")
+
+
+def all_refuse(request: Request) -> Any:
+    return DECLINED if "number 2" in request.question.text else None
+
+
+@pytest.mark.parametrize(
+    ("count", "models", "failed", "why", "logged"),
+    [
+        (
+            3,
+            refusing(1, 2, 3, role="check", error=NO_MODEL),
+            ["q1", "q2", "q3"],
+            "BadRequestError",
+            0,
+        ),  # set up wrongly
+        (2, Models(fails=all_refuse), ["q2"], "the filter declined", 1),
+        # a server that is down hits any question alike, and the next run mends it
+        (2, refusing(2, role="check", error=DOWN), ["q2"], "AuthenticationError", 1),
+    ],
+)
+def test_a_question_that_is_refused_by_nobody_or_by_everybody_failed(
+    log: Path, count: int, models: Models, failed: list[str], why: str, logged: int
+) -> None:
+    done = collected(log, asked(*range(1, count + 1)), models, made=config(strategy=OFFERED, policy=OFFERED_RULE))
+    assert ([name for name, _ in done.failures], done.refused, done.questions) == (failed, (), logged)
+    assert why in done.failures[0][1]
     assert journal_of(log).exists()
 
 
@@ -653,21 +667,6 @@ def test_who_refuses_one_question_after_the_other_stops_it(log: Path) -> None:
     made = config(strategy=OFFERED, policy=OFFERED_RULE)
     done = collected(log, asked(*range(60)), refusing(*range(1, 60), role="check"), made=made)
     assert "check refused 20 consecutive calls, the last with RefusedError" in str(done.stopped)
-
-
-def test_a_question_that_everybody_refuses_failed(log: Path) -> None:
-    fails = lambda one: RefusedError("the filter declined") if "number 2" in one.question.text else None  # noqa: E731
-    made = config(strategy=OFFERED, policy=OFFERED_RULE)
-    done = collected(log, asked(1, 2), Models(fails=fails), made=made)
-    assert [name for name, _ in done.failures] == ["q2"]
-    assert "the filter declined" in done.failures[0][1]
-
-
-def test_a_server_that_is_down_leaves_the_question_out(log: Path) -> None:
-    """It hits any question alike, and the next run mends it."""
-    made = config(strategy=OFFERED, policy=OFFERED_RULE)
-    done = collected(log, asked(1, 2), refusing(2, role="check", error=AuthenticationError("no key")), made=made)
-    assert ([name for name, _ in done.failures], done.refused, done.questions) == (["q2"], (), 1)
 
 
 def test_an_answer_in_between_is_no_outage(log: Path) -> None:
@@ -825,13 +824,6 @@ def test_without_resume_what_is_there_is_left_alone(log: Path, there: str) -> No
     assert len(models.requests) == calls
 
 
-def test_a_second_process_is_refused_and_disturbs_nothing(log: Path) -> None:
-    models = Models()
-    with Journal(journal_of(log)), pytest.raises(UsageError, match="Another process is writing"):
-        collected(log, asked(1), models, resume=True)
-    assert models.requests == []
-
-
 def test_a_torn_and_a_bad_line_are_passed_over_with_a_word(log: Path, caplog: pytest.LogCaptureFixture) -> None:
     models = broken(2)
     collected(log, asked(1, 2), models)
@@ -846,54 +838,54 @@ def test_a_torn_and_a_bad_line_are_passed_over_with_a_word(log: Path, caplog: py
     assert len(rows_of(log)) == 2 * 2 * ROUNDS
 
 
-def test_the_journal_goes_only_when_all_is_well(log: Path) -> None:
-    collected(log, asked(1))
-    assert [path.name for path in log.parent.iterdir()] == ["log.jsonl"]
-
-
-def test_no_question_is_no_log(log: Path) -> None:
-    done = collected(log, [])
-    assert (done.rows, done.progress.total, list(log.parent.iterdir())) == (0, 0, [])
-
-
 # --- what would fail later fails first ---
 
 
-def test_everything_that_would_fail_later_is_said_at_once(tmp_path: Path) -> None:
-    made = load({"models": {"base": "small", "guide": "large"}, "provider": "fake"})
-    models = Models()
-    with pytest.raises(UsageError) as caught:
-        collected(tmp_path / "nowhere" / "log.csv", asked(1), models, made=made, max_cost_nano_usd=1)
-    text = str(caught.value)
-    assert "There is no folder" in text
-    assert "must end in one of .jsonl, .jsonl.gz, .parquet" in text
-    assert "small has no known price" in text
-    assert models.requests == []
+UNPRICED = {"models": {"base": "small", "guide": "large"}, "provider": "fake"}
+NO_PRICE = ("small has no known price", "large has no known price")
 
 
-def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    folder = tmp_path / "log.jsonl"
-    folder.mkdir()
-    with pytest.raises(UsageError, match="is a folder"):
-        collected(folder, asked(1), resume=True)
-    assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
-
-
-def test_parquet_without_duckdb_is_said_before_anything_is_paid(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("name", "there", "settings", "options", "parts"),
+    [
+        ("log.jsonl", None, UNPRICED, {"max_cost_nano_usd": 10**9}, NO_PRICE),
+        (
+            "no/log.csv",
+            None,
+            UNPRICED,
+            {"max_cost_nano_usd": 1},
+            ("no folder", ".jsonl, .jsonl.gz, .parquet", *NO_PRICE),
+        ),
+        ("log.jsonl", Path.mkdir, {}, {"resume": True}, ("is a folder",)),
+        ("log.jsonl", lambda path: path.write_bytes(b"a diary\n"), {}, {"resume": True}, ()),  # it is no log
+        ("log.parquet", None, {}, {}, ("[logs]",)),  # without duckdb
+    ],
+)
+def test_everything_that_would_fail_later_is_said_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, there: Any, settings: Any, options: Any, parts: Any
 ) -> None:
     monkeypatch.setitem(sys.modules, "duckdb", None)
-    models = Models()
-    with pytest.raises(MissingExtraError, match=r"pip install .*\[logs\]"):
-        collected(tmp_path / "log.parquet", asked(1), models)
+    models, log = Models(), tmp_path / name
+    if there is not None:
+        there(log)
+    before = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    with pytest.raises((UsageError, MissingExtraError)) as caught:
+        collected(log, asked(1), models, made=load(settings) if settings else None, **options)
+    assert [part for part in parts if part not in str(caught.value)] == []
     assert models.requests == []
+    after = {path.name: path.is_file() and path.read_bytes() for path in tmp_path.iterdir()}
+    assert (after.items() >= before.items(), there is None and after != {}) == (True, False)
 
 
-def test_a_provider_that_cannot_be_made_leaves_no_journal(log: Path) -> None:
-    made = config(provider="replay:nowhere.jsonl")
+def test_without_a_provider_a_question_or_the_lock_nothing_is_written(log: Path) -> None:
+    models = Models()
     with pytest.raises(UsageError):
-        collect(made, asked(1), log, matcher=EXACT)
-    assert list(log.parent.iterdir()) == []
+        collect(config(provider="replay:nowhere.jsonl"), asked(1), log, matcher=EXACT)
+    done = collected(log, [], models)
+    assert (done.rows, done.progress.total, list(log.parent.iterdir())) == (0, 0, [])
+    with Journal(journal_of(log)), pytest.raises(UsageError, match="Another process is writing"):
+        collected(log, asked(1), models, resume=True)
+    assert models.requests == []
 
 
 def test_a_full_disk_stops_it_with_a_message_and_it_goes_on_later(log: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -912,14 +904,6 @@ def test_a_full_disk_stops_it_with_a_message_and_it_goes_on_later(log: Path, mon
     assert not log.exists()
     collected(log, asked(1, 2), models, resume=True)
     assert len(rows_of(log)) == 4 * ROUNDS
-
-
-def test_a_log_that_is_no_log_is_not_written_over(log: Path) -> None:
-    log.write_bytes(b"a diary\n")
-    models = Models()
-    with pytest.raises(UsageError):
-        collected(log, asked(1), models, resume=True)
-    assert (log.read_bytes(), models.requests) == (b"a diary\n", [])
 
 
 # --- the log plays again ---

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from cases import each
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from patience import at_once
@@ -112,40 +113,29 @@ def test_where_a_cost_is_not_known_its_bound_is_kept() -> None:
 
 SENT: list[dict[str, Any]] = [
     {"model": "large"},
-    {"messages": (Message("user", "Another?"),)},
-    {"messages": (Message("system", "Which river runs through Vienna?"),)},
-    {"max_tokens": 65},
-    {"temperature": 0.5},
-    {"top_logprobs": 1},
-    {"seed": 1},
-    {"sample": 1},
+    *({"messages": (message,)} for message in (Message("user", "Another?"), Message("system", RIVER.text))),
+    *({"max_tokens": 65}, {"temperature": 0.5}, {"top_logprobs": 1}, {"seed": 1}, {"sample": 1}),
 ]
-NOT_SENT: list[dict[str, Any]] = [
-    {"role": "guide"},
-    {"purpose": "direct"},
-    {"step": 2},
-    {"at_most_once": True},
-]
+NOT_SENT: list[dict[str, Any]] = [{"role": "guide"}, {"purpose": "direct"}, {"step": 2}, {"at_most_once": True}]
+DRAWN = {"temperature": 0.5}
 
 
-@pytest.mark.parametrize("changed", SENT)
-def test_calls_are_told_apart_by_all_that_is_sent(changed: dict[str, Any]) -> None:
-    assert request_digest(request(**changed)) != request_digest(request())
-
-
-@pytest.mark.parametrize("changed", NOT_SENT)
-def test_what_is_not_sent_does_not_tell_calls_apart(changed: dict[str, Any]) -> None:
-    assert request_digest(request(**changed)) == request_digest(request())
+@each(
+    "one, other, same",
+    [
+        *((changed, {}, False) for changed in SENT),
+        *((changed, {}, True) for changed in NOT_SENT),
+        # where an answer is drawn, another step draws anew
+        (DRAWN, DRAWN | {"role": "guide"}, True),
+        (DRAWN, DRAWN | {"step": 2}, False),
+        (DRAWN | {"seed": 1}, DRAWN | {"seed": 1, "step": 2}, True),
+    ],
+)
+def test_calls_are_told_apart_by_all_that_is_sent_and_nothing_else(one: Any, other: Any, same: bool) -> None:
+    assert (request_digest(request(**one)) == request_digest(request(**other))) is same
 
 
 _STEADY = settings(deadline=None, derandomize=True, database=None, max_examples=25)
-
-
-def test_where_an_answer_is_drawn_another_step_draws_anew() -> None:
-    drawn = {"temperature": 0.5}
-    assert request_digest(request(**drawn)) == request_digest(request(**drawn, role="guide"))
-    assert request_digest(request(**drawn, step=2)) != request_digest(request(**drawn))
-    assert request_digest(request(**drawn, step=2, seed=1)) == request_digest(request(**drawn, seed=1))
 
 
 TEXT = st.text(max_size=12)
@@ -191,26 +181,19 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -
 # --- writing and finding ---
 
 
-def test_a_call_is_found_by_its_digest_and_no_other_is(path: Path) -> None:
-    with Journal(path) as journal:
-        journal.add([row(1, "Answer: Inn"), row(2, "Answer: Oder")])
-        found = journal.completion(digest(2))
-        assert found is not None
-        assert found.text == "Answer: Oder"
-        assert (journal.row(digest(1)) or {})["text"] == "Answer: Inn"
-        assert (journal.completion(digest(3)), journal.row(digest(3))) == (None, None)
-        assert (digest(1) in journal, digest(3) in journal, len(journal)) == (True, False, 2)
-
-
-def test_it_is_all_there_when_it_is_opened_again(path: Path) -> None:
-    written(path, row(1), row(2, "Answer: 🙂 \u2028 naïve"))
-    with Journal(path) as journal:
-        assert (len(journal), journal.bad_lines) == (2, 0)
-        assert (journal.completion(digest(2)) or completion()).text == "Answer: 🙂 \u2028 naïve"
-        journal.add([row(3)])
-        assert len(journal) == 3
-    with Journal(path) as journal:
-        assert [journal.completion(digest(n)) is None for n in (1, 2, 3, 4)] == [False, False, False, True]
+def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_again(path: Path) -> None:
+    texts = {1: "Answer: Inn", 2: "Answer: 🙂 \u2028 naïve", 4: "Answer: \ud83d"}  # half of a pair of surrogates
+    written(path, *(row(number, text) for number, text in texts.items()))
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    for _ in range(2):
+        with Journal(path) as journal:
+            for number, text in texts.items():
+                found, there = journal.completion(digest(number)), journal.row(digest(number))
+                assert found.text == there["text"] == text.replace("\ud83d", "?")
+            assert (journal.completion(digest(3)), journal.row(digest(3)), digest(3) in journal) == (None, None, False)
+            assert (len(journal), journal.bad_lines, digest(1) in journal) == (len(texts), 0, True)
+            texts[len(texts) + 2] = "Answer: Oder"
+            journal.add([row(len(texts) + 1, "Answer: Oder")])
 
 
 def test_a_recorded_call_is_not_written_again(path: Path) -> None:
@@ -240,30 +223,25 @@ def test_rows_are_on_the_disk_when_add_returns(path: Path, monkeypatch: pytest.M
         assert path.read_bytes().count(b"\n") == 3
 
 
-def test_half_of_a_pair_of_surrogates_is_no_reason_to_lose_an_answer(path: Path) -> None:
-    with Journal(path) as journal:
-        journal.add([row(1, "Answer: \ud83d")])
-        assert (journal.completion(digest(1)) or completion()).text == "Answer: ?"
+KNOWN = 100 * 100 + 10 * 400
 
 
-def test_what_the_calls_cost_is_known_again(path: Path) -> None:
-    estimated = completion(usage=Usage(100, 10, estimated=True))
-    asked = request(messages=(Message("user", "estimated"),))
-    one = call_row(paid_call(asked, estimated, CHEAP), estimated)
-    written(path, row(1), row(2), one)
-    known = 100 * 100 + 10 * 400
+@pytest.mark.parametrize(
+    ("calls", "spent", "known"),
+    [
+        ([(False, CHEAP)], KNOWN, True),
+        ([(False, CHEAP), (False, CHEAP), (True, CHEAP)], 3 * KNOWN, False),  # at its bound: a cap holds over it too
+        ([(False, None)], 0, False),
+    ],
+)
+def test_what_the_calls_cost_is_known_again(path: Path, calls: list[tuple[bool, Any]], spent: int, known: bool) -> None:
+    rows_of = []
+    for number, (estimated, price) in enumerate(calls):
+        made = completion(usage=Usage(100, 10, estimated=estimated))
+        rows_of.append(call_row(paid_call(request(messages=(Message("user", str(number)),)), made, price), made))
+    written(path, *rows_of)
     with Journal(path) as journal:
-        assert journal.spent_nano_usd == 3 * known  # the estimated one at its bound: a cap must hold over it too
-        assert journal.cost_known is False
-    path.unlink()
-    written(path, row(1))
-    with Journal(path) as journal:
-        assert (journal.spent_nano_usd, journal.cost_known) == (known, True)
-    path.unlink()
-    unpriced = request(messages=(Message("user", "unpriced"),))
-    written(path, call_row(paid_call(unpriced, completion(), None), completion()))
-    with Journal(path) as journal:
-        assert (journal.spent_nano_usd, journal.cost_known) == (0, False)
+        assert (journal.spent_nano_usd, journal.cost_known) == (spent, known)
 
 
 def test_many_threads_write_and_read_at_once(path: Path) -> None:
@@ -281,11 +259,6 @@ def test_many_threads_write_and_read_at_once(path: Path) -> None:
         assert (wrong, len(journal)) == ([], 160)
     with Journal(path) as journal:
         assert (len(journal), journal.bad_lines) == (160, 0)
-
-
-def test_only_its_owner_may_read_it(path: Path) -> None:
-    written(path, row(1))
-    assert stat.S_IMODE(path.stat().st_mode) == 0o600
 
 
 def test_removing_it_leaves_no_file(path: Path) -> None:
@@ -312,24 +285,17 @@ def test_a_torn_last_line_is_cut_off_at_every_length(path: Path) -> None:
         assert path.read_bytes().count(b"\n") == 2
 
 
-BAD: list[Any] = [
-    b"",
-    b"not json",
-    b"7",
-    b"null",
-    b"[]",
-    b"{}",
-    b'{"signals": null}',
-    b'{"signals": {"replay": 7}}',
-    b"\xff\xfe\x00",
-    b"{" * 100_000,
-    json.dumps({**row(5), "text": None}).encode(),
-    json.dumps({**row(5), "text": 7}).encode(),
-    json.dumps({**row(5), "cost_nano_usd": "7"}).encode(),
-    json.dumps({**row(5), "signals": {"replay": {**row(5)["signals"]["replay"], "request": None}}}).encode(),
-    json.dumps({**row(5), "signals": {"replay": {**row(5)["signals"]["replay"], "tokens": [7]}}}).encode(),
+REPLAY = row(5)["signals"]["replay"]
+BAD: list[bytes] = [
+    *(b"", b"not json", b"7", b"null", b"[]", b"{}", b'{"signals": null}', b'{"signals": {"replay": 7}}'),
+    *(b"\xff\xfe\x00", b"{" * 100_000),
+    *(json.dumps({**row(5), "text": text}).encode() for text in (None, 7)),
+    *(json.dumps({**row(5), name: value}).encode() for name, value in (("cost_nano_usd", "7"), ("latency_ms", "slow"))),
+    *(
+        json.dumps({**row(5), "signals": {"replay": REPLAY | odd}}).encode()
+        for odd in ({"request": None}, {"tokens": [7]})
+    ),
     json.dumps({name: value for name, value in row(5).items() if name != "input_tokens"}).encode(),
-    json.dumps({**row(5), "latency_ms": "slow"}).encode(),
 ]
 
 
