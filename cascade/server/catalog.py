@@ -73,13 +73,12 @@ class Catalog:
         ]
         if problems:
             raise ConfigError(problems)
-        ladder = tuple(config.models[entry].id for entry in config.strategy.entries)
-        others = dict.fromkeys(
-            entry.id for entry in config.models.values() if entry.id not in ladder and entry.decides is None
-        )
-        return cls(
-            name, ladder, tuple(others), tuple(levels), {alias: entry.id for alias, entry in config.models.items()}
-        )
+        models = {
+            name: entry.id for name, entry in config.models.items() if entry.decides is None
+        }  # others answer nothing
+        ladder = tuple(models[entry] for entry in config.strategy.entries if entry in models)
+        others = dict.fromkeys(model for model in models.values() if model not in ladder)
+        return cls(name, ladder, tuple(others), tuple(levels), models)
 
     @property
     def guide(self) -> str:

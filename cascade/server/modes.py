@@ -488,10 +488,10 @@ async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     """
     question, only = Question.of_chat(turn.request.chat), None if turn.audits else RunPlan(runtime.configured)
     started = runtime.start(question, only=only, trace_id=turn.trace_id, audit=True)
-    calls = {call.request.model: call for call in served.calls}
+    calls = {(call.request.model, call.request.messages): call for call in served.calls}  # a judge is asked twice
 
     async def replied(request: Request) -> Completion:
-        call = calls.pop(request.model, None)
+        call = calls.pop((request.model, request.messages), None)
         if call is None:
             return await runtime.guard(request, turn.key).complete(request, started.deadline)
         if call.completion is None:

@@ -154,6 +154,8 @@ MAP = {
     "an-embedder": {"mode": "embedding", "input_cost_per_token": 1e-6, "output_cost_per_token": 0},
     "half-known": {"mode": "chat", "input_cost_per_token": 1e-6},
     "worded": {"mode": "chat", "input_cost_per_token": "dear", "output_cost_per_token": 1e-6},
+    "decider": {"mode": "evaluation", "input_cost_per_token": 4.2e-8, "output_cost_per_token": 0.0},
+    "hosted-by-oneself": {"mode": "evaluation", "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
     "plain": {"mode": "chat", "input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7},
     "full": {
         "mode": "responses",
@@ -170,7 +172,8 @@ MAP = {
 def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_not_change() -> None:
     rates = {"input": 1.0, "output": 2.0, "cached_input": 0.1, "reasoning": 3.0, "request": 0.005}
     full = {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
-    assert compact_map(MAP) == {"plain": {"input": 0.15, "output": 0.6}, "full": full}
+    decider = {"input": 0.042, "output": 0.0}
+    assert compact_map(MAP) == {"plain": {"input": 0.15, "output": 0.6}, "full": full, "decider": decider}
 
 
 def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:

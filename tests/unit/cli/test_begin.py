@@ -130,6 +130,10 @@ def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
     assert cli("models", "pull", "nobody").code == 2
 
 
+JUDGED = (
+    "models: {base: a, guide: b, judge: {model: openai/c, kind: decision}}\nprovider: {kind: litellm, api_key_env: K}\n"
+    "strategy: {kind: ladder, models: [base, guide], judge: judge}\n"
+)
 SERVER = "provider: {kind: openai_http, api_base: 'http://127.0.0.1:1/v1'"
 
 
@@ -153,6 +157,8 @@ def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
         ("models: {base: a, guide: b}\nprovider: replay:nothing.jsonl\n", 2, {"provider": "problem"}),
         ("models: {base: a, guide: b}\nprovider: openai_http\n", 2, {"address of a": "problem"}),
         (f"models: {{base: a, guide: b}}\n{SERVER}}}\n", 0, {"address of a": "note"}),
+        ("models: {base: a-latest, guide: b}\nprovider: fake\n", 0, {"name of base": "note"}),
+        (JUDGED, 2, {"address of openai/c": "problem", "provider": "problem"}),
         ("models: {base: a, guide: b}\nprovider: {kind: fake, api_key_env: NO_KEY}\n", 2, {"key of base": "problem"}),
         (
             "models: {base: no-such.gguf, guide: no-such-model}\nprovider: local\n",
