@@ -143,7 +143,9 @@ def check_model(whole: Payload, request: Request) -> None:
 def only_answer(answers: object, dialect: str) -> Mapping[str, Any]:
     """Return the one answer, which must be of our name."""
     if dialect == "openai":
-        named = [(fields_of(answer).get("name"), answer) for answer in answers] if isinstance(answers, list) else []
+        named = (
+            [(fields_of(answer).get("name"), answer) for answer in answers] if isinstance(answers, list | tuple) else []
+        )
     else:
         named = list(fields_of(answers).items())
     if len(named) != 1:

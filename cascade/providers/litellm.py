@@ -245,7 +245,7 @@ class LiteLLM:
 _LISTED = (STANDARD & SETTABLE) | {"thinking", "verbosity"}
 """The settings that litellm lists for each model; it passes others on to some vendors without listing them."""
 _NO_COMPLETION = re.compile(
-    r"invalid response|Received response - |'choices' that is not"
+    r"invalid response|returned an unexpected response|Received response - |'choices' that is not"
     r"|Expecting value|JSONDecodeError|Unable to (?:get|parse) json",
     re.IGNORECASE,
 )
