@@ -77,7 +77,8 @@ class Replay:
             call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
             differs = "with this prompt, model and settings" if found else "with this text and context"
             raise BadRequestError(f"The log has no {call} {differs}.", model=request.model)
-        return payload
+        # A row without the server's name for the model has an entry's id there, which no server answers with.
+        return {**payload, "model": request.wire_model} if payload["model"] == request.model else payload
 
     def _at_another_step(self, request: Request, asked: str) -> Payload | None:
         """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""

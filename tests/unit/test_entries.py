@@ -21,6 +21,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.providers.fake import FakeProvider
 from cascade.providers.fields import wire_body
+from cascade.providers.replay import Replay
 from cascade.resilience.retry import RetryPolicy
 from cascade.server.app import application
 from cascade.serving.made_for import made_for
@@ -168,6 +169,15 @@ def test_the_price_of_an_entry_is_its_models_in_the_table_and_without_a_cache(mo
     row = {"model": f"{model}@low", "cost_nano_usd": price.cost_nano_usd(usage), "cached_input_tokens": 600}
     row |= {"input_tokens": 1_000, "output_tokens": 10, "reasoning_tokens": None, "signals": {}}
     assert uncached_nano_usd(row) == price.cost_nano_usd(Usage(1_000, 10))
+
+
+@pytest.mark.parametrize(("logged", "answers"), [(LOW, MODEL), ("openai/gpt-5", "openai/gpt-5")])
+async def test_a_replayed_entry_answers_as_its_model_and_another_model_as_itself(logged: str, answers: str) -> None:
+    sent = ModelUse(LOW).request((), "low", "answer", 1, Question("Which river?"))._replace(sends={"model": MODEL})
+    row = dict.fromkeys(("input_tokens", "output_tokens", "signals", "context"))
+    row |= {"question": "Which river?", "step": 1, "source": "low", "model": logged, "answer": "Rhine"}
+    payload = await Replay.of([row]).complete(sent, 1.0)
+    assert payload["model"] == answers
 
 
 async def test_metrics_and_served_headers_tell_entries_apart() -> None:
