@@ -203,17 +203,17 @@ def test_where_the_money_ends_the_best_so_far_is_served(
 
 
 @each(
-    "first, second, cost, booked",
+    "first, second, cost, bound, booked",
     [
-        (ProviderTimeoutError("late"), DANUBE, None, BASE_BOUND),  # perhaps it was billed
-        (completion(DANUBE, usage=Usage(1, 1, estimated=True)), yes_no(0.97), None, BASE_BOUND),
-        (BILLED, DANUBE, 10_000, 10_000),
+        (ProviderTimeoutError("late"), DANUBE, None, BASE_BOUND, BASE_BOUND),  # perhaps it was billed
+        (completion(DANUBE, usage=Usage(1, 1, estimated=True)), yes_no(0.97), None, 500, BASE_BOUND),
+        (BILLED, DANUBE, 10_000, 10_000, 10_000),
     ],
 )
-def test_what_is_not_known_is_booked_in_full(first: Said, second: Said, cost: int | None, booked: int) -> None:
+def test_what_is_not_known_is_booked_in_full(first: Said, second: Said, cost: Any, bound: int, booked: int) -> None:
     budget = Budget(10**9)
     answer = asked(first, second, budget=budget)
-    assert answer.calls[0].cost_nano_usd == cost
+    assert (answer.calls[0].cost_nano_usd, answer.calls[0].cost_bound_nano_usd) == (cost, bound)
     assert budget.spent_nano_usd == booked + answer.calls[1].cost_nano_usd
 
 

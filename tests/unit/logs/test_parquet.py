@@ -59,6 +59,9 @@ def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     data = pq.ParquetFile(path).metadata
     assert [data.row_group(i).num_rows for i in range(data.num_row_groups)] == [2048, 2048, 904]
     assert list(read_rows(path)) == list(many(5000))
+    first = path.read_bytes()
+    write_rows(path, many(5000))
+    assert path.read_bytes() == first
 
 
 def test_a_row_that_does_not_fit_is_named(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import math
 import random
 import re
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -58,12 +59,9 @@ def test_uala_doubts_unsure_verdicts_and_serves_what_they_judge_right() -> None:
     assert np.allclose(scores.doubt[:, 1::2], doubts, atol=2**-16, equal_nan=True)
     assert scores.serve[:, 1::2].tolist() == [[0, 2], [1, 2], [0, 3]]
     assert walks(log, scores).stop(0.5).tolist() == [3, 1, 3]
-
-
-def test_uala_serves_the_newest_where_the_judged_answer_is_missing() -> None:
-    scores = Uala().scores(rounds(p_yes=[0.9, 0.9, 0.9, 0.9, 0.1, 0.9]))
-    assert scores.serve is not None
-    assert scores.serve[:, 1].tolist() == [0, 0, 0]
+    # the newest is served where the judged answer is missing
+    last = Uala().scores(rounds(p_yes=[0.9, 0.9, 0.9, 0.9, 0.1, 0.9]))
+    assert last.serve[:, 1].tolist() == [0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -156,43 +154,41 @@ def spelled(*pairs: tuple[str, float | None]) -> tuple[Token, ...]:
 
 
 REPLY = spelled(("Answer", -0.1), (":", -0.2), (" Dan", -0.3), ("ube", -0.5), (".", -0.9))
+TWICE = spelled(("Danube", -5.0), ("? ", -0.1), ("Danube", -0.2))
 
 
-def test_the_answers_own_tokens_are_told_from_the_rest() -> None:
-    assert {token.text for token in answer_tokens(REPLY, "Danube")} == {" Dan", "ube"}
+@each(
+    "tokens, answer, own",
+    [
+        (REPLY, "Danube", [-0.5, -0.3]),
+        (TWICE, "Danube", [-0.2]),  # its last occurrence counts
+        *((tokens, answer, []) for tokens, answer in [((), "Danube"), (REPLY, ""), (REPLY, "Rhine")]),
+    ],
+)
+def test_the_answers_own_tokens_are_told_from_the_rest(tokens: Any, answer: str, own: list[float]) -> None:
+    assert sorted(token.logprob for token in answer_tokens(tokens, answer)) == own
 
 
-def test_the_last_occurrence_of_the_answer_counts() -> None:
-    tokens = spelled(("Danube", -5.0), ("? ", -0.1), ("Danube", -0.2))
-    assert [token.logprob for token in answer_tokens(tokens, "Danube")] == [-0.2]
+MEANS = {
+    "reply_tokens": 5.0,
+    "reply_mean_logprob": pytest.approx(-0.4),
+    "reply_min_logprob": -0.9,
+    "answer_mean_logprob": pytest.approx(-0.4),
+    "answer_min_logprob": -0.5,
+}
 
 
-@pytest.mark.parametrize(("tokens", "answer"), [((), "Danube"), (REPLY, ""), (REPLY, "Rhine")])
-def test_an_answer_that_cannot_be_found_has_no_tokens(tokens: tuple[Token, ...], answer: str) -> None:
-    assert not answer_tokens(tokens, answer)
-
-
-def test_means_and_minima_are_in_nats_per_token() -> None:
-    made = completion(tokens=REPLY, usage=Usage(10, 5))
-    assert logprob_signals(made, "Danube") == {
-        "reply_tokens": 5.0,
-        "reply_mean_logprob": pytest.approx(-0.4),
-        "reply_min_logprob": -0.9,
-        "answer_mean_logprob": pytest.approx(-0.4),
-        "answer_min_logprob": -0.5,
-    }
-
-
-@pytest.mark.parametrize("hole", [None, -math.inf])
-def test_one_token_that_is_not_known_makes_the_mean_unknown(hole: float | None) -> None:
-    tokens = spelled(("Dan", -0.1), ("ube", hole))
-    found = logprob_signals(completion(tokens=tokens, usage=Usage(10, 2)), "Danube")
-    assert {name: value for name, value in found.items() if value is not None} == {"reply_tokens": 2.0}
-
-
-def test_without_logprobs_and_usage_all_is_unknown() -> None:
-    found = logprob_signals(completion(usage=Usage(None, None)), "Danube")
-    assert set(found.values()) == {None}
+@each(
+    "tokens, usage, signals",
+    [
+        (REPLY, Usage(10, 5), MEANS),  # in nats per token
+        *((spelled(("Dan", -0.1), ("ube", hole)), Usage(10, 2), {"reply_tokens": 2.0}) for hole in (None, -INF)),
+        (None, Usage(None, None), {}),
+    ],
+)
+def test_one_number_that_is_not_known_makes_the_mean_unknown(tokens: Any, usage: Usage, signals: Any) -> None:
+    found = logprob_signals(completion(tokens=tokens, usage=usage), "Danube")
+    assert found == dict.fromkeys(MEANS) | signals
 
 
 def test_agreement_is_the_share_of_earlier_answers_that_are_the_same() -> None:
