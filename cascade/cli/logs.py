@@ -182,7 +182,8 @@ def import_log(
     with contextlib.ExitStack() as stack:
         parquet = stack.enter_context(replaced(output)) if output.suffix == ".parquet" else None
         log = stack.enter_context(imported(sources, wanted, dropped, tell=_tell, output=parquet, rows=rows))
-        write_rows(output, log.rows()) if parquet is None else log.write_parquet(parquet)
+        if parquet is None:
+            write_rows(output, log.rows())
         counts = log.counts()
     document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
     left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}

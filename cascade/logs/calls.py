@@ -6,14 +6,15 @@ question; `rows` cascade's columns. Nothing is in Python's memory, whatever the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, name_literal, text_literal
-from cascade.logs.own import sql_type
+from cascade.logs.own import copy_rows, sql_type
 from cascade.logs.presets import ALSO, SIGNALS, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
@@ -142,17 +143,21 @@ def typed(targets: Sequence[str]) -> str:
         return f"{macro_of(name)}({name_literal(name)})" if name in has else otherwise
 
     made = {name: value(name) for name in (*_TEXTS, *COLUMNS) if name in has and name not in {"names", "gold"}}
-    made["gold"] = value("gold", "NULL::VARCHAR")
-    made["names"] = 'TRY_CAST("names" AS VARCHAR[])' if "names" in has else f"[{value('model', 'NULL::VARCHAR')}]"
+    if "gold" in has:
+        made["gold"] = value("gold")
+    if "names" in has:
+        made["names"] = 'TRY_CAST("names" AS VARCHAR[])'
     made["cost_nano_usd"] = f"coalesce({value('cost_nano_usd', 'NULL::BIGINT')}, {value('cost_usd', 'NULL::BIGINT')})"
-    made["at_s"] = value("at", f"seconds({value('created_at')})" if "created_at" in has else "NULL::DOUBLE")
+    if has & {"at", "created_at"}:
+        made["at_s"] = value("at", f"seconds({value('created_at')})")
     if "at" in has:
         made["created_at"] = 'iso(seconds("at"))'
     waits = [value("latency_ms", "NULL::DOUBLE"), f"round({value('latency_s', 'NULL::DOUBLE')} * 1000, 3)"]
     if "ended_at" in has:
         taken = f"round(({value('ended_at')} - {made['at_s']}) * 1000, 3)"
         waits.append(f"list_filter([{taken}], lambda ms: ms >= 0)[1]")
-    made["latency_ms"] = f"coalesce({', '.join(waits)})"
+    if has & {"latency_ms", "latency_s", "ended_at"}:
+        made["latency_ms"] = f"coalesce({', '.join(waits)})"
     signals = [name for name in targets if name.startswith(SIGNALS)]
     if signals:
         pairs = ", ".join(f"{text_literal(name.removeprefix(SIGNALS))}, {_signal(name)}" for name in signals)
@@ -175,14 +180,15 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
     bits = [f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(faults.values())]
     columns = f"n, file, row{', free' if preset.free else ''}, {' + '.join(bits) or 0} AS faults, {typed(targets)}"
     duck.run(f"CREATE VIEW values AS SELECT {columns} FROM told")
-    there = {row[0] for row in duck.rows("DESCRIBE values")}
-    lacking = [name for name in (*COLUMNS, *_TEXTS) if name not in there]
-    nulls = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in lacking)
-    duck.run(f"CREATE VIEW whole_values AS SELECT *{', ' + nulls if nulls else ''} FROM values")
+    there = [row[0] for row in duck.rows("DESCRIBE values")]
+    duck.run(f"CREATE VIEW whole_values AS {_with_nulls('values', there)}")
     query = "SELECT * FROM whole_values"
-    if {"request", "reply"} & there or _has_messages(tables, there):
-        query = _with_chats(query, preset)
-    duck.run(f"CREATE TABLE calls AS {_with_costs(query, preset)}")
+    if {"request", "reply"} & {*there} or _has_messages(tables, there):
+        query, there = _with_chats(query, preset), [*there, *_OF_CHAT]
+    stored = dict.fromkeys([*there, "cost_source"])
+    # a column of nulls would be stored as one value for each call
+    duck.run(f"CREATE TABLE known AS SELECT {', '.join(map(name_literal, stored))} FROM ({_with_costs(query, preset)})")
+    duck.run(f"CREATE VIEW calls AS {_with_nulls('known', stored)}")
     if duck.value("SELECT count(*) FROM calls WHERE faults > 0"):
         for at, reason in enumerate(faults):
             tables.count(counted(text_literal(reason), "calls", f"faults & (1::BIGINT << {at}) > 0"), note=True)
@@ -190,7 +196,15 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
 
 
-def _has_messages(tables: Tables, there: set[str]) -> bool:
+def _with_nulls(table: str, there: Collection[str]) -> str:
+    """Return a query of a table with every column of a call: null where it lacks it."""
+    nulls = {name: f"NULL::{sql_type(name)}" for name in (*COLUMNS, *_TEXTS)}
+    nulls |= {"at_s": "NULL::DOUBLE", "names": "[model]" if "model" in there else "NULL::VARCHAR[]"}
+    listed = [f"{sql} AS {name_literal(name)}" for name, sql in nulls.items() if name not in there]
+    return f"SELECT {', '.join(['*', *listed])} FROM {table}"
+
+
+def _has_messages(tables: Tables, there: Collection[str]) -> bool:
     """Whether the question or the answer of a table's first calls is JSON: messages, perhaps."""
     columns = [name for name in ("question", "answer") if name in there]
     tests = " OR ".join(f"left(ltrim({name}), 1) IN ('[', '{{')" for name in columns)
@@ -199,7 +213,7 @@ def _has_messages(tables: Tables, there: set[str]) -> bool:
     )
 
 
-_CHAT = ("question", "context", "answer", "text")
+_OF_CHAT = ("chat", "question", "context", "answer", "text", "signals")
 
 
 def _with_chats(query: str, preset: Preset) -> str:
@@ -294,15 +308,18 @@ def drop_copies(tables: Tables) -> None:
 
 def _drop(tables: Tables, reason: str, where: str) -> None:
     tables.count(counted(reason, "calls", where))
-    tables.duck.run(f"DELETE FROM calls WHERE {where}")
+    tables.duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {where})")
 
 
-def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
-    """Make the table `keyed` of the calls with their episode, step and place, and `episodes` of what they share."""
+def place_calls(tables: Tables, preset: Preset, options: Options) -> None:
+    """Make the relation `placed`: the calls with their episode, step and place, and what is equal in an episode."""
     duck = tables.duck
     places = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     asked = "left(sha256(question || chr(31) || coalesce(context, '')), 16)"
     trace = f"coalesce(trace, question_id, call_id, {asked if preset.runs else 'NULL'}, [{places}][file + 1] || row)"
+    if preset.flat and not options.roles:
+        _place_flat(tables, trace, options)
+        return
     placing = "n, file, row, model, names, walk, step, candidate, source, horizon, at_s"
     narrow = f'{placing}, episode_id, dataset, segment, "group"'
     query = f"SELECT {narrow}, hash(context) AS context, {trace} AS episode FROM calls"
@@ -310,16 +327,9 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
     for column in parts:
         if duck.value(f"SELECT count(DISTINCT {name_literal(column)}) FROM calls") > 1:
             query = _split(query, name_literal(column), column == "context")
+    duck.run(f"CREATE TABLE parted AS {_in_runs(query) if preset.runs else query}")
     if preset.runs:
-        query = (
-            "SELECT * REPLACE (episode || CASE WHEN run > 1 THEN '#' || run ELSE '' END AS episode) FROM (SELECT *, "
-            f"CASE WHEN episode_id IS NULL THEN row_number() OVER (PARTITION BY episode, model ORDER BY n) ELSE 1 END "
-            f"AS run, episode AS asked FROM ({query}))"
-        )
-    duck.run(f"CREATE TABLE parted AS {query}")
-    if preset.runs:
-        again = text_literal("a model answers a question again, without an episode_id: read as another run")
-        tables.count(counted(again, "parted", "run > 1"), note=True)
+        tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
     order = "CASE WHEN count(at_s) OVER w = count(*) OVER w THEN at_s END" if preset.steps == "time" else "n"
     duck.run(
         "CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn "
@@ -337,11 +347,51 @@ def make_episodes(tables: Tables, preset: Preset, options: Options) -> None:
         f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
         "GROUP BY episode)"
     )
+    _note_no_question(tables, "keyed JOIN episodes ON episodes.first = keyed.n", "episodes.question IS NULL")
+    columns = {name: f"episodes.{name_literal(name)}" for name in OF_EPISODE} | {"episode_id": "keyed.episode"}
+    columns |= {name: f"keyed.{name}" for name in ("step", "candidate", "source", "horizon")} | {"n": "place"}
+    changed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in columns.items())
+    duck.run(
+        f"CREATE VIEW placed AS SELECT calls.* REPLACE ({changed}) FROM (SELECT keyed.*, row_number() OVER "
+        "(ORDER BY first, step, turn) AS place FROM keyed JOIN (SELECT episode, first FROM episodes) USING (episode)) "
+        "AS keyed JOIN calls ON calls.n = keyed.n JOIN episodes ON episodes.episode = keyed.episode"
+    )
+
+
+_AGAIN = "'a model answers a question again, without an episode_id: read as another run'"
+
+
+def _in_runs(query: str) -> str:
+    """Return a query in which a model that answers a question again does so in another episode."""
+    return (
+        "SELECT * REPLACE (episode || CASE WHEN run > 1 THEN '#' || run ELSE '' END AS episode) FROM (SELECT *, "
+        f"CASE WHEN episode_id IS NULL THEN row_number() OVER (PARTITION BY episode, model ORDER BY n) ELSE 1 END "
+        f"AS run, episode AS asked FROM ({query}))"
+    )
+
+
+def _note_no_question(tables: Tables, table: str, where: str) -> None:
     tables.count(
-        "SELECT 'question is null' AS reason, count(*), min([file, row], 3) FROM keyed JOIN episodes "
-        "ON episodes.first = keyed.n WHERE episodes.question IS NULL GROUP BY ALL HAVING count(*) > 0",
+        f"SELECT 'question is null' AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {where} "
+        "GROUP BY ALL HAVING count(*) > 0",
         note=True,
     )
+
+
+def _place_flat(tables: Tables, episode: str, options: Options) -> None:
+    """Place the calls of a flat table: a row is an episode, and the models, in their order, are its steps."""
+    duck, listed = tables.duck, "[" + ", ".join(map(text_literal, options.models)) + "]"
+    query = f"SELECT *, {episode} AS episode, list_position({listed}, model) AS rung FROM calls"
+    query, name = f"SELECT *, episode AS asked FROM ({query})", text_literal(options.dataset)
+    if duck.value(f"SELECT count(*) > count(DISTINCT hash(episode, model)) FROM ({query})"):
+        duck.run(f"CREATE TABLE parted AS {_in_runs(query)}")
+        tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
+        query = "SELECT * EXCLUDE (run) FROM parted"
+    _note_no_question(tables, "calls", "question IS NULL")
+    changed = f"n - n % {len(options.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
+    changed += f", model AS source, {len(options.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
+    changed += ', coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
+    duck.run(f"CREATE VIEW placed AS SELECT * EXCLUDE (episode, asked, rung) REPLACE ({changed}) FROM ({query})")
 
 
 def _split(query: str, column: str, is_chat: bool) -> str:
@@ -473,73 +523,54 @@ def rounds(roles: Sequence[str]) -> list[int]:
     return steps
 
 
-def make_rows(tables: Tables, options: Options, placed: bool) -> None:
-    """Make the table `rows` with cascade's columns, in the order of the episodes; `placed`: `calls` has them."""
-    duck = tables.duck
-    if placed:
-        listed = ", ".join(
-            _given_by_hand("calls", options).get(name, f"calls.{name_literal(name)}") + f" AS {name_literal(name)}"
-            for name in COLUMNS
-        )
-        query = f"SELECT n, {listed}, file, row FROM calls"
-    else:
-        columns = {name: f"episodes.{name_literal(name)}" for name in OF_EPISODE}
-        columns |= {name: f"keyed.{name}" for name in ("step", "candidate", "source", "horizon")}
-        answer = "coalesce(calls.answer, unless_empty(trim(calls.text)))"
-        silent = f"(keyed.candidate IS NULL OR (calls.text IS NOT NULL AND {answer} IS NULL AND calls.correct IS NULL))"
-        shown = {"candidate": "keyed.candidate", "answer": answer, "correct": "calls.correct"}
+def write_rows(tables: Tables, options: Options, path: Path, *, placed: bool, sort: bool = True) -> int:
+    """Write the rows with cascade's columns into a Parquet file, and return their number.
+
+    `placed`: `calls` has all columns, as they are; else `placed` has the calls of foreign models. `sort`: by `n`.
+    """
+    duck, source, columns = tables.duck, "calls" if placed else "placed", _given_by_hand(options)
+    if not placed:
+        answer = "coalesce(answer, unless_empty(trim(text)))"
+        silent = f"(candidate IS NULL OR (text IS NOT NULL AND {answer} IS NULL AND correct IS NULL))"
+        shown = {"candidate": "candidate", "answer": answer, "correct": "correct"}
         columns |= {name: f"CASE WHEN NOT ({silent} OR {_FAULTY}) THEN {sql} END" for name, sql in shown.items()}
-        columns |= {"episode_id": "keyed.episode", "schema_version": str(SCHEMA_VERSION)} | _given_by_hand(
-            "keyed", options
-        )
-        listed = ", ".join(
-            f"({columns.get(name, f'calls.{name_literal(name)}')})::{sql_type(name)} AS {name_literal(name)}"
-            for name in COLUMNS
-        )
-        query = (
-            f"SELECT keyed.place AS n, {listed}, keyed.file, keyed.row FROM (SELECT keyed.*, row_number() OVER "
-            "(ORDER BY first, step, turn) AS place FROM keyed JOIN (SELECT episode, first FROM episodes) USING "
-            "(episode)) AS keyed JOIN calls ON calls.n = keyed.n JOIN episodes ON episodes.episode = keyed.episode"
-        )
+        columns |= {"schema_version": str(SCHEMA_VERSION)}
         reason = "a message with a fault: counted as no answer, since cascade asks the next model instead of serving it"
-        if not options.roles:
-            tables.count(
-                f"SELECT {text_literal(reason)} AS reason, count(*), min([keyed.file, keyed.row], 3) FROM keyed "
-                f"JOIN calls ON calls.n = keyed.n WHERE {_FAULTY} GROUP BY ALL HAVING count(*) > 0",
-                note=True,
-            )
+        if not options.roles and "signals" in {row[0] for row in duck.rows("DESCRIBE known")}:
+            tables.count(counted(text_literal(reason), "placed", _FAULTY), note=True)
+    listed = ", ".join(
+        f"({columns.get(name, name_literal(name))})::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS
+    )
+    query = f"SELECT n, {listed} FROM {source}"
     if duck.value("SELECT count(walk) FROM calls"):
         only = "count(candidate) OVER (PARTITION BY episode_id, walk) = 1"
         kept = (
             f"CASE WHEN walk IS NOT NULL AND candidate IS NOT NULL AND kept IS NULL AND {only} THEN true ELSE kept END"
         )
         query = f"SELECT * REPLACE ({kept} AS kept) FROM ({query})"
-    duck.run(f"CREATE VIEW placed_rows AS {query}")
-    duck.run(f"CREATE VIEW rows AS SELECT {', '.join(map(name_literal, COLUMNS))} FROM placed_rows ORDER BY n")
     _note_unused(tables, options)
+    return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
 
-_FAULTY = (
-    "coalesce(keyed.step < keyed.horizon AND number(json_extract_string(calls.signals, '/message_faults')) > 0, false)"
-)
+_FAULTY = "coalesce(step < horizon AND number(json_extract_string(signals, '/message_faults')) > 0, false)"
 
 
-def _given_by_hand(source: str, options: Options) -> dict[str, str]:
+def _given_by_hand(options: Options) -> dict[str, str]:
     """Return the columns that --cost and --rename change."""
-    cost = _by_model(options.costs, "calls.model")
-    return {
-        "cost_nano_usd": f"coalesce(calls.cost_nano_usd, {cost})",
-        "cost_source": f"CASE WHEN calls.cost_nano_usd IS NULL AND {cost} IS NOT NULL THEN 'given by hand' "
-        "ELSE calls.cost_source END",
-        "model": f"coalesce({_by_model(options.rename, 'calls.model')}, calls.model)",
-        "source": f"coalesce({_by_model(options.rename, f'{source}.source')}, {source}.source)",
-    }
+    columns = dict[str, str]()
+    if options.costs:
+        cost = _by_model(options.costs, "model")
+        columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
+        given = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
+        columns["cost_source"] = f"CASE WHEN {given} THEN 'given by hand' ELSE cost_source END"
+    if options.rename:
+        columns["model"] = f"coalesce({_by_model(options.rename, 'model')}, model)"
+        columns["source"] = f"coalesce({_by_model(options.rename, 'source')}, source)"
+    return columns
 
 
 def _by_model(values: Mapping[str, Any], column: str) -> str:
     """Return SQL for a value by model; null for other models."""
-    if not values:
-        return "NULL"
     cases = " ".join(
         f"WHEN {text_literal(model)} THEN {text_literal(value) if isinstance(value, str) else value}"
         for model, value in values.items()
@@ -548,6 +579,8 @@ def _by_model(values: Mapping[str, Any], column: str) -> str:
 
 
 def _note_unused(tables: Tables, options: Options) -> None:
+    if not options.costs and not options.rename:
+        return
     unpriced = dict(tables.duck.rows("SELECT model, count(*) FILTER (cost_nano_usd IS NULL) FROM calls GROUP BY model"))
     for model in options.costs:
         if not unpriced.get(model):

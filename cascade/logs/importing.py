@@ -7,6 +7,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -20,16 +21,16 @@ from cascade.logs.calls import (
     counted,
     drop_copies,
     make_calls,
-    make_episodes,
-    make_rows,
     models_in_order,
+    place_calls,
     read_raw,
     rounds,
+    write_rows,
 )
 from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import MEMORY, Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
-from cascade.logs.own import copy_rows, dicts, load_rows, matching, own_rows, sql_type
+from cascade.logs.own import dicts, load_rows, matching, own_rows, sql_type
 from cascade.logs.presets import ALSO, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
@@ -86,20 +87,16 @@ class Imported:
         """Return the calls as columns, without texts."""
         return calls_in(self.duck, self.query)
 
-    def write_parquet(self, path: Path) -> int:
-        """Write the rows, and return their number."""
-        return copy_rows(self.duck, path)
-
     def counts(self) -> dict[str, Any]:
         """Return episodes and rows by data set, and how many answers are unjudged and how many rows have no cost."""
+        self.duck.run(f"CREATE VIEW log AS {self.query}")
         by_set = self.duck.rows(
-            "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM placed_rows GROUP BY 1 "
-            "ORDER BY min(n)"
+            "SELECT coalesce(dataset, 'log'), count(DISTINCT episode_id), count(*) FROM log GROUP BY 1 ORDER BY min(n)"
         )
         unjudged, unpriced, unsent = self.duck.rows(
             "SELECT count(*) FILTER (candidate IS NOT NULL AND correct IS NULL), "
             "count(*) FILTER (cost_nano_usd IS NULL), "
-            "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false)) FROM placed_rows"
+            "count(*) FILTER (NOT coalesce(json_exists(signals, '/replay/finish_reason'), false)) FROM log"
         )[0]
         return {
             "episodes": sum(episodes for _, episodes, _ in by_set),
@@ -157,12 +154,14 @@ def imported(
             _refuse_options(asked)
             query = load_rows(duck, rows) if rows is not None else own_rows(duck, found, counted)
             duck.run(f"CREATE VIEW calls AS {query}")
-            make_rows(tables, options, placed=True)
+            write = partial(write_rows, tables, options, placed=True)
         else:
-            _import(tables, _with_request(duck, preset(kind), asked.request), asked, options, tell)
-        if not duck.value("SELECT count(*) FROM placed_rows"):
+            write = _import(tables, _with_request(duck, preset(kind), asked.request), asked, options, tell)
+        written = (output or duck.folder / "log.parquet").absolute()
+        if not write(written):
             raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
-        yield Imported(duck, kind, f"SELECT * FROM placed_rows WHERE {matching(where or {})} ORDER BY n", counted)
+        query = f"SELECT file_row_number AS n, * FROM read_parquet({text_literal(written)}, file_row_number = true)"
+        yield Imported(duck, kind, f"SELECT * FROM ({query}) WHERE {matching(where or {})} ORDER BY n", counted)
 
 
 def _refuse_options(asked: Asked) -> None:
@@ -230,13 +229,13 @@ def _is_page(source: Source) -> bool:
     return source.is_json and "data" in source.names and {*source.names} <= {"data", "meta"}
 
 
-def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell: Tell | None) -> None:
+def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell: Tell | None) -> Callable[[Path], int]:
+    """Make the calls of a foreign log, and return what writes their rows into a file."""
     mapped = mapping(asked.columns)
     names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
     flat = _flat(names, mapped, chosen)
     if flat is not None:
-        _import_flat(tables, chosen, flat, mapped, options, tell)
-        return
+        return _import_flat(tables, chosen, flat, mapped, options, tell)
     if mapped.of_model:
         raise UsageError(
             f"{', '.join(mapped.of_model)}: a table with columns for each model has two models or more, each with an "
@@ -247,8 +246,7 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
         tables.duck.run(
             f"CREATE TABLE calls AS SELECT * FROM ({_template()}) WHERE false UNION ALL BY NAME ({chosen.rows})"
         )
-        make_rows(tables, options, placed=True)
-        return
+        return partial(write_rows, tables, options, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
         known = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
@@ -262,6 +260,7 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
     if tell is not None and chosen.steps == "models" and not options.roles:
         models, order = models_in_order(tables, chosen, options)
         tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
+    return partial(write_rows, tables, options, placed=False)
 
 
 def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
@@ -308,8 +307,7 @@ def _import_calls(
     shown = {name: next((p for p in path), name) for name, path in paths.items()}
     make_calls(tables, told, chosen, shown)
     drop_copies(tables)
-    make_episodes(tables, chosen, options)
-    make_rows(tables, options, placed=False)
+    place_calls(tables, chosen, options)
 
 
 def _check_models(models: Sequence[str], there: Sequence[str]) -> None:
@@ -426,14 +424,14 @@ def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
 
 def _import_flat(
     tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, options: Options, tell: Tell | None
-) -> None:
+) -> Callable[[Path], int]:
     path = tables.sources[0].path
     if not found.question.keys() & {"question", "episode_id"}:
         raise UsageError(
             f"{path} is read as a table with columns for the models {', '.join(found.models)}, and no column has the "
             f"question: add {' '.join(missing(list(found.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
         )
-    chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True)
+    chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True, flat=True)
     models = list(found.models)
     fields = {f"{at} {what}": [field] for at, model in enumerate(models) for what, field in found.models[model].items()}
     doubtful = {f"? {name}": [name] for name, line in found.ignored.items() if line}
@@ -446,14 +444,15 @@ def _import_flat(
         if "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
     _check_models(options.models, models)
-    make_calls(tables, _calls_of_flat(tables, found, options.models or models), chosen, {})
+    asked = [model for model in models if model in (options.models or models)]
+    make_calls(tables, _calls_of_flat(tables, found, asked), chosen, {})
     by_step, reason = models_in_order(tables, chosen, options)
     _drop_unasked(tables, by_step, options)
     if tell is not None:
         ordered = replace(found, models={model: found.models[model] for model in by_step})
         tell(ordered.describe(None if options.roles else reason))
-    make_episodes(tables, chosen, replace(options, models=tuple(by_step)))
-    make_rows(tables, options, placed=False)
+    place_calls(tables, chosen, replace(options, models=tuple(by_step)))
+    return partial(write_rows, tables, options, placed=False, sort=bool(options.roles) or by_step != asked)
 
 
 def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
@@ -469,21 +468,19 @@ def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
 
 
 def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
-    """Return a query with a row of texts for each model of each row."""
+    """Return a query with a row of texts for each model of each row: those of row n begin at n * models."""
     question = {("trace" if what == "episode_id" else what): what for what in found.question}
     shared = ", ".join(f"{name_literal(what)} AS {name_literal(name)}" for name, what in question.items())
-    parts = []
-    for at, model in enumerate(found.models):
-        if model not in models:
-            continue
-        own = "".join(f", {name_literal(f'{at} {what}')} AS {name_literal(what)}" for what in found.models[model])
-        parts.append(
-            f"SELECT n * {len(found.models)} + {at} AS n, file, row, {shared}, {text_literal(model)} AS model{own} "
-            "FROM raw WHERE status IS NULL"
-        )
-    columns = {name for model in models for name in found.models[model]}
-    tables.targets = {name: name_literal(name) for name in (*question, "model", *sorted(columns))}
-    return " UNION ALL BY NAME ".join(parts)
+    columns = sorted({name for model in models for name in found.models[model]})
+    calls = []
+    for at, model in enumerate(models):
+        place, own = list(found.models).index(model), found.models[model]
+        values = {what: name_literal(f"{place} {what}") if what in own else "NULL::VARCHAR" for what in columns}
+        fields = {"n": f"n * {len(models)} + {at}", "model": text_literal(model), **values}
+        calls.append(", ".join(f"{text_literal(name)}: {sql}" for name, sql in fields.items()))
+    tables.targets = {name: name_literal(name) for name in (*question, "model", *columns)}
+    unnested = f"unnest([{', '.join(f'{{{fields}}}' for fields in calls)}], recursive := true)"
+    return f"SELECT file, row, {shared}, {unnested} FROM raw WHERE status IS NULL"
 
 
 def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Options) -> None:
@@ -498,6 +495,6 @@ def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Options) -> N
     later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {place})"
     absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
     tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
-    duck.run(f"DELETE FROM calls WHERE {unasked}")
+    duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {unasked})")
     reason = f"{absent}, though a later model has: its answer is unknown'"
     tables.count(counted(reason, "calls", silent), note=True)

@@ -231,8 +231,7 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
     """
     with opened([path.absolute()]) as duck:
         rows_sql, listed = load_rows(duck, rows), ", ".join(map(name_literal, COLUMNS))
-        duck.run(f"CREATE VIEW rows AS SELECT {listed} FROM ({rows_sql}) ORDER BY n")
-        return copy_rows(duck, path)
+        return copy_rows(duck, f"SELECT {listed} FROM ({rows_sql}) ORDER BY n", path)
 
 
 def load_rows(duck: Duck, rows: Iterable[Mapping[str, Any]]) -> str:
@@ -276,10 +275,10 @@ def _packed(row: Mapping[str, Any], number: int) -> dict[str, Any]:
     return packed
 
 
-def copy_rows(duck: Duck, path: Path) -> int:
-    """Write what is in `rows` into a Parquet file, and return the number of rows."""
+def copy_rows(duck: Duck, query: str, path: Path) -> int:
+    """Write the rows of a query with cascade's columns into a Parquet file, and return their number."""
     written = duck.rows(
-        f"COPY (SELECT * FROM rows) TO {text_literal(path.absolute())} "
+        f"COPY ({query}) TO {text_literal(path.absolute())} "
         f"(FORMAT parquet, COMPRESSION zstd, USE_TMP_FILE false, ROW_GROUP_SIZE {ROWS_A_GROUP})"
     )
     return int(written[0][0])

@@ -63,6 +63,7 @@ class Preset:
     chats: bool = False
     files: bool = False
     runs: bool = False
+    flat: bool = False
     free: str | None = None
     list_price: bool = False
     cost_source: str = "the table"
