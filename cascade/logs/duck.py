@@ -78,7 +78,8 @@ CREATE MACRO kinds(t, pattern) AS list_sum([whole(json_extract_string(as_object(
   FOR kind IN json_keys(as_object(t)) IF regexp_matches(lower(kind), pattern)]);
 CREATE MACRO unless_empty(t) AS nullif(t, '');
 CREATE MACRO plain_ascii(t) AS list_transform([trim(regexp_replace(lower(t),
-  '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'))], lambda s: coalesce(nullif(regexp_replace(regexp_replace(s, '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'),
+  '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'))],
+  lambda s: coalesce(nullif(regexp_replace(regexp_replace(s, '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'),
   '[ .?,;:]+$', ''), ''), s))[1];
 CREATE MACRO is_ascii(t) AS coalesce(strlen(t) = length(t), true);
 CREATE MACRO digest(t, c) AS left(sha256(t || chr(31) || coalesce(c, '')), 16);
