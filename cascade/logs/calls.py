@@ -347,7 +347,8 @@ def place_calls(tables: Tables, preset: Preset, options: Options) -> None:
         f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
         "GROUP BY episode)"
     )
-    _note_no_question(tables, "keyed JOIN episodes ON episodes.first = keyed.n", "episodes.question IS NULL")
+    firsts = "keyed JOIN episodes ON episodes.first = keyed.n"
+    tables.count(counted(_NO_QUESTION, firsts, "episodes.question IS NULL"), note=True)
     columns = {name: f"episodes.{name_literal(name)}" for name in OF_EPISODE} | {"episode_id": "keyed.episode"}
     columns |= {name: f"keyed.{name}" for name in ("step", "candidate", "source", "horizon")} | {"n": "place"}
     changed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in columns.items())
@@ -358,6 +359,7 @@ def place_calls(tables: Tables, preset: Preset, options: Options) -> None:
     )
 
 
+_NO_QUESTION = "'question is null'"
 _AGAIN = "'a model answers a question again, without an episode_id: read as another run'"
 
 
@@ -370,14 +372,6 @@ def _in_runs(query: str) -> str:
     )
 
 
-def _note_no_question(tables: Tables, table: str, where: str) -> None:
-    tables.count(
-        f"SELECT 'question is null' AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {where} "
-        "GROUP BY ALL HAVING count(*) > 0",
-        note=True,
-    )
-
-
 def _place_flat(tables: Tables, episode: str, options: Options) -> None:
     """Place the calls of a flat table: a row is an episode, and the models, in their order, are its steps."""
     duck, listed = tables.duck, "[" + ", ".join(map(text_literal, options.models)) + "]"
@@ -387,7 +381,7 @@ def _place_flat(tables: Tables, episode: str, options: Options) -> None:
         duck.run(f"CREATE TABLE parted AS {_in_runs(query)}")
         tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
         query = "SELECT * EXCLUDE (run) FROM parted"
-    _note_no_question(tables, "calls", "question IS NULL")
+    tables.count(counted(_NO_QUESTION, "calls", "question IS NULL"), note=True)
     changed = f"n - n % {len(options.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
     changed += f", model AS source, {len(options.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
     changed += ', coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
