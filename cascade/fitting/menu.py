@@ -5,7 +5,8 @@ probability 1 − δ, and any request may be used to choose among them. Losses a
 level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
 
 What learns comes last. Where a score says how good an answer is, it has a twentieth of the level, which takes next to
-nothing from the simple tests; where only the length of a reply is known, four fifths of it; where nothing is, all.
+nothing from the simple tests; where only the length of a reply is known, or nothing, four fifths of it. There a random
+choice is a member too: on some logs what is known misleads, and no log should cost more than without it.
 
 Reference: `design/path.md`; the union bound.
 """
@@ -23,12 +24,12 @@ from cascade.conformal.binomial import most_losses
 from cascade.conformal.certify import Certified, certify, spent
 from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
-from cascade.policies.policy import LEARNED, TIE, Policy, Threshold, named, tie_of
+from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
-"""The share of the level for what learns beside tests of a score, and beside tests of a reply's length
-(`design/results.md`)."""
+"""The share of the level for what learns beside tests of a score, and beside weaker tests (`design/results.md`)."""
+CHANCE = "random choice"
 LEAST = 100
 """With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
 
@@ -76,21 +77,37 @@ def simple_members(log: Log, share: float = 1.0) -> list[Member]:
     For a pair of nodes one threshold on the score that the log's signals name; for a ladder each of its nodes with the
     last one, and the whole ladder. Empty if the log has no signal of a known meaning.
     """
-    score = named(log)
-    last = log.width - 1
-    if score is None or not last:
+    score, plans = named(log), _pairs(log)
+    if score is None or log.width < 2:
         return []
-    reads = [set(node.reads or ()) for node in log.nodes]  # a call that reads another is not bought without it
-    plans: list[tuple[int, ...]] = [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
-    if last > 1:
-        plans.append(tuple(range(last + 1)))
-    members = []
-    for plan in plans:
-        nodes = None if len(plan) == log.width else plan
-        make = partial(Threshold, score.signal, score.sign, tie_of(log.only(plan)), nodes)
-        title = f"{score.name}: {' > '.join(log.nodes[node].name for node in plan)}"
-        members.append(Member(title, share / len(plans), make))
-    return members
+    if log.width > 2:
+        plans.append(tuple(range(log.width)))
+    make = partial(Threshold, score.signal, score.sign)
+    return [
+        _member(log, score.name, plan, share / len(plans), partial(make, tie=tie_of(log.only(plan)))) for plan in plans
+    ]
+
+
+def _pairs(log: Log) -> list[tuple[int, ...]]:
+    """Return each node with the last one; a call that reads another is not bought without it."""
+    last, reads = log.width - 1, [set(node.reads or ()) for node in log.nodes]
+    return [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
+
+
+def _member(log: Log, name: str, plan: tuple[int, ...], share: float, make: Callable[..., Policy]) -> Member:
+    nodes = None if len(plan) == log.width else plan
+    title = f"{name}: {' > '.join(log.nodes[node].name for node in plan)}"
+    return Member(title, share, partial(make, nodes=nodes))
+
+
+def _weak_members(log: Log, share: float) -> list[Member]:
+    """Return the members that learn nothing where no score says how good an answer is: the length, and a random choice.
+
+    The random choice is between each node and the last, with half of the share, or with all where no length is logged.
+    """
+    lengths, pairs = simple_members(log, share / 2), _pairs(log)
+    rest = share / 2 if lengths else share
+    return [*lengths, *(_member(log, CHANCE, pair, rest / len(pairs), Random) for pair in pairs)]
 
 
 def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
@@ -103,19 +120,20 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
         level: the level that the members share.
     """
     rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
-    enough = np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
+    score, enough = named(certifies), np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
+    weak = score is None or score.signal == TIE
+    simple = _weak_members if weak else simple_members
     if not enough or not certifies.decides.all():
-        return simple_members(certifies)
+        return simple(certifies, 1.0)
     from cascade.policies.learned import MOST_NODES, learn
 
     if not 2 <= certifies.width <= MOST_NODES:
-        return simple_members(certifies)
-    score = named(certifies)
-    share = 1.0 if score is None else BESIDE_LENGTH if score.signal == TIE else BESIDE_SCORE
+        return simple(certifies, 1.0)
+    share = BESIDE_LENGTH if weak else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
-        *simple_members(certifies, 1 - share),
+        *simple(certifies, 1 - share),
         Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
     ]
 

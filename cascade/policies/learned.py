@@ -18,7 +18,7 @@ Reference: Longstaff & Schwartz, Valuing American options by simulation (2001); 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeAlias
 
@@ -316,6 +316,25 @@ def states(nodes: Sequence[Node]) -> list[State]:
     for state in reached:  # it grows
         reached += [(*state, at) for at in further(state, nodes) if at < len(nodes) - 1]
     return reached
+
+
+def router(log: Log, kind: Kind) -> Callable[[Log], Floats]:
+    """Return a function of requests: the estimated loss of the first node's answer, by their numbers alone.
+
+    Args:
+        log: the training requests, of two nodes; those that lack a node are left out.
+        kind: the kind of promise.
+
+    Raises:
+        UsageError: no request has both nodes.
+    """
+    log = log.take(np.flatnonzero(log.bought.all(axis=1)))
+    if not log.n:
+        raise UsageError(f"No request of {log.name} has every node.")
+    stage = _stage(log, (), (0,), None, MOST)
+    weights, intercept = stage.solve(kind.loss(log)[:, 0])
+    rule = Rule((), (0,), stage.features, stage.ranks, weights[None, :], np.array([intercept]), np.ones(1))
+    return lambda requests: rule.values(requests)[:, 0]
 
 
 class _StateData(NamedTuple):

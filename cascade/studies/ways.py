@@ -19,7 +19,18 @@ from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.policies.networks import Networks, NetworkSettings, train
-from cascade.policies.policy import ACTION, NETWORKS, VERDICT, Depth, Policy, Prompted, Uala, drawn_number, named_policy
+from cascade.policies.policy import (
+    ACTION,
+    NETWORKS,
+    VERDICT,
+    Depth,
+    Policy,
+    Prompted,
+    Threshold,
+    Uala,
+    drawn_number,
+    named_policy,
+)
 from cascade.table import Bools, Floats, Log, Reference
 from cascade.types import BASE_ONLY
 
@@ -211,6 +222,50 @@ def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
     return proven.point
 
 
+ROUTER, ROUTED = "router before the call", "routed"
+"""The way, and the signal that its estimate becomes."""
+
+
+@dataclass(frozen=True, slots=True)
+class Router:
+    """A router before the call: it sends a request to the first model or straight to the last, and reads no answer.
+
+    A ridge regression on the numbers of the request estimates the loss of the first model's answer; the requests that
+    did not learn test a threshold on it exactly, at the whole level.
+    """
+
+    name: str = ROUTER
+
+    def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
+        """Learn on the share of the groups that `fit` would learn on, and certify on the others."""
+        from cascade.policies.learned import router
+
+        parts, policy = divided(usable(log, promise).log, FitSettings().learns, seed), Threshold(ROUTED, 1.0, tie=None)
+        doubt = router(parts.learns.only((0, log.width - 1)), promise.rules)
+        point = _certified(self.name, policy, drawn(_routed(parts.certifies, doubt), seed), promise)
+
+        def playing(requests: Log) -> Played:
+            played = play(policy, point, _routed(requests, doubt), promise, single=True)
+            base = requests.cost_nano_usd[:, 0]
+            skipped = played.length > 1
+            cost = np.where(skipped, played.cost - np.where(base < 0, np.nan, base), played.cost)
+            return played._replace(cost=cost, length=np.ones(requests.n))
+
+        return playing
+
+
+def _routed(log: Log, doubt: Callable[[Log], Floats]) -> Log:
+    """Return the first and the last node, with the estimate as a signal of the first."""
+    pair = log.only((0, log.width - 1))
+    return replace(pair, signals={ROUTED: np.stack([doubt(pair), np.full(log.n, np.nan)], axis=1)})
+
+
+def _can_be_routed(log: Log) -> bool:
+    """Whether the requests have numbers, and the last model is the reference, which answers by itself."""
+    ends = log.reference is not None and log.reference.is_last and log.nodes[-1].reads == ()
+    return bool(ends and log.features and log.width > 1 and log.decides.all())
+
+
 def tuned(name: str, policy: Policy) -> Chosen:
     """Return one policy that serves one answer, at the cheapest threshold within the risk on the same requests.
 
@@ -290,6 +345,8 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     if simple is not None and log.width > 1:
         playing.append(one_test("one threshold", simple.without_ties()))
         playing.append(one_test("one threshold, ties broken", simple))
+    if _can_be_routed(log) and not promise.rules.of_set:
+        playing.append(Router())
     if networks is not None:
         playing += network_ways(promise, networks)
     return [*playing, Fitted()]

@@ -23,7 +23,7 @@ from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, usable
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import simple_members
-from cascade.policies.policy import COST, Alone, Depth, Policy, Threshold, ranked
+from cascade.policies.policy import COST, Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
@@ -307,8 +307,17 @@ def test_segments_with_too_few_requests_get_no_certificate() -> None:
     assert "860" in of_fit(done).lines[2]
 
 
-def test_without_a_signal_nothing_is_proven_and_the_reference_alone_is_asked() -> None:
-    done = fit(replace(drawn_log(300), signals={}), REGRET)
+def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise() -> None:
+    done = fit(replace(drawn_log(600), signals={}), REGRET)
+    assert (type(done.policy), done.saves) == (Random, True)
+    fresh = drawn_log(20_000, 1)
+    walked = done.policy.walks(fresh)
+    stop = walked.stop(done.certified[""].point.kappa)
+    assert 0.02 < REGRET.rules.at_stop(walked)[np.arange(fresh.n), stop].mean() < 0.05
+
+
+def test_where_nothing_is_proven_the_reference_alone_is_asked() -> None:
+    done = fit(drawn_log(20), Promise("regret", 0.01, 0.9))
     assert (type(done.policy), dict(done.certified), done.saves) == (Alone, {}, False)
     with pytest.raises(NotCertifiedError):
         fit(drawn_log(300), Promise("error", 0.01, 0.9))

@@ -1,16 +1,21 @@
 """When what learns is a member of the menu, with which part of the level, and that no request learns and certifies."""
 
 from dataclasses import replace
+from datetime import date
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 from cascade.conformal.promise import Promise
+from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import menu, run_tests
+from cascade.policies.directory import PolicyDirectory
 from cascade.policies.learned import Learned
-from cascade.table import Log, Node
+from cascade.policies.policy import Random, Threshold
+from cascade.table import Log, Node, Reference
 from unit.fitting.random_logs import random_log
 
 PROMISE = Promise("regret", 0.1, 0.9)
@@ -33,10 +38,11 @@ def together(log: Log) -> Log:
     [
         (400, 2, None, [0.95, 0.05]),
         (400, 4, None, [0.2375] * 4 + [0.05]),
-        (400, 3, lengths, [0.2 / 3] * 3 + [0.8]),
-        (400, 2, nameless, [1.0]),
+        (400, 3, lengths, [0.1 / 3] * 3 + [0.05] * 2 + [0.8]),
+        (300, 2, lengths, [0.5, 0.5]),
+        (400, 2, nameless, [0.2, 0.8]),
         (300, 2, None, [1.0]),
-        (300, 2, nameless, []),
+        (300, 3, nameless, [0.5, 0.5]),
         (400, 4, together, [0.25] * 4),
     ],
 )
@@ -44,7 +50,7 @@ def test_the_members_of_a_menu(n: int, width: int, change: object, shares: list[
     log = random_log(21, n=n, width=width, whole=True)
     log = change(log) if callable(change) else log
     members = menu(log, divided(log, 0.3, 0).learns, PROMISE, 0.1)
-    assert np.allclose([member.share for member in members], shares)
+    assert [member.share for member in members] == pytest.approx(shares)
     hidden = replace(log, right=np.full(log.right.shape, np.nan))
     again = menu(hidden, divided(hidden, 0.3, 0).learns, PROMISE, 0.1)
     assert [member.name for member in again] == [member.name for member in members]
@@ -61,6 +67,23 @@ def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded() -> None
     assert isinstance(tested[-1].policy, Learned)
     assert tested[-1].n == learned.rows.size
     assert tested[-1].level <= 0.1
+
+
+def test_where_the_length_misleads_a_random_choice_saves(tmp_path: Path) -> None:
+    log, rank = random_log(25, n=300, width=2, whole=True), np.random.default_rng(25).permutation(300)
+    right = np.stack([rank >= 36, np.ones(300)], axis=1).astype(np.float64)  # the shortest twelfth part of ten is wrong
+    cost = np.full((300, 2), [1, 100])
+    log = replace(log, answer=np.zeros((300, 2), np.int64), right=right, cost_nano_usd=cost)
+    log = replace(log, reference=Reference(right[:, 1], cost[:, 1], is_last=True))
+    tokens = np.stack([1.0 + rank, np.ones(300)], axis=1)
+    done = fit(replace(log, signals={"reply_tokens": tokens}), PROMISE)
+    assert isinstance(done.policy, Random)
+    alone = next(member for member in done.tested if isinstance(member.policy, Threshold))
+    assert alone.cost is not None
+    assert done.saving.cost_share is not None
+    assert done.saving.cost_share < alone.cost - 0.2
+    policy_directory(done, done.log.nodes, date(2026, 1, 1)).write(tmp_path / "policy")
+    assert PolicyDirectory.read(tmp_path / "policy").policy == done.policy
 
 
 def test_fit_serves_what_learned_if_it_is_asked_for() -> None:

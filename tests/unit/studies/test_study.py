@@ -18,7 +18,7 @@ from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, needed
 from cascade.studies.study import SERVED, Interval, clairvoyant, study
-from cascade.studies.ways import Chosen, Recorded, Uniform, chance, fixed, network_ways, tuned, ways
+from cascade.studies.ways import ROUTER, Chosen, Recorded, Router, Uniform, chance, fixed, network_ways, tuned, ways
 from cascade.table import Baseline, Log, Node, Reference
 from unit.fitting.random_logs import random_log
 from unit.fitting.test_fit import drawn_log
@@ -69,6 +69,27 @@ def test_costs_break_ties_only_where_going_on_loses_nothing(promise: Promise, ti
     assert isinstance(way, Chosen)
     policy, _ = way.choose(drawn_log(300), promise, 0)
     assert getattr(policy, "tie", "") == tie
+
+
+def test_a_router_pays_one_call_a_request_and_keeps_its_promise() -> None:
+    rng, n = np.random.default_rng(8), 11_000
+    hard, cost = rng.random(n), np.broadcast_to(np.array([20, 100]), (n, 2))
+    right = np.stack([rng.random(n) > hard**3, np.ones(n)], axis=1).astype(float)
+    log = replace(
+        drawn_log(n), right=right, cost_nano_usd=cost, features={"words": hard}, signals={},
+        reference=Reference(right[:, 1], cost[:, 1], is_last=True),
+    )  # fmt: skip
+    fits, rest = log.take(np.arange(1_000)), log.take(np.arange(1_000, n))
+    played = Router().prepare(fits, REGRET, 0)(rest)
+    assert set(played.cost) == {20.0, 100.0}
+    assert set(played.length) == set(played.size) == {1.0}
+    np.testing.assert_array_equal(played.right, np.where(played.cost == 20, rest.right[:, 0], 1.0))
+    assert played.loss.mean() < REGRET.risk
+    assert hard[1_000:][played.cost == 20].max() <= hard[1_000:][played.cost == 100].min()
+    walk = rooms.Fitted().prepare(fits, REGRET, 0)(rest)  # it must buy the first answer, which tells nothing here
+    assert played.cost.mean() < walk.cost.mean()
+    listed = [[way.name for way in ways(each, REGRET)] for each in (log, replace(log, features={}))]
+    assert [ROUTER in names for names in listed] == [True, False]
 
 
 def test_a_recorded_walk_is_unknown_where_the_log_has_none() -> None:
