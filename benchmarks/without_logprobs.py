@@ -1,6 +1,6 @@
 """What a certified regret costs where a log has no log-probs: with free features alone, and with each signal it holds.
 
-    python benchmarks/without_logprobs.py FOLDER --record FILE     20 splits, regret 5 %, confidence 90 %: an hour
+    python benchmarks/without_logprobs.py FOLDER --record FILE     20 splits, regret 5 %, confidence 90 %: hours
     python benchmarks/without_logprobs.py FOLDER --only mmlu --splits 5
 
 Of each log that `benchmarks/table.py` uses, all signals are removed but those that cost nothing and that every provider

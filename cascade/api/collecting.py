@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from cascade.api.logs import Where, parse_where
-from cascade.checks import nano_of
+from cascade.checks import did_you_mean, nano_of
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.adding import LoggedCalls, added_nodes
@@ -24,6 +24,7 @@ from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.matching import get_matcher
 from cascade.money import dollars, usd
+from cascade.plans.presets import VERIFIER, LadderConfig
 from cascade.reports.report import Report, Result, Table, Tell, warn
 from cascade.text import counted
 
@@ -55,6 +56,7 @@ def collect(
     limit: int | None = None,
     mapped: Mapping[str, str] | None = None,
     only: Sequence[str] | None = None,
+    judge: str | None = None,
     where: Where = None,
     show: Callable[[Progress], None] = lambda _: None,
     tell: Tell = warn,
@@ -78,7 +80,8 @@ def collect(
         mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
         only: nodes of the strategy, by their names or their entries under models. `questions` is then a log, or its
             name, that has the other nodes: the new log has its rows and those of these nodes, which alone are asked.
-        where: with `only`, the log's rows that have these values in these columns.
+        judge: a judge that is added to the log so: the ladder is read as if it had this `judge`.
+        where: with `only` or `judge`, the log's rows that have these values in these columns.
         show: is called with the progress.
         tell: is called with a sentence about the questions that were left out.
 
@@ -86,8 +89,10 @@ def collect(
         UsageError: the questions or the log cannot be read or written, or a name does not exist.
         ConfigError: the configuration is wrong.
     """
-    cap, judge = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
+    cap, comparing = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
     settings, recorded = config if isinstance(config, CascadeConfig) else load(Path(config)), None
+    if judge is not None:
+        settings, only = _judged(settings, judge), [*(only or ()), VERIFIER if ":" in judge else judge]
     if only:
         if walks is not None or mapped or dataset is not None or not isinstance(questions, str | Path):
             raise UsageError("A node is added to a log, as it is: name its file, and no --walk, --map or --dataset.")
@@ -106,7 +111,7 @@ def collect(
         Path(output),
         baselines=() if only else recorded_baselines(settings, _walks(walks)),
         recorded=recorded,
-        matcher=judge,
+        matcher=comparing,
         dataset=dataset or (Path(questions).stem if isinstance(questions, str | Path) else "questions"),
         resume=resume,
         concurrency=concurrency,
@@ -125,6 +130,16 @@ def _failed(done: Collected) -> ProviderError | None:
         f"{len(done.failures)} of {done.progress.total} questions failed, first {name}: {why}. The others are logged; "
         "ask for these again with --resume."
     )
+
+
+def _judged(config: CascadeConfig, judge: str) -> CascadeConfig:
+    """Return a configuration whose ladder has a judge."""
+    ladder = config.strategy
+    if not isinstance(ladder, LadderConfig):
+        raise UsageError(f"A judge is added to a ladder, and the strategy is {ladder.kind}.")
+    if ":" not in judge and judge not in config.models:
+        raise UsageError(f"There is no {judge} under models{did_you_mean(judge, config.models)}.")
+    return config.model_copy(update={"strategy": ladder.model_copy(update={"judge": judge})})
 
 
 def _recorded(

@@ -40,7 +40,10 @@ DEMO_REQUESTS = "demo-requests"
 
 def collect(
     questions: Annotated[
-        str, typer.Argument(help="A JSONL, CSV or JSON file of questions, or: demo-requests. A log, with --only.")
+        str,
+        typer.Argument(
+            help="A JSONL, CSV or JSON file of questions, or: demo-requests. A log, with --only or --judge."
+        ),
     ],
     output: Annotated[Path, typer.Option("--output", "-o", help="The log: .jsonl, .jsonl.gz or .parquet.")],
     config: opt.Config = opt.CONFIG,
@@ -66,6 +69,9 @@ def collect(
         list[str] | None,
         typer.Option(help="Ask this node of the strategy alone, and take the others from a log. Repeatable."),
     ] = None,
+    judge: Annotated[
+        str | None, typer.Option(help="Add this judge to a log: an entry under models, or module:function.")
+    ] = None,
     where: opt.Columns = None,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -75,6 +81,7 @@ def collect(
 
     Example: cascade collect questions.jsonl -o episodes.parquet --max-cost 5
     Example: cascade collect episodes.parquet --only second -o wider.parquet --max-cost 1
+    Example: cascade collect episodes.parquet --judge judge -o judged.parquet
     """
     source, settings = _demo() if questions == DEMO_REQUESTS else (questions, config)
     with Meter() as meter:
@@ -87,10 +94,11 @@ def collect(
             max_cost_usd=max_cost,
             walks=walk,
             matcher=matcher,
-            dataset=dataset or (None if only else Path(questions).stem),
+            dataset=dataset or (None if only or judge else Path(questions).stem),
             limit=limit,
             mapped=parse_pairs("--map", "COLUMN=FIELD", mapped),
             only=only,
+            judge=judge,
             where=where,
             show=lambda now: meter.tell("questions", now.done, now.total, spending(now), always=now.done == now.total),
             tell=say,

@@ -1,11 +1,13 @@
 """Adds a node to a log that has the others: its calls alone are made, and all else is taken from the log.
 
-The plan is walked as in `collect`. A call of a node that the log has is answered by its row, whose answer, truth, cost
-and signals go into the new log as they are; only places and what compares answers are computed again.
+The plan is walked as in `collect`. Added is what is named, and what reads it. A call of a node that the log has is
+answered by its row, whose answer, truth, cost and signals go into the new log as they are; only places and what
+compares answers are computed again.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -30,7 +32,7 @@ class _Episode:
     """The rows of one question: those of the plan by who answered, and those of other walks."""
 
     head: Mapping[str, Any]
-    walked: dict[tuple[str, str, int], dict[str, Any]] = field(default_factory=dict)
+    walked: dict[tuple[str, str, int], list[dict[str, Any]]] = field(default_factory=dict)
     others: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
@@ -38,8 +40,13 @@ class _Episode:
             self.others.append(row)
             return
         replay = replay_of(row)
-        for name in (row["source"], row["model"]):  # an import may call a model "base"
-            self.walked.setdefault((name, replay.get("purpose", "answer"), replay.get("sample", 0)), row)
+        for name in {row["source"], row["model"]}:  # an import may call a model "base"
+            key = name, replay.get("purpose", "answer"), replay.get("sample", 0)
+            self.walked.setdefault(key, []).append(row)
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        return [row for rows in self.walked.values() for row in rows]
 
 
 class LoggedCalls:
@@ -48,14 +55,18 @@ class LoggedCalls:
     Args:
         rows: its rows, of one data set.
         plan: the plan of the new log.
-        adds: the names of the nodes that are asked.
+        adds: the numbers of the nodes that are asked, from 1.
 
     Raises:
         UsageError: the log lacks a node that is not to be asked, or the texts that an asked one needs; all problems.
     """
 
-    def __init__(self, rows: Iterable[Mapping[str, Any]], plan: Plan, adds: frozenset[str]) -> None:
-        self.adds, self._episodes = adds, dict[str, _Episode]()
+    def __init__(self, rows: Iterable[Mapping[str, Any]], plan: Plan, adds: frozenset[int]) -> None:
+        self.adds, self._nth, self._episodes = adds, dict[int, int](), dict[str, _Episode]()
+        count = Counter[tuple[str, str]]()
+        for number, node in enumerate(plan.nodes, 1):  # a judge has a node for each model that it judges
+            self._nth[number] = count[node.name, node.purpose]
+            count[node.name, node.purpose] += number not in adds
         for row in rows:
             self._episodes.setdefault(row["episode_id"], _Episode(row)).add(dict(row))
         problems = list(self._problems(plan))
@@ -64,8 +75,8 @@ class LoggedCalls:
 
     def _problems(self, plan: Plan) -> Iterator[str]:
         logged = {name for episode in self._episodes.values() for name, *_ in episode.walked}
-        for node in plan.nodes:
-            if node.name not in self.adds and not logged & {node.name, node.use.name}:
+        for number, node in enumerate(plan.nodes, 1):
+            if number not in self.adds and not logged & {node.name, node.use.name}:
                 yield f"it has no answers of {node.name}{did_you_mean(node.name, logged)}"
         heads = [episode.head for episode in self._episodes.values()]
         if any(head["question"] is None or is_hashed(head["question"]) for head in heads):
@@ -79,7 +90,7 @@ class LoggedCalls:
     def left_out(self, plan: Plan) -> list[str]:
         """Return the names of the log's nodes that a plan lacks."""
         names = {name for node in plan.nodes for name in (node.name, node.use.name)}
-        rows = [row for episode in self._episodes.values() for row in episode.walked.values()]
+        rows = [row for episode in self._episodes.values() for row in episode.rows]
         return sorted({row["source"] for row in rows if not names & {row["source"], row["model"]}})
 
     def questions(self) -> list[AskedQuestion]:
@@ -91,10 +102,10 @@ class LoggedCalls:
 
         A call that the log lacks failed: as it says, else for an unknown reason, and then the question is left out.
         """
-        if request.role in self.adds:
+        if request.step in self.adds:
             return None
         episode = self._episodes[episode_id]
-        row = self._row(episode_id, request.role, request.model, request.purpose, request.sample)
+        row = self._row(episode_id, request.step, request.role, request.model, request.purpose, request.sample)
         if row is not None:
             return _completion(row)
         failed = [entry for entry in replay_of(episode.head).get(FAILED) or () if entry[1] == request.role]
@@ -102,9 +113,11 @@ class LoggedCalls:
             return RefusedError(f"by the log, it failed with {failed[0][2]}", model=request.model)
         return BadResponseError("the log has no row of this call", model=request.model)
 
-    def _row(self, episode_id: str, role: str, model: str, purpose: str, sample: int) -> dict[str, Any] | None:
+    def _row(self, episode_id: str, step: int, role: str, model: str, *call: Any) -> dict[str, Any] | None:
         walked = self._episodes[episode_id].walked
-        return walked.get((role, purpose, sample)) or walked.get((model, purpose, sample))
+        rows = walked.get((role, *call)) or walked.get((model, *call)) or []
+        ordered = sorted(rows, key=lambda row: row["step"])
+        return ordered[self._nth[step]] if self._nth[step] < len(ordered) else None
 
     def merged(self, row: dict[str, Any]) -> dict[str, Any]:
         """Return the row of the new log: the recorded one at its new place, or the new one.
@@ -113,11 +126,11 @@ class LoggedCalls:
         """
         name, replay = row["episode_id"], replay_of(row)
         own = {"dataset": self._episodes[name].head["dataset"]}
-        if row["source"] in self.adds:
-            walked = self._episodes[name].walked.values()
-            truths = (old["correct"] for old in walked if row["answer"] is not None and old["answer"] == row["answer"])
+        if row["step"] in self.adds:
+            rows = self._episodes[name].rows
+            truths = (old["correct"] for old in rows if row["answer"] is not None and old["answer"] == row["answer"])
             return {**row, **own, "correct": next(truths, row["correct"])}
-        old = self._row(name, row["source"], row["model"], replay["purpose"], replay["sample"])
+        old = self._row(name, row["step"], row["source"], row["model"], replay["purpose"], replay["sample"])
         if old is None:  # a call that was not made: the model lacks what the request needs
             return {**row, **own}
         signals = {**row["signals"], **(old["signals"] or {})}
@@ -134,25 +147,28 @@ class LoggedCalls:
 
     def is_new(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is a call of an added node."""
-        return row["source"] in self.adds and is_call(row)
+        return row["step"] in self.adds and row["walk"] is None and is_call(row)
 
 
-def added_nodes(config: CascadeConfig, plan: Plan, names: Iterable[str]) -> frozenset[str]:
-    """Return the names of the nodes that are meant by names of nodes, or of entries under `models`.
+def added_nodes(config: CascadeConfig, plan: Plan, names: Iterable[str]) -> frozenset[int]:
+    """Return the numbers of the nodes that are named, as nodes or entries under `models`, and of those that read them.
 
     Raises:
         UsageError: the plan has no such node.
     """
-    meant, problems = set[str](), list[str]()
+    meant, problems = set[int](), list[str]()
     for name in names:
         ids = {name, config.models[name].id} if name in config.models else {name}
-        nodes = {node.name for node in plan.nodes if ids & {node.name, node.use.name}}
+        nodes = {number for number, node in enumerate(plan.nodes, 1) if ids & {node.name, node.use.name}}
         if not nodes:
             there = [*config.models, *(node.name for node in plan.nodes)]
             problems.append(f"the strategy has no node {name}{did_you_mean(name, there)}")
         meant |= nodes
     if problems:
         raise UsageError(f"{'; '.join(problems)}. Put it into the strategy of the configuration.")
+    for number, node in enumerate(plan.nodes, 1):
+        if meant & {*node.parents}:
+            meant.add(number)
     return frozenset(meant)
 
 

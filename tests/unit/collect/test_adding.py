@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from cascade.api.collecting import collect as collect_log
 from cascade.collection import Collected, collect
 from cascade.collection.adding import LoggedCalls, added_nodes
 from cascade.config import CascadeConfig
@@ -90,6 +91,40 @@ def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path: Path) -> Non
     assert {request.purpose for request in models.requests} == {"judge"}
     assert rows_in(new) == rows_in(whole)
     assert "p_yes" in open_log(str(new)).reads[0].log.signals
+
+
+@pytest.mark.parametrize(
+    ("models", "asks"),
+    [(["base", "guide"], "judge"), (["base", "other", "guide"], "judge"), (["base", "guide"], "other")],
+)
+def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(
+    tmp_path: Path, models: list[str], asks: str
+) -> None:
+    judged = config(models=THIRD, strategy={"kind": "ladder", "models": models, "judge": "third"})
+    if asks == "other":
+        before, judged = judged, config(
+            models=THIRD, strategy={"kind": "ladder", "models": ["base", "other", "guide"], "judge": "third"}
+        )  # fmt: skip
+    else:
+        before = ladder(*models)
+    whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
+    made(judged, whole, Models())
+    made(before, old, Models())
+    asked_now = Models()
+    if asks == "judge":
+        answers = {"config": ladder(*models), "judge": "third", "concurrency": 1, "matcher": "exact"}
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("cascade.providers.registry.create", lambda *_: asked_now)
+            result = collect_log(old, new, **answers)
+        assert result.error is None
+        assert {request.purpose for request in asked_now.requests} == {"judge"}
+    else:
+        plan = build_strategy(judged)
+        recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(judged, plan, ["other"]))
+        made(judged, new, asked_now, recorded.questions(), recorded=recorded)
+        assert {request.model for request in asked_now.requests} == {"unlogged", "middle"}
+        assert len(asked_now.requests) == 24
+    assert rows_in(new) == rows_in(whole)
 
 
 def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path: Path) -> None:
