@@ -77,7 +77,7 @@ class Usage(NamedTuple):
     """Token counts of one call. `estimated` marks counts that the provider did not send; estimates are high.
 
     `cached_input_tokens` were read from the provider's prompt cache, `written_input_tokens` written to it; both are
-    among `input_tokens`.
+    among `input_tokens`. `hour_input_tokens` of those written are kept for an hour; None: how many is unknown.
     """
 
     input_tokens: int | None
@@ -86,6 +86,15 @@ class Usage(NamedTuple):
     reasoning_tokens: int | None = None
     estimated: bool = False
     written_input_tokens: int | None = None
+    hour_input_tokens: int | None = None
+
+    @property
+    def writes(self) -> dict[str, int] | None:
+        """The tokens written to a cache by how long they are kept, under Anthropic's names; None if unknown."""
+        if self.hour_input_tokens is None:
+            return None
+        short = (self.written_input_tokens or 0) - self.hour_input_tokens
+        return {"ephemeral_5m_input_tokens": short, "ephemeral_1h_input_tokens": self.hour_input_tokens}
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +102,7 @@ class Price:
     """The price of a model, in pico-dollars (10⁻¹² USD) per token and per request.
 
     `cached_input` (read from a prompt cache) and `reasoning` default to the plain rates. `cache_write` (written to it),
-    `audio_input` and `audio_output` are unknown if they are None.
+    `cache_write_1h` (written for an hour), `audio_input` and `audio_output` are unknown if they are None.
     `above` holds (tokens, Price) pairs: the price of a whole call whose input has more than this number of tokens.
     `tiers` holds the price at each service tier that has one of its own, `search` (size, pico-dollars) pairs of a
     model that searches the web once for each request.
@@ -112,6 +121,7 @@ class Price:
     search: tuple[tuple[str, int], ...] = ()
     audio_input: int | None = None
     audio_output: int | None = None
+    cache_write_1h: int | None = None
 
     @classmethod
     def per_million(
@@ -121,6 +131,7 @@ class Price:
         output: Decimal | float | str,
         cached_input: Decimal | float | str | None = None,
         cache_write: Decimal | float | str | None = None,
+        cache_write_1h: Decimal | float | str | None = None,
         reasoning: Decimal | float | str | None = None,
         request: Decimal | float | str = 0,
         source: str = "config",
@@ -142,6 +153,7 @@ class Price:
             source=source,
             note=note,
             cache_write=_per_token(cache_write),
+            cache_write_1h=_per_token(cache_write_1h),
         )
 
     def cost_nano_usd(self, usage: Usage) -> int | None:
@@ -153,22 +165,38 @@ class Price:
         if usage.input_tokens is None or usage.output_tokens is None:
             return None
         price = self.for_input(usage.input_tokens)
-        if usage.written_input_tokens and price.cache_write is None:
-            return None  # writing costs more than reading, by an unknown amount
-        pico = usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
         cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
+        written = price.written_pico(min(usage.written_input_tokens or 0, usage.input_tokens - cached), usage)
+        if written is None:
+            return None  # writing costs more than reading, by an unknown amount
+        pico = written + usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
         if cached and price.cached_input is not None:
             pico += cached * (price.cached_input - price.input)
-        if usage.written_input_tokens and price.cache_write is not None:
-            pico += min(usage.written_input_tokens, usage.input_tokens - cached) * (price.cache_write - price.input)
         if usage.reasoning_tokens and price.reasoning is not None:
             pico += min(usage.reasoning_tokens, usage.output_tokens) * (price.reasoning - price.output)
         return -(-pico // PICO_PER_NANO)
 
-    def bound_nano_usd(self, input_tokens: int, max_output_tokens: int) -> int:
-        """Return the highest possible cost of a call: every token at the highest rate that may apply to it."""
+    def written_pico(self, written: int, usage: Usage) -> int | None:
+        """Return what writing to a cache costs beyond reading, in pico-dollars; None if unknown.
+
+        Where the price has no rate for an hour, a write whose time is unknown is a plain one.
+        """
+        hour = usage.hour_input_tokens
+        if hour is None and (self.cache_write_1h is None or not written):
+            hour = 0
+        if hour is None or (hour < written and self.cache_write is None) or (hour and self.cache_write_1h is None):
+            return None
+        hour, plain = min(hour, written), max(0, written - hour)
+        return plain * ((self.cache_write or 0) - self.input) + hour * ((self.cache_write_1h or 0) - self.input)
+
+    def bound_nano_usd(self, input_tokens: int, max_output_tokens: int, *, for_an_hour: bool = False) -> int:
+        """Return the highest possible cost of a call: every token at the highest rate that may apply to it.
+
+        `for_an_hour`: whether the request may write to a cache for an hour.
+        """
         prices = (self, *(price for _, price in self.above))
-        dearest_input = max(max(p.input, p.cached_input or 0, p.cache_write or 0) for p in prices)
+        rates = [(p.input, p.cached_input, p.cache_write, p.cache_write_1h if for_an_hour else None) for p in prices]
+        dearest_input = max(rate or 0 for of_one in rates for rate in of_one)
         dearest_output = max(max(p.output, p.reasoning or 0) for p in prices)
         pico = input_tokens * dearest_input + max_output_tokens * dearest_output + max(p.request for p in prices)
         return -(-pico // PICO_PER_NANO)
@@ -182,7 +210,7 @@ class Price:
 
     def usd_per_million(self) -> dict[str, Decimal | None]:
         """Return the rates as price lists print them: USD per million tokens, and per request."""
-        picos = {name: getattr(self, name) for name in ("input", "cached_input", "cache_write", "output", "reasoning")}
+        picos = {name: getattr(self, name) for name in _LISTED[:-1]}
         rates = {name: None if pico is None else Decimal(pico).scaleb(-6).normalize() for name, pico in picos.items()}
         return {**rates, "request": Decimal(self.request).scaleb(-12).normalize()}
 
@@ -234,7 +262,7 @@ class PriceTable:
         return (today - self.as_of).days
 
 
-_LISTED = ("input", "output", "cached_input", "cache_write", "reasoning", "request")
+_LISTED = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning", "request")
 
 
 def price_from_entry(entry: Mapping[str, Any], source: str) -> Price:

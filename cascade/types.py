@@ -489,6 +489,8 @@ def _openai_usage(usage: Usage, details: Mapping[str, Mapping[str, int]]) -> dic
         found = {**details.get(name, {}), **{kind: many for kind, many in ours.items() if many is not None}}
         if found:
             counts[name] = found
+    if usage.writes is not None:  # under LiteLLM's name, since OpenAI has none
+        counts["prompt_tokens_details"]["cache_creation_token_details"] = usage.writes
     return counts
 
 

@@ -19,6 +19,7 @@ _MAP_FIELDS = {
     "output": "output_cost_per_token",
     "cached_input": "cache_read_input_token_cost",
     "cache_write": "cache_creation_input_token_cost",
+    "cache_write_1h": "cache_creation_input_token_cost_above_1hr",
     "reasoning": "output_cost_per_reasoning_token",
 }
 _MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
@@ -87,8 +88,9 @@ def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
         amount = _per_million(entry.get(field + suffix))
         if amount is not None:
             rates[short] = amount
-    if rates.get("cache_write", 0.0) <= rates.get("input", 0.0):
-        rates.pop("cache_write", None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
+    for write in ("cache_write", "cache_write_1h"):
+        if rates.get(write, 0.0) <= rates.get("input", 0.0):
+            rates.pop(write, None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
     return rates
 
 

@@ -45,13 +45,31 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     if priced is None:
         return _tier_unknown(tier)
     rate = priced.for_input(usage.input_tokens or 0)
-    if usage.written_input_tokens and rate.cache_write is None:
-        return Charged(None, "writing to a prompt cache (price.cache_write)")
+    if usage.written_input_tokens:
+        if usage.hour_input_tokens is None and not _for_an_hour(request):
+            usage = usage._replace(hour_input_tokens=0)
+        if unknown := _writes_unknown(usage, rate):
+            return Charged(None, unknown)
     plain = priced.cost_nano_usd(usage)
     if plain is None or more.nano_usd is None:
         return Charged(None, more.unpriced)
     audio = _audio(completion.details, rate, cached=bool(usage.cached_input_tokens)) if completion.details else _FREE
     return audio if audio.nano_usd is None else Charged(plain + more.nano_usd + audio.nano_usd)
+
+
+def _writes_unknown(usage: Usage, rate: Price) -> str | None:
+    """Return the price of writing to a cache that is needed but unknown; None if all are known."""
+    written, hour = usage.written_input_tokens or 0, usage.hour_input_tokens
+    if written > (hour or 0) and rate.cache_write is None:
+        return "writing to a prompt cache (price.cache_write)"
+    if written and hour != 0 and rate.cache_write_1h is None:
+        return "writing to a prompt cache for an hour (price.cache_write_1h)"
+    return None
+
+
+def _for_an_hour(request: Request) -> bool:
+    """Whether a request may write to a prompt cache for an hour (`cache_control` with `ttl`)."""
+    return request.chat is not None and '"ttl":"1h"' in request.chat.canonical
 
 
 def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
@@ -88,7 +106,8 @@ def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
         dearest = (max(rate.audio_input or 0, rate.input), max(rate.audio_output or 0, rate.output))
         rates.append(Price(*dearest, request=rate.request))
     written = request.max_tokens + _thinking(request)
-    most = max(rate.bound_nano_usd(input_tokens, written) for rate in rates)
+    hour = _for_an_hour(request)
+    most = max(rate.bound_nano_usd(input_tokens, written, for_an_hour=hour) for rate in rates)
     return Charged(most + more.nano_usd)
 
 
@@ -154,16 +173,20 @@ def _speaks(chat: ChatRequest) -> bool:
 def paid_call(request: Request, completion: Completion, price: Price | None) -> Call:
     """Return the record of an answered call.
 
-    An estimated usage (F20), or an earlier try that may be billed (F10), gives a bound instead of a cost. If an extra
-    item has an unknown price, there is neither, and `unpriced` names it.
+    An estimated usage (F20), an earlier try that may be billed (F10), or writes to a cache for an unknown time give a
+    bound instead of a cost. If an extra item has an unknown price, there is neither, and `unpriced` names it.
     """
     if price is None:
         return Call(request, completion, None, None)
     cost, unpriced = cost_of(request, completion, price)
-    if cost is None or not (completion.usage.estimated or completion.maybe_billed):
-        return Call(request, completion, cost, cost, unpriced=unpriced)
+    most, usage = cost, completion.usage
+    if cost is None and unpriced is None:  # all of what was written may be kept for an hour
+        longest = usage._replace(hour_input_tokens=usage.written_input_tokens)
+        most = cost_of(request, completion._replace(usage=longest), price).nano_usd
+    if most is None or not (usage.estimated or completion.maybe_billed):
+        return Call(request, completion, cost, most, unpriced=unpriced)
     more = _tries(completion.maybe_billed, request, price)
-    return Call(request, completion, None, None if more is None else cost + more)
+    return Call(request, completion, None, None if more is None else most + more)
 
 
 def cut_call(request: Request, price: Price | None) -> Call:

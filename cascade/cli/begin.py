@@ -111,7 +111,7 @@ def list_models(as_json: opt.AsJson = False) -> None:
 # --- prices ---
 
 _SHOW_AT_MOST = 40
-_RATES = ("input", "cached_input", "cache_write", "output", "reasoning")
+_RATES = ("input", "cached_input", "cache_write", "cache_write_1h", "output", "reasoning")
 
 
 def prices(

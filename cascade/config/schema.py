@@ -42,6 +42,7 @@ class Rates(Section):
     output: _NotNegative
     cached_input: _NotNegative | None = None
     cache_write: _NotNegative | None = None
+    cache_write_1h: _NotNegative | None = None
     reasoning: _NotNegative | None = None
     request: _NotNegative = 0.0
     audio_input: _NotNegative | None = None

@@ -44,6 +44,8 @@ CUT = "cut off"
 """The walk of a call that was cut off: its cost counts, but it is not a step."""
 WRITTEN = "written_input_tokens"
 """Key there: how many tokens of the prompt the provider wrote to its cache."""
+HOUR = "hour_input_tokens"
+"""Key there: how many of these it keeps for an hour, if it said so."""
 ECHOED = "echoed"
 """Key there: the model's name in the reply."""
 FINGERPRINT = "fingerprint"
@@ -281,6 +283,7 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay[ECHOED] = completion.model
     if completion.usage.written_input_tokens:
         replay[WRITTEN] = completion.usage.written_input_tokens
+        replay |= {} if (hour := completion.usage.hour_input_tokens) is None else {HOUR: hour}
     if completion.fingerprint is not None:
         replay[FINGERPRINT] = completion.fingerprint
     if completion.maybe_billed:
@@ -322,6 +325,7 @@ def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
         cached,
         row["reasoning_tokens"],
         written_input_tokens=replay_of(row).get(WRITTEN),
+        hour_input_tokens=replay_of(row).get(HOUR, 0),  # a cost that is known was written in one way
     )
     if price is None or price.cost_nano_usd(usage) != cost:
         return None
@@ -349,6 +353,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
             row["reasoning_tokens"],
             replay["usage_estimated"],
             replay.get(WRITTEN),
+            replay.get(HOUR),
         ),
         tokens=None if tokens is None else tuple([_token_of(token) for token in tokens]),
         model=replay.get(ECHOED),

@@ -136,6 +136,8 @@ class Assembler:
             self.notes.append("the first half of a character, with which the stream ended, is left out")
         message: dict[str, Any] = {"role": "assistant", "content": self.text or (None if self._calls else "")}
         message |= self._more
+        if isinstance(blocks := message.get("thinking_blocks"), list):
+            message["thinking_blocks"] = _whole_blocks(blocks)
         if self._calls:
             in_order = sorted(self._calls, key=lambda call: call[0] if isinstance(call[0], int) else math.inf)
             message["tool_calls"] = [call for _, call in in_order]
@@ -145,6 +147,19 @@ class Assembler:
         if self._logprobs:
             choice["logprobs"] = {"content": self._logprobs}
         return {**self._head, "choices": [choice], "usage": self._usage}
+
+
+def _whole_blocks(pieces: list[Any]) -> list[Any]:
+    """Return the blocks of thinking in a stream: each ends with its signature, without which no vendor reads it."""
+    blocks: list[Any] = []
+    for piece in pieces:
+        last = blocks[-1] if blocks else None
+        thinks = [isinstance(one, dict) and one.get("type") == "thinking" for one in (last, piece)]
+        if all(thinks) and not last.get("signature"):
+            _join(last, piece)
+        else:
+            blocks.append(dict(piece) if isinstance(piece, dict) else piece)
+    return blocks
 
 
 def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:

@@ -48,6 +48,9 @@ OPENAI_OWN = OPTIONAL & _names(
     "store user verbosity"
 )
 """The optional fields of OpenAI's own chat completions."""
+CACHE_MARKS: Mapping[str, str] = {"cache_control": "anthropic", "prompt_cache_breakpoint": "openai"}
+"""Marks on a message, a part, a call or a tool, up to which a prompt is kept in a cache: by the vendor that reads them.
+They change the price alone."""
 SETTABLE = _names(
     "chat_template_kwargs frequency_penalty min_p output_config parallel_tool_calls presence_penalty "
     "prompt_cache_retention reasoning reasoning_effort service_tier thinking top_k top_p verbosity"
@@ -117,6 +120,10 @@ class ModelFields(NamedTuple):
             return False
         return name in STANDARD or name in self.opened or (name in OPTIONAL and name in self.knows(self.model))
 
+    def marks(self, name: str) -> bool:
+        """Whether the model is sent marks for a prompt cache: its vendor's own, or what the operator opens."""
+        return name in self.opened or vendor_of(str(self.sends.get("model", self.model))) == CACHE_MARKS[name]
+
 
 _UNKNOWN = ModelFields()
 
@@ -138,7 +145,8 @@ class Fields:
             RefusedFieldError: the request has fields that no model of the cascade may be sent; names every one.
         """
         set_here = frozenset[str]().union(*(rule.sends for rule in self.models.values()))
-        if chat.options.keys() <= _CHECKED - set_here:
+        marked = _marks_in(chat)
+        if chat.options.keys() <= _CHECKED - set_here and not marked:
             return ()
         refused = list(dict.fromkeys(_refused(chat.options, self.models.values())))
         if refused:
@@ -151,17 +159,62 @@ class Fields:
                 f"The request has fields that are not passed on: {listed}{more}. {advice}", fields=tuple(refused)
             )
         rules = [self.models.get(name, _UNKNOWN) for name in (self.models if models is None else models)]
-        return tuple(name for name, value in chat.options.items() if not all(rule.takes(name, value) for rule in rules))
+        unsent = [name for name, value in chat.options.items() if not all(rule.takes(name, value) for rule in rules)]
+        return (*dict.fromkeys([*unsent, *(mark for mark in marked if not all(rule.marks(mark) for rule in rules))]),)
 
     def sent(self, request: Request) -> Request:
         """Return a call with the fields that its model is sent; caps and prices read what is left."""
         rule, chat = self.models.get(request.model, _UNKNOWN), request.chat
         if rule.sends or request.sends:  # those of a model whose place another takes
             request = request._replace(sends=rule.sends)
-        if chat is None or chat.options.keys() <= STANDARD - rule.sends.keys():
+        if chat is None:
+            return request
+        unread = frozenset(name for name in _marks_in(chat) if not rule.marks(name))
+        if not unread and chat.options.keys() <= STANDARD - rule.sends.keys():
             return request
         options = {name: value for name, value in chat.options.items() if rule.takes(name, value)}
-        return request if len(options) == len(chat.options) else request._replace(chat=replace(chat, options=options))
+        if unread:
+            lists = {"messages": chat.messages, **{name: options[name] for name in _TOOLS & options.keys()}}
+            bare = {name: [_unmarked(holder, unread) for holder in listed or ()] for name, listed in lists.items()}
+            chat = replace(chat, messages=bare.pop("messages"), options={**options, **bare})
+        elif len(options) < len(chat.options):
+            chat = replace(chat, options=options)
+        return request._replace(chat=chat)
+
+
+_TOOLS, _HOLDING = frozenset({"tools", "functions"}), ("content", "tool_calls")
+
+
+def _marks_in(chat: ChatRequest) -> list[str]:
+    """Return the marks for prompt caches in a request, besides the field of this name."""
+    if not any(f'"{name}":' in chat.canonical for name in CACHE_MARKS):  # as nearly always
+        return []
+    tools = [tool for name in sorted(_TOOLS) for tool in chat.options.get(name) or () if isinstance(tool, Mapping)]
+    holders = [*chat.messages, *tools, *(tool["function"] for tool in tools if isinstance(tool.get("function"), dict))]
+    holders += [part for holder in holders for name in _HOLDING for part in _mappings(holder.get(name))]
+    return [name for name in CACHE_MARKS if any(name in holder for holder in holders)]
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def _unmarked(holder: Any, names: frozenset[str]) -> Any:
+    """Return a message or a tool without some marks, on itself and on its parts, calls or function.
+
+    Some servers read a text, but no list of parts, so a text that became one for its mark is a text again.
+    """
+    if not isinstance(holder, Mapping):
+        return holder
+    made = {name: value for name, value in holder.items() if name not in names}
+    for name in _HOLDING:
+        if isinstance(made.get(name), list | tuple):
+            made[name] = [_unmarked(part, names) for part in made[name]]
+            if len(made[name]) == 1 and isinstance(made[name][0], Mapping) and made[name][0].keys() == {"type", "text"}:
+                made[name] = made[name][0]["text"]
+    if isinstance(made.get("function"), Mapping):
+        made["function"] = {name: value for name, value in made["function"].items() if name not in names}
+    return made
 
 
 _LONGEST, _MOST = 100, 20

@@ -17,6 +17,7 @@ import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 from cascade.budget.tokens import expanded_bytes
@@ -47,6 +48,7 @@ from cascade.types import Request
 
 _BEFORE_IMPORT = {
     "LITELLM_LOCAL_MODEL_COST_MAP": "True",  # else it fetches a price list at import and swaps it in mid-run
+    "LITELLM_LOCAL_ANTHROPIC_BETA_HEADERS": "True",  # else it fetches a list of headers at a call, for up to 5 s
     "LITELLM_MODE": "PRODUCTION",  # else it loads .env from the working folder, which can redirect every call
     "HF_HUB_OFFLINE": "1",  # else counting tokens of some models goes to a model hub
 }
@@ -84,6 +86,9 @@ def _load() -> Any:
     os.environ.update(_BEFORE_IMPORT)
     try:
         import litellm
+
+        betas = sys.modules.get("litellm.anthropic_beta_headers_manager")
+        getattr(betas, "_load_beta_headers_config", lambda: None)()
     except ModuleNotFoundError as error:
         if error.name != "litellm":
             raise
@@ -92,6 +97,8 @@ def _load() -> Any:
         for name in set(os.environ) - set(before):
             del os.environ[name]
         os.environ.update(before)
+    if importlib.util.find_spec("mcp") is None:
+        _without_mcp()
     litellm.suppress_debug_info = True
     litellm.disable_hf_tokenizer_download = True
     litellm.telemetry = False
@@ -99,6 +106,19 @@ def _load() -> Any:
     litellm.disable_token_counter = True  # else it fetches images to count their tokens; cascade reads the usage sent
     litellm.disable_aiohttp_transport = True  # aiohttp reports a reset as a failed connect, and sessions as unclosed
     return litellm
+
+
+def _without_mcp() -> None:
+    """Stand in for a module that needs the package mcp: 1.106 imports it for each call of OpenAI's responses."""
+    name = "litellm.responses.mcp.litellm_proxy_mcp_handler"
+    handler = type("LiteLLM_Proxy_MCP_Handler", (), {"should_use_litellm_mcp_gateway": staticmethod(_not_wanted)})
+    module = ModuleType(name)
+    module.LiteLLM_Proxy_MCP_Handler = handler  # type: ignore[attr-defined]
+    sys.modules.setdefault(name, module)
+
+
+def _not_wanted(tools: object) -> bool:  # noqa: ARG001 - litellm names its argument
+    return False
 
 
 async def _loaded() -> Any:
@@ -436,7 +456,8 @@ def _ending(request: Request, wrapper: Any, ends: list[str]) -> Payload:
 
     A bad end among the provider's own, `ends`, counts before it.
     """
-    finish = ends[0] if ends else getattr(wrapper, "received_finish_reason", None)
+    reasons = (getattr(wrapper, f"{when}_finish_reason", None) for when in ("received", "intermittent"))
+    finish = next(filter(None, (*ends, *reasons)), None)  # the other if the last text came with it, as from Gemini
     if finish is None:
         raise StreamInterruptedError(
             f"the stream of {request.model} ended without a finish reason.", model=request.model

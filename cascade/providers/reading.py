@@ -245,8 +245,17 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     ):
         parts_fit = in_cache <= whole_prompt and thought <= whole_completion
         if parts_fit and total == whole_prompt + whole_completion:
-            return Usage(whole_prompt, whole_completion, cached, reasoning, written_input_tokens=written)
+            hour = _for_an_hour(raw, written)
+            return Usage(whole_prompt, whole_completion, cached, reasoning, False, written, hour)
     return None
+
+
+def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
+    """Return how many of the tokens written to a cache are kept for an hour; None if not told, or impossible."""
+    details = fields_of(raw.get("prompt_tokens_details"))
+    split = fields_of(details.get("cache_creation_token_details") or raw.get("cache_creation"))
+    short, hour = (split.get(f"ephemeral_{time}_input_tokens") for time in ("5m", "1h"))
+    return hour if is_count(short) and is_count(hour) and short + hour == written else None
 
 
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens")

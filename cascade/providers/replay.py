@@ -15,11 +15,11 @@ from cascade.episodes.opening import stored
 from cascade.errors import BadRequestError, UsageError
 from cascade.identity import question_id
 from cascade.logs.files import read_rows
-from cascade.logs.schema import CHAT, ECHOED, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
+from cascade.logs.schema import CHAT, ECHOED, HOUR, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
 from cascade.providers.base import Payload, Provider
 from cascade.providers.registry import ProviderSettings
 from cascade.records.address import is_url
-from cascade.types import Request
+from cascade.types import Request, Usage
 
 _Key = tuple[str, int, str, str, int]
 
@@ -125,12 +125,14 @@ def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
         tokens = [[said, mean]]
     if tokens:
         choice["logprobs"] = {"content": [_token(token) for token in tokens]}
+    written = Usage(None, None, written_input_tokens=replay.get(WRITTEN), hour_input_tokens=replay.get(HOUR))
     usage: dict[str, Any] | None = {
         "prompt_tokens": row["input_tokens"],
         "completion_tokens": row["output_tokens"],
         "prompt_tokens_details": {
             "cached_tokens": row.get("cached_input_tokens"),
             "cache_write_tokens": replay.get(WRITTEN),
+            "cache_creation_token_details": written.writes,
         },
         "completion_tokens_details": {"reasoning_tokens": row.get("reasoning_tokens")},
     }

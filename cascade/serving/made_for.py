@@ -109,7 +109,8 @@ def _price(listed: Price | None, tier: str | None = None) -> Mapping[str, Any] |
     if price is None:
         return None
     rates = {name: getattr(price, name) for name in _RATES}
-    write = {} if price.cache_write is None else {"cache_write": price.cache_write}
+    writes = {"cache_write": price.cache_write, "cache_write_1h": price.cache_write_1h}
+    write = {name: rate for name, rate in writes.items() if rate is not None}
     return {**rates, **write, "above": [[tokens, _price(higher)] for tokens, higher in price.above]}
 
 

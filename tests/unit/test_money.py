@@ -114,6 +114,7 @@ def test_rates_are_shown_as_price_lists_print_them() -> None:
         "input": Decimal("0.15"),
         "cached_input": Decimal(0),
         "cache_write": None,
+        "cache_write_1h": None,
         "output": Decimal("0.6"),
         "reasoning": None,
         "request": Decimal("0.01"),

@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 
 from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by, text_of
 from cascade.errors import BadResponseError
+from cascade.providers.fields import CACHE_MARKS
 from cascade.server.errors import GatewayError, Refusal
 from cascade.types import Answer
 
@@ -180,8 +181,10 @@ class ServedMessage:
         return [_call(number, call) for number, call in enumerate(calls_of(self.message))]
 
     @property
-    def usage(self) -> dict[str, int]:
+    def usage(self) -> dict[str, Any]:
         """Tokens read, how many of them from a cache and new to it; tokens written, how many of them reasoning.
+
+        `writes` has those new to a cache by how long they are kept; None if unknown.
 
         Unknown counts are 0, since the forms need a number.
         """
@@ -191,6 +194,7 @@ class ServedMessage:
             "read": usage.get("prompt_tokens", 0),
             "cached": read.get("cached_tokens", 0),
             "cache_write": read.get("cache_write_tokens", 0),
+            "writes": read.get("cache_creation_token_details"),
             "written": usage.get("completion_tokens", 0),
             "reasoning": written.get("reasoning_tokens", 0),
         }
@@ -258,10 +262,15 @@ def text_field(owner: Mapping[str, Any], name: str, path: str) -> str:
 
 
 def content_of(contents: list[dict[str, Any]]) -> str | list[dict[str, Any]] | None:
-    """Return parts as a message's content: the text itself if it is the only part, None if there are no parts."""
-    if len(contents) == 1 and contents[0]["type"] == "text":
+    """Return parts as a message's content: the text itself if it is all there is, None if there are no parts."""
+    if len(contents) == 1 and contents[0].keys() == {"type", "text"}:
         return str(contents[0]["text"])
     return contents or None
+
+
+def marked(made: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a part, call, tool or message with the marks for prompt caches of what it was made from."""
+    return made | {name: given[name] for name in CACHE_MARKS if given.get(name) is not None}
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """Anthropic's messages: system prompts, blocks and tools that the application runs.
 
-Three things have no counterpart in a chat completion and are left out: `cache_control`, which changes only prices;
-blocks of earlier thinking, which only the model that wrote them can read; and citations.
+Two things have no counterpart in a chat completion and are left out: blocks of earlier thinking, which only the model
+that wrote them can read, and citations.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from cascade.server.dialects import (
     cascade_field,
     content_of,
     event,
+    marked,
     objects,
     text_field,
     unknown_kind,
@@ -102,11 +103,11 @@ class Messages(Dialect):
     def _piece(self, text: str) -> bytes:
         return _event("content_block_delta", index=0, delta={"type": "text_delta", "text": text})
 
-    def _start(self, model: str, usage: Mapping[str, int]) -> bytes:
+    def _start(self, model: str, usage: Mapping[str, Any]) -> bytes:
         message = self._message(model, [], usage) | {"stop_reason": None, "stop_sequence": None}
         return _event("message_start", message=message)
 
-    def _message(self, model: str, blocks: list[dict[str, Any]], usage: Mapping[str, int]) -> dict[str, Any]:
+    def _message(self, model: str, blocks: list[dict[str, Any]], usage: Mapping[str, Any]) -> dict[str, Any]:
         head = {"id": f"msg_{self.trace_id}", "type": "message", "role": "assistant", "model": model}
         return {**head, "content": blocks, "usage": dict(usage)}
 
@@ -148,7 +149,7 @@ def _end(reply: ServedMessage) -> dict[str, Any]:
     return {"stop_reason": "refusal" if reply.refusal else _ENDS.get(reply.finish, "end_turn"), "stop_sequence": None}
 
 
-def _usage(reply: ServedMessage) -> dict[str, int]:
+def _usage(reply: ServedMessage) -> dict[str, Any]:
     """Return token counts; Anthropic counts separately the tokens read from a cache and written to it."""
     usage = reply.usage
     return {
@@ -156,6 +157,7 @@ def _usage(reply: ServedMessage) -> dict[str, int]:
         "cache_creation_input_tokens": usage["cache_write"],
         "cache_read_input_tokens": usage["cached"],
         "output_tokens": usage["written"],
+        **({} if usage["writes"] is None else {"cache_creation": usage["writes"]}),
     }
 
 
@@ -194,13 +196,14 @@ def _result(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     if block.get("is_error"):
         contents = [{"type": "text", "text": output}] if isinstance(output, str) else output
         output = [{"type": "text", "text": _FAILED}, *contents]
-    return {"role": "tool", "tool_call_id": text_field(block, "tool_use_id", path), "content": output}
+    answer = {"role": "tool", "tool_call_id": text_field(block, "tool_use_id", path), "content": output}
+    return marked(answer, block)
 
 
 def _use(block: Mapping[str, Any], path: str) -> dict[str, Any]:
     arguments = json.dumps(block.get("input") or {}, ensure_ascii=False)
     function = {"name": text_field(block, "name", path), "arguments": arguments}
-    return {"id": text_field(block, "id", path), "type": "function", "function": function}
+    return marked({"id": text_field(block, "id", path), "type": "function", "function": function}, block)
 
 
 def _parts(blocks: object, path: str) -> list[dict[str, Any]]:
@@ -209,11 +212,13 @@ def _parts(blocks: object, path: str) -> list[dict[str, Any]]:
     for block in objects(blocks, path):
         kind = block.get("type")
         if kind == "text":
-            contents.append({"type": "text", "text": text_field(block, "text", path)})
+            contents.append(marked({"type": "text", "text": text_field(block, "text", path)}, block))
         elif kind == "image":
-            contents.append({"type": "image_url", "image_url": {"url": _url(_source(block, path), path)}})
+            image = {"type": "image_url", "image_url": {"url": _url(_source(block, path), path)}}
+            contents.append(marked(image, block))
         elif kind == "document":
-            contents += _document(block, path)
+            *before, last = _document(block, path)
+            contents += [*before, marked(last, block)]
         elif kind not in _UNREAD:
             raise unknown_kind(path, kind)
     return contents
@@ -251,8 +256,9 @@ def _url(source: Mapping[str, Any], path: str) -> str:
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
         raise GatewayError(400, f"{path}: {str(tool['type'])[:100]} runs on Anthropic's servers only.", param=path)
-    function = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
-    return {"type": "function", "function": {**function, "parameters": tool.get("input_schema") or {}}}
+    function: dict[str, Any] = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+    function["parameters"] = tool.get("input_schema") or {}
+    return marked({"type": "function", "function": function}, tool)
 
 
 def _choice(choice: object) -> dict[str, Any]:

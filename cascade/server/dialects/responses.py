@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.providers.fields import CACHE_MARKS
 from cascade.server.dialects import (
     Dialect,
     ServedMessage,
     cascade_field,
     content_of,
     event,
+    marked,
     objects,
     text_field,
     unknown_kind,
@@ -69,6 +71,8 @@ class Responses(Dialect):
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a response."""
         cut, usage = _CUT.get(reply.finish), reply.usage
+        read = {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]}
+        read |= {} if usage["writes"] is None else {"cache_creation_token_details": usage["writes"]}
         ended = {
             "status": "incomplete" if cut else "completed",
             "incomplete_details": {"reason": cut} if cut else None,
@@ -76,7 +80,7 @@ class Responses(Dialect):
             "service_tier": reply.completion.get("service_tier"),
             "usage": {
                 "input_tokens": usage["read"],
-                "input_tokens_details": {"cached_tokens": usage["cached"], "cache_write_tokens": usage["cache_write"]},
+                "input_tokens_details": read,
                 "output_tokens": usage["written"],
                 "output_tokens_details": {"reasoning_tokens": usage["reasoning"]},
                 "total_tokens": usage["read"] + usage["written"],
@@ -222,7 +226,8 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
 def _content(content: object, path: str) -> Any:
     if isinstance(content, str):
         return content
-    return content_of([_part(block, f"{path}.content") for block in objects(content, f"{path}.content")]) or ""
+    blocks = objects(content, f"{path}.content")
+    return content_of([marked(_part(block, f"{path}.content"), block) for block in blocks]) or ""
 
 
 def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
@@ -244,7 +249,7 @@ def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise GatewayError(400, f"{path}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=path)
-    return {"type": "function", "function": without(tool, "type")}
+    return marked({"type": "function", "function": without(tool, "type", *CACHE_MARKS)}, tool)
 
 
 def _choice(choice: Any) -> Any:

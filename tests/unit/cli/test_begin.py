@@ -73,7 +73,14 @@ def test_prices_are_looked_up_with_their_unit_and_source(cli: Cli) -> None:
     ran = cli("prices", "openai/gpt-4o-mini")
     assert (ran.code, ran.err, "0.15" in ran.out) == (0, "", True)
     document = json.loads(cli("prices", "openai/gpt-4o-mini", "--json").out)
-    rates = {"input": 0.15, "cached_input": 0.075, "cache_write": None, "output": 0.6, "reasoning": None}
+    rates = {
+        "input": 0.15,
+        "cached_input": 0.075,
+        "cache_write": None,
+        "cache_write_1h": None,
+        "output": 0.6,
+        "reasoning": None,
+    }
     assert document["models"] == {"openai/gpt-4o-mini": {**rates, "request": 0.0}}
     assert date.fromisoformat(document["as_of"])
     assert len(document["sha256"]) == 64

@@ -290,7 +290,8 @@ def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
         "tool_choice": {"type": "function", "function": {"name": "get_weather"}},
         "parallel_tool_calls": False,
         "messages": [
-            {"role": "system", "content": "Be brief."},
+            {"role": "system", "content": [
+                {"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}]},
             {"role": "user", "content": [
                 {"type": "image_url", "image_url": {"url": f"data:image/png;base64,{PNG}"}},
                 {"type": "text", "text": "How long?"},
