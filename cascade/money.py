@@ -166,7 +166,7 @@ class Price:
             return None
         price = self.for_input(usage.input_tokens)
         cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
-        written = price.written_pico(min(usage.written_input_tokens or 0, usage.input_tokens - cached), usage)
+        written = price.written_pico(usage, most=usage.input_tokens - cached)
         if written is None:
             return None  # writing costs more than reading, by an unknown amount
         pico = written + usage.input_tokens * price.input + usage.output_tokens * price.output + price.request
@@ -176,17 +176,19 @@ class Price:
             pico += min(usage.reasoning_tokens, usage.output_tokens) * (price.reasoning - price.output)
         return -(-pico // PICO_PER_NANO)
 
-    def written_pico(self, written: int, usage: Usage) -> int | None:
+    def written_pico(self, usage: Usage, *, most: int) -> int | None:
         """Return what writing to a cache costs beyond reading, in pico-dollars; None if unknown.
 
-        Where the price has no rate for an hour, a write whose time is unknown is a plain one.
+        Where the price has no rate for an hour, a write whose time is unknown is a plain one. `most` tokens can be new.
         """
-        hour = usage.hour_input_tokens
-        if hour is None and (self.cache_write_1h is None or not written):
-            hour = 0
-        if hour is None or (hour < written and self.cache_write is None) or (hour and self.cache_write_1h is None):
+        total, hour = usage.written_input_tokens or 0, usage.hour_input_tokens
+        if hour is None and total and self.cache_write_1h is not None:
             return None
-        hour, plain = min(hour, written), max(0, written - hour)
+        hour = min(hour or 0, total)
+        if (hour < total and self.cache_write is None) or (hour and self.cache_write_1h is None):
+            return None
+        hour = min(hour, most)
+        plain = min(total - hour, most - hour)
         return plain * ((self.cache_write or 0) - self.input) + hour * ((self.cache_write_1h or 0) - self.input)
 
     def bound_nano_usd(self, input_tokens: int, max_output_tokens: int, *, for_an_hour: bool = False) -> int:

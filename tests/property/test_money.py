@@ -19,7 +19,8 @@ COUNT = st.integers(0, 10**7)
 @st.composite
 def flat(draw: st.DrawFn) -> Price:
     rates = (draw(RATE), draw(RATE), draw(st.none() | RATE), draw(st.none() | RATE), draw(RATE))
-    return Price(*rates, cache_write=draw(st.none() | RATE))
+    writes = (draw(st.none() | RATE), draw(st.none() | RATE))
+    return Price(*rates, cache_write=writes[0], cache_write_1h=writes[1])
 
 
 @st.composite
@@ -30,7 +31,10 @@ def prices(draw: st.DrawFn) -> Price:
     return replace(price, above=tiers)
 
 
-USAGES = st.builds(Usage, COUNT, COUNT, st.none() | COUNT, st.none() | COUNT)
+MAYBE = st.none() | COUNT
+USAGES = st.builds(
+    Usage, COUNT, COUNT, MAYBE, MAYBE, st.booleans(), written_input_tokens=MAYBE, hour_input_tokens=MAYBE
+)
 
 
 def exact(price: Price, usage: Usage) -> Fraction | None:
@@ -43,12 +47,18 @@ def exact(price: Price, usage: Usage) -> Fraction | None:
             break
     cached = min(usage.cached_input_tokens or 0, usage.input_tokens)
     reasoning = min(usage.reasoning_tokens or 0, usage.output_tokens)
-    written = min(usage.written_input_tokens or 0, usage.input_tokens - cached)
-    if usage.written_input_tokens and price.cache_write is None:
+    room, new, hour = usage.input_tokens - cached, usage.written_input_tokens or 0, usage.hour_input_tokens
+    if new and hour is None and price.cache_write_1h is not None:
+        return None  # how long it is kept is unknown, and decides
+    longer = min(hour or 0, new)
+    if (new > longer and price.cache_write is None) or (longer and price.cache_write_1h is None):
         return None
+    longer = min(longer, room)
+    written = min(new - longer, room - longer)
     parts = [
-        (usage.input_tokens - cached - written, price.input),
+        (room - written - longer, price.input),
         (written, price.cache_write or 0),
+        (longer, price.cache_write_1h or 0),
         (cached, price.input if price.cached_input is None else price.cached_input),
         (usage.output_tokens - reasoning, price.output),
         (reasoning, price.output if price.reasoning is None else price.reasoning),
@@ -72,7 +82,7 @@ def test_a_bound_is_never_below_the_cost_of_a_call_that_keeps_to_it(
 ) -> None:
     assert usage.input_tokens is not None
     assert usage.output_tokens is not None
-    bound = price.bound_nano_usd(usage.input_tokens + more, usage.output_tokens + longer)
+    bound = price.bound_nano_usd(usage.input_tokens + more, usage.output_tokens + longer, for_an_hour=True)
     assert bound >= (price.cost_nano_usd(usage) or 0)
 
 

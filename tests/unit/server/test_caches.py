@@ -60,25 +60,34 @@ def gemini_usage(read: int, cached: int) -> Body:
     return {**counts, "totalTokenCount": read + 20, "cachedContentTokenCount": cached}
 
 
-TURNS: dict[str, list[tuple[Body, int]]] = {
+TURNS: dict[str, list[tuple[Body, int, tuple[int, int, int | None, int | None]]]] = {
     "claude": [
         # 10 × 3,000 + 100 × 3,750 + 2,000 × 6,000 + 20 × 15,000
-        (claude_usage(10, 0, 100, 2_000), 12_705_000),
+        (claude_usage(10, 0, 100, 2_000), 12_705_000, (2_110, 0, 100, 2_000)),
         # 10 × 3,000 + 2,100 × 300 + 50 × 3,750 + 20 × 15,000
-        (claude_usage(10, 2_100, 50, 0), 1_147_500),
+        (claude_usage(10, 2_100, 50, 0), 1_147_500, (2_160, 2_100, 50, 0)),
         # 10 × 3,000 + 2,150 × 300 + 40 × 6,000 + 20 × 15,000
-        (claude_usage(10, 2_150, 0, 40), 1_215_000),
+        (claude_usage(10, 2_150, 0, 40), 1_215_000, (2_200, 2_150, 0, 40)),
     ],
-    # 2,000 × 1,250 + 20 × 10,000; then with 1,920 × 125 instead of 1,250
-    "gpt": [(gpt_usage(2_000, 0), 2_700_000), (gpt_usage(2_100, 1_920), 665_000), (gpt_usage(2_200, 2_048), 646_000)],
-    # 2,000 × 280 + 20 × 420; 1,984 × 28 + 116 × 280 + 20 × 420
-    "deepseek": [(deepseek_usage(0, 2_000), 568_400), (deepseek_usage(1_984, 116), 96_432), (deepseek_usage(2_048, 152), 108_304)],
-    # 2,000 × 300 + 20 × 2,500; 1,900 × 30 + 200 × 300 + 20 × 2,500
-    "gemini": [(gemini_usage(2_000, 0), 650_000), (gemini_usage(2_100, 1_900), 167_000), (gemini_usage(2_200, 2_000), 170_000)],
-}  # fmt: skip
+    "gpt": [  # 2,000 × 1,250 + 20 × 10,000; then 1,920 and 2,048 × 125 instead of 1,250
+        (gpt_usage(2_000, 0), 2_700_000, (2_000, 0, None, None)),
+        (gpt_usage(2_100, 1_920), 665_000, (2_100, 1_920, None, None)),
+        (gpt_usage(2_200, 2_048), 646_000, (2_200, 2_048, None, None)),
+    ],
+    "deepseek": [  # 2,000 × 280 + 20 × 420; 1,984 × 28 + 116 × 280 + 20 × 420
+        (deepseek_usage(0, 2_000), 568_400, (2_000, 0, None, None)),
+        (deepseek_usage(1_984, 116), 96_432, (2_100, 1_984, None, None)),
+        (deepseek_usage(2_048, 152), 108_304, (2_200, 2_048, None, None)),
+    ],
+    "gemini": [  # 2,000 × 300 + 20 × 2,500; 1,900 × 30 + 200 × 300 + 20 × 2,500
+        (gemini_usage(2_000, 0), 650_000, (2_000, 0, None, None)),
+        (gemini_usage(2_100, 1_900), 167_000, (2_100, 1_900, None, None)),
+        (gemini_usage(2_200, 2_000), 170_000, (2_200, 2_000, None, None)),
+    ],
+}
 
 
-def answers(vendors: list[Vendors]) -> dict[str, Any]:
+def answers() -> dict[str, Any]:
     """Return the answers of each vendor, by how many turns its conversation has."""
 
     def turn(body: Body) -> int:
@@ -101,7 +110,7 @@ def answers(vendors: list[Vendors]) -> dict[str, Any]:
 
 @pytest.fixture(scope="module")
 def served() -> Iterator[tuple[Vendors, str]]:
-    with pytest.MonkeyPatch.context() as patched, Vendors(answers([])) as vendors:
+    with pytest.MonkeyPatch.context() as patched, Vendors(answers()) as vendors:
         for name, value in vendors.environment.items():
             patched.setenv(name, value)
         config = {"models": MODELS, "provider": "litellm", "strategy": {"kind": "ladder", "models": [*MODELS]}}
@@ -195,9 +204,9 @@ def test_three_turns_with_a_cache(served: tuple[Vendors, str], dialect: str, mod
     talk = Conversation(dialect, url)
     turns = [talk.ask(model, text, stream=stream) for text in ("First?", "Second?", "Third?")]
     assert [turn.text for turn in turns] == SAID
-    assert [turn.cost_nano_usd for turn in turns] == [cost for _, cost in TURNS[model]]
+    assert [turn.cost_nano_usd for turn in turns] == [cost for _, cost, _ in TURNS[model]]
     assert {*turns[0].unsent} == {"cache_control", "prompt_cache_key"}  # none of the four models knows both
-    assert [usage_of(dialect, turn.usage) for turn in turns] == [told(model, usage) for usage, _ in TURNS[model]]
+    assert [usage_of(dialect, turn.usage) for turn in turns] == [(*told, 20) for _, _, told in TURNS[model]]
     sent = [json.dumps(got.body.get("messages") or got.body["contents"])[:-1] for got in vendors.got]
     assert sent[1].startswith(sent[0])
     assert sent[2].startswith(sent[1])  # else the vendor finds nothing in its cache
@@ -221,32 +230,18 @@ def test_three_turns_with_a_cache(served: tuple[Vendors, str], dialect: str, mod
         assert (heads[0]["tools"][0]["cache_control"], heads[0]["cache_control"]) == (HOUR, SHORT)
 
 
-def usage_of(dialect: str, usage: Body) -> tuple[int, int, int | None, int | None, int]:
+def usage_of(dialect: str, usage: Body) -> tuple[int | None, ...]:
     """Return a client's tokens: all that were read, from a cache, for 5 minutes and an hour new to it; written."""
-    if dialect == "messages":
-        split = usage.get("cache_creation") or {}
-        cached, new = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
-        read = usage["input_tokens"] + cached + new
-        times = (split.get("ephemeral_5m_input_tokens"), split.get("ephemeral_1h_input_tokens"))
-        return (read, cached, *times, usage["output_tokens"])
     read, written = ("prompt", "completion") if dialect == "chat" else ("input", "output")
-    details = usage[f"{read}_tokens_details"]
-    split = details.get("cache_creation_token_details") or {}
-    times = (split.get("ephemeral_5m_input_tokens"), split.get("ephemeral_1h_input_tokens"))
-    return (usage[f"{read}_tokens"], details["cached_tokens"], *times, usage[f"{written}_tokens"])
-
-
-def told(model: str, usage: Body) -> tuple[int, int, int | None, int | None, int]:
-    """Return what a vendor told, as `usage_of` does."""
-    if model == "claude":
-        split = usage["cache_creation"]
-        cached, new = usage["cache_read_input_tokens"], usage["cache_creation_input_tokens"]
-        times = (split["ephemeral_5m_input_tokens"], split["ephemeral_1h_input_tokens"])
-        return (usage["input_tokens"] + cached + new, cached, *times, 20)
-    if model == "gemini":
-        return (usage["promptTokenCount"], usage["cachedContentTokenCount"], None, None, 20)
-    cached = usage.get("prompt_cache_hit_tokens", usage.get("prompt_tokens_details", {}).get("cached_tokens"))
-    return (usage["prompt_tokens"], cached, None, None, 20)
+    more = usage.get(f"{read}_tokens_details") or {}
+    split = usage.get("cache_creation") or more.get("cache_creation_token_details") or {}
+    cached, new = (
+        usage.get("cache_read_input_tokens", more.get("cached_tokens")),
+        usage.get("cache_creation_input_tokens", 0),
+    )
+    whole = usage[f"{read}_tokens"] + (new + cached if dialect == "messages" else 0)
+    times = [split.get(f"ephemeral_{time}_input_tokens") for time in ("5m", "1h")]
+    return (whole, cached, *times, usage[f"{written}_tokens"])
 
 
 def chat(**options: Any) -> ChatRequest:
