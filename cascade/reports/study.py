@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import shlex
 from typing import Any
 
 from cascade.fitting.fit import LOG_COSTS
@@ -70,9 +71,9 @@ def _advice(study: Study, command: str | None) -> str:
         again = diagnosis.asked_again
         price = "" if again is None else f", for {tenths(again)} of the reference's cost"
         return (
-            "log a signal of doubt; there is no log-prob, verdict or self-check. Ask "
-            f"{diagnosis.first} alone once more with log-probs{price} (cascade collect REQUESTS -o NEW, with provider: "
-            "replay:LOG for all, and one of its own for this model), or let a judge decide."
+            "add a signal of doubt; there is no log-prob, verdict or self-check. Add a judge (cascade collect LOG "
+            f"--judge NAME -o NEW), or ask {diagnosis.first} once more with log-probs{price} (the same with --only "
+            f"{shlex.quote(diagnosis.first)})."
         )
     if diagnosis.proves is None:
         nothing = f"at this risk {diagnosis.signal} saves nothing here"

@@ -127,6 +127,21 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(
     assert rows_in(new) == rows_in(whole)
 
 
+def test_a_node_that_the_log_has_is_asked_again(tmp_path: Path) -> None:
+    whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
+    made(PAIR, whole, Models())
+    made(PAIR, old, Models(lambda _: "Inn"))
+    plan, models = build_strategy(PAIR), Models()
+    recorded = LoggedCalls(rows_of(str(old)), plan, added_nodes(PAIR, plan, ["base"]))
+    made(PAIR, new, models, recorded.questions(), recorded=recorded)
+    assert {request.model for request in models.requests} == {"small"}
+    answers = {(row["episode_id"], row["source"]): row["answer"] for row in rows_in(new)}
+    assert {answers[name, "large"] for name, _ in answers} == {"Inn"}
+    assert [row for row in rows_in(new) if row["source"] == "small"] == [
+        row for row in rows_in(whole) if row["source"] == "small"
+    ]
+
+
 def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path: Path) -> None:
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
     made(WIDER, whole, Models())

@@ -254,7 +254,8 @@ def test_a_missing_signal_is_named_with_its_price() -> None:
     assert price is not None
     assert (found.verdict, found.why.signal) != ("saves", "self-check")
     assert f"{100 * price:.1f} %" in of_study(found).lines[-1]
-    assert "cascade collect" in of_study(found).lines[-1]
+    assert "cascade collect LOG --judge" in of_study(found).lines[-1]
+    assert "--only 'model 0'" in of_study(found).lines[-1]
 
 
 def test_unknown_costs_are_no_share() -> None:
