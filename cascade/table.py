@@ -201,9 +201,9 @@ class Log:
 
     def take(self, rows: Ints | Bools) -> Log:
         """Return the chosen requests; a row may be repeated."""
-        if rows.dtype == np.bool_ and rows.all():
-            return self
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
+        if np.array_equal(chosen, np.arange(self.n)):
+            return self
         places = chosen.tolist()
         return replace(
             self,

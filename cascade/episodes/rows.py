@@ -205,7 +205,8 @@ class _CallTable:
     def read(self, dropped: Dropped, drawn: Callable[[str], bool] | None) -> tuple[Log, Facts]:
         heads, usable = self.calls.episodes, self.usable.tolist()
         comparable, facts = self._comparable(), self._facts()
-        features = {name: values[self.usable] for name, values in heads.features.items()}
+        every = self.n == len(heads.name)  # the usable ones are sorted
+        features = {name: values if every else values[self.usable] for name, values in heads.features.items()}
         log = Log(
             name=self.name,
             nodes=_nodes(facts),

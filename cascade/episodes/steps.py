@@ -61,12 +61,14 @@ class Bought:
     def of(cls, calls: Calls) -> Bought:
         """Return the steps of all calls that belong to no walk."""
         column, answers = calls.columns, calls.flags["answers"]
-        every = np.flatnonzero((column["walk"] < 0) & (column["step"] >= 1))
+        is_step = (column["walk"] < 0) & (column["step"] >= 1)
+        every = np.flatnonzero(is_step)
         every = every[np.lexsort((column["step"][every], column["episode"][every]))]
         out, stood_in = np.zeros(every.size, dtype=np.bool_), np.zeros(len(calls.episodes.name), dtype=np.bool_)
         steps_of: dict[int, set[int]] = defaultdict(set)
-        for call in np.intersect1d(every, np.array([*calls.refused], dtype=np.int64)).tolist():
-            steps_of[int(column["episode"][call])] |= calls.refused[call]
+        for call, steps in calls.refused.items():
+            if is_step[call]:
+                steps_of[int(column["episode"][call])] |= steps
         for number, refused in steps_of.items():
             low, high = np.searchsorted(column["episode"][every], [number, number + 1]).tolist()
             out[low:high] = np.isin(column["step"][every[low:high]], list(refused))
@@ -105,8 +107,10 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     many = np.bincount(bought.answers_in, minlength=steps)
     later, leaves_out = _reads_later(calls, bought), _may_leave_out(calls, bought, many)
     failed = any_of(column["episode"][bought.every[calls.flags["failed"][bought.every]]])
-    refused = np.array([call for call, steps in calls.refused.items() if steps], dtype=np.int64)
-    refuses = any_of(column["episode"][np.intersect1d(bought.every, refused)])
+    is_step = np.zeros(column["episode"].size, dtype=np.bool_)
+    is_step[bought.every] = True
+    refused = np.array([call for call, steps in calls.refused.items() if steps and is_step[call]], dtype=np.int64)
+    refuses = any_of(column["episode"][refused])
     count, highest = np.bincount(bought.episode, minlength=n), np.zeros(n, dtype=np.int64)
     np.maximum.at(highest, bought.episode, bought.step)
     said = np.array([a == b for a, b in zip(calls.episodes.name, calls.episodes.spelled, strict=True)], dtype=np.bool_)

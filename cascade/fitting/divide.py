@@ -84,7 +84,8 @@ def merged(log: Log) -> tuple[str, ...]:
 
 def once(log: Log) -> Ints:
     """Return one row of each request, int64, ascending: the first. A repeated request is one piece of evidence."""
-    return np.array(sorted({name: row for row, name in reversed([*enumerate(log.ids)])}.values()), dtype=np.int64)
+    first = dict(zip(reversed(log.ids), range(log.n - 1, -1, -1), strict=True))
+    return np.sort(np.fromiter(first.values(), dtype=np.int64, count=len(first)))
 
 
 def drawn(log: Log, seed: int, *, by_segment: bool = False) -> Log:

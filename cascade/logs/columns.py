@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
@@ -219,7 +219,8 @@ def calls_in(duck: Duck, query: str) -> Calls:
     episodes = _episodes_in(duck, replay)
     texts = {"walk": "walk", "source": "coalesce(nullif(source, ''), model, '')", "model": "nullif(model, '')"}
     texts |= {"purpose": replay["purpose"], "echo": f"CASE WHEN model <> '' THEN {replay['echo']} END"}
-    listed = " UNION ".join(f"SELECT {sql} AS name FROM log" for sql in texts.values())
+    named = ", ".join(f"{sql} AS {name}" for name, sql in texts.items())
+    listed = f"SELECT unnest([{', '.join(texts)}]) AS name FROM (SELECT DISTINCT {named} FROM log)"
     called, reads = _enum(duck, "called", listed), _enum(duck, "reads", "SELECT parents AS name FROM log")
     numbers = {name: f"enum_code(({sql})::called)" for name, sql in texts.items()}
     numbers |= {"parents": "enum_code(parents::reads)", "cost": "cost_nano_usd", "kept": "kept::BIGINT"}
@@ -312,33 +313,24 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
         "arg_min(segment, n) FILTER (segment <> '') AS part, "
         f"arg_min({kind}, n) FILTER (question IS NOT NULL) AS kind FROM log GROUP BY ALL)"
     )
-    found = duck.run(
-        "SELECT of_set, name, in_group, part, request_id(question, context) AS request, "
-        "digest(question, context) AS spelled, kind FROM heads LEFT JOIN log ON n = asked ORDER BY episode"
-    ).fetchnumpy()
-    columns: list[Any] = [
-        _texts(found[name]) for name in ("of_set", "name", "in_group", "part", "request", "spelled", "kind")
-    ]
+    columns = np.empty((7, duck.value("SELECT count(*) FROM heads")), dtype=object)
+    found = (
+        "SELECT episode, of_set, name, in_group, part, request_id(question, context), digest(question, context), kind, "
+        f"CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{{64}}') THEN question END, context, "
+        f"{replay['chat']} FROM heads LEFT JOIN log ON n = asked"
+    )
+
+    def pieces() -> Iterator[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]:
+        for rows in duck.pieces(found):
+            episodes, *texts, _, _, _ = zip(*rows, strict=True)
+            columns[:, episodes] = texts
+            asked = [(row[0], (row[8], row[9], row[10] and request_of(row[10]))) for row in rows if row[8] is not None]
+            yield [episode for episode, _ in asked], [request for _, request in asked]
+
+    features = _features(columns.shape[1], pieces())
     kinds: dict[str | None, RequestKind | None] = {None: None, "plain": PLAIN, "unsaid": UNSAID}
     kinds |= {text: json.loads(text) for text in {*columns[-1]} - kinds.keys()}
-    asked = (
-        f"SELECT episode, question, context, {replay['chat']} FROM heads JOIN log ON n = asked "
-        "WHERE NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}')"
-    )
-    pieces = (
-        ([row[0] for row in rows], [(text, context, chat and request_of(chat)) for _, text, context, chat in rows])
-        for rows in duck.pieces(asked)
-    )
-    features = _features(len(columns[0]), pieces)
-    columns[-1] = tuple([kinds[text] for text in columns[-1]])
-    return Episodes._make([*columns, features])
-
-
-def _texts(column: Any) -> tuple[str | None, ...]:
-    """Return texts without nulls of numpy's."""
-    texts = np.ma.getdata(column).astype(object)
-    texts[np.ma.getmaskarray(column)] = None
-    return tuple(texts.tolist())
+    return Episodes._make([*map(tuple, columns[:-1]), tuple([kinds[text] for text in columns[-1]]), features])
 
 
 def _kind_text(context: str) -> str | None:
