@@ -23,7 +23,6 @@ from cascade.errors import CascadeError, MissingExtraError, UsageError, WorkersL
 Input = TypeVar("Input")
 Output = TypeVar("Output")
 HERE = "here"
-_CLUSTER = "ray://"
 _TRIES = 3
 """How often in a row workers may die without a result: the task itself may be what kills them."""
 
@@ -34,8 +33,8 @@ def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = H
     Args:
         task: a function of a module, or a `partial` of one: pure.
         inputs: what it is called with.
-        on: here; processes, one for each core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it;
-            ray://HOST:PORT, another cluster, of which each machine has this version of cascade.
+        on: here; processes, one for each core; ray, the cluster of RAY_ADDRESS or of this machine, or a new one on it.
+            Each machine has this version of cascade.
 
     Raises:
         UsageError: there is no such place.
@@ -49,10 +48,10 @@ def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = H
         yield from map(task, inputs)
     elif on == "processes":
         yield from _in_processes(task, list(inputs))
-    elif on == "ray" or on.startswith(_CLUSTER):
-        yield from _on_ray(task, list(inputs), None if on == "ray" else on)
+    elif on == "ray":
+        yield from _on_ray(task, list(inputs))
     else:
-        raise UsageError(f"There is no place {on!r} to work on; there are here, processes, ray and ray://HOST:PORT.")
+        raise UsageError(f"There is no place {on!r} to work on; there are here, processes and ray.")
 
 
 def _in_processes(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Output]:
@@ -89,7 +88,7 @@ def _tied(lifeline: Connection) -> None:
     threading.Thread(target=end, daemon=True).start()
 
 
-def _on_ray(task: Callable[[Input], Output], inputs: list[Input], address: str | None) -> Iterator[Output]:
+def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Output]:
     try:
         import ray
         from ray.exceptions import RayError
@@ -99,7 +98,7 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input], address: str |
     try:
         if starts:
             os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # a new cluster would report its use to Ray's makers
-            ray.init(address, log_to_driver=False)
+            ray.init(log_to_driver=False)
         call, shared = ray.remote(_called), ray.put(task)
         waiting = [call.remote(__version__, shared, argument) for argument in inputs]
         for result in waiting:

@@ -62,7 +62,7 @@ def prove(
         promise: what is promised. By default `default_promise`.
         splits: how many random splits.
         seed: of the random draws.
-        on: where splits are played, with the same result: here, processes, ray or ray://HOST:PORT (extra ray).
+        on: where splits are played, with the same result: here, processes or ray (extra ray).
         show: is called with the progress.
         tell: is called with each notice about the log.
 

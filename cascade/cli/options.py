@@ -15,7 +15,7 @@ Risk = Annotated[float | None, typer.Option(help="The share of requests that may
 Confidence = Annotated[float | None, typer.Option(help="How sure that is; without: on average (coverage alone).")]
 Splits = Annotated[int, typer.Option(min=1, help="How many random splits.")]
 Seed = Annotated[int, typer.Option(min=0, help="Of the random draws.")]
-On = Annotated[str, typer.Option(help="Where splits are played: here, processes, ray, ray://HOST:PORT (extra ray).")]
+On = Annotated[str, typer.Option(help="Where splits are played: here, processes, ray (extra ray).")]
 Details = Annotated[bool, typer.Option("--details", help="Print the tables too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Columns = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]

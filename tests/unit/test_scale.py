@@ -52,6 +52,7 @@ def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path: Path) -> None:
         (refused, "processes", UsageError),
         (refused, "here", UsageError),
         (process, "moon", UsageError),
+        (process, "ray://localhost:10001", UsageError),
     ],
 )
 def test_what_cannot_be_done_is_one_typed_error(task, on: str, error: type[Exception]) -> None:
