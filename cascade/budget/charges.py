@@ -128,8 +128,8 @@ def _audio_unknown(rate: Price, *, heard: bool, spoken: bool) -> str | None:
 
 
 def _thinking(request: Request) -> int:
-    """Return the tokens of thinking that the operator's settings allow; some servers count them beside the limit."""
-    wanted = request.sends.get("thinking")
+    """Return the tokens of thinking that a request allows; some servers count them beside the limit."""
+    wanted = request.sends.get("thinking", {} if request.chat is None else request.chat.options.get("thinking"))
     budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
     return max(0, budget) if isinstance(budget, int) else 0  # a negative one leaves the amount to the model
 

@@ -171,7 +171,7 @@ UNSAID: RequestKind = {_FORM: _UNSAID}
 DRAWN = (
     "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty",
     "logit_bias", "stop", "reasoning_effort", "verbosity", "modalities", "tool_choice", "parallel_tool_calls",
-    "web_search_options", "audio", "context_management", "output_config", "function_call",
+    "web_search_options", "audio", "context_management", "output_config", "function_call", "thinking",
 )  # fmt: skip
 """The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
 _NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}

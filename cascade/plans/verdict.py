@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from cascade.chat import ChatRequest, part_texts
 from cascade.matching.text import normalize_answer
 from cascade.plans.prompts import Prompts, question_data, question_fields
+from cascade.providers.histories import without_thinking
 from cascade.text import counted, data_block, data_object, encode_sorted
 from cascade.types import Candidate, Completion, Message, Question, Request, Token
 
@@ -294,12 +295,13 @@ def example_verdicts(prompts: Prompts) -> list[tuple[Message, ...]]:
 def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
     """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
     answer = {"content": candidate.text} if candidate.message is None else candidate.message
+    *before, reply = without_thinking([*chat.messages, answer])  # it is its writer's alone
     shown = {
         "tools": chat.options.get("tools"),
         "tool_choice": chat.options.get("tool_choice"),
         "format": chat.options.get("response_format"),
-        "conversation": [{**message, "content": _shown(message.get("content"))} for message in chat.messages],
-        "reply": {name: value for name, value in answer.items() if name != "role" and value is not None},
+        "conversation": [{**message, "content": _shown(message.get("content"))} for message in before],
+        "reply": {name: value for name, value in reply.items() if name != "role" and value is not None},
     }
     return {name: encode_sorted(value) for name, value in shown.items() if value}
 

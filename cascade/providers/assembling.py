@@ -153,7 +153,7 @@ def _whole_blocks(pieces: list[Any]) -> list[Any]:
     """Return the blocks of thinking in a stream: each ends with its signature, without which no vendor reads it."""
     blocks: list[Any] = []
     for piece in pieces:
-        last = blocks[-1] if blocks else None
+        last: Any = blocks[-1] if blocks else None
         thinks = [isinstance(one, dict) and one.get("type") == "thinking" for one in (last, piece)]
         if all(thinks) and not last.get("signature"):
             _join(last, piece)

@@ -17,14 +17,14 @@ The same holds for tools: a vendor's own tools run on its servers, at a price of
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
-from hashlib import sha256
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
 from cascade.errors import ProviderError, RefusedFieldError
 from cascade.money import PLAIN_TIERS
+from cascade.providers.histories import accepted, cannot_think, vendor_of, without_thinking
 from cascade.types import Request
 
 
@@ -38,8 +38,8 @@ STANDARD = _names(
     "tool_choice tools top_logprobs top_p"
 )
 OPTIONAL = _names(
-    "cache_control client_metadata context_management diagnostics max_tool_calls metadata output_config "
-    "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier store top_k "
+    "cache_control client_metadata context_management diagnostics include max_tool_calls metadata output_config "
+    "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier store thinking top_k "
     "user user_profile_id verbosity workspace_id"
 )
 """Fields that change where a request is recorded, cached or counted, or that only one vendor reads."""
@@ -57,6 +57,8 @@ SETTABLE = _names(
 )
 """The fields that an operator may send with each request of an entry (`models.NAME.settings`)."""
 _SEARCH, _TIER = "web_search_options", "service_tier"
+_EFFORT = frozenset({"thinking", "reasoning_effort"})
+"""Two words for one thing: a model is sent one of them."""
 _TOOL_KEYS = frozenset({"type", "function", "custom", "cache_control"})
 _TOOL_TYPES = frozenset({"function", "custom"})
 _FUNCTION_KEYS = frozenset({"name", "description", "parameters", "strict", "format", "cache_control"})
@@ -120,9 +122,28 @@ class ModelFields(NamedTuple):
             return False
         return name in STANDARD or name in self.opened or (name in OPTIONAL and name in self.knows(self.model))
 
+    def passes(self, chat: ChatRequest) -> dict[str, Any]:
+        """Return the options of a request that the model is sent."""
+        options = {name: value for name, value in chat.options.items() if self.takes(name, value)}
+        if "thinking" in options:
+            options.pop("reasoning_effort", None)
+        if _EFFORT & options.keys() and cannot_think(chat.messages, self.wire_model):
+            options = {name: value for name, value in options.items() if name not in _EFFORT}
+        return options
+
+    def lacks(self, chat: ChatRequest) -> set[str]:
+        """Return the options of a request that the model is not sent, nor another word for them."""
+        sent = self.passes(chat)
+        return {*chat.options} - sent.keys() - (_EFFORT if _EFFORT & sent.keys() else frozenset())
+
+    @property
+    def wire_model(self) -> str:
+        """The vendor's name of the model."""
+        return str(self.sends.get("model", self.model))
+
     def marks(self, name: str) -> bool:
         """Whether the model is sent marks for a prompt cache: its vendor's own, or what the operator opens."""
-        return name in self.opened or vendor_of(str(self.sends.get("model", self.model))) == CACHE_MARKS[name]
+        return name in self.opened or vendor_of(self.wire_model) == CACHE_MARKS[name]
 
 
 _UNKNOWN = ModelFields()
@@ -146,7 +167,7 @@ class Fields:
         """
         set_here = frozenset[str]().union(*(rule.sends for rule in self.models.values()))
         marked = _marks_in(chat)
-        if chat.options.keys() <= _CHECKED - set_here and not marked:
+        if chat.options.keys() <= _CHECKED - set_here - _EFFORT and not marked:
             return ()
         refused = list(dict.fromkeys(_refused(chat.options, self.models.values())))
         if refused:
@@ -159,7 +180,8 @@ class Fields:
                 f"The request has fields that are not passed on: {listed}{more}. {advice}", fields=tuple(refused)
             )
         rules = [self.models.get(name, _UNKNOWN) for name in (self.models if models is None else models)]
-        unsent = [name for name, value in chat.options.items() if not all(rule.takes(name, value) for rule in rules)]
+        lacking = set[str]().union(*(rule.lacks(chat) for rule in rules))
+        unsent = [name for name in chat.options if name in lacking]
         return (*dict.fromkeys([*unsent, *(mark for mark in marked if not all(rule.marks(mark) for rule in rules))]),)
 
     def sent(self, request: Request) -> Request:
@@ -170,9 +192,15 @@ class Fields:
         if chat is None:
             return request
         unread = frozenset(name for name in _marks_in(chat) if not rule.marks(name))
-        if not unread and chat.options.keys() <= STANDARD - rule.sends.keys():
+        if not unread and chat.options.keys() <= STANDARD - rule.sends.keys() - _EFFORT:
             return request
-        options = {name: value for name, value in chat.options.items() if rule.takes(name, value)}
+        options = rule.passes(chat)
+        if (
+            _EFFORT & chat.options.keys()
+            and not _EFFORT & options.keys()
+            and cannot_think(chat.messages, rule.wire_model)
+        ):
+            chat = replace(chat, messages=without_thinking(chat.messages))
         if unread:
             lists = {"messages": chat.messages, **{name: options[name] for name in _TOOLS & options.keys()}}
             bare = {name: [_unmarked(holder, unread) for holder in listed or ()] for name, listed in lists.items()}
@@ -308,13 +336,7 @@ def refused(request: Request, error: ProviderError) -> frozenset[str]:
     return frozenset(name for name in REFUSABLE if name in ours and _NAMED[name].search(str(error)))
 
 
-# --- the body, with histories of other vendors' models in a form that a model accepts ---
-# A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another
-# form, thinking that is signed by another vendor, reasoning items. So ids are rewritten, the same for a call and its
-# result, and another vendor's thinking is left out; texts, tool calls and results are not changed. Messages for a model
-# of an unknown vendor are not changed. Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes
-# letters, digits, "_" and "-", and checks the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters
-# and refuses unknown fields.
+# --- the body ---
 
 
 def wire_body(request: Request, model: str) -> dict[str, Any]:
@@ -343,84 +365,3 @@ def sendable(text: str) -> str:
         return text
     whole = text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "surrogatepass")
     return whole.encode("utf-8", "replace").decode("utf-8")
-
-
-class _Vendor(NamedTuple):
-    """The names of a vendor's models, the ids of tool calls that it accepts, and its own fields of thinking."""
-
-    models: re.Pattern[str]
-    ids: re.Pattern[str]
-    own: frozenset[str]
-
-
-_THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
-_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
-"""Fields of a message, and types of parts, with a model's thinking."""
-_VENDORS = {
-    "mistral": _Vendor(
-        re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
-        re.compile(r"[A-Za-z0-9]{9}"),
-        frozenset({"thinking"}),
-    ),
-    "anthropic": _Vendor(
-        re.compile(r"claude|anthropic"),
-        re.compile(r"[A-Za-z0-9_-]{1,64}"),
-        frozenset({"thinking_blocks", "reasoning_content", "thinking", "redacted_thinking"}),
-    ),
-    "openai": _Vendor(
-        re.compile(r"(?:^|/)(?:gpt-|o[1-9](?:-|$)|chatgpt)"), re.compile(r".{1,40}"), frozenset({"reasoning_items"})
-    ),
-    "deepseek": _Vendor(re.compile(r"deepseek"), re.compile(r".{1,64}"), frozenset({"reasoning_content"})),
-}
-
-
-def vendor_of(model: str) -> str | None:
-    """Return the vendor of a model name; None if unknown.
-
-    >>> vendor_of("openai/gpt-4o-mini"), vendor_of("bedrock/anthropic.claude-3"), vendor_of("my-model")
-    ('openai', 'anthropic', None)
-    """
-    return next((name for name, vendor in _VENDORS.items() if vendor.models.search(model.lower())), None)
-
-
-def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
-    """Return the messages of a conversation in a form that a model accepts; acceptable messages are unchanged.
-
-    A signature does not show who signed it: thinking in the vendor's own form is kept.
-
-    >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
-    >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
-    ([{'role': 'assistant', 'content': 'Hi'}], True)
-    """
-    name = vendor_of(model)
-    return list(messages) if name is None else [_accepted(one, _VENDORS[name]) for one in messages]
-
-
-def _accepted(message: Mapping[str, Any], vendor: _Vendor) -> Mapping[str, Any]:
-    role = message.get("role")
-    if role != "assistant":
-        return _with_id(message, "tool_call_id", vendor) if role == "tool" else message
-    foreign = _THINKING - vendor.own
-    made = {field: value for field, value in message.items() if field not in foreign}
-    content = made.get("content")
-    if isinstance(content, list | tuple):
-        thinking = _PARTS - vendor.own
-        parts = [part for part in content if not (isinstance(part, Mapping) and str(part.get("type")) in thinking)]
-        made["content"] = parts or None
-    calls = made.get("tool_calls")
-    if isinstance(calls, list | tuple):
-        made["tool_calls"] = [_with_id(call, "id", vendor) for call in calls]
-    return message if made == message else made
-
-
-def _with_id(holder: Any, name: str, vendor: _Vendor) -> Any:
-    """Return a call, or its result, with an id of the vendor's form."""
-    given = holder.get(name) if isinstance(holder, Mapping) else None
-    if not isinstance(given, str) or vendor.ids.fullmatch(given):
-        return holder
-    return {**holder, name: _new(given)}
-
-
-def _new(given: str) -> str:
-    """Return an id that every vendor accepts, the same for the same id."""
-    return sha256(given.encode("utf-8", "replace")).hexdigest()[:9]

@@ -21,12 +21,15 @@ from cascade.chat import text_of
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
+    ContextTooLongError,
+    HistoryRefusedError,
     ProviderError,
     ProviderTimeoutError,
     StreamInterruptedError,
 )
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fields import added, refused
+from cascade.providers.histories import conversation_of
 from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
@@ -46,6 +49,11 @@ _REFUSED_S = 3_600.0
 """How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
 """A time-out of a call that had less than this share of `per_call_s` does not count against its server."""
+
+
+_OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
+"""Words of errors about the thinking in a history."""
+_MOST_UNREAD = 10_000
 
 
 @dataclass(slots=True)
@@ -95,6 +103,8 @@ class Guard:
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
     """By a model's name, the additions that it refuses, once a request without them was answered, and until when."""
+    _unread: dict[tuple[str, str], None] = field(default_factory=dict)
+    """The last conversations, by model, whose history it refused: it would refuse their later requests, too."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
@@ -128,6 +138,7 @@ class Guard:
         if gone := refused(tries.asked, error):
             tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
+        self._note_history(tries.asked, error)
         tries.failed.append(error)
         budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
         self._broke(tries, error)
@@ -143,6 +154,15 @@ class Guard:
             raise _naming_ours(error, tries.asked)
         error.__traceback__ = error.__context__ = None  # only its class is needed; its frames hold data
         return delay
+
+    def _note_history(self, request: Request, error: ProviderError) -> None:
+        bad = isinstance(error, BadRequestError) and not isinstance(error, ContextTooLongError)
+        if not bad or request.chat is None or _OF_HISTORY.search(str(error)) is None:
+            return
+        if (conversation := conversation_of(request.chat.messages)) is not None:
+            self._unread[request.model, conversation] = None
+            while len(self._unread) > _MOST_UNREAD:
+                del self._unread[next(iter(self._unread))]
 
     def _budget(self, request: Request) -> RetryBudget:
         found = self._budgets.get(request.model)
@@ -207,7 +227,12 @@ class Guard:
 
         Raises:
             ProviderUnavailableError: the model's circuit is open.
+            HistoryRefusedError: the model refused the history of the same conversation before.
         """
+        chat = request.chat if self._unread else None
+        if chat is not None and (request.model, conversation_of(chat.messages)) in self._unread:
+            says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
+            raise HistoryRefusedError(says, model=request.model, status=400)
         if (breaker := self._breaker(request.model)) is not None:
             breaker.admit(request.model)
         learned, until_s = self._refused.get(request.model, (frozenset[str](), 0.0))

@@ -42,6 +42,7 @@ from cascade.providers import decision
 from cascade.providers.base import Payload
 from cascade.providers.exchange import retry_after_s
 from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
+from cascade.providers.histories import vendor_of
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.resilience import portal
 from cascade.types import Request
@@ -147,7 +148,7 @@ class LiteLLM:
             else:
                 name = model if endpoint is None else endpoint.model or model
                 supported = load_litellm().get_supported_openai_params(name) or ()
-                self._known[model] = OPTIONAL.intersection(supported) - _controls()
+                self._known[model] = (OPTIONAL.intersection(supported) - {"thinking"} | _more(name)) - _controls()
         return self._known[model]
 
     def lacks(self, model: str, fields: Iterable[str]) -> list[str]:
@@ -260,6 +261,13 @@ class LiteLLM:
             endpoint = self._endpoint(request.model)
             secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
             raise map_error(request.model, error, secrets) from None
+
+
+def _more(name: str) -> frozenset[str]:
+    """Return the fields that litellm passes on to a model as they are."""
+    if vendor_of(name) == "anthropic":
+        return frozenset({"thinking", "output_config"})
+    return frozenset({"include"} if "/responses/" in name else ())
 
 
 _LISTED = (STANDARD & SETTABLE) | {"thinking", "verbosity"}

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from cascade.budget.charges import cost_of
 from cascade.engine import BROKEN_OFF
+from cascade.errors import HistoryRefusedError
 from cascade.money import Price, usd
 from cascade.records.writer import TraceWriter
 from cascade.types import Answer
@@ -40,6 +41,7 @@ class Receipt(NamedTuple):
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models that another one replaced, one for each such call.
         silent: the models whose replies lacked the requested log-probs, one for each such reply.
+        skipped: the models that were not asked, having refused the conversation before, one for each such call.
     """
 
     trace_id: str
@@ -55,6 +57,7 @@ class Receipt(NamedTuple):
     faulty: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
+    skipped: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -81,6 +84,7 @@ class Receipt(NamedTuple):
             faulty=tuple([call.request.model for call in calls if call.completion and call.completion.faults]),
             replaced=tuple([call.request.instead_of for call in calls if call.completion and call.request.instead_of]),
             silent=tuple([call.request.model for call in calls if call.lacks_logprobs]),
+            skipped=tuple([call.request.model for call in calls if call.failed_with == HistoryRefusedError.__name__]),
         )
 
     def headers(self) -> list[tuple[str, str]]:
@@ -150,6 +154,7 @@ _TALLIES = {
     "faulty": ("faulty_messages_total", "model", "Messages of a model that had a fault."),
     "replaced": ("replaced_calls_total", "model", "Calls that another model answered."),
     "silent": ("missing_logprobs_total", "model", "Replies without the log-probs asked for."),
+    "skipped": ("skipped_calls_total", "model", "Calls not made, as the model had refused the conversation."),
     "broken_off": ("broken_off_total", "by", "Requests served before the policy had enough."),
 }
 """What is counted by name: by the receipt's field the metric, its label and its help."""

@@ -14,6 +14,7 @@ from typing import Any, ClassVar
 from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by, text_of
 from cascade.errors import BadResponseError
 from cascade.providers.fields import CACHE_MARKS
+from cascade.providers.histories import packed, signed
 from cascade.server.errors import GatewayError, Refusal
 from cascade.types import Answer
 
@@ -102,11 +103,13 @@ class ChatCompletions(Dialect):
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a chat completion."""
-        return reply.completion | {"id": f"chatcmpl-{self.trace_id}"} | cascade_field(extension)
+        choice = reply.completion["choices"][0] | {"message": signed(reply.message, reply.writer)}
+        head = {"id": f"chatcmpl-{self.trace_id}", "choices": [choice]}
+        return reply.completion | head | cascade_field(extension)
 
     def ending(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> Iterator[bytes]:
         """Yield the rest of an answer in chunks. All keep the model's name in the first one."""
-        completion, message = reply.completion, reply.message
+        completion, message = reply.completion, signed(reply.message, reply.writer)
         rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
         if rest.get("tool_calls"):
             rest["tool_calls"] = [{"index": index, **call} for index, call in enumerate(rest["tool_calls"])]
@@ -143,7 +146,8 @@ class ServedMessage:
     Attributes:
         completion: the answer as a chat completion.
         message: its message.
-        model: the model whose message it is.
+        model: the model whose message it is, by its own name.
+        writer: the same, by the name under which it was asked.
         finish: why the message ended, as chat completions have it.
         logprobs: its log-probs, None if the client asked for none.
 
@@ -156,6 +160,7 @@ class ServedMessage:
         choice = self.completion["choices"][0]
         self.message: Mapping[str, Any] = choice["message"]
         self.model = str(self.completion["model"])
+        self.writer = self.model if answer.served is None else answer.served[1].request.wire_model
         self.finish: str = choice["finish_reason"]
         self.logprobs = choice["logprobs"]
 
@@ -174,6 +179,13 @@ class ServedMessage:
         """The model's thoughts before the message, "" if the server does not send them."""
         thoughts = self.message.get("reasoning_content")
         return thoughts if isinstance(thoughts, str) else ""
+
+    def packed(self, *, wanted: bool) -> str | None:
+        """The model's thinking as one text that only the server reads; None without any, or if nobody needs it.
+
+        It is needed where the conversation goes on within a turn, after tool calls.
+        """
+        return packed(self.message, self.writer) if wanted or self.calls else None
 
     @property
     def calls(self) -> list[tuple[str, str, str]]:

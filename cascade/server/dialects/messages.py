@@ -1,7 +1,7 @@
 """Anthropic's messages: system prompts, blocks and tools that the application runs.
 
-Two things have no counterpart in a chat completion and are left out: blocks of earlier thinking, which only the model
-that wrote them can read, and citations.
+Citations have no counterpart in a chat completion and are left out. A block of thinking holds, as its signature, all
+that the model wrote of it, in any form (`histories.packed`).
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.providers.histories import taken_back
 from cascade.server.dialects import (
     Dialect,
     ServedMessage,
@@ -34,6 +35,7 @@ _KINDS = {413: "request_too_large", 503: "overloaded_error"}
 _ERRORS = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}
 """What differs from OpenAI's types of errors, by status and by type."""
 _UNREAD = ("thinking", "redacted_thinking")
+_UNSIGNED = {"signature": ""}
 _FAILED = "The tool failed:"
 
 
@@ -59,11 +61,10 @@ class Messages(Dialect):
             others = {name: value for name, value in metadata.items() if name != "user_id"}
             request |= {"user": metadata["user_id"]} if metadata.get("user_id") is not None else {}
             request |= {"metadata": others} if others else {}
+        request |= _format(body)
         if self._thinks:
-            budget = body["thinking"].get("budget_tokens")
-            tokens = budget if isinstance(budget, int) else 0
-            request["reasoning_effort"] = next(effort for least, effort in _EFFORTS if tokens >= least)
-        return request | _format(body)
+            request |= {"thinking": body["thinking"], "reasoning_effort": self._effort}
+        return request
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a message."""
@@ -73,7 +74,7 @@ class Messages(Dialect):
         """Yield the rest of an answer."""
         blocks, begun = self._blocks(reply), self.begun
         if begun:
-            blocks.sort(key=lambda block: block["type"] == "thinking")
+            blocks.sort(key=lambda block: block["type"] in _UNREAD)
             yield _event("content_block_stop", index=0)
         else:
             yield self._start(reply.model, {**_usage(reply), "output_tokens": 0})
@@ -112,15 +113,31 @@ class Messages(Dialect):
         return {**head, "content": blocks, "usage": dict(usage)}
 
     @property
+    def _effort(self) -> Any:
+        """How much the client wants a model to think, for one that takes no `thinking`: `high` without a word."""
+        thinking, config = self.body["thinking"], self.body.get("output_config")
+        effort = config.get("effort") if isinstance(config, Mapping) else None
+        if effort is not None:
+            return effort
+        if thinking.get("type") == "adaptive":
+            return "high"
+        budget = thinking.get("budget_tokens")
+        tokens = budget if isinstance(budget, int) else 0
+        return next(word for least, word in _EFFORTS if tokens >= least)
+
+    @property
     def _thinks(self) -> bool:
         """Whether the client asks the model to think, and for its thoughts."""
         thinking = self.body.get("thinking")
-        return isinstance(thinking, Mapping) and thinking.get("type") == "enabled"
+        return isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")
 
     def _blocks(self, reply: ServedMessage) -> list[dict[str, Any]]:
-        """Return a message's blocks. Thoughts that came through a chat completion have no known signature."""
-        thoughts = [reply.thoughts] if self._thinks and reply.thoughts else []
-        blocks: list[dict[str, Any]] = [{"type": "thinking", "thinking": text, "signature": ""} for text in thoughts]
+        """Return a message's blocks; thinking is readable if the client asks for it."""
+        blocks: list[dict[str, Any]] = []
+        if (thinking := reply.packed(wanted=self._thinks)) is not None:
+            hides = self._thinks and self.body["thinking"].get("display") == "omitted"
+            readable = {"type": "thinking", "thinking": "" if hides else reply.thoughts, "signature": thinking}
+            blocks.append(readable if self._thinks else {"type": "redacted_thinking", "data": thinking})
         blocks += [{"type": "text", "text": text} for text in (reply.text, reply.refusal) if text]
         blocks += [
             {"type": "tool_use", "id": call, "name": name, "input": arguments_object(arguments)}
@@ -135,13 +152,20 @@ def _event(name: str, /, **fields: Any) -> bytes:
 
 def _block_events(index: int, block: Mapping[str, Any]) -> Iterator[bytes]:
     kind = block["type"]
+    delta: dict[str, Any] | None
     if kind == "tool_use":
         empty: dict[str, Any] = {**block, "input": {}}
         delta = {"type": "input_json_delta", "partial_json": json.dumps(block["input"], ensure_ascii=False)}
+    elif kind == "redacted_thinking":
+        empty, delta = dict(block), None
     else:
         empty, delta = {**block, kind: ""}, {"type": f"{kind}_delta", kind: block[kind]}
-    yield _event("content_block_start", index=index, content_block=empty)
-    yield _event("content_block_delta", index=index, delta=delta)
+    signature = empty.pop("signature", None)
+    yield _event("content_block_start", index=index, content_block=empty | ({} if signature is None else _UNSIGNED))
+    if delta is not None:
+        yield _event("content_block_delta", index=index, delta=delta)
+    if signature is not None:
+        yield _event("content_block_delta", index=index, delta={"type": "signature_delta", "signature": signature})
     yield _event("content_block_stop", index=index)
 
 
@@ -186,7 +210,10 @@ def _turns(messages: object) -> Iterator[dict[str, Any]]:
         turn = {"role": role, "content": content_of(_parts(rest, f"{path}.content")), **others}
         if uses:
             turn["tool_calls"] = [_use(block, f"{path}.content") for block in uses]
-        if turn["content"] is not None or uses:
+        thoughts = [block for block in rest if block.get("type") in _UNREAD] if role == "assistant" else []
+        for block in thoughts:
+            turn = taken_back(turn, block, "thinking_blocks")
+        if turn["content"] is not None or uses or thoughts:
             yield turn
 
 

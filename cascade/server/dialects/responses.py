@@ -1,6 +1,6 @@
 """OpenAI's responses, without state: nothing is kept between requests, so each carries its whole conversation.
 
-Items of earlier reasoning are left out: only the servers that wrote them can read them.
+An item of reasoning holds, as its encrypted content, all that the model wrote of it, in any form (`histories.packed`).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from cascade.providers.fields import CACHE_MARKS
+from cascade.providers.histories import taken_back
 from cascade.server.dialects import (
     Dialect,
     ServedMessage,
@@ -26,7 +27,7 @@ from cascade.server.errors import GatewayError, Refusal
 _READ = {"input", "instructions", "tools", "tool_choice", "text", "max_output_tokens", "reasoning", "include", "store"}
 _READ |= {"previous_response_id", "conversation", "background", "truncation", "stream_options", "top_logprobs"}
 _STATE = ("previous_response_id", "conversation", "prompt")
-_LOGPROBS = "message.output_text.logprobs"
+_LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _REPEATED = ("instructions", "max_output_tokens", "metadata", "temperature", "text", "tool_choice", "top_p", "user")
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
@@ -51,6 +52,7 @@ class Responses(Dialect):
         if instructions is not None and not isinstance(instructions, str):
             raise GatewayError(400, "instructions must be a text.", param="instructions")
         request = {name: value for name, value in body.items() if name not in _READ}
+        request |= {"include": [_ENCRYPTED]} if self._asks_reasoning else {}
         system = [{"role": "system", "content": instructions}] if instructions else []
         request["messages"] = [*system, *_turns(body.get("input"))]
         if body.get("max_output_tokens") is not None:
@@ -93,8 +95,9 @@ class Responses(Dialect):
         if not self.begun:
             yield self._start(reply.model)
         response = self.whole(reply, extension)
+        ways = {"message": self._message, "function_call": self._function_call, "reasoning": self._reasoning}
         for number, entry in enumerate(response["output"]):
-            yield from (self._message if entry["type"] == "message" else self._function_call)(number, entry)
+            yield from ways[entry["type"]](number, entry)
         yield self._event(f"response.{response['status']}", response=response)
 
     def broken(self, refusal: Refusal) -> bytes:
@@ -128,7 +131,10 @@ class Responses(Dialect):
         }
 
     def _output(self, reply: ServedMessage) -> list[dict[str, Any]]:
-        """Return the items: a message, if the model says something, and its tool calls."""
+        """Return the items: reasoning, a message, if the model says something, and its tool calls.
+
+        A message that has begun stands first.
+        """
         status = "incomplete" if reply.finish in _CUT else "completed"
         contents: list[dict[str, Any]] = []
         if reply.text or not (reply.refusal or reply.calls):
@@ -139,10 +145,21 @@ class Responses(Dialect):
         items: list[dict[str, Any]] = []
         if contents:
             items.append({"type": "message", "role": "assistant", "status": status, "content": contents})
+        wanted = self._asks_reasoning or self.body.get("reasoning") is not None
+        if (thinking := reply.packed(wanted=wanted)) is not None:
+            summary = [{"type": "summary_text", "text": reply.thoughts}] if reply.thoughts else []
+            reasoning = {"type": "reasoning", "summary": summary, "encrypted_content": thinking}
+            items.insert(len(items) if self.begun else 0, reasoning)
         for call, name, arguments in reply.calls:
             fields = {"call_id": call, "name": name, "arguments": arguments}
             items.append({"type": "function_call", **fields, "status": status})
         return [{"id": self._item_id(number), **entry} for number, entry in enumerate(items)]
+
+    @property
+    def _asks_reasoning(self) -> bool:
+        """Whether the client asks for reasoning that it can hand back."""
+        include = self.body.get("include")
+        return isinstance(include, list) and _ENCRYPTED in include
 
     def _item_id(self, number: int) -> str:
         return f"item_{self.trace_id}_{number}"
@@ -192,6 +209,10 @@ class Responses(Dialect):
             yield self._part("done", number, index, content)
         yield self._event("response.output_item.done", output_index=number, item=entry)
 
+    def _reasoning(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
+        yield self._event("response.output_item.added", output_index=number, item={**entry, "summary": []})
+        yield self._event("response.output_item.done", output_index=number, item=entry)
+
     def _function_call(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         position, arguments = {"item_id": entry["id"], "output_index": number}, entry["arguments"]
         yield self._added(number, entry)
@@ -201,26 +222,38 @@ class Responses(Dialect):
 
 
 def _turns(conversation: object) -> list[dict[str, Any]]:
-    """Return the items of a conversation as messages; the tool calls of one turn become one message."""
+    """Return the items of a conversation as messages; reasoning and tool calls of one turn become one message."""
     if isinstance(conversation, str):
         return [{"role": "user", "content": conversation}]
     turns: list[dict[str, Any]] = []
     for number, entry in enumerate(objects(conversation, "input")):
         path, kind = f"input[{number}]", entry.get("type", "message")
         if kind == "message":
-            turns.append({"role": entry.get("role"), "content": _content(entry.get("content"), path)})
-        elif kind == "function_call":
-            if not turns or turns[-1]["role"] != "assistant":
-                turns.append({"role": "assistant", "content": None})
+            content = _content(entry.get("content"), path)
+            if entry.get("role") == "assistant" and turns and _is_open(turns[-1]):
+                turns[-1]["content"] = content
+            else:
+                turns.append({"role": entry.get("role"), "content": content})
+            continue
+        if kind in ("function_call", "reasoning") and (not turns or turns[-1]["role"] != "assistant"):
+            turns.append({"role": "assistant", "content": None})
+        if kind == "function_call":
             function = {name: text_field(entry, name, path) for name in ("name", "arguments")}
             call = {"id": text_field(entry, "call_id", path), "type": "function", "function": function}
             turns[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
             content = _content(entry.get("output"), path)
             turns.append({"role": "tool", "tool_call_id": text_field(entry, "call_id", path), "content": content})
-        elif kind != "reasoning":
+        elif kind == "reasoning":
+            turns[-1] = taken_back(turns[-1], entry, "reasoning_items")
+        else:
             raise unknown_kind(path, kind)
     return turns
+
+
+def _is_open(turn: Mapping[str, Any]) -> bool:
+    """Whether a turn is the assistant's, and has only reasoning so far."""
+    return turn["role"] == "assistant" and turn["content"] is None and not turn.get("tool_calls")
 
 
 def _content(content: object, path: str) -> Any:

@@ -21,8 +21,9 @@ from cascade.plans.base import ModelUse
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Streams
 from cascade.providers.fake import FakeProvider, reply
-from cascade.providers.fields import accepted, vendor_of, wire_body
+from cascade.providers.fields import wire_body
 from cascade.providers.guard import Guard
+from cascade.providers.histories import accepted, vendor_of
 from cascade.providers.reading import read_completion
 from cascade.providers.replay import Replay
 from cascade.resilience.portal import Deadline

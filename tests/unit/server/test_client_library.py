@@ -14,6 +14,7 @@ from pydantic import BaseModel
 from cascade import errors
 from cascade.errors import BadResponseError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.histories import packed
 from cascade.server.auth import new_key
 from cascade.server.dialects import ServedMessage
 from cascade.server.dialects.messages import Messages
@@ -297,7 +298,8 @@ def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
                 {"type": "text", "text": "How long?"},
             ]},
             {"role": "assistant", "content": "I look.", "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}]},
+                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}],
+             "thinking_blocks": [{"type": "thinking", "thinking": "…", "signature": "s"}], "written_by": "by-000000-"},
             {"role": "tool", "tool_call_id": "c1", "content": [
                 {"type": "text", "text": "The tool failed:"}, {"type": "text", "text": "no net"}]},
             {"role": "user", "content": "Well?"},
@@ -329,7 +331,8 @@ def test_a_whole_conversation_of_responses_is_translated() -> None:
             {"role": "user", "content": [{"type": "text", "text": "How long?"},
                                          {"type": "image_url", "image_url": {"url": "https://x/y.png", "detail": "low"}}]},
             {"role": "assistant", "content": "I look.", "tool_calls": [
-                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}]},
+                {"id": "c1", "type": "function", "function": {"name": "get_weather", "arguments": '{"days": 3}'}}],
+             "reasoning_items": [{"type": "reasoning", "id": "r", "summary": []}], "written_by": "by-000000-"},
             {"role": "tool", "tool_call_id": "c1", "content": "rain"},
         ],
     }  # fmt: skip
@@ -415,8 +418,9 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
     fake = thinking()
     wanted = {"type": "enabled", "budget_tokens": 5_000}
     found = (await thought(fake, thinking=wanted)).json()
+    signature = packed({"reasoning_content": "Vienna lies on it."}, "small")
     assert found["content"] == [
-        {"type": "thinking", "thinking": "Vienna lies on it.", "signature": ""},
+        {"type": "thinking", "thinking": "Vienna lies on it.", "signature": signature},
         {"type": "text", "text": "The Danube."},
     ]
     assert fake.requests[0].chat is not None

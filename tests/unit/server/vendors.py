@@ -108,12 +108,16 @@ def _anthropic_refuses(body: Body) -> str | None:
                 return "Invalid `signature` in `thinking` block"
             if block["type"] == "redacted_thinking" and block["data"] != "secret-of-claude":
                 return "Invalid `data` in `redacted_thinking` block"
+    last = body["messages"][-2]["content"] if len(body["messages"]) > 1 else []
+    kinds = [block["type"] for block in last if not isinstance(block, str)]
+    if body.get("thinking", {}).get("type") == "enabled" and "tool_use" in kinds and "thinking" not in kinds[0]:
+        return "Expected `thinking` or `redacted_thinking`, but found `tool_use`"
     return None
 
 
 def _deepseek_refuses(body: Body) -> str | None:
     for message in body["messages"]:
-        if message.get("tool_calls") and not message.get("reasoning_content"):
+        if message.get("tool_calls") and message.get("reasoning_content") is None:
             return "The reasoning_content in the thinking mode must be passed back to the API."
     return None
 

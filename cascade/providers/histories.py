@@ -1,0 +1,277 @@
+"""Histories: what a model accepts of a conversation that others wrote, and the marks that say who wrote what.
+
+A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another form,
+thinking that another vendor signed, reasoning items. So ids are rewritten, the same for a call and its result, and
+thinking goes back to its writer alone; texts, tool calls and results are not changed.
+
+A signature does not show who signed it, and nothing is kept between requests. So a message that a server hands out
+carries a mark of its writer where clients keep it: before signatures and the ids of calls, or in a field of its own. It
+is taken off before a model is asked. A message without a mark came from elsewhere, and its form decides.
+
+Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
+the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and refuses unknown fields; DeepSeek's
+refuses a turn with tool calls that has no field `reasoning_content`, and takes an empty one.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Iterator, Mapping, Sequence
+from hashlib import sha256
+from typing import Any, NamedTuple
+
+
+class _Vendor(NamedTuple):
+    """The names of a vendor's models, the ids of calls that it accepts, its own thinking, and a field it insists on."""
+
+    models: re.Pattern[str]
+    ids: re.Pattern[str]
+    own: frozenset[str]
+    insists: str | None = None
+
+
+_THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
+_PARTS = frozenset({"thinking", "redacted_thinking", "reasoning"})
+"""Fields of a message, and types of parts, with a model's thinking."""
+_SIGNED = frozenset({"thinking_blocks", "reasoning_details", "reasoning_items"})
+"""The fields that one vendor alone has: what else there is of thinking is of the same vendor."""
+_VENDORS = {
+    "mistral": _Vendor(
+        re.compile(r"mistral|mixtral|ministral|codestral|devstral|magistral|pixtral"),
+        re.compile(r"[A-Za-z0-9]{9}"),
+        frozenset({"thinking"}),
+    ),
+    "anthropic": _Vendor(
+        re.compile(r"claude|anthropic"),
+        re.compile(r"[A-Za-z0-9_-]{1,64}"),
+        frozenset({"thinking_blocks", "thinking", "redacted_thinking"}),
+    ),
+    "openai": _Vendor(
+        re.compile(r"(?:^|/)(?:gpt-|o[1-9](?:-|$)|chatgpt)"), re.compile(r".{1,40}"), frozenset({"reasoning_items"})
+    ),
+    "deepseek": _Vendor(
+        re.compile(r"deepseek"), re.compile(r".{1,64}"), frozenset({"reasoning_content"}), "reasoning_content"
+    ),
+}
+_MARK = re.compile(r"by-[0-9a-f]{6}-")
+_WRITTEN_BY, _ASIDE = "written_by", "provider_specific_fields"
+_OF_ITS_FORM = "by-000000-"
+"""The mark of thinking that came from elsewhere in the form of one vendor's API, and so is of that vendor."""
+_SEALS = ("signature", "data", "encrypted_content")
+"""The fields of a block of thinking that its writer alone can make."""
+
+
+def vendor_of(model: str) -> str | None:
+    """Return the vendor of a model name; None if unknown.
+
+    >>> vendor_of("openai/gpt-4o-mini"), vendor_of("bedrock/anthropic.claude-3"), vendor_of("my-model")
+    ('openai', 'anthropic', None)
+    """
+    return next((name for name, vendor in _VENDORS.items() if vendor.models.search(model.lower())), None)
+
+
+def mark_of(model: str) -> str:
+    """Return the mark of what a model writes, the same for those that can read each other's thinking.
+
+    These are the models of a vendor at one host; a model of an unknown vendor reads its own alone.
+
+    >>> mark_of("gpt-5") == mark_of("openai/gpt-5-mini"), mark_of("gpt-5") == mark_of("azure/gpt-5")
+    (True, False)
+    """
+    host, slash, _ = model.partition("/")
+    vendor = vendor_of(model)
+    writer = model if vendor is None else f"{vendor} at {host if slash else vendor}"
+    return f"by-{sha256(writer.encode()).hexdigest()[:6]}-"
+
+
+def thinking_of(message: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of a message that hold a model's thinking."""
+    return {name: message[name] for name in sorted(_THINKING) if message.get(name)}
+
+
+def signed(message: Mapping[str, Any], model: str) -> Mapping[str, Any]:
+    """Return a message that a model wrote with its mark, if it holds thinking.
+
+    >>> signed({"content": "Hi"}, "m"), signed({"content": "Hi", "reasoning": "Hm"}, "m")["written_by"] == mark_of("m")
+    ({'content': 'Hi'}, True)
+    """
+    thinking, mark = thinking_of(message), mark_of(model)
+    if not thinking:
+        return message
+    copy = {**message, **{name: _resealed(value, lambda seal: mark + seal) for name, value in thinking.items()}}
+    if isinstance(copy.get(_ASIDE), Mapping):  # litellm repeats thinking there
+        copy[_ASIDE] = {name: value for name, value in copy[_ASIDE].items() if name not in _THINKING}
+    calls = copy.get("tool_calls")
+    if isinstance(calls, list) and calls:
+        return {**copy, "tool_calls": [_with_id(call, "id", lambda id_text: mark + id_text) for call in calls]}
+    return {**copy, _WRITTEN_BY: mark}
+
+
+def packed(message: Mapping[str, Any], model: str) -> str | None:
+    """Return a message's thinking as one text, for a form that has a place for a signature alone; None without any."""
+    thinking = thinking_of(message)
+    text = json.dumps(thinking, ensure_ascii=False, separators=(",", ":")).encode("utf-8", "replace")
+    return mark_of(model) + urlsafe_b64encode(text).decode() if thinking else None
+
+
+def unpacked(text: object) -> dict[str, Any] | None:
+    """Return the fields of a message for its packed thinking; none if it was changed; None for another's signature.
+
+    >>> unpacked(packed({"reasoning": "Hm"}, "m")) == {"reasoning": "Hm", "written_by": mark_of("m")}, unpacked("EqQB")
+    (True, None)
+    """
+    mark = _MARK.match(text) if isinstance(text, str) else None
+    if mark is None or not isinstance(text, str):
+        return None
+    try:
+        fields = json.loads(urlsafe_b64decode(text[mark.end() :].encode()))
+    except (ValueError, RecursionError):
+        return {}
+    thinking = thinking_of(fields) if isinstance(fields, Mapping) else {}
+    return {**thinking, _WRITTEN_BY: mark.group()} if thinking else {}
+
+
+def taken_back(turn: Mapping[str, Any], block: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return a turn with a block of thinking that a client hands back: what it holds, or else itself in a field."""
+    fields = unpacked(next((block[seal] for seal in _SEALS if block.get(seal)), None))
+    own = {name: [*turn.get(name, []), dict(block)], _WRITTEN_BY: _OF_ITS_FORM}
+    return {**turn, **(own if fields is None else fields)}
+
+
+def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[str, Any]]:
+    """Return the messages of a conversation in a form that a model accepts; acceptable messages are unchanged.
+
+    Thinking goes to its writer, as that wrote it. Without a mark, thinking in the vendor's own form is kept.
+
+    >>> said = {"role": "assistant", "content": "Hi", "thinking_blocks": [{"type": "thinking", "signature": "x"}]}
+    >>> accepted([said], "gpt-4o"), accepted([said], "claude-sonnet-4-5") == [said]
+    ([{'role': 'assistant', 'content': 'Hi'}], True)
+    """
+    vendor, mark = _VENDORS.get(vendor_of(model) or ""), mark_of(model)
+    copies = [_accepted(message, vendor, mark) for message in messages]
+    return [copy for copy in copies if copy is not None]
+
+
+_BUDGET = re.compile(r"claude-3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:[-@]20\d{6}|$)")
+"""Models of Anthropic's that think up to a budget, and begin each turn with tool calls by thinking."""
+
+
+def cannot_think(messages: Sequence[Mapping[str, Any]], model: str) -> bool:
+    """Whether a model would refuse to think, since another one, or one that did not think, began the present turn.
+
+    >>> calls = {"role": "assistant", "tool_calls": [{"id": "c"}]}
+    >>> cannot_think([calls], "claude-sonnet-4-5"), cannot_think([calls], "claude-opus-5")
+    (True, False)
+    """
+    turns = [message for message in messages if message.get("role") in ("user", "assistant")]
+    last: Mapping[str, Any] = turns[-1] if turns else {}
+    if not last.get("tool_calls") or not _BUDGET.search(model):
+        return False
+    return not any(turn.get("thinking_blocks") for turn in accepted([last], model))
+
+
+def without_thinking(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
+    """Return messages without the fields of thinking."""
+    left_out = {*_THINKING, _WRITTEN_BY, _ASIDE}
+    return [{name: value for name, value in message.items() if name not in left_out} for message in messages]
+
+
+def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a digest that all later turns of a conversation have: of its first answer and what came before."""
+    first = next((place for place, message in enumerate(messages, 1) if message.get("role") == "assistant"), None)
+    return None if first is None else sha256(json.dumps(messages[:first], sort_keys=True).encode()).hexdigest()
+
+
+def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> Mapping[str, Any] | None:
+    role = message.get("role")
+    if role != "assistant":
+        return _with_id(message, "tool_call_id", _form(vendor)) if role == "tool" else message
+    by = _mark_in(message)
+    if by is None and vendor is None:
+        return message
+    may_be_own = by == mark or (by in {None, _OF_ITS_FORM} and vendor is not None)
+    kept, parts = _kept(message, vendor, own=by == mark) if may_be_own else (frozenset[str](), frozenset[str]())
+    left_out = {*(_THINKING - kept), _WRITTEN_BY, *(() if may_be_own else (_ASIDE,))}
+    copy = {field: value for field, value in message.items() if field not in left_out}
+    copy |= {name: _resealed(copy[name], _bare) for name in kept & copy.keys() if by is not None}
+    content = copy.get("content")
+    if isinstance(content, list | tuple):
+        foreign = _PARTS - parts
+        texts = [part for part in content if not (isinstance(part, Mapping) and str(part.get("type")) in foreign)]
+        copy["content"] = texts or None
+    calls = copy.get("tool_calls")
+    if isinstance(calls, list | tuple):
+        copy["tool_calls"] = [_with_id(call, "id", _form(vendor)) for call in calls]
+    if vendor is not None and vendor.insists is not None and calls and not copy.get(vendor.insists):
+        copy[vendor.insists] = ""
+    if copy == message:
+        return message
+    says = any(value for field, value in copy.items() if field != "role")
+    return copy if says or "content" not in message or message["content"] == "" else None
+
+
+def _kept(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> tuple[frozenset[str], frozenset[str]]:
+    """Return the fields and types of parts with thinking that a model is sent: its own, or of its vendor's form."""
+    if own or vendor is None:
+        return _THINKING, _PARTS
+    foreign = any(message.get(name) for name in _SIGNED - vendor.own)
+    return frozenset() if foreign else _THINKING & vendor.own, _PARTS & vendor.own
+
+
+def _mark_in(message: Mapping[str, Any]) -> str | None:
+    """Return the mark of a message; None if it has none."""
+    return next((mark.group() for text in _places(message) if (mark := _MARK.match(text))), None)
+
+
+def _places(message: Mapping[str, Any]) -> Iterator[str]:
+    """Yield the texts of a message that may begin with a mark."""
+    blocks = [block for name in _THINKING & message.keys() for block in _mappings(message[name])]
+    texts = [message.get(_WRITTEN_BY), *(block.get(name) for block in blocks for name in _SEALS)]
+    texts += [call.get("id") for call in _mappings(message.get("tool_calls"))]
+    return (text for text in texts if isinstance(text, str))
+
+
+def _mappings(value: object) -> list[Mapping[str, Any]]:
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
+
+
+def _resealed(value: Any, change: Any) -> Any:
+    """Return blocks of thinking with other seals; anything else as it is."""
+    if not isinstance(value, list | tuple):
+        return value
+    return [
+        {**block, **{name: change(block[name]) for name in _SEALS if isinstance(block.get(name), str) and block[name]}}
+        if isinstance(block, Mapping)
+        else block
+        for block in value
+    ]
+
+
+def _bare(text: str) -> str:
+    """Return a text without a mark."""
+    return _MARK.sub("", text, count=1) if _MARK.match(text) else text
+
+
+def _form(vendor: _Vendor | None) -> Any:
+    """Return how an id is written for a vendor: without a mark, and anew if the vendor would refuse it."""
+
+    def formed(id_text: str) -> str:
+        bare = _bare(id_text)
+        return bare if vendor is None or vendor.ids.fullmatch(bare) else _new(bare)
+
+    return formed
+
+
+def _with_id(holder: Any, name: str, change: Any) -> Any:
+    """Return a call, or its result, with another id."""
+    id_text = holder.get(name) if isinstance(holder, Mapping) else None
+    if not isinstance(id_text, str) or change(id_text) == id_text:
+        return holder
+    return {**holder, name: change(id_text)}
+
+
+def _new(id_text: str) -> str:
+    """Return an id that every vendor accepts, the same for the same id."""
+    return sha256(id_text.encode("utf-8", "replace")).hexdigest()[:9]

@@ -1,0 +1,250 @@
+"""Tool loops in which models of several vendors take turns: each gets back what it thought, and nobody else does.
+
+The vendors answer 400 where the real ones would, on a loopback port; the clients are the official ones.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from itertools import permutations
+from typing import Any
+
+import httpx
+import pytest
+
+from cascade import Orchestrator
+from cascade.chat import ChatRequest
+from cascade.conformal.scope import kind_of
+from cascade.plans.verdict import judged_fields
+from cascade.providers.fields import Fields, ModelFields
+from cascade.providers.histories import accepted, mark_of, packed, signed, taken_back, unpacked
+from cascade.server.dialects.messages import Messages
+from cascade.types import Candidate
+from unit.made import request as call
+
+from .served import listening
+from .vendors import Body, Vendors, anthropic_answer, chat_answer, openai_answer
+
+anthropic = pytest.importorskip("anthropic")
+openai = pytest.importorskip("openai")
+pytestmark = pytest.mark.litellm
+
+PRICE = {"input": 1, "output": 2}
+MODELS = {
+    "claude": {"model": "anthropic/claude-opus-4-7", "price": PRICE},
+    "older": {
+        "model": "anthropic/claude-sonnet-4-5",
+        "price": PRICE,
+    },  # thinks at the beginning of a turn, or not at all
+    "gpt": {"model": "openai/responses/gpt-5-mini", "price": PRICE},
+    "deepseek": {"model": "deepseek/deepseek-reasoner", "price": PRICE},
+}
+VENDORS = {"claude": "anthropic", "older": "anthropic", "gpt": "openai", "deepseek": "deepseek"}
+SECRETS = {
+    "anthropic": ["sig-of-claude:Claude thinks", "secret-of-claude"],
+    "openai": ["secret-of-openai"],
+    "deepseek": ["DeepSeek thinks"],
+}
+SCHEMA = {"type": "object", "properties": {"days": {"type": "integer"}}}
+COUNTS = {"prompt_tokens": 50, "completion_tokens": 9, "total_tokens": 59}
+
+
+def claude(_: Body) -> Body:
+    thinking = {"type": "thinking", "thinking": "Claude thinks", "signature": "sig-of-claude:Claude thinks"}
+    call = {"type": "tool_use", "id": "toolu_01", "name": "f", "input": {"days": 3}}
+    blocks = [thinking, {"type": "redacted_thinking", "data": "secret-of-claude"}, call]
+    return anthropic_answer(blocks, {"input_tokens": 50, "output_tokens": 9}, "tool_use")
+
+
+def deepseek(_: Body) -> Body:
+    call = {"id": "call_00_x", "type": "function", "function": {"name": "f", "arguments": '{"days": 3}'}}
+    message = {"content": "", "reasoning_content": "DeepSeek thinks", "tool_calls": [call]}
+    return chat_answer(message, COUNTS, "deepseek-reasoner")
+
+
+def gpt(_: Body) -> Body:
+    reasoning = {"type": "reasoning", "id": "rs_1", "summary": [], "encrypted_content": "secret-of-openai"}
+    call = {"id": "fc_1", "call_id": "call_1", "name": "f", "arguments": '{"days": 3}', "status": "completed"}
+    usage = {"input_tokens": 50, "output_tokens": 9, "total_tokens": 59}
+    return openai_answer([reasoning, {"type": "function_call", **call}], usage, "gpt-5-mini")
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[tuple[Vendors, Any, Any]]:
+    answers = {"anthropic": claude, "deepseek": deepseek, "openai": gpt}
+    config = {"models": MODELS, "provider": "litellm", "strategy": {"kind": "ladder", "models": ["claude", "deepseek"]}}
+    policy = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}
+    with pytest.MonkeyPatch.context() as patched, Vendors(answers) as vendors:
+        for name, value in vendors.environment.items():
+            patched.setenv(name, value)
+        orchestrator = Orchestrator.from_config({**config, "policy": policy, "traces": "off"})
+        with orchestrator, listening(orchestrator) as url:
+            first = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
+            second = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+            yield vendors, first, second
+
+
+def chat(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
+    tool = {"type": "function", "function": {"name": "f", "parameters": SCHEMA}}
+    asked = {"model": model, "messages": turns, "tools": [tool], "reasoning_effort": "low", "max_tokens": 4_096}
+    if stream:
+        with client.chat.completions.stream(**asked) as events:
+            answer = events.get_final_completion()
+    else:
+        answer = client.chat.completions.create(**asked)
+    message = answer.choices[0].message
+    result = {"role": "tool", "tool_call_id": message.tool_calls[0].id, "content": "2"}
+    turns += [message.model_dump(exclude_unset=True), result]
+
+
+def responses(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
+    tool = {"type": "function", "name": "f", "parameters": SCHEMA, "strict": False}
+    asked = {"model": model, "input": turns, "tools": [tool], "reasoning": {"effort": "low"}}
+    asked |= {"include": ["reasoning.encrypted_content"], "store": False}
+    if stream:
+        with client.responses.stream(**asked) as events:
+            answer = events.get_final_response()
+    else:
+        answer = client.responses.create(**asked)
+    call = next(entry for entry in answer.output if entry.type == "function_call")
+    result = {"type": "function_call_output", "call_id": call.call_id, "output": "2"}
+    turns += [*(entry.model_dump(exclude_unset=True, exclude={"parsed_arguments"}) for entry in answer.output), result]
+
+
+def messages(client: Any, model: str, turns: list[Any], *, stream: bool) -> None:
+    asked = {"model": model, "messages": turns, "max_tokens": 4_096, "tools": [{"name": "f", "input_schema": SCHEMA}]}
+    asked["thinking"] = {"type": "adaptive"} if model == "claude" else {"type": "enabled", "budget_tokens": 1_024}
+    if stream:
+        with client.messages.stream(**asked) as events:
+            answer = events.get_final_message()
+    else:
+        answer = client.messages.create(**asked)
+    call = next(block for block in answer.content if block.type == "tool_use")
+    result = {"type": "tool_result", "tool_use_id": call.id, "content": "2"}
+    blocks = [block.model_dump(exclude_unset=True) for block in answer.content]
+    turns += [{"role": "assistant", "content": blocks}, {"role": "user", "content": [result]}]
+
+
+ASK = {"chat": chat, "responses": responses, "messages": messages}
+PAIRS = [*permutations(("claude", "gpt", "deepseek"), 2), ("older", "gpt"), ("deepseek", "older"), ("claude", "older")]
+
+
+@pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
+@pytest.mark.parametrize(("base", "guide"), PAIRS)
+@pytest.mark.parametrize("dialect", [*ASK])
+def test_each_gets_back_what_it_thought_and_nobody_else_does(
+    served: Any, dialect: str, base: str, guide: str, *, stream: bool
+) -> None:
+    vendors, first, second = served
+    vendors.got.clear()
+    turns: list[Any] = [{"role": "user", "content": "How long?"}]
+    order = (base, base, guide, base)
+    for model in order:
+        ASK[dialect](second if dialect == "messages" else first, model, turns, stream=stream)
+    assert vendors.refused == []
+    assert [got.vendor for got in vendors.got] == [VENDORS[model] for model in order]
+    for number, got in enumerate(vendors.got):
+        sent = got.raw.decode()
+        own = {secret: sent.count(secret) for secret in SECRETS[got.vendor]}
+        foreign = [one for vendor, secrets in SECRETS.items() if vendor != got.vendor for one in secrets if one in sent]
+        assert foreign == []
+        assert re.search(r"by-[0-9a-f]{6}-|written_by", sent) is None
+        earlier = sum(VENDORS[model] == got.vendor for model in order[:number])
+        stopped = order[number] == "older" and number > 0 and VENDORS[order[number - 1]] != "anthropic"
+        assert own == dict.fromkeys(own, 0 if stopped else earlier)
+        assert got.vendor != "anthropic" or ("thinking" in got.body) == (not stopped)
+
+
+def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(served: Any) -> None:
+    vendors, _, client = served
+    blocks = [{"type": "thinking", "thinking": "Mine", "signature": "made up"}, {"type": "text", "text": "Yes."}]
+    turns = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": blocks}]
+    asked: list[tuple[int, int, list[str]]] = []
+    for text in ("Why?", "Really?"):
+        vendors.got.clear()
+        turns.append({"role": "user", "content": text})
+        raw = client.messages.with_raw_response.create(model="cascade", max_tokens=4_096, messages=turns)
+        turns.append({"role": "assistant", "content": "Because."})
+        asked.append(
+            (len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), [raw.headers["x-cascade-served-by"]])
+        )
+    assert asked == [(1, 1, ["deepseek/deepseek-reasoner"]), (0, 1, ["deepseek/deepseek-reasoner"])]
+    assert vendors.refused == ["anthropic: Invalid `signature` in `thinking` block"]
+    vendors.refused.clear()
+    metrics = httpx.get(f"{client.base_url}/metrics").text
+    assert 'cascade_skipped_calls_total{model="anthropic/claude-opus-4-7"} 1' in metrics
+    fresh = [{"role": "user", "content": "Another?"}]
+    client.messages.create(model="cascade", max_tokens=4_096, messages=fresh)
+    assert len(vendors.bodies("anthropic")) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "fields"),
+    [
+        (packed({"reasoning": "Hm", "content": "x"}, "m"), {"reasoning": "Hm", "written_by": mark_of("m")}),
+        ((packed({"reasoning": "Hm"}, "m") or "")[:-3], {}),
+        (f"{mark_of('m')}W10=", {}),
+        (f"{mark_of('m')}{'x' * 9}", {}),
+        ("EqQBCkYIBxgC", None),
+        (None, None),
+        (7, None),
+    ],
+)
+def test_what_a_client_hands_back_is_read_whole_or_not_at_all(text: Any, fields: Body | None) -> None:
+    assert unpacked(text) == fields
+
+
+def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor() -> None:
+    call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
+    given = {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [call]}
+    handed = signed(given, "ours")
+    assert accepted([handed], "ours") == [given]
+    without = {name: value for name, value in given.items() if name != "reasoning_content"}
+    assert accepted([handed], "theirs") == accepted([handed], "openai/gpt-5") == [without]
+    assert accepted([handed], "deepseek-chat") == [{**without, "reasoning_content": ""}]
+    native = {"role": "assistant", "content": "Yes.", "thinking_blocks": [{"type": "thinking", "signature": "s"}]}
+    came = taken_back({"role": "assistant", "content": "Yes."}, native["thinking_blocks"][0], "thinking_blocks")
+    assert accepted([came], "bedrock/claude-x") == [native]
+    assert accepted([came], "ours") == accepted([came], "gpt-5") == [{"role": "assistant", "content": "Yes."}]
+    alone = signed({"role": "assistant", "content": None, "reasoning_content": "Hm"}, "ours")
+    assert accepted([alone], "theirs") == []
+
+
+def test_no_judge_reads_thinking() -> None:
+    thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
+    said = {"role": "assistant", "content": "Yes.", **thinking}
+    asked = ChatRequest([{"role": "user", "content": "Is it?"}, signed(said, "m"), {"role": "user", "content": "Why?"}])
+    shown = judged_fields(asked, Candidate("Yes.", "base", "m", message=said))
+    assert shown["reply"] == '{"content":"Yes."}'
+    assert json.loads(shown["conversation"])[1] == {"role": "assistant", "content": "Yes."}
+
+
+@pytest.mark.parametrize(
+    ("body", "fields"),
+    [
+        ({"thinking": {"type": "adaptive"}}, {"reasoning_effort": "high"}),
+        (
+            {"thinking": {"type": "adaptive"}, "output_config": {"effort": "low"}},
+            {"reasoning_effort": "low", "output_config": {"effort": "low"}},
+        ),
+        ({"thinking": {"type": "enabled", "budget_tokens": 2_048}}, {"reasoning_effort": "medium"}),
+        ({"output_config": {"effort": "low"}}, {"output_config": {"effort": "low"}}),
+    ],
+)
+def test_a_model_is_sent_thinking_or_an_effort(body: Body, fields: Body) -> None:
+    request = Messages({"messages": [{"role": "user", "content": "Hi"}], **body}, "t").request()
+    asked = ChatRequest.from_openai({**request, "model": "m"})
+    thinking = {name: body[name] for name in ("thinking",) if name in body}
+    assert asked.options == {**thinking, **fields}
+    knows = frozenset({"thinking", "output_config"})
+    models = Fields({"claude": ModelFields("claude-opus-5", lambda _: knows), "gpt": ModelFields("gpt-5")})
+    sent = {model: models.sent(call(model=model, chat=asked)).chat for model in ("claude", "gpt")}
+    effort = {name: fields[name] for name in ("reasoning_effort",) if name in fields}
+    config = {name: fields[name] for name in ("output_config",) if name in fields}
+    assert sent["claude"] is not None
+    assert sent["gpt"] is not None
+    assert (sent["claude"].options, sent["gpt"].options) == ({**thinking, **config}, effort)
+    assert models.unsent(asked) == tuple(config)
+    assert thinking.keys() <= kind_of(asked).keys()
