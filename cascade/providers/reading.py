@@ -22,7 +22,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload
 from cascade.text import same_model
-from cascade.types import Completion, Request, Token, Usage
+from cascade.types import Completion, Iteration, Request, Token, Usage
 
 MAX_TEXT_CHARS = 1_000_000
 """Longer answers are cut: no current model writes them, so they are a fault or an attack (F29)."""
@@ -77,8 +77,9 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         message=whole,
         faults=() if request.chat is None or whole is None else _faults(request.chat, whole, finish),
         fingerprint=_said(payload, "system_fingerprint"),
-        tier=_said(payload, "service_tier"),
+        tier=_said(payload, "service_tier") or _said(fields_of(payload.get("usage")), "service_tier"),
         details={} if usage.estimated else _details(payload.get("usage")),
+        iterations=() if usage.estimated else read_iterations(payload.get("usage")),
     )
 
 
@@ -88,7 +89,7 @@ def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: str) -> tuple[s
     return message_faults(chat, whole, finish)
 
 
-def _said(payload: Payload, name: str) -> str | None:
+def _said(payload: Mapping[str, Any], name: str) -> str | None:
     """Return a short text field of the payload, such as the model's build or the service tier; None if absent."""
     said = payload.get(name)
     return as_storable(said)[:100] if isinstance(said, str) and said else None
@@ -217,7 +218,8 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             if told is not None and not told.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 told = told._replace(output_tokens=estimate_tokens(text), estimated=True)
-            if told is not None and is_believable(told, request):
+            runs = [run.usage for run in read_iterations(raw)] or [told]
+            if told is not None and all(run is not None and is_believable(run, request) for run in runs):
                 return told
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
@@ -248,6 +250,21 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
             hour = _for_an_hour(raw, written)
             return Usage(whole_prompt, whole_completion, cached, reasoning, False, written, hour)
     return None
+
+
+def read_iterations(raw: Any) -> tuple[Iteration, ...]:
+    """Return the runs that a vendor made for one call, as Anthropic tells them; a count that is none is unknown."""
+    listed = fields_of(raw).get("iterations")
+    return tuple(_iteration(fields_of(run)) for run in listed) if isinstance(listed, list) else ()
+
+
+def _iteration(run: Mapping[str, Any]) -> Iteration:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    counts = [run.get(name, 0 if name.startswith("cache") else None) for name in names]
+    read, output, cached, written = [count if is_count(count) else None for count in counts]
+    whole = None if read is None or cached is None or written is None else read + cached + written
+    usage = Usage(whole, output, cached, None, False, written, _for_an_hour(run, written))
+    return Iteration(_said(run, "type") or "message", _said(run, "model"), usage)
 
 
 def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:

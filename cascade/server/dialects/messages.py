@@ -22,6 +22,7 @@ from cascade.server.dialects import (
     objects,
     text_field,
     unknown_kind,
+    without,
 )
 from cascade.server.errors import GatewayError, Refusal
 
@@ -35,6 +36,7 @@ _KINDS = {413: "request_too_large", 503: "overloaded_error"}
 _ERRORS = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}
 """What differs from OpenAI's types of errors, by status and by type."""
 _UNREAD = ("thinking", "redacted_thinking")
+_TIERS = {"default": "standard", "standard": "standard", "priority": "priority", "batch": "batch"}
 _UNSIGNED = {"signature": ""}
 _FAILED = "The tool failed:"
 
@@ -181,7 +183,8 @@ def _usage(reply: ServedMessage) -> dict[str, Any]:
         "cache_creation_input_tokens": usage["cache_write"],
         "cache_read_input_tokens": usage["cached"],
         "output_tokens": usage["written"],
-        **({} if usage["writes"] is None else {"cache_creation": usage["writes"]}),
+        **without({"cache_creation": usage["writes"], "iterations": usage["iterations"]}),
+        **without({"service_tier": _TIERS.get(str(reply.completion.get("service_tier")))}),
     }
 
 
