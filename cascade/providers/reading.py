@@ -218,8 +218,8 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             if told is not None and not told.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 told = told._replace(output_tokens=estimate_tokens(text), estimated=True)
-            runs = [run.usage for run in read_iterations(raw)] or [told]
-            if told is not None and all(run is not None and is_believable(run, request) for run in runs):
+            runs = [run.usage for run in read_iterations(raw)]
+            if told is not None and all(is_believable(run, request) for run in runs or [told]):
                 return told
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
