@@ -124,7 +124,7 @@ async def costs(vendor: Vendor, dialect: str, models: list[str], prefix: int) ->
 
 async def main(turns: int, prefix: int) -> None:
     """Print a row for each pair of models; every dialect gives the same costs, or the run ends with an error."""
-    rows = []
+    rows: list[dict[str, Any]] = []
     for name, vendor in VENDORS.items():
         half = turns // 2
         ways = ([vendor.base] * turns, [vendor.guide] * turns, [vendor.base] * half + [vendor.guide] * (turns - half))
