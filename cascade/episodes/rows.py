@@ -69,7 +69,7 @@ class Facts:
         parents: the steps, from 1, that each step reads; None if the log does not say.
         echoes: by model, the names in its replies, sorted; models without such names are left out.
         kinds: the kind of each request (`conformal.scope`) by its id; None if unknown.
-        spelled: by the id of each request whose text is known, the hashes of its spellings.
+        spelled: by the id of each request that has several spellings, their hashes.
         reference: the recorded walk that is the reference; None if the log has none.
         truth: what "right" means; None if labels say it.
         unjudged: how many episodes are left out because an answer has no judgement.
@@ -264,8 +264,15 @@ class _CallTable:
             parents=self._parents(),
             echoes=_names((names[model], names[echo]) for model, echo in echoes),
             kinds=dict(zip(reversed(self.ids), [heads.kind[at] for at in reversed(usable)], strict=True)),
-            spelled=_spelled(self.ids, [heads.spelled[at] for at in usable]),
+            spelled=self._spelled(),
         )
+
+    def _spelled(self) -> Names:
+        if len({*self.ids}) == self.n:
+            return {}
+        texts = (self.calls.episodes.spelled[at] for at in self.usable.tolist())
+        spelled = _names((name, text) for name, text in zip(self.ids, texts, strict=True) if text is not None)
+        return {name: texts for name, texts in spelled.items() if len(texts) > 1}
 
     def _parents(self) -> Parents | None:
         """Return the steps that each step reads; None where the log does not say any."""
@@ -412,9 +419,13 @@ class _CallTable:
 
 def _once(*columns: Ints) -> list[list[int]]:
     """Return the different rows of some columns, sorted."""
-    code = np.zeros(columns[0].size, dtype=np.int64)
+    code, codes = np.zeros(columns[0].size, dtype=np.int64), 1
     for column in columns:
-        _, code = np.unique(code * (int(column.max(initial=0)) + 2) + column + 1, return_inverse=True)
+        size = int(column.max(initial=0)) + 2
+        if codes * size >= 1 << 62:  # they are too many to be numbered without gaps: only those that occur are
+            _, code = np.unique(code, return_inverse=True)
+            codes = code.size
+        code, codes = code * size + column + 1, codes * size
     _, first = np.unique(code, return_index=True)
     rows: list[list[int]] = np.stack([column[first] for column in columns], axis=1).tolist()
     return rows
@@ -426,16 +437,6 @@ def _summed(numbers: Ints, groups: Ints, size: int) -> Ints:
     np.add.at(total, groups, np.maximum(numbers, 0))
     total[groups[numbers < 0]] = -1
     return total
-
-
-def _spelled(ids: Iterable[str], hashes: Iterable[str | None]) -> Names:
-    """Return the hashes of the spellings of each request whose text is known."""
-    spelled: dict[str, tuple[str, ...]] = {}
-    for name, text in zip(ids, hashes, strict=True):
-        if text is not None:
-            earlier = spelled.get(name, ())
-            spelled[name] = tuple(sorted({*earlier, text})) if earlier else (text,)
-    return spelled
 
 
 _K = TypeVar("_K")

@@ -235,7 +235,8 @@ def calls_in(duck: Duck, query: str) -> Calls:
     known = [name for name in names if name != "replay"]
     floats = {"right": "correct::DOUBLE", "confidence": "confidence"}
     floats |= {f"signal {at}": f"signal(signals, {text_literal(pointer([name]))})" for at, name in enumerate(known)}
-    columns = [f"coalesce({numbers.get(name, name)}, -1)::BIGINT AS {name}" for name in COLUMNS]
+    kinds = {name: "BIGINT" if name in _LARGE else "INTEGER" for name in COLUMNS}
+    columns = [f"coalesce({numbers.get(name, name)}, -1)::{kind} AS {name}" for name, kind in kinds.items()]
     columns += [f"coalesce({sql}, false) AS {name}" for name, sql in flags.items()]
     columns += [f"coalesce({sql}, 'nan')::DOUBLE AS {name_literal(name)}" for name, sql in floats.items()]
     heads = "coalesce(nullif(dataset, ''), 'log') = heads.of_set AND episode_id = heads.name"
@@ -251,7 +252,7 @@ def calls_in(duck: Duck, query: str) -> Calls:
             int(at): schema.refused_steps({"signals": json.loads(signals)})
             for at, (signals,) in zip(np.flatnonzero(found["failed"]), failing, strict=True)
         },
-        {name: np.asarray(found[name]) for name in COLUMNS},
+        {name: np.asarray(found.pop(name), dtype=np.int64) for name in COLUMNS},
         {name: np.asarray(found[name]) for name in FLAGS},
         np.asarray(found["right"]),
         np.asarray(found["confidence"]),
@@ -266,6 +267,9 @@ CREATE MACRO key_of(a, c) AS CASE WHEN c IS NULL AND regexp_full_match(a, '[0-9A
   THEN coalesce(nullif(trim(regexp_replace(regexp_replace(lower(a), '\b(?:a|an|the)\b', ' ', 'g'), ' +', ' ', 'g')),
   ''), trim(a)) WHEN a IS NOT NULL THEN answer_key_of([a, c]) END;
 """
+
+
+_LARGE = frozenset({"cost", "input_tokens", "output_tokens", "key"})
 
 
 def _replay(logged: bool) -> dict[str, str]:
@@ -323,7 +327,8 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
     def pieces() -> Iterator[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]:
         for rows in duck.pieces(found):
             episodes, *texts, _, _, _ = zip(*rows, strict=True)
-            columns[:, episodes] = texts
+            same: dict[Any, Any] = {}  # equal texts share their memory
+            columns[:, episodes] = [[same.setdefault(text, text) for text in column] for column in texts]
             asked = [(row[0], (row[8], row[9], row[10] and request_of(row[10]))) for row in rows if row[8] is not None]
             yield [episode for episode, _ in asked], [request for _, request in asked]
 

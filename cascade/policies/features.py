@@ -181,6 +181,8 @@ _LONG_LETTERS = 13
 _CAPITALS, _DIGITS, _MARKS = string.ascii_uppercase.encode(), string.digits.encode(), b"][{}()<>=+*/\\|_^$;#&%~@"
 _WORD_LETTERS = bytes([ord(chr(code).lower()) if chr(code).isalpha() and code < 128 else 32 for code in range(256)])
 """Of a text of ASCII, only its letters in lower case."""
+_NUMERALS = bytes([48 if chr(code) in string.digits else 46 if chr(code) in ".," else 32 for code in range(256)])
+"""Only its digits, as 0, and the signs that may join them, as a point."""
 _WORD = re.compile(r"[^\W\d_]+")
 _NUMBER = re.compile(r"\d+(?:[.,]\d+)*")
 _LABELS = frozenset(
@@ -257,8 +259,10 @@ def _of_text(text: str) -> tuple[float, ...]:
     lowered, signs, size, spaced = head.lower(), head.encode("ascii", "replace"), len(head) or 1, head.split()
     if head.isascii():
         words, digits = signs.translate(_WORD_LETTERS).decode().split(), _count(signs, _DIGITS)
+        joined = signs.translate(_NUMERALS).replace(b"..", b" ").split()
+        numbers = len(joined) - joined.count(b".")
     else:
-        words, digits = _WORD.findall(lowered), sum(map(str.isdecimal, head))
+        words, digits, numbers = _WORD.findall(lowered), sum(map(str.isdecimal, head)), len(_NUMBER.findall(head))
     distinct, count = {*words}, len(words) or 1
     amount = "how" in distinct and _AMOUNT.search(lowered) is not None
     return (
@@ -269,7 +273,7 @@ def _of_text(text: str) -> tuple[float, ...]:
         _count(signs, _CAPITALS) / size,
         digits / size,
         _count(signs, _MARKS) / size,
-        len(_NUMBER.findall(head)) if digits else 0,
+        numbers,
         sum(map(_LABELS.__contains__, spaced[:-1])),
         head.count("\n") + 1,
         *[not distinct.isdisjoint(listed) for listed in _WORDS.values()],

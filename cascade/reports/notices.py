@@ -65,7 +65,7 @@ def _counted_once(reads: Sequence[Read]) -> Iterator[str]:
     for read in reads:
         for name, hashes in read.facts.spelled.items():
             spelled.setdefault(name, set()).update(hashes)
-    alike = [len(hashes) for name, hashes in spelled.items() if len(hashes) > 1 and name != identity("")]
+    alike = [len(hashes) for name, hashes in spelled.items() if name != identity("")]
     if alike:
         yield (
             f"{sum(alike):,} questions are near-duplicates, which differ only in case, blanks, punctuation or Unicode "
