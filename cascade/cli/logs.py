@@ -26,8 +26,8 @@ from cascade.episodes.opening import stored
 from cascade.errors import StoreError, UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
-from cascade.logs.importing import Asked, imported
-from cascade.logs.presets import presets
+from cascade.logs.importing import imported
+from cascade.logs.presets import Asked, presets
 from cascade.logs.questions import AskedQuestion
 from cascade.money import dollars, nano_usd, usd_or_none
 from cascade.records.address import is_url

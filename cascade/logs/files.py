@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import Any
 
 from cascade.errors import UsageError
-from cascade.logs.importing import Asked, Imported, imported
+from cascade.logs.importing import Imported, imported
 from cascade.logs.lines import short_name, writing
 from cascade.logs.own import write_parquet
+from cascade.logs.presets import Asked
 from cascade.logs.rowcheck import checked_where, storable
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 

@@ -6,7 +6,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs import chats
 from cascade.logs.calls import (
-    Options,
     Tables,
     checked_roles,
     counted,
@@ -28,10 +27,10 @@ from cascade.logs.calls import (
     write_rows,
 )
 from cascade.logs.columns import Calls, calls_in
-from cascade.logs.duck import MEMORY, Duck, name_literal, opened, text_literal
+from cascade.logs.duck import Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
 from cascade.logs.own import dicts, load_rows, matching, own_rows, sql_type
-from cascade.logs.presets import ALSO, OWN, SIGNALS, Mapped, Preset, kind_of, mapping, preset, presets
+from cascade.logs.presets import ALSO, OWN, SIGNALS, Asked, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
 from cascade.logs.table import Layout, layout, missing, refuse_doubtful
@@ -41,33 +40,6 @@ Tell = Callable[[Sequence[str]], None]
 _LOOKED_AT = 200
 _BUT_THE_QUESTION = ("answer", "model", "correct", "cost_usd")
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".eval", ".gz")
-
-
-@dataclass(frozen=True, slots=True)
-class Asked:
-    """How a log is to be read.
-
-    Attributes:
-        kind: a preset's name; by default recognised by the fields of the log.
-        columns: the log's field for columns of ours: {"question": "prompt", "small.answer": "reply.text"}.
-        models: the models of a ladder, the cheapest first, where the log has others, too.
-        roles: which model is the "base", the "guide" or a "judge"; without it each model or call is a step of a ladder.
-        dataset: the name of the questions; by default the first file's name.
-        costs: nano-USD of a model's call where the log does not know it.
-        rename: other names for the log's models.
-        request: what was sent beside each question of a table, as a chat request's body; None: unknown.
-        memory: the most that duckdb keeps in memory, such as "1GB"; the rest goes to the disk.
-    """
-
-    kind: str | None = None
-    columns: Mapping[str, str] = field(default_factory=dict)
-    models: Sequence[str] = ()
-    roles: Mapping[str, str] = field(default_factory=dict)
-    dataset: str | None = None
-    costs: Mapping[str, int] = field(default_factory=dict)
-    rename: Mapping[str, str] = field(default_factory=dict)
-    request: Mapping[str, Any] | None = None
-    memory: str = MEMORY
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,14 +106,9 @@ def imported(
         UsageError: the log is of no known kind, or something is missing; one message has all problems.
         MissingExtraError: duckdb is not installed.
     """
-    asked, counted = asked or Asked(), Dropped() if dropped is None else dropped
-    options = Options(
-        asked.dataset or Path(paths[0]).name.split(".")[0],
-        tuple(asked.models),
-        checked_roles(asked.roles),
-        asked.costs,
-        asked.rename,
-    )
+    given, counted = asked or Asked(), Dropped() if dropped is None else dropped
+    dataset = given.dataset or Path(paths[0]).name.split(".")[0]
+    asked = replace(given, dataset=dataset, roles=checked_roles(given.roles))
     files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
     with opened([*files, *([] if output is None else [output.absolute()])], asked.memory) as duck:
         _define(duck)
@@ -151,12 +118,12 @@ def imported(
             yield Imported(duck, kind, own_rows(duck, found, counted, where), counted)
             return
         if kind == OWN:
-            _refuse_options(asked)
+            _refuse_options(given)
             query = load_rows(duck, rows) if rows is not None else own_rows(duck, found, counted)
             duck.run(f"CREATE VIEW calls AS {query}")
-            write = partial(write_rows, tables, options, placed=True)
+            write: Callable[[Path], int] = partial(write_rows, tables, asked, placed=True)
         else:
-            write = _import(tables, _with_request(duck, preset(kind), asked.request), asked, options, tell)
+            write = _import(tables, _with_request(duck, preset(kind), asked.request), asked, tell)
         written = (output or duck.folder / "log.parquet").absolute()
         if not write(written):
             raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
@@ -229,13 +196,13 @@ def _is_page(source: Source) -> bool:
     return source.is_json and "data" in source.names and {*source.names} <= {"data", "meta"}
 
 
-def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell: Tell | None) -> Callable[[Path], int]:
+def _import(tables: Tables, chosen: Preset, asked: Asked, tell: Tell | None) -> Callable[[Path], int]:
     """Make the calls of a foreign log, and return what writes their rows into a file."""
     mapped = mapping(asked.columns)
     names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
     flat = _flat(names, mapped, chosen)
     if flat is not None:
-        return _import_flat(tables, chosen, flat, mapped, options, tell)
+        return _import_flat(tables, chosen, flat, mapped, asked, tell)
     if mapped.of_model:
         raise UsageError(
             f"{', '.join(mapped.of_model)}: a table with columns for each model has two models or more, each with an "
@@ -246,7 +213,7 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
         tables.duck.run(
             f"CREATE TABLE calls AS SELECT * FROM ({_template()}) WHERE false UNION ALL BY NAME ({chosen.rows})"
         )
-        return partial(write_rows, tables, options, placed=True)
+        return partial(write_rows, tables, asked, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
         known = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
@@ -256,11 +223,11 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, options: Options, tell
         chosen = _of_table(tables, chosen, paths, names)
         if tell is not None:
             tell(_notes_of_table(paths, names))
-    _import_calls(tables, _unmapped(chosen, mapped), paths, options, mapped)
-    if tell is not None and chosen.steps == "models" and not options.roles:
-        models, order = models_in_order(tables, chosen, options)
+    _import_calls(tables, _unmapped(chosen, mapped), paths, asked, mapped)
+    if tell is not None and chosen.steps == "models" and not asked.roles:
+        models, order = models_in_order(tables, chosen, asked)
         tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
-    return partial(write_rows, tables, options, placed=False)
+    return partial(write_rows, tables, asked, placed=False)
 
 
 def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
@@ -286,7 +253,7 @@ def _template() -> str:
 
 
 def _import_calls(
-    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: Options, mapped: Mapped
+    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], asked: Asked, mapped: Mapped
 ) -> None:
     read_raw(tables, {**paths, **chosen.let}, chosen)
     _check_mapping(tables, mapped.columns, chosen.prepare)
@@ -300,14 +267,14 @@ def _import_calls(
         models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
         told = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
         tables.targets["model"] = "model"
-    if options.models and chosen.steps == "models":
+    if asked.models and chosen.steps == "models":
         there = [model for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({told}) WHERE model IS NOT NULL")]
-        _check_models(options.models, there)
-        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
+        _check_models(asked.models, there)
+        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, asked.models))})"
     shown = {name: next((p for p in path), name) for name, path in paths.items()}
     make_calls(tables, told, chosen, shown)
     drop_copies(tables)
-    place_calls(tables, chosen, options)
+    place_calls(tables, chosen, asked)
 
 
 def _check_models(models: Sequence[str], there: Sequence[str]) -> None:
@@ -423,7 +390,7 @@ def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
 
 
 def _import_flat(
-    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, options: Options, tell: Tell | None
+    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, asked: Asked, tell: Tell | None
 ) -> Callable[[Path], int]:
     path = tables.sources[0].path
     if not found.question.keys() & {"question", "episode_id"}:
@@ -443,16 +410,16 @@ def _import_flat(
     for name, line in found.ignored.items():
         if "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
-    _check_models(options.models, models)
-    asked = [model for model in models if model in (options.models or models)]
-    make_calls(tables, _calls_of_flat(tables, found, asked), chosen, {})
-    by_step, reason = models_in_order(tables, chosen, options)
-    _drop_unasked(tables, by_step, options)
+    _check_models(asked.models, models)
+    listed = [model for model in models if model in (asked.models or models)]
+    make_calls(tables, _calls_of_flat(tables, found, listed), chosen, {})
+    by_step, reason = models_in_order(tables, chosen, asked)
+    _drop_unasked(tables, by_step, asked)
     if tell is not None:
         ordered = replace(found, models={model: found.models[model] for model in by_step})
-        tell(ordered.describe(None if options.roles else reason))
-    place_calls(tables, chosen, replace(options, models=tuple(by_step)))
-    return partial(write_rows, tables, options, placed=False, sort=bool(options.roles) or by_step != asked)
+        tell(ordered.describe(None if asked.roles else reason))
+    place_calls(tables, chosen, replace(asked, models=tuple(by_step)))
+    return partial(write_rows, tables, asked, placed=False, sort=bool(asked.roles) or by_step != listed)
 
 
 def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
@@ -483,7 +450,7 @@ def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
     return f"SELECT file, row, {shared}, {unnested} FROM raw WHERE status IS NULL"
 
 
-def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Options) -> None:
+def _drop_unasked(tables: Tables, by_step: Sequence[str], asked: Asked) -> None:
     """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
     duck, place = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
@@ -493,7 +460,7 @@ def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Options) -> N
         f"CREATE TABLE reached AS SELECT file, row, max({place}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
     )
     later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {place})"
-    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
+    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(asked.roles)} OR NOT {later})"
     tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
     duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {unasked})")
     reason = f"{absent}, though a later model has: its answer is unknown'"

@@ -20,6 +20,7 @@ import yaml
 
 from cascade.checks import did_you_mean, hint_at
 from cascade.errors import UsageError
+from cascade.logs.duck import MEMORY
 from cascade.logs.schema import COLUMNS
 
 OWN = "cascade"
@@ -40,6 +41,33 @@ OF_MODEL = (
 """What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """How a log is to be read.
+
+    Attributes:
+        kind: a preset's name; by default recognised by the fields of the log.
+        columns: the log's field for columns of ours: {"question": "prompt", "small.answer": "reply.text"}.
+        models: the models of a ladder, the cheapest first, where the log has others, too.
+        roles: which model is the "base", the "guide" or a "judge"; without it each model or call is a step of a ladder.
+        dataset: the name of the questions; by default the first file's name.
+        costs: nano-USD of a model's call where the log does not know it.
+        rename: other names for the log's models.
+        request: what was sent beside each question of a table, as a chat request's body; None: unknown.
+        memory: the most that duckdb keeps in memory, such as "1GB"; the rest goes to the disk.
+    """
+
+    kind: str | None = None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    models: Sequence[str] = ()
+    roles: Mapping[str, str] = field(default_factory=dict)
+    dataset: str | None = None
+    costs: Mapping[str, int] = field(default_factory=dict)
+    rename: Mapping[str, str] = field(default_factory=dict)
+    request: Mapping[str, Any] | None = None
+    memory: str = MEMORY
 
 
 @dataclass(frozen=True, slots=True)

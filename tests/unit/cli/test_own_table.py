@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from cascade.errors import UsageError
-from cascade.logs.importing import Asked, imported
+from cascade.logs.importing import imported
+from cascade.logs.presets import Asked
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
 

@@ -7,7 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from cascade.logs.importing import Asked, imported
+from cascade.logs.importing import imported
+from cascade.logs.presets import Asked
 from cascade.logs.schema import Dropped
 
 
