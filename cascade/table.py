@@ -231,6 +231,8 @@ class Log:
         compares an answer with earlier ones is computed again.
         """
         columns = np.array(nodes, dtype=np.int64)
+        if np.array_equal(columns, np.arange(self.width)) and self.bought.all():
+            return self
         bought = np.logical_and.accumulate(self.bought[:, columns], axis=1)
         named = tuple([self.nodes[at] for at in nodes])
         return self._gathered(named, np.broadcast_to(columns, bought.shape), self.complete & bought.all(axis=1))

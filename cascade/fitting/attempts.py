@@ -93,15 +93,6 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
     return attempt
 
 
-def upcoming(file: Path, requests: Iterable[str]) -> Attempts:
-    """Return the number and the share that a further attempt on these requests would have.
-
-    Raises:
-        ConfigError: the file is not one of attempts.
-    """
-    return _next(_hashes(requests), _read(file) if file.is_file() else [])
-
-
 def counted(file: Path | None, hashes: Iterable[str]) -> dict[int, float]:
     """Return the part of δ that each attempt on any of some requests may spend, by its number; empty without a file.
 

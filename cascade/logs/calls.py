@@ -300,14 +300,14 @@ def _drop(tables: Tables, reason: str, where: str) -> None:
     tables.duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {where})")
 
 
-def place_calls(tables: Tables, preset: Preset, asked: Asked) -> None:
+def place_calls(tables: Tables, preset: Preset, options: Asked) -> None:
     """Make the relation `placed`: the calls with their episode, step and place, and what is equal in an episode."""
     duck = tables.duck
     places = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     named = "digest(question, context)" if preset.runs else "NULL"
     trace = f"coalesce(trace, question_id, call_id, {named}, [{places}][file + 1] || row)"
-    if preset.flat and not asked.roles:
-        _place_flat(tables, trace, asked)
+    if preset.flat and not options.roles:
+        _place_flat(tables, trace, options)
         return
     placing = "n, file, row, model, names, walk, step, candidate, source, horizon, at_s"
     narrow = f'{placing}, episode_id, dataset, segment, "group"'
@@ -324,14 +324,14 @@ def place_calls(tables: Tables, preset: Preset, asked: Asked) -> None:
         "CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn "
         f"FROM (SELECT *, {order} AS moment FROM parted WINDOW w AS (PARTITION BY episode, walk))"
     )
-    _place(tables, preset, asked)
+    _place(tables, preset, options)
     table = {name: "keyed" if name == "group" else "calls" for name in OF_EPISODE}
     heads = ", ".join(
         f"arg_min({table[name]}.{name_literal(name)}, turn) AS {name_literal(name)}" for name in OF_EPISODE
     )
     first = ", arg_min(asked, turn) AS asked" if preset.runs else ", NULL::VARCHAR AS asked"
     duck.run(
-        f"CREATE TABLE episodes AS SELECT * REPLACE (coalesce(dataset, {text_literal(asked.dataset)}) AS dataset, "
+        f"CREATE TABLE episodes AS SELECT * REPLACE (coalesce(dataset, {text_literal(options.dataset)}) AS dataset, "
         'coalesce("group", CASE WHEN question IS NULL THEN coalesce(asked, episode) END) AS '
         f'"group") FROM (SELECT episode, min(n) AS first, {heads}{first} FROM keyed JOIN calls USING (n) '
         "GROUP BY episode)"
@@ -361,18 +361,18 @@ def _in_runs(query: str) -> str:
     )
 
 
-def _place_flat(tables: Tables, episode: str, asked: Asked) -> None:
+def _place_flat(tables: Tables, episode: str, options: Asked) -> None:
     """Place the calls of a flat table: a row is an episode, and the models, in their order, are its steps."""
-    duck, listed = tables.duck, "[" + ", ".join(map(text_literal, asked.models)) + "]"
+    duck, listed = tables.duck, "[" + ", ".join(map(text_literal, options.models)) + "]"
     query = f"SELECT *, {episode} AS episode, list_position({listed}, model) AS rung FROM calls"
-    query, name = f"SELECT *, episode AS asked FROM ({query})", text_literal(asked.dataset)
+    query, name = f"SELECT *, episode AS asked FROM ({query})", text_literal(options.dataset)
     if duck.value(f"SELECT count(*) > count(DISTINCT hash(episode, model)) FROM ({query})"):
         duck.run(f"CREATE TABLE parted AS {_in_runs(query)}")
         tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
         query = "SELECT * EXCLUDE (run) FROM parted"
     tables.count(counted(_NO_QUESTION, "calls", "question IS NULL"), note=True)
-    changed = f"n - n % {len(asked.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
-    changed += f", model AS source, {len(asked.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
+    changed = f"n - n % {len(options.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
+    changed += f", model AS source, {len(options.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
     changed += ', coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
     duck.run(f"CREATE VIEW placed AS SELECT * EXCLUDE (episode, asked, rung) REPLACE ({changed}) FROM ({query})")
 
@@ -393,7 +393,7 @@ def _split(query: str, column: str, is_chat: bool) -> str:
     )
 
 
-def models_in_order(tables: Tables, preset: Preset, asked: Asked) -> tuple[list[str], str]:
+def models_in_order(tables: Tables, preset: Preset, options: Asked) -> tuple[list[str], str]:
     """Return the models of a ladder by rising mean cost, or as they are given, and why.
 
     Raises:
@@ -403,8 +403,8 @@ def models_in_order(tables: Tables, preset: Preset, asked: Asked) -> tuple[list[
         "SELECT model, avg(cost_nano_usd), min(n) FROM calls WHERE model IS NOT NULL GROUP BY model ORDER BY 3"
     )
     there = [model for model, _, _ in found]
-    if asked.models:
-        return list(asked.models), "as --models says"
+    if options.models:
+        return list(options.models), "as --models says"
     costs = {model: float(mean) for model, mean, _ in found if mean is not None}
     if len(costs) == len(there):
         by_cost = sorted(there, key=lambda model: costs[model])
@@ -419,11 +419,11 @@ def models_in_order(tables: Tables, preset: Preset, asked: Asked) -> tuple[list[
     )
 
 
-def _place(tables: Tables, preset: Preset, asked: Asked) -> None:
+def _place(tables: Tables, preset: Preset, options: Asked) -> None:
     """Make the table `keyed`: each call with its step, candidate and source."""
     duck = tables.duck
-    if asked.roles:
-        _place_in_rounds(tables, asked)
+    if options.roles:
+        _place_in_rounds(tables, options)
         return
     if preset.steps == "time":
         candidate = "candidate" if "candidate" in tables.targets else "0"
@@ -433,7 +433,7 @@ def _place(tables: Tables, preset: Preset, asked: Asked) -> None:
         )
         _note_order(tables)
         return
-    models, _ = models_in_order(tables, preset, asked)
+    models, _ = models_in_order(tables, preset, options)
     listed = "[" + ", ".join(map(text_literal, models)) + "]"
     nameless = "a call that names no model, where the models are the steps"
     tables.count(counted(text_literal(nameless), "timed", "model IS NULL"))
@@ -464,14 +464,14 @@ def _note_order(tables: Tables) -> None:
     )
 
 
-def _place_in_rounds(tables: Tables, asked: Asked) -> None:
+def _place_in_rounds(tables: Tables, options: Asked) -> None:
     """Place the calls by their models' roles: a second call of the base or the guide in a step opens the next step."""
     duck = tables.duck
     there = {name for (name,) in duck.rows("SELECT DISTINCT unnest(names) FROM timed")}
-    wrong = [f"{name}{did_you_mean(name, sorted(there - {None}))}" for name in asked.roles if name not in there]
+    wrong = [f"{name}{did_you_mean(name, sorted(there - {None}))}" for name in options.roles if name not in there]
     if wrong:
         raise UsageError(f"The log has no model {'; and no model '.join(wrong)}.")
-    pairs = ", ".join(f"{text_literal(model)}: {text_literal(role)}" for model, role in asked.roles.items())
+    pairs = ", ".join(f"{text_literal(model)}: {text_literal(role)}" for model, role in options.roles.items())
     role = f"list_filter(list_transform(names, lambda name: MAP {{{pairs}}}[name]), lambda role: role IS NOT NULL)[1]"
     duck.run(f"CREATE TABLE acting AS SELECT *, {role} AS role FROM timed")
     nameless = counted(
@@ -506,12 +506,12 @@ def rounds(roles: Sequence[str]) -> list[int]:
     return steps
 
 
-def write_rows(tables: Tables, asked: Asked, path: Path, *, placed: bool, sort: bool = True) -> int:
+def write_rows(tables: Tables, options: Asked, path: Path, *, placed: bool, sort: bool = True) -> int:
     """Write the rows with cascade's columns into a Parquet file, and return their number.
 
     `placed`: `calls` has all columns, as they are; else `placed` has the calls of foreign models. `sort`: by `n`.
     """
-    duck, source, columns = tables.duck, "calls" if placed else "placed", _given_by_hand(asked)
+    duck, source, columns = tables.duck, "calls" if placed else "placed", _given_by_hand(options)
     if not placed:
         answer = "coalesce(answer, unless_empty(trim(text)))"
         silent = f"(candidate IS NULL OR (text IS NOT NULL AND {answer} IS NULL AND correct IS NULL))"
@@ -519,7 +519,7 @@ def write_rows(tables: Tables, asked: Asked, path: Path, *, placed: bool, sort: 
         columns |= {name: f"CASE WHEN NOT ({silent} OR {_FAULTY}) THEN {sql} END" for name, sql in shown.items()}
         columns |= {"schema_version": str(SCHEMA_VERSION)}
         reason = "a message with a fault: counted as no answer, since cascade asks the next model instead of serving it"
-        if not asked.roles and "signals" in {row[0] for row in duck.rows("DESCRIBE known")}:
+        if not options.roles and "signals" in {row[0] for row in duck.rows("DESCRIBE known")}:
             tables.count(counted(text_literal(reason), "placed", _FAULTY), note=True)
     listed = ", ".join(
         f"({columns.get(name, name_literal(name))})::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS
@@ -531,24 +531,24 @@ def write_rows(tables: Tables, asked: Asked, path: Path, *, placed: bool, sort: 
             f"CASE WHEN walk IS NOT NULL AND candidate IS NOT NULL AND kept IS NULL AND {only} THEN true ELSE kept END"
         )
         query = f"SELECT * REPLACE ({kept} AS kept) FROM ({query})"
-    _note_unused(tables, asked)
+    _note_unused(tables, options)
     return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
 
 _FAULTY = "coalesce(step < horizon AND number(json_extract_string(signals, '/message_faults')) > 0, false)"
 
 
-def _given_by_hand(asked: Asked) -> dict[str, str]:
+def _given_by_hand(options: Asked) -> dict[str, str]:
     """Return the columns that --cost and --rename change."""
     columns = dict[str, str]()
-    if asked.costs:
-        cost = _by_model(asked.costs, "model")
+    if options.costs:
+        cost = _by_model(options.costs, "model")
         columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
         given = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
         columns["cost_source"] = f"CASE WHEN {given} THEN 'given by hand' ELSE cost_source END"
-    if asked.rename:
-        columns["model"] = f"coalesce({_by_model(asked.rename, 'model')}, model)"
-        columns["source"] = f"coalesce({_by_model(asked.rename, 'source')}, source)"
+    if options.rename:
+        columns["model"] = f"coalesce({_by_model(options.rename, 'model')}, model)"
+        columns["source"] = f"coalesce({_by_model(options.rename, 'source')}, source)"
     return columns
 
 
@@ -561,12 +561,12 @@ def _by_model(values: Mapping[str, Any], column: str) -> str:
     return f"CASE {column} {cases} END"
 
 
-def _note_unused(tables: Tables, asked: Asked) -> None:
-    if not asked.costs and not asked.rename:
+def _note_unused(tables: Tables, options: Asked) -> None:
+    if not options.costs and not options.rename:
         return
     unpriced = dict(tables.duck.rows("SELECT model, count(*) FILTER (cost_nano_usd IS NULL) FROM calls GROUP BY model"))
-    for model in asked.costs:
+    for model in options.costs:
         if not unpriced.get(model):
             tables.dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)
-    for model in asked.rename.keys() - unpriced.keys():
+    for model in options.rename.keys() - unpriced.keys():
         tables.dropped.note("an unused --rename: the log has no such model", model)

@@ -83,7 +83,7 @@ class Imported:
 @contextmanager
 def imported(
     paths: Sequence[Path | str],
-    asked: Asked | None = None,
+    options: Asked | None = None,
     dropped: Dropped | None = None,
     *,
     tell: Tell | None = None,
@@ -95,7 +95,7 @@ def imported(
 
     Args:
         paths: the files. Where no field names the model, each is a model's, named by what differs in the paths.
-        asked: how it is to be read.
+        options: how it is to be read.
         dropped: counts what is left out, and why.
         tell: called with lines that say how the columns of a table are read.
         output: a Parquet file that will be written.
@@ -106,24 +106,24 @@ def imported(
         UsageError: the log is of no known kind, or something is missing; one message has all problems.
         MissingExtraError: duckdb is not installed.
     """
-    given, counted = asked or Asked(), Dropped() if dropped is None else dropped
-    dataset = given.dataset or Path(paths[0]).name.split(".")[0]
-    asked = replace(given, dataset=dataset, roles=checked_roles(given.roles))
+    typed, counted = options or Asked(), Dropped() if dropped is None else dropped
+    dataset = typed.dataset or Path(paths[0]).name.split(".")[0]
+    options = replace(typed, dataset=dataset, roles=checked_roles(typed.roles))
     files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
-    with opened([*files, *([] if output is None else [output.absolute()])], asked.memory) as duck:
+    with opened([*files, *([] if output is None else [output.absolute()])], options.memory) as duck:
         _define(duck)
-        found, kind = _recognised(duck, sources(duck, files, counted), asked) if rows is None else ([], OWN)
+        found, kind = _recognised(duck, sources(duck, files, counted), options) if rows is None else ([], OWN)
         tables = Tables(duck, found, counted)
         if kind == OWN and where is not None:
             yield Imported(duck, kind, own_rows(duck, found, counted, where), counted)
             return
         if kind == OWN:
-            _refuse_options(given)
+            _refuse_options(typed)
             query = load_rows(duck, rows) if rows is not None else own_rows(duck, found, counted)
             duck.run(f"CREATE VIEW calls AS {query}")
-            write: Callable[[Path], int] = partial(write_rows, tables, asked, placed=True)
+            write: Callable[[Path], int] = partial(write_rows, tables, options, placed=True)
         else:
-            write = _import(tables, _with_request(duck, preset(kind), asked.request), asked, tell)
+            write = _import(tables, _with_request(duck, preset(kind), options.request), options, tell)
         written = (output or duck.folder / "log.parquet").absolute()
         if not write(written):
             raise UsageError(f"Nothing in {paths[0]} can be imported. {counted.describe()}".strip())
@@ -131,10 +131,15 @@ def imported(
         yield Imported(duck, kind, f"SELECT * FROM ({query}) WHERE {matching(where or {})} ORDER BY n", counted)
 
 
-def _refuse_options(asked: Asked) -> None:
+def _refuse_options(options: Asked) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
-    given = {"--map": asked.columns, "--models": asked.models, "--role": asked.roles, "--dataset": asked.dataset}
-    wrong = [name for name, value in (given | {"--request": asked.request is not None}).items() if value]
+    given = {
+        "--map": options.columns,
+        "--models": options.models,
+        "--role": options.roles,
+        "--dataset": options.dataset,
+    }
+    wrong = [name for name, value in (given | {"--request": options.request is not None}).items() if value]
     if wrong:
         raise UsageError(
             f"The log has cascade's own rows: it takes no {', '.join(wrong)}. See --where, --rename, --cost."
@@ -171,11 +176,11 @@ def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | N
     return json.dumps(found, ensure_ascii=False) if found else None
 
 
-def _recognised(duck: Duck, found: list[Source], asked: Asked) -> tuple[list[Source], str]:
+def _recognised(duck: Duck, found: list[Source], options: Asked) -> tuple[list[Source], str]:
     """Return the files with their records in reach, and the kind of the log."""
     found = [opened_up(duck, each, ("data",)) if _is_page(each) else each for each in found]
     names = {name for each in found for name in each.names}
-    kind = asked.kind or next((kind for each in found if (kind := kind_of(each.names)) is not None), "table")
+    kind = options.kind or next((kind for each in found if (kind := kind_of(each.names)) is not None), "table")
     if not names:
         return found, OWN  # nothing but damage, or nothing at all
     if kind == OWN:
@@ -196,13 +201,13 @@ def _is_page(source: Source) -> bool:
     return source.is_json and "data" in source.names and {*source.names} <= {"data", "meta"}
 
 
-def _import(tables: Tables, chosen: Preset, asked: Asked, tell: Tell | None) -> Callable[[Path], int]:
+def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -> Callable[[Path], int]:
     """Make the calls of a foreign log, and return what writes their rows into a file."""
-    mapped = mapping(asked.columns)
+    mapped = mapping(options.columns)
     names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
     flat = _flat(names, mapped, chosen)
     if flat is not None:
-        return _import_flat(tables, chosen, flat, mapped, asked, tell)
+        return _import_flat(tables, chosen, flat, mapped, options, tell)
     if mapped.of_model:
         raise UsageError(
             f"{', '.join(mapped.of_model)}: a table with columns for each model has two models or more, each with an "
@@ -213,7 +218,7 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, tell: Tell | None) -> 
         tables.duck.run(
             f"CREATE TABLE calls AS SELECT * FROM ({_template()}) WHERE false UNION ALL BY NAME ({chosen.rows})"
         )
-        return partial(write_rows, tables, asked, placed=True)
+        return partial(write_rows, tables, options, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
         known = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
@@ -223,11 +228,11 @@ def _import(tables: Tables, chosen: Preset, asked: Asked, tell: Tell | None) -> 
         chosen = _of_table(tables, chosen, paths, names)
         if tell is not None:
             tell(_notes_of_table(paths, names))
-    _import_calls(tables, _unmapped(chosen, mapped), paths, asked, mapped)
-    if tell is not None and chosen.steps == "models" and not asked.roles:
-        models, order = models_in_order(tables, chosen, asked)
+    _import_calls(tables, _unmapped(chosen, mapped), paths, options, mapped)
+    if tell is not None and chosen.steps == "models" and not options.roles:
+        models, order = models_in_order(tables, chosen, options)
         tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
-    return partial(write_rows, tables, asked, placed=False)
+    return partial(write_rows, tables, options, placed=False)
 
 
 def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
@@ -253,7 +258,7 @@ def _template() -> str:
 
 
 def _import_calls(
-    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], asked: Asked, mapped: Mapped
+    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: Asked, mapped: Mapped
 ) -> None:
     read_raw(tables, {**paths, **chosen.let}, chosen)
     _check_mapping(tables, mapped.columns, chosen.prepare)
@@ -267,14 +272,14 @@ def _import_calls(
         models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
         told = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
         tables.targets["model"] = "model"
-    if asked.models and chosen.steps == "models":
+    if options.models and chosen.steps == "models":
         there = [model for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({told}) WHERE model IS NOT NULL")]
-        _check_models(asked.models, there)
-        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, asked.models))})"
+        _check_models(options.models, there)
+        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
     shown = {name: next((p for p in path), name) for name, path in paths.items()}
     make_calls(tables, told, chosen, shown)
     drop_copies(tables)
-    place_calls(tables, chosen, asked)
+    place_calls(tables, chosen, options)
 
 
 def _check_models(models: Sequence[str], there: Sequence[str]) -> None:
@@ -390,7 +395,7 @@ def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
 
 
 def _import_flat(
-    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, asked: Asked, tell: Tell | None
+    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, options: Asked, tell: Tell | None
 ) -> Callable[[Path], int]:
     path = tables.sources[0].path
     if not found.question.keys() & {"question", "episode_id"}:
@@ -410,16 +415,16 @@ def _import_flat(
     for name, line in found.ignored.items():
         if "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
-    _check_models(asked.models, models)
-    listed = [model for model in models if model in (asked.models or models)]
+    _check_models(options.models, models)
+    listed = [model for model in models if model in (options.models or models)]
     make_calls(tables, _calls_of_flat(tables, found, listed), chosen, {})
-    by_step, reason = models_in_order(tables, chosen, asked)
-    _drop_unasked(tables, by_step, asked)
+    by_step, reason = models_in_order(tables, chosen, options)
+    _drop_unasked(tables, by_step, options)
     if tell is not None:
         ordered = replace(found, models={model: found.models[model] for model in by_step})
-        tell(ordered.describe(None if asked.roles else reason))
-    place_calls(tables, chosen, replace(asked, models=tuple(by_step)))
-    return partial(write_rows, tables, asked, placed=False, sort=bool(asked.roles) or by_step != listed)
+        tell(ordered.describe(None if options.roles else reason))
+    place_calls(tables, chosen, replace(options, models=tuple(by_step)))
+    return partial(write_rows, tables, options, placed=False, sort=bool(options.roles) or by_step != listed)
 
 
 def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
@@ -450,7 +455,7 @@ def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
     return f"SELECT file, row, {shared}, {unnested} FROM raw WHERE status IS NULL"
 
 
-def _drop_unasked(tables: Tables, by_step: Sequence[str], asked: Asked) -> None:
+def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Asked) -> None:
     """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
     duck, place = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
@@ -460,7 +465,7 @@ def _drop_unasked(tables: Tables, by_step: Sequence[str], asked: Asked) -> None:
         f"CREATE TABLE reached AS SELECT file, row, max({place}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
     )
     later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {place})"
-    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(asked.roles)} OR NOT {later})"
+    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
     tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
     duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {unasked})")
     reason = f"{absent}, though a later model has: its answer is unknown'"
