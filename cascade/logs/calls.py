@@ -316,7 +316,9 @@ def place_calls(tables: Tables, preset: Preset, options: Asked) -> None:
     for column in parts:
         if duck.value(f"SELECT count(DISTINCT {name_literal(column)}) FROM calls") > 1:
             query = _split(query, name_literal(column), column == "context")
-    duck.run(f"CREATE TABLE parted AS {_in_runs(query) if preset.runs else query}")
+    nth = "row_number() OVER (PARTITION BY episode, model ORDER BY n)"
+    run = f"CASE WHEN episode_id IS NULL THEN {nth} ELSE 1 END"
+    duck.run(f"CREATE TABLE parted AS {_in_runs(query, run) if preset.runs else query}")
     if preset.runs:
         tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
     order = "CASE WHEN count(at_s) OVER w = count(*) OVER w THEN at_s END" if preset.steps == "time" else "n"
@@ -352,25 +354,28 @@ _NO_QUESTION = "'question is null'"
 _AGAIN = "'a model answers a question again, without an episode_id: read as another run'"
 
 
-def _in_runs(query: str) -> str:
-    """Return a query in which a model that answers a question again does so in another episode."""
+def _in_runs(query: str, run: str) -> str:
+    """Return a query in which an episode's calls of a later run are another episode."""
     return (
-        "SELECT * REPLACE (episode || CASE WHEN run > 1 THEN '#' || run ELSE '' END AS episode) FROM (SELECT *, "
-        f"CASE WHEN episode_id IS NULL THEN row_number() OVER (PARTITION BY episode, model ORDER BY n) ELSE 1 END "
-        f"AS run, episode AS asked FROM ({query}))"
+        "SELECT * REPLACE (episode || CASE WHEN run > 1 THEN '#' || run ELSE '' END AS episode) FROM "
+        f"(SELECT *, {run} AS run, episode AS asked FROM ({query}))"
     )
 
 
 def _place_flat(tables: Tables, episode: str, options: Asked) -> None:
     """Place the calls of a flat table: a row is an episode, and the models, in their order, are its steps."""
     duck, listed = tables.duck, "[" + ", ".join(map(text_literal, options.models)) + "]"
+    record, name = f"n // {len(options.models)}", text_literal(options.dataset)
     query = f"SELECT *, {episode} AS episode, list_position({listed}, model) AS rung FROM calls"
-    query, name = f"SELECT *, episode AS asked FROM ({query})", text_literal(options.dataset)
-    if duck.value(f"SELECT count(*) > count(DISTINCT hash(episode, model)) FROM ({query})"):
-        duck.run(f"CREATE TABLE parted AS {_in_runs(query)}")
+    if duck.value(f"SELECT count(DISTINCT hash(episode, {record})) > count(DISTINCT episode) FROM ({query})"):
+        run = f"dense_rank() OVER (PARTITION BY episode ORDER BY {record})"
+        duck.run(f"CREATE TABLE parted AS {_in_runs(query, run)} ORDER BY n")
         tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
         query = "SELECT * EXCLUDE (run) FROM parted"
-    tables.count(counted(_NO_QUESTION, "calls", "question IS NULL"), note=True)
+    else:
+        query = f"SELECT *, episode AS asked FROM ({query})"
+    rows = "(SELECT file, row, min(n) AS n FROM calls WHERE question IS NULL GROUP BY file, row)"
+    tables.count(counted(_NO_QUESTION, rows, "true"), note=True)
     changed = f"n - n % {len(options.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
     changed += f", model AS source, {len(options.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
     changed += ', coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
