@@ -217,6 +217,14 @@ def test_a_model_without_values_was_not_asked_unless_a_later_one_was(tmp_path: P
     assert picked(rows, "question", "model", "answer") == [("q1", "a", "x"), ("q2", "a", None), ("q2", "b", "y")]
 
 
+def test_a_question_that_is_asked_again_is_an_episode_of_its_own(tmp_path: Path) -> None:
+    dropped, head = Dropped(), "id,question,a_answer,b_answer"
+    rows = rows_of(table(tmp_path / "t.csv", "i,q,x,", "j,p,u,v", "i,q,y,z", head=head), dropped=dropped)
+    expected = [("i", "x"), ("j", "u"), ("j", "v"), ("i#2", "y"), ("i#2", "z")]
+    assert picked(rows, "episode_id", "answer") == expected
+    assert sorted(dropped.notes.values()) == [1, 2]  # b was not asked; two calls of another run
+
+
 def test_bad_cells_become_null_and_are_counted(tmp_path: Path) -> None:
     dropped = Dropped()
     bad = "q4,Bad?,Mur,The Inn,maybe,free,0.94,x,no,nan"
