@@ -23,7 +23,7 @@ from cascade.serving.made_for import made_for
 from cascade.types import Question
 from unit.certified import SURE, certificate, directory
 from unit.cli.conftest import Ran
-from unit.episodes.test_reading import row
+from unit.episodes.test_reading import row_of_reading as row
 from unit.review.booking import TOOL, call, write
 
 AGREED = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
