@@ -316,8 +316,7 @@ def place_calls(tables: Tables, preset: Preset, options: Asked) -> None:
     for column in parts:
         if duck.value(f"SELECT count(DISTINCT {name_literal(column)}) FROM calls") > 1:
             query = _split(query, name_literal(column), column == "context")
-    nth = "row_number() OVER (PARTITION BY episode, model ORDER BY n)"
-    run = f"CASE WHEN episode_id IS NULL THEN {nth} ELSE 1 END"
+    run = "CASE WHEN episode_id IS NULL THEN row_number() OVER (PARTITION BY episode, model ORDER BY n) ELSE 1 END"
     duck.run(f"CREATE TABLE parted AS {_in_runs(query, run) if preset.runs else query}")
     if preset.runs:
         tables.count(counted(_AGAIN, "parted", "run > 1"), note=True)
@@ -374,8 +373,10 @@ def _place_flat(tables: Tables, episode: str, options: Asked) -> None:
         query = "SELECT * EXCLUDE (run) FROM parted"
     else:
         query = f"SELECT *, episode AS asked FROM ({query})"
-    rows = "(SELECT file, row, min(n) AS n FROM calls WHERE question IS NULL GROUP BY file, row)"
-    tables.count(counted(_NO_QUESTION, rows, "true"), note=True)
+    tables.count(
+        counted(_NO_QUESTION, "(SELECT file, row, min(n) AS n FROM calls WHERE question IS NULL GROUP BY ALL)", "true"),
+        True,
+    )
     changed = f"n - n % {len(options.models)} + rung AS n, episode AS episode_id, rung AS step, 0 AS candidate"
     changed += f", model AS source, {len(options.models)} AS horizon, coalesce(dataset, {name}) AS dataset"
     changed += ', coalesce("group", CASE WHEN question IS NULL THEN asked END) AS "group"'
