@@ -33,7 +33,7 @@ from cascade.conformal.promise import Promise
 from cascade.policies.policy import TIE, Random, named
 from cascade.policies.signals import OF_MESSAGES
 from cascade.studies.study import study
-from cascade.studies.ways import one_test
+from cascade.studies.ways import Way, one_test
 from cascade.table import AGREEMENT, Log
 
 CONFIDENCE, SPLITS = 0.9, 20
@@ -64,7 +64,7 @@ def run(cell: Cell, risk: float, splits: int) -> tuple[str, str, str | None, dic
     """Return a log's family and name, the score that it had, the cost of each column in each split, and the loss."""
     promise, costs, lost = Promise("regret", risk, CONFIDENCE), dict[str, list[float]](), 0.0
     for column, log in logs(cell.log):
-        ways = [Seeded(FIT)]
+        ways: list[Way] = [Seeded(FIT)]
         if column == FIT:
             ways.append(OrReference(one_test(COIN, Random())))
         done = study(log, promise, ways, splits=splits, seed=zlib.crc32(cell.log.name.encode()) % 1000)
@@ -94,10 +94,14 @@ def table(done: Sequence[tuple[str, str, str | None, dict[str, list[float]], flo
     for family in sorted({each[0] for each in done}):
         parts = []
         for column in COLUMNS[1:]:
-            some = [costs for group, *_, costs, _ in done if group == family and column in costs]
+            some = [each[3] for each in done if each[0] == family and column in each[3]]
             if some:
-                means = [np.exp(np.mean([np.log(np.mean(costs[at])) for costs in some])) for at in (COIN, FIT, column)]
-                parts.append(f"{column} {means[2]:.3f} (coin {means[0]:.3f}, free {means[1]:.3f}; {len(some)} logs)")
+                centres = [
+                    np.exp(np.mean([np.log(np.mean(costs[at])) for costs in some])) for at in (COIN, FIT, column)
+                ]
+                parts.append(
+                    f"{column} {centres[2]:.3f} (coin {centres[0]:.3f}, free {centres[1]:.3f}; {len(some)} logs)"
+                )
         yield f"{family}: {'; '.join(parts)}"
 
 
