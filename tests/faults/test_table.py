@@ -192,11 +192,11 @@ SLOW = {mode for mode, fault in FAULTS.items() if fault.plain is LATE}
 COSTS = {"reasoning_beside": SMALL_COST + 500 * 2_000}
 
 
-def called(bench: Bench, mode: str, provider: str, way: str, **settings: Any) -> tuple[Any, Call, str]:
+def called(bench: Bench, mode: str | list[str], provider: str, way: str, **settings: Any) -> tuple[Any, Call, str]:
     """Ask a lone model that misbehaves; return its text or the class of its error, the call, and the error in words."""
     orchestrator = bench.alone(mode, provider, **settings)
     try:
-        if mode in CHATS:
+        if str(mode) in CHATS:
             asked = ChatRequest([{"role": "user", "content": QUESTION}], {"tools": TOOLS})
             answer = list(orchestrator.stream(asked))[-1] if way == "stream" else orchestrator.chat(asked)
             return written_out(answer.message), answer.calls[0], ""
