@@ -85,23 +85,18 @@ def table(done: Sequence[tuple[str, str, str | None, dict[str, list[float]], flo
     yield f"|{'---|' * (len(COLUMNS) + 4)}"
     for _family, name, score, costs, lost in sorted(done, key=lambda each: each[:2]):
         gap = np.array(costs[FIT]) - np.array(costs[COIN])
-        gaps = (
-            f"{gap.mean():+.3f} ± {gap.std(ddof=1) / np.sqrt(gap.size):.3f}" if gap.size > 1 else f"{gap.mean():+.3f}"
-        )
+        error = f" ± {gap.std(ddof=1) / np.sqrt(gap.size):.3f}" if gap.size > 1 else ""
         means = " | ".join(_mean(costs, column) for column in COLUMNS)
-        yield f"| {name} | {score or '–'} | {means} | {gaps} | {lost:.3f} |"
+        yield f"| {name} | {score or '–'} | {means} | {gap.mean():+.3f}{error} | {lost:.3f} |"
     yield ""
     for family in sorted({each[0] for each in done}):
         parts = []
         for column in COLUMNS[1:]:
             some = [each[3] for each in done if each[0] == family and column in each[3]]
             if some:
-                centres = [
-                    np.exp(np.mean([np.log(np.mean(costs[at])) for costs in some])) for at in (COIN, FIT, column)
-                ]
-                parts.append(
-                    f"{column} {centres[2]:.3f} (coin {centres[0]:.3f}, free {centres[1]:.3f}; {len(some)} logs)"
-                )
+                logs_of = [[np.log(np.mean(costs[at])) for costs in some] for at in (COIN, FIT, column)]
+                coin, without, its = np.exp(np.mean(logs_of, axis=1))
+                parts.append(f"{column} {its:.3f} (coin {coin:.3f}, free {without:.3f}; {len(some)} logs)")
         yield f"{family}: {'; '.join(parts)}"
 
 
