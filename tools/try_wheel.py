@@ -71,7 +71,8 @@ def of_python(trial: Trial) -> None:
     if not Path(where).is_relative_to(trial.python.parent.parent):
         sys.exit(f"cascade was imported from {where}, not from the wheel")
     example = trial.folder / "ask.py"
-    example.write_text((ROOT / "examples" / "ask.py").read_text("utf-8"), "utf-8")
+    script = (ROOT / "examples" / "ask.py").read_text("utf-8")
+    example.write_text(script.replace('"traces": "off"', f'"traces": "{trial.store}"'), "utf-8")
     print(trial.run(trial.python, example).strip())
     trial.cascade("traces", "stats", "--store", trial.store)
 
