@@ -113,12 +113,8 @@ def sha256_of(log: Log) -> str:
     rows = []
     for start in range(0, log.n, _AT_ONCE):
         digits = np.concatenate([columns[start : start + _AT_ONCE] for columns in numbers], axis=1)
-        width, numbers_as_bytes = digits[:1].nbytes, digits.tobytes()
+        width, raw = digits[:1].nbytes, digits.tobytes()
         for row, name in enumerate(log.ids[start : start + _AT_ONCE]):  # the numbers of each row have one length
-            rows.append(
-                hashlib.sha256(
-                    name.encode("utf-8", "replace") + numbers_as_bytes[row * width : (row + 1) * width]
-                ).digest()
-            )
+            rows.append(hashlib.sha256(name.encode("utf-8", "replace") + raw[row * width : (row + 1) * width]).digest())
     rows.sort()
     return hashlib.sha256(canonical([list(recorded), log.width]) + b"".join(rows)).hexdigest()

@@ -179,9 +179,16 @@ def without_thinking(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
 
 
 def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
-    """Return a digest that all later turns of a conversation have: of its first answer and what came before."""
-    first = next((place for place, message in enumerate(messages, 1) if message.get("role") == "assistant"), None)
-    return None if first is None else sha256(json.dumps(messages[:first], sort_keys=True).encode()).hexdigest()
+    """Return a digest that later turns of a conversation share: up to its first thinking; None without any.
+
+    Others whose conversation begins with the same words have another, or none.
+    """
+    end = next((at for at, message in enumerate(messages, 1) if _thinks(message)), None)
+    return None if end is None else sha256(json.dumps(messages[:end], sort_keys=True).encode()).hexdigest()
+
+
+def _thinks(message: Mapping[str, Any]) -> bool:
+    return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in _mappings(message.get("content"))})
 
 
 def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> Mapping[str, Any] | None:

@@ -138,8 +138,7 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
         )
 
     kinds = {id(kind): kind for kind in read.facts.kinds.values() if kind is not None}  # equal ones are one object
-    of = map(read.facts.kinds.get, log.ids)
-    numbers = [None if kind is None else id(kind) for kind in of]
+    numbers = [None if kind is None else id(kind) for kind in map(read.facts.kinds.get, log.ids)]
     rows = [
         row
         for row, (kind, segment) in enumerate(zip(numbers, log.segments, strict=True))
