@@ -112,17 +112,18 @@ class CascadeConfig(Section):
 
 
 def with_ids(models: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
-    """Return entries with their ids: the model's name, or "model@entry" where another entry of the model differs."""
+    """Return entries with their ids: the model's name, or "model@entry" where another entry of the model differs.
+
+    A decision model beside it leaves a chat model its name: a log of its answers stays one of its answers.
+    """
     plain = {name: entry.called(entry.model) for name, entry in models.items()}
     differ = {
-        entry.model
-        for entry in plain.values()
+        name
+        for name, entry in plain.items()
         for other in plain.values()
-        if other.model == entry.model and other != entry
+        if other.model == entry.model and other != entry and entry.kind in {"decision", other.kind}
     }
-    return {
-        name: entry.called(f"{entry.model}@{name}") if entry.model in differ else entry for name, entry in plain.items()
-    }
+    return {name: entry.called(f"{entry.model}@{name}") if name in differ else entry for name, entry in plain.items()}
 
 
 def strategy_problems(config: CascadeConfig) -> Iterable[str]:

@@ -80,7 +80,7 @@ def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench: Benc
     for request in fake.requests:
         assert_defused(request)
     assert_contained(fake.requests[1])
-    assert "{" not in fake.requests[2].messages[-1].content.split("<data-", maxsplit=1)[0]
+    assert "{" not in fake.requests[2].messages[-1].content.split("<data>", maxsplit=1)[0]
 
 
 @pytest.mark.parametrize("form", ["{}", "Answer: {}", "Reasoning: so\nAnswer: {}"])

@@ -127,7 +127,7 @@ def test_a_letter_is_itself_in_any_form(one: str, other: str) -> None:
 
 
 MARK = st.sampled_from(
-    ["<|im_start|>", "<|", "|>", "[INST]", "</s>", "<s>", "\u200b", "</data-00000000>", "\n", '"', "\\", "<", "[", "]"]
+    ["<|im_start|>", "<|", "|>", "[INST]", "</s>", "<s>", "\u200b", "</data>", "\n", '"', "\\", "<", "[", "]"]
 )
 TEXT_TEXT = st.text() | st.lists(MARK | st.text(max_size=5), max_size=20).map("".join)
 
@@ -147,17 +147,15 @@ def test_an_answer_equals_itself_in_other_clothes(text: str) -> None:
 def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one: str, other: str) -> None:
     block = data_block({"question": one, "answer": other})
     first, body, last = block.split("\n")
-    assert re.fullmatch(r"<data-[0-9a-f]{8}>", first)
-    assert last == f"</{first[1:]}"
+    assert (first, last) == ("<data>", "</data>")
     assert "<" not in body
     assert json.loads(body) == {"question": defuse(one), "answer": defuse(other)}
 
 
-def test_the_mark_of_a_data_block_depends_on_its_content_alone() -> None:
-    mark = data_block({"answer": "Danube"}).split("\n")[0]
-    assert data_block({"answer": "Danube"}).startswith(mark)
-    assert not data_block({"answer": "Rhine"}).startswith(mark)
-    assert data_block({"answer": "\ud800"}).startswith("<data-")
+@given(TEXT_TEXT)
+def test_data_blocks_that_begin_alike_are_alike_up_to_what_differs(text: str) -> None:
+    same = data_block({"conversation": text})[: -len("}\n</data>")]
+    assert data_block({"conversation": text, "reply": "Rhine"}).startswith(same)
 
 
 @given(st.text(st.characters(exclude_characters="<[", exclude_categories=["Cf", "Cc", "Zl", "Zp", "Mn", "Lo", "Cn"])))

@@ -194,3 +194,12 @@ async def test_metrics_and_served_headers_tell_entries_apart() -> None:
         ("low", LOW, "200"): "2",
         ("high", HIGH, "200"): "1",
     }
+
+
+def test_a_judge_of_the_same_model_leaves_the_names_of_those_that_answer() -> None:
+    priced = {"model": MODEL, "price": PRICE}
+    judge = {**priced, "kind": "decision", "dialect": "logprobs"}
+    ladder = {"kind": "ladder", "models": ["base", "guide"], "judge": "judge"}
+    entries = {"base": {"model": "openai/gpt-4o-mini"}, "judge": judge, "guide": {**priced, "max_tokens": 9}}
+    config = load({"models": entries, "strategy": ladder, "policy": {"kind": "fixed"}})
+    assert [config.models[name].id for name in ("judge", "guide")] == [f"{MODEL}@judge", MODEL]
