@@ -238,13 +238,17 @@ class PriceTable:
         digest = hashlib.sha256(raw).hexdigest()
         return cls(table["models"], date.fromisoformat(table["as_of"]), table["source"], digest)
 
-    def price(self, model: str) -> Price | None:
+    def price(self, model: str, *, decides: bool = False) -> Price | None:
         """Return a model's price, or None if it is unknown. An entry ("model@entry") has its model's price.
+
+        With `decides` it is that of its decisions, whose output is free: of a model that sells none it is unknown.
 
         >>> PriceTable.bundled().price("openai/gpt-4o-mini").usd_per_million()["input"]
         Decimal('0.15')
         >>> PriceTable.bundled().price("openai/gpt-4o-mini@low").usd_per_million()["input"]
         Decimal('0.15')
+        >>> PriceTable.bundled().price("openai/gpt-6-luna", decides=True).output
+        0
         >>> PriceTable.bundled().price("nobody/knows-this") is None
         True
         """
@@ -256,7 +260,9 @@ class PriceTable:
             entry = listed if listed is not None and listed.get("provider") == host else None
         if entry is None and (whole := model.rpartition("@")[0]):
             # Also a dated version that is not listed: every one that is has the price of the name without it.
-            return self.price(whole)
+            return self.price(whole, decides=decides)
+        if entry is not None and decides:
+            entry = entry.get("decisions") or (None if entry["output"] else entry)
         return None if entry is None else price_from_entry(entry, source=f"{self.source}, {self.as_of}")
 
     def age_days(self, today: date) -> int:

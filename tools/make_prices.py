@@ -25,6 +25,8 @@ _MAP_FIELDS = {
 _MAP_AUDIO = {"audio_input": "input_cost_per_audio_token", "audio_output": "output_cost_per_audio_token"}
 _MAP_REQUEST, _MAP_SEARCH = "input_cost_per_request", "search_context_cost_per_query"
 _SERVICE_TIERS = ("priority", "flex")
+_DECISIONS = "_decisions"
+"""The suffix of what a chat model costs as a decision model."""
 _SEARCHES = "-search-"
 """OpenAI's models of such a name search the web once for each chat completion, as its price list says; how often others
 do is not told."""
@@ -48,17 +50,17 @@ def compact_map(litellm_map: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[
         if entry.get(_MAP_REQUEST):
             rates["request"] = float(entry[_MAP_REQUEST])
         plain = dict(rates)
-        if above := _above(entry, plain, ""):
-            rates["above"] = above
-        if tiers := {name: tier for name in _SERVICE_TIERS if (tier := _service(entry, plain, above, f"_{name}"))}:
-            rates["tiers"] = tiers
+        rates["above"] = above = _above(entry, plain, "")
+        tiers = {name: _service(entry, plain, above, f"_{name}") for name in _SERVICE_TIERS}
+        rates["tiers"] = {name: tier for name, tier in tiers.items() if tier}
+        rates["decisions"] = _service(entry, plain, above, _DECISIONS)
         rates |= {short: rate for short, field in _MAP_AUDIO.items() if (rate := _per_million(entry.get(field)))}
         sizes = entry.get(_MAP_SEARCH)
         if sizes and entry.get("litellm_provider") == "openai" and _SEARCHES in name:
             rates["search"] = {size.removeprefix("search_context_size_"): float(sizes[size]) for size in sorted(sizes)}
         if entry.get("litellm_provider") and "/" not in name:
             rates["provider"] = entry["litellm_provider"]
-        found[name] = rates
+        found[name] = {short: rate for short, rate in rates.items() if rate not in ([], {}, None)}
     return found
 
 
@@ -89,6 +91,8 @@ def _rates(entry: Mapping[str, Any], suffix: str) -> dict[str, Any]:
         if amount is not None:
             rates[short] = amount
     for write in ("cache_write", "cache_write_1h"):
+        if suffix.endswith(_DECISIONS):  # a write costs what other input does
+            continue
         if rates.get(write, 0.0) <= rates.get("input", 0.0):
             rates.pop(write, None)  # no provider charges less: the map is wrong, or has 0 for what it does not know
     return rates

@@ -13,6 +13,7 @@ import typer
 from cascade.checks import did_you_mean
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, console, notes, print_report, say
+from cascade.config import environment
 from cascade.errors import UsageError
 from cascade.money import STALE_AFTER_DAYS, PriceTable
 from cascade.providers import weights
@@ -20,9 +21,15 @@ from cascade.reports.report import Report, Table
 
 _LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"
 """The models that the local configuration names."""
+_BASE, _GUIDE, _KEY = "openai/gpt-6-luna", "openai/gpt-6.1-sol", "OPENAI_API_KEY"
+"""The pair of the configuration that ships, with a judge, and the variable of their key."""
+_UNJUDGED = {
+    "ANTHROPIC_API_KEY": ("anthropic/claude-haiku-5-5", "anthropic/claude-opus-5-5"),
+    "GEMINI_API_KEY": ("gemini/gemini-3.5-flash-lite", "gemini/gemini-4-argon"),
+}
+"""The pairs of vendors that sell no decisions, by the variable of their key."""
 _NEXT = """wrote {path}
-next:
-  {fetch}
+next:{fetch}
   cascade doctor --config {path}
   cascade ask "What is the capital of Spain?" --config {path}
 then estimate what it saves, from {log}"""
@@ -35,20 +42,35 @@ def init(
 ) -> None:
     """Write a commented configuration for a ladder of two models, and print the next steps.
 
+    Which models depends on which of OPENAI_API_KEY, ANTHROPIC_API_KEY and GEMINI_API_KEY is set.
+
     Example: cascade init --local
     """
     if path.exists() and not force:
         raise UsageError(f"{path} exists already. Choose another name, or --force to overwrite it.")
     text = resources.files("cascade").joinpath("data", f"cascade{'_local' * local}.yaml").read_text("utf-8")
+    key = next((name for name in (_KEY, *_UNJUDGED) if environment(name) is not None), None)
+    if key in _UNJUDGED and not local:
+        text = _without_judge(text, *_UNJUDGED[key])
+    fetch = "" if key else f"\n  export {_KEY}=…   (or the key that your models need)"
+    if local:
+        fetch = f"\n  cascade models pull {_LOCAL}"
     try:
         path.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    fetch = f"cascade models pull {_LOCAL}" if local else "export OPENAI_API_KEY=…   (or the key that your models need)"
     log = "the log that ships with the package:\n  cascade prove demo-ladder"
     if not local:
         log = "a log of your own questions (cascade collect):\n  cascade prove episodes.parquet"
     console().print(_NEXT.format(path=path, fetch=fetch, log=log))
+
+
+def _without_judge(text: str, base: str, guide: str) -> str:
+    """Return the configuration that ships with another pair, and no judge."""
+    lines = [
+        line for line in text.replace(", judge: judge", "").splitlines(keepends=True) if "kind: decision" not in line
+    ]
+    return "".join(lines).replace(_BASE, base).replace(_GUIDE, guide)
 
 
 # --- models ---
@@ -130,6 +152,10 @@ def prices(
     if age > STALE_AFTER_DAYS:
         say(f"these prices are {age} days old; check those you rely on, or set your own")
     rows = {name: price.usd_per_million() for name in names if (price := table.price(name))}
+    for name, rates in [*rows.items()]:
+        decisions = table.price(name, decides=True)
+        if decisions is not None and decisions.usd_per_million() != rates:
+            rows[f"{name}, decisions"] = decisions.usd_per_million()
     document = {"as_of": table.as_of.isoformat(), "source": table.source, "sha256": table.digest}
     cells = [
         (name, *("" if (rate := rates[field]) is None else f"{rate:f}" for field in _RATES))

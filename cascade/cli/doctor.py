@@ -19,7 +19,7 @@ from cascade.conformal.certificate import MOVES
 from cascade.conformal.scope import UNRECORDED, form_unsaid
 from cascade.errors import CascadeError, ConfigError, NotCertifiedError, NoTracesError
 from cascade.factory import build_strategy, endpoints
-from cascade.money import dollars, usd
+from cascade.money import Usage, dollars, usd_or_none
 from cascade.orchestrator import Orchestrator
 from cascade.providers import weights
 from cascade.providers.registry import OPENAI_BASE
@@ -139,7 +139,7 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         if price is None:
             yield Finding(f"price of {name}", "note", f"unknown, so costs are unknown: give {entry.id} a price")
         else:
-            thousand = dollars(usd(price.bound_nano_usd(1_000, 1_000)))
+            thousand = dollars(usd_or_none(price.cost_nano_usd(Usage(1_000, 1_000))))
             yield Finding(f"price of {name}", "ok", f"1,000 tokens in and out: {thousand} ({price.source})")
         if entry.model.endswith(MOVES):
             says = f"{entry.model}: the vendor may give this name to another model; a certificate needs one that stays"

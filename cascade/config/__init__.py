@@ -106,7 +106,9 @@ class CascadeConfig(Section):
     def prices(self) -> dict[str, Price | None]:
         """Return every configured model's price: as configured, else from the bundled table, else None."""
         table = PriceTable.bundled()
-        prices = {entry.id: table.price(entry.model) for entry in self.models.values()}
+        prices = {
+            entry.id: table.price(entry.model, decides=entry.decides is not None) for entry in self.models.values()
+        }
         prices |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
         return prices | {entry.id: entry.price.price() for entry in self.models.values() if entry.price}
 

@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 from cases import each
 
+from cascade.config import load
 from cascade.money import Price, PriceTable, nano_usd, price_from_entry, total_nano_usd, usd, usd_or_none
 from cascade.types import Usage
 
@@ -157,7 +158,14 @@ MAP = {
     "worded": {"mode": "chat", "input_cost_per_token": "dear", "output_cost_per_token": 1e-6},
     "decider": {"mode": "evaluation", "input_cost_per_token": 4.2e-8, "output_cost_per_token": 0.0},
     "hosted-by-oneself": {"mode": "evaluation", "input_cost_per_token": 0.0, "output_cost_per_token": 0.0},
-    "plain": {"mode": "chat", "input_cost_per_token": 1.5e-7, "output_cost_per_token": 6e-7},
+    "plain": {
+        "mode": "chat",
+        "input_cost_per_token": 1.5e-7,
+        "output_cost_per_token": 6e-7,
+        "input_cost_per_token_decisions": 2e-7,
+        "output_cost_per_token_decisions": 0.0,
+        "cache_creation_input_token_cost_decisions": 2e-7,
+    },
     "full": {
         "mode": "responses",
         "input_cost_per_token": 1e-6,
@@ -174,7 +182,20 @@ def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_n
     rates = {"input": 1.0, "output": 2.0, "cached_input": 0.1, "reasoning": 3.0, "request": 0.005}
     full = {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
     decider = {"input": 0.042, "output": 0.0}
-    assert compact_map(MAP) == {"plain": {"input": 0.15, "output": 0.6}, "full": full, "decider": decider}
+    plain = {"input": 0.15, "output": 0.6, "decisions": {"input": 0.2, "output": 0.0, "cache_write": 0.2}}
+    assert compact_map(MAP) == {"plain": plain, "full": full, "decider": decider}
+
+
+@pytest.mark.parametrize(
+    ("model", "cost"), [("openai/gpt-6-luna", 100_000), ("typesafe/jev-1.14.0", 42_000), ("openai/gpt-6.1-sol", None)]
+)
+def test_the_output_of_a_decision_is_free_and_a_model_that_sells_none_has_no_price(
+    model: str, cost: int | None
+) -> None:
+    models = {"base": "a", "guide": "b", "judge": {"model": model, "kind": "decision"}}
+    price = load({"models": models, "provider": "fake"}).prices()[model]
+    assert (price and price.cost_nano_usd(Usage(1_000, 1_000))) == cost
+    assert price is None or price.cost_nano_usd(Usage(1_000, 1, cached_input_tokens=500)) == cost
 
 
 def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:

@@ -29,15 +29,33 @@ Cli = Callable[..., Any]
 
 
 @pytest.mark.parametrize(
-    ("flags", "provider", "log"), [((), "litellm", "episodes.parquet"), (("--local",), "local", "demo-ladder")]
+    ("keys", "base", "judge"),
+    [
+        ((), "openai/gpt-6-luna", "judge"),
+        (("ANTHROPIC_API_KEY", "OPENAI_API_KEY"), "openai/gpt-6-luna", "judge"),
+        (("ANTHROPIC_API_KEY",), "anthropic/claude-haiku-5-5", None),
+        (("GEMINI_API_KEY",), "gemini/gemini-3.5-flash-lite", None),
+    ],
 )
-def test_init_writes_a_ladder_that_asks_the_guide_only_where_the_base_is_unsure(
-    cli: Cli, tmp_path: Path, flags: tuple[str, ...], provider: str, log: str
+def test_init_writes_a_pair_that_the_keys_allow_which_observes_and_has_prices(
+    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], base: str, judge: str | None
 ) -> None:
+    for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
+        monkeypatch.setenv(name, "sk-secret" if name in keys else "")
+    ran = cli("init", "mine.yaml")
+    assert (ran.code, ran.err, "OPENAI_API_KEY" in ran.out) == (0, "", not keys)
+    config = load(tmp_path / "mine.yaml")
+    assert config.strategy == LadderConfig(kind="ladder", models=("base", "guide"), judge=judge)
+    assert (config.models["base"].model, set(config.models)) == (base, {"base", "guide", judge} - {None})
+    assert (config.modes is None, None in config.prices().values()) == (False, False)
+    assert "sk-secret" not in (tmp_path / "mine.yaml").read_text()
+
+
+def test_the_local_ladder_asks_the_guide_only_where_the_base_is_unsure(cli: Cli, tmp_path: Path) -> None:
     """0.5.0: it wrote rounds of base and guide, which end below the base alone at 1.65 × the guide's cost."""
-    ran = cli("init", "mine.yaml", *flags)
+    provider, ran = "local", cli("init", "mine.yaml", "--local")
     assert (ran.code, ran.err) == (0, "")
-    assert f"cascade prove {log}" in ran.out
+    assert "cascade prove demo-ladder" in ran.out
     config = load(tmp_path / "mine.yaml").model_copy(update={"traces": None})
     assert config.provider.kind == provider
     assert config.strategy == LadderConfig(kind="ladder", models=("base", "guide"))

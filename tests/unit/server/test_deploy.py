@@ -21,7 +21,7 @@ def test_the_configuration_can_be_served_with_what_the_compose_file_gives(monkey
     monkeypatch.setenv("CASCADE_STORE", given["CASCADE_STORE"].replace("${POSTGRES_PASSWORD:?}", "secret"))
     config = load(DEPLOY / "cascade.yaml")
     assert list(listening_problems(config.server)) == []
-    assert Catalog.of(config, ()).guide == "openai/gpt-4o"
+    assert Catalog.of(config, ()).guide == "openai/gpt-6.1-sol"
     assert ledger_url(config.budget) == traces_url(config.traces) == "postgresql://cascade:secret@database/cascade"
 
 
