@@ -9,7 +9,9 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import socket
 import threading
+import time
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
@@ -25,6 +27,8 @@ Output = TypeVar("Output")
 HERE = "here"
 _TRIES = 3
 """How often in a row workers may die without a result: the task itself may be what kills them."""
+_HEAD_S = 20.0
+"""How long the head node of Ray may be away. After 60 s Ray ends this process, without an error to catch."""
 
 
 def spread(task: Callable[[Input], Output], inputs: Iterable[Input], on: str = HERE) -> Generator[Output, None, None]:
@@ -101,7 +105,11 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Ou
             ray.init(log_to_driver=False)
         call, shared = ray.remote(_called), ray.put(task)
         waiting = [call.remote(__version__, shared, argument) for argument in inputs]
+        head = _Head(ray.get_runtime_context().gcs_address)
         for result in waiting:
+            while not ray.wait([result], timeout=1.0)[0]:
+                head.check()
+            head.check()
             yield ray.get(result)
     except (RayError, ConnectionError) as error:
         cause = getattr(error, "cause", None)
@@ -114,6 +122,25 @@ def _on_ray(task: Callable[[Input], Output], inputs: list[Input]) -> Iterator[Ou
                 ray.cancel(result, force=True)
         if starts:
             ray.shutdown()
+
+
+class _Head:
+    """The head node of a Ray cluster: whether it takes connections."""
+
+    def __init__(self, address: str) -> None:
+        host, _, port = address.rpartition(":")
+        self._address = (host.strip("[]"), int(port))
+        self._gone_s: float | None = None
+
+    def check(self) -> None:
+        """Raise ConnectionError if it has been away for too long."""
+        try:
+            socket.create_connection(self._address, 1.0).close()
+            self._gone_s = None
+        except OSError:
+            self._gone_s = self._gone_s or time.monotonic()
+            if time.monotonic() - self._gone_s >= _HEAD_S:
+                raise ConnectionError("its head node is gone") from None
 
 
 def _called(version: str, task: Callable[[Any], Any], argument: Any) -> Any:

@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from cascade import scale
 from cascade.checks import refuse
 from cascade.errors import MissingExtraError, UsageError, WorkersLostError
 from cascade.scale import spread  # nothing heavier: each worker imports this file
+
+NODE = {"num_cpus": 1, "object_store_memory": 100 << 20}
 
 
 def gone_once(mark: Path, part: int) -> int:
@@ -73,43 +79,65 @@ def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) 
         list(spread(process, [1], "ray"))
 
 
-def of_study(on: str, show=lambda *_: None) -> str:
+def of_study(on: str) -> str:
     """Return a small study to the last bit."""
     from cascade.conformal.promise import Promise
     from cascade.studies.study import study
     from unit.fitting.test_fit import drawn_log
 
-    return repr(study(drawn_log(200), Promise("regret", 0.05, 0.9), splits=8, on=on, show=show))
+    return repr(study(drawn_log(200), Promise("regret", 0.05, 0.9), splits=8, on=on))
 
 
 def test_a_study_has_the_same_figures_in_processes() -> None:
     assert of_study("processes") == of_study("here")
 
 
-@pytest.mark.long
-@pytest.mark.filterwarnings("default")
-def test_a_study_on_a_cluster_that_loses_a_node_has_the_same_figures() -> None:
+@pytest.fixture
+def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
+    """A cluster of Ray: two nodes on this machine, at its own address."""
     ray = pytest.importorskip("ray")
     from ray.cluster_utils import Cluster
 
-    node = {"num_cpus": 1, "object_store_memory": 100 << 20}
-    cluster = Cluster(initialize_head=True, head_node_args={**node, "include_dashboard": False})
-    other = cluster.add_node(**node)
-    lost = list[int]()
+    monkeypatch.setattr("conftest._is_loopback", {"127.0.0.1", ray.util.get_node_ip_address()}.__contains__)
+    nodes = Cluster(initialize_head=True, head_node_args={**NODE, "include_dashboard": False})
+    nodes.add_node(**NODE)
+    try:
+        ray.init(nodes.address, log_to_driver=False)
+        yield nodes
+    finally:
+        ray.shutdown()
+        nodes.shutdown()
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+def test_verbs_on_a_cluster_that_loses_a_node_each_have_the_same_bytes(cluster) -> None:
+    from cascade import Promise, compare, prove
+
+    lost, quiet = list[int](), lambda *_: None
 
     def show(_name: str, done: int, _total: int) -> None:
         if done == 2:
+            (other,) = cluster.worker_nodes
             cluster.remove_node(other, allow_graceful=False)
             lost.append(done)
 
-    try:
-        ray.init(cluster.address, log_to_driver=False)
-        found = of_study("ray", show)
-        for task, error in ((refuse, UsageError), (refused, WorkersLostError)):  # the nodes do not have this file
-            with pytest.raises(error):
-                list(spread(task, [["no"]], "ray"))
-    finally:
-        ray.shutdown()
-        cluster.shutdown()
-    assert lost == [2]
-    assert found == of_study("here")
+    for number, verb in enumerate((compare, prove), 1):
+        study = partial(verb, "demo-ladder", Promise("regret", 0.1, 0.9), splits=8, tell=quiet)
+        here, there = study(), study(on="ray", show=show)
+        assert json.dumps(there.to_dict()) == json.dumps(here.to_dict())
+        assert (there.text(details=True), lost) == (here.text(details=True), [2] * number)
+        cluster.add_node(**NODE)
+    for task, error in ((refuse, UsageError), (refused, WorkersLostError)):  # the nodes do not have this file
+        with pytest.raises(error):
+            list(spread(task, [["no"]], "ray"))
+
+
+@pytest.mark.long
+@pytest.mark.filterwarnings("default")
+def test_a_lost_head_node_is_a_typed_error(cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(scale, "_HEAD_S", 0.0)
+    with closing(spread(abs, range(-4, 0), "ray")) as results, pytest.raises(WorkersLostError):
+        assert next(results) == 4
+        cluster.head_node.kill_all_processes(check_alive=False)
+        list(results)
