@@ -7,7 +7,7 @@ import re
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
 from decimal import Decimal
-from json.encoder import encode_basestring
+from typing import Any
 
 from cascade.safety import defuse
 
@@ -18,18 +18,26 @@ encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=
 __all__ = ["capital", "counted", "data_block", "data_object", "defuse", "encode_sorted"]
 
 
-def data_object(fields: Mapping[str, str]) -> str:
-    """Return foreign texts as a JSON object in their order, without marks of chat templates.
+def data_object(fields: Mapping[str, Any]) -> str:
+    """Return foreign JSON values as a JSON object in their order, without marks of chat templates.
 
-    >>> print(data_object({"question": "2 + 2?", "answer": "4"}))
-    {"question": "2 + 2?", "answer": "4"}
+    >>> print(data_object({"question": "2 + 2?", "answer": ["4"]}))
+    {"question": "2 + 2?", "answer": ["4"]}
     """
-    pairs = [f'"{name}": {encode_basestring(defuse(text))}' for name, text in fields.items()]
+    pairs = [f'"{name}": {encode_sorted(_defused(value))}' for name, value in fields.items()]
     return f"{{{', '.join(pairs)}}}"
 
 
-def data_block(fields: Mapping[str, str]) -> str:
-    r"""Return foreign texts as a JSON object between two markers that the texts cannot forge.
+def _defused(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {defuse(str(name)): _defused(inner) for name, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [_defused(inner) for inner in value]
+    return defuse(value) if isinstance(value, str) else value
+
+
+def data_block(fields: Mapping[str, Any]) -> str:
+    r"""Return foreign JSON values as a JSON object between two markers that the texts cannot forge.
 
     Inside, "<" is written \u003c, so no marker can occur. The markers are the same for all texts: what two prompts
     have in common at their beginning is read from a provider's cache.

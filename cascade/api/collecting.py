@@ -220,10 +220,10 @@ def _duration(seconds: float) -> str:
 def _rounds_table(read: Read) -> Table:
     """Return by step how often each answer was right, how often some answer so far was, and the cost in USD."""
     log, sources = read.log, read.facts.sources
-    so_far, rows = np.logical_or.accumulate(log.right == 1, axis=1), list[tuple[str, ...]]()
+    so_far, rows, answers = np.logical_or.accumulate(log.right == 1, axis=1), list[tuple[str, ...]](), log.answer >= 0
     for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
         at, bought = np.flatnonzero(log.steps == log.steps[last]), log.bought[:, last]
-        shares = [f"{np.mean(log.right[bought, node] == 1):.1%}" if bought.any() else "–" for node in at]
+        shares = [f"{np.mean(log.right[bought, node] == 1):.1%}" if answers[bought, node].any() else "–" for node in at]
         cost = log.cost_nano_usd[bought][:, at]
         priced = bought.any() and (cost >= 0).all()
         spent = f"{cost.sum(axis=1).mean() / 1e6:.3g}" if priced else "–"

@@ -29,7 +29,8 @@ from cascade.table import Ints, Log
 
 BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
 """The share of the level for what learns beside tests of a score, and beside weaker tests (`design/results.md`)."""
-CHANCE = "random choice"
+CHANCE, CHANCE_BESIDE_SCORE = "random choice", 0.2
+"""A random choice, and its share where another plan has a score: where a judge misleads, no more should be paid."""
 LEAST = 100
 """With fewer requests that learn nothing is learned: a fit of some dozen losses is noise."""
 
@@ -71,43 +72,40 @@ class MemberResult(NamedTuple):
     cost: float | None
 
 
-def simple_members(log: Log, share: float = 1.0) -> list[Member]:
+def simple_members(log: Log, share: float = 1.0, *, chance: bool = False) -> list[Member]:
     """Return the members that need no learning, with their parts of a share of the level.
 
-    For a pair of nodes one threshold on the score that the log's signals name; for a ladder each of its nodes with the
-    last one, and the whole ladder. Empty if the log has no signal of a known meaning.
+    Each plan has a threshold on the score that the signals of its own nodes name: a verdict where a judge is asked, a
+    log-prob where none is. With `chance`, a pair without a score that says how good an answer is has a random choice,
+    too: with a small part beside plans with such a score, half beside lengths, else all.
     """
-    score, plans = named(log), _pairs(log)
-    if score is None or log.width < 2:
-        return []
-    if log.width > 2:
-        plans.append(tuple(range(log.width)))
-    make = partial(Threshold, score.signal, score.sign)
-    return [
-        _member(log, score.name, plan, share / len(plans), partial(make, tie=tie_of(log.only(plan)))) for plan in plans
-    ]
+    names = {plan: named(log.only(plan)) for plan in _plans(log)}
+    scores = {plan: score for plan, score in names.items() if score is not None}
+    good = {plan: score for plan, score in scores.items() if score.signal != TIE}
+    pairs = [plan for plan in names if chance and len(plan) == 2 and plan not in good]
+    scores = good if chance and good else scores
+    drawn = 0.0 if not pairs else CHANCE_BESIDE_SCORE if good else 0.5 if scores else 1.0
+    members = [_member(log, CHANCE, pair, share * drawn / len(pairs), Random) for pair in pairs]
+    for plan, score in reversed(scores.items()):
+        make = partial(Threshold, score.signal, score.sign, tie=tie_of(log.only(plan)))
+        members.insert(0, _member(log, score.name, plan, share * (1 - drawn) / len(scores), make))
+    return members
 
 
-def _pairs(log: Log) -> list[tuple[int, ...]]:
-    """Return each node with the last one; a call that reads another is not bought without it."""
-    last, reads = log.width - 1, [set(node.reads or ()) for node in log.nodes]
-    return [(node, last) for node in range(last) if reads[node] | reads[last] <= {node, last}]
+def _plans(log: Log) -> list[tuple[int, ...]]:
+    """Return each node with all that it reads and the last node, and the whole; none of a log of one node."""
+    needs = list[set[int]]()
+    for at, node in enumerate(log.nodes):
+        needs.append({at}.union(*(needs[read] for read in node.reads or ())))
+    last = log.width - 1
+    plans = [tuple(sorted(needs[at] | needs[last])) for at in range(last)]
+    return [*dict.fromkeys([*plans, *([tuple(range(log.width))] if last > 1 else [])])]
 
 
 def _member(log: Log, name: str, plan: tuple[int, ...], share: float, make: Callable[..., Policy]) -> Member:
     nodes = None if len(plan) == log.width else plan
     title = f"{name}: {' > '.join(log.nodes[node].name for node in plan)}"
     return Member(title, share, partial(make, nodes=nodes))
-
-
-def _weak_members(log: Log, share: float) -> list[Member]:
-    """Return the members that learn nothing where no score says how good an answer is: the length, and a random choice.
-
-    The random choice is between each node and the last, with half of the share, or with all where no length is logged.
-    """
-    lengths, pairs = simple_members(log, share / 2), _pairs(log)
-    rest = share / 2 if lengths else share
-    return [*lengths, *(_member(log, CHANCE, pair, rest / len(pairs), Random) for pair in pairs)]
 
 
 def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Member]:
@@ -121,19 +119,18 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     """
     rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
     score, enough = named(certifies), np.count_nonzero(learns.bought.all(axis=1)) >= LEAST and rows.size
-    weak = score is None or score.signal == TIE
-    simple = _weak_members if weak else simple_members
+    weak, simple = score is None or score.signal == TIE, partial(simple_members, certifies, chance=True)
     if not enough or not certifies.decides.all():
-        return simple(certifies, 1.0)
+        return simple()
     from cascade.policies.learned import MOST_NODES, learn
 
     if not 2 <= certifies.width <= MOST_NODES:
-        return simple(certifies, 1.0)
+        return simple()
     share = BESIDE_LENGTH if weak else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
     return [
-        *simple(certifies, 1 - share),
+        *simple(1 - share),
         Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
     ]
 

@@ -18,7 +18,7 @@ from cascade.chat import ChatRequest, part_texts
 from cascade.matching.text import normalize_answer
 from cascade.plans.prompts import Prompts, question_data, question_fields
 from cascade.providers.histories import without_thinking
-from cascade.text import counted, data_block, data_object, encode_sorted
+from cascade.text import counted, data_block, data_object
 from cascade.types import Candidate, Completion, Message, Question, Request, Token
 
 MIN_MASS = 0.5
@@ -292,8 +292,8 @@ def example_verdicts(prompts: Prompts) -> list[tuple[Message, ...]]:
     return [judging_messages(prompts, question, answer, "Reason.", decides=True) for question in questions]
 
 
-def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
-    """Return a chat request and the message that answers it as a judge reads them, each as JSON text."""
+def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, Any]:
+    """Return a chat request and the message that answers it as a judge reads them, as JSON values."""
     answer = {"content": candidate.text} if candidate.message is None else candidate.message
     *before, reply = without_thinking([*chat.messages, answer])  # it is its writer's alone
     shown = {
@@ -303,7 +303,7 @@ def judged_fields(chat: ChatRequest, candidate: Candidate) -> dict[str, str]:
         "conversation": [{**message, "content": _shown(message.get("content"))} for message in before],
         "reply": {name: value for name, value in reply.items() if name != "role" and value is not None},
     }
-    return {name: encode_sorted(value) for name, value in shown.items() if value}
+    return {name: value for name, value in shown.items() if value}
 
 
 def _shown(content: Any) -> Any:

@@ -133,6 +133,40 @@ def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole() -> None:
     assert sum(member.share for member in members) == pytest.approx(1.0)
 
 
+def judged_log(n: int, **signals: float) -> Log:
+    """Return a ladder of two models whose first answer a judge reads; a signal is known where its value is not NaN."""
+    log, judge = drawn_log(n, models=3), np.array([False, True, False])
+    nodes = log.nodes[0], Node("judge", 1, reads=(0,)), log.nodes[2]
+    sure = log.signals["self_check"][:, :1]
+    shown = {"p_yes": np.where(judge, sure, np.nan), "reply_mean_logprob": np.where(judge, np.nan, np.log(sure))}
+    chosen = {name: shown[name] * scale for name, scale in signals.items()}
+    answer, right = (np.where(judge, missing, values) for missing, values in ((-1, log.answer), (np.nan, log.right)))
+    return replace(log, nodes=nodes, signals=chosen, answer=answer, right=right)
+
+
+@pytest.mark.parametrize(
+    ("signals", "plans"),
+    [
+        (["p_yes"], [("p_yes", None, 0.8), (None, (0, 2), 0.2)]),
+        (["reply_mean_logprob"], [("reply_mean_logprob", (0, 2), 0.5), ("reply_mean_logprob", None, 0.5)]),
+        (["p_yes", "reply_mean_logprob"], [("reply_mean_logprob", (0, 2), 0.5), ("p_yes", None, 0.5)]),
+        ([], [(None, (0, 2), 1.0)]),
+    ],
+)
+def test_each_plan_of_a_menu_reads_the_score_that_its_own_nodes_have(signals: list[str], plans: list[Any]) -> None:
+    members = simple_members(judged_log(40, **dict.fromkeys(signals, 1.0)), chance=True)
+    policies = [(member.make(), member.share) for member in members]
+    assert [
+        (getattr(policy, "signal", None), policy.nodes, pytest.approx(share)) for policy, share in policies
+    ] == plans
+
+
+def test_a_judge_beside_log_probs_takes_no_saving_away() -> None:
+    both, alone = judged_log(900, p_yes=0.0, reply_mean_logprob=1.0), judged_log(900, reply_mean_logprob=1.0)
+    costs = [fit(log, REGRET).saving.cost_share for log in (both, alone.only((0, 2)))]
+    assert costs[0] == pytest.approx(costs[1], abs=0.03)
+
+
 def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path: Path) -> None:
     log = drawn_log(600, models=4)
     done = fit(log, REGRET, attempts=place_of(tmp_path / "log.jsonl"))

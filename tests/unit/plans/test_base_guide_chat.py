@@ -101,9 +101,9 @@ def test_no_prompt_of_ours_stands_in_an_answers_request_and_the_judge_reads_data
             assert one.chat is None
             block = one.messages[-1].content
             fields = json.loads(block[block.index("{") : block.rindex("}") + 1])
-            assert json.loads(fields["conversation"]) == ASKED
-            assert json.loads(fields["tools"]) == TOOLS
-            assert json.loads(fields["reply"])["tool_calls"] == said(BASE)["tool_calls"]
+            assert fields["conversation"] == ASKED
+            assert fields["tools"] == TOOLS
+            assert fields["reply"]["tool_calls"] == said(BASE)["tool_calls"]
         else:
             assert (one.messages, list(one.chat.messages)) == ((), ASKED)  # type: ignore[union-attr]
 
