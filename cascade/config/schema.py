@@ -298,14 +298,14 @@ class ServerKeyConfig(Section):
     """A key for the server: its owner's name and its SHA-256. The key itself is stored nowhere.
 
     `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
-    that counts for certificates, `view` the pages and reviews, `metrics` reading `/metrics`; `admin` all of these but
-    requests to models, and changing modes.
+    that counts for certificates, `review` judging outputs, under the key's name, `view` the page of status, `metrics`
+    reading `/metrics`; `admin` all of these but requests to models, and changing modes.
     """
 
     name: str = Field(min_length=1, max_length=100)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     expires: Annotated[date, Field(strict=False)] | None = None
-    scopes: tuple[Literal["ask", "feedback", "view", "metrics", "admin"], ...] = ("ask",)
+    scopes: tuple[Literal["ask", "feedback", "review", "view", "metrics", "admin"], ...] = ("ask",)
 
 
 class ReviewConfig(Section):

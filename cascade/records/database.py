@@ -68,7 +68,7 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"5, rows {SCHEMA_VERSION}"
+_FORMAT = f"6, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
@@ -77,8 +77,7 @@ episodes = _table(
 )
 feedback = _table(
     "feedback",
-    "id id key, episode_id text, right truth?, score number?, better text?, reviewer text?, created_at text",
-    sa.Index("feedback_by_episode", "episode_id"),
+    "episode_id text key, reviewer text key, right truth?, score number?, better text?, created_at text",
 )
 accounts = _table("cascade_accounts", "name text key, spent whole, held whole")
 holds = _table("cascade_holds", "id text key, amount whole, accounts text, owner text, expires_s number")

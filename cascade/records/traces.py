@@ -108,20 +108,22 @@ class Store:
         with self.database.transaction(reading=True) as connection:
             return int(connection.scalar(sa.select(sa.func.count()).select_from(episodes).where(*chosen)) or 0)
 
-    def add_feedback(self, row: Mapping[str, Any]) -> None:
-        """Write later feedback on an answer. Raises as `append` does.
+    def add_feedback(self, row: Mapping[str, Any]) -> bool:
+        """Write later feedback on an answer; return False, and write nothing, if its reviewer has judged it before.
+
+        Raises as `append` does.
 
         Args:
-            row: `episode_id`, `right`, `score`, `better`, `reviewer`, `created_at`; a missing value is None.
+            row: `episode_id`, `reviewer`, `right`, `score`, `better`, `created_at`; a missing value is None.
         """
         with self.database.transaction() as connection:
-            connection.execute(sa.insert(feedback), row)
+            return bool(connection.execute(insert(feedback).on_conflict_do_nothing(), row).rowcount)
 
     def feedback(self) -> list[dict[str, Any]]:
-        """Return all feedback in the order it came. Raises as `read` does."""
-        columns = [column for column in feedback.c if column.name != "id"]
+        """Return all feedback by its time. Raises as `read` does."""
+        query = sa.select(feedback).order_by(feedback.c.created_at, *feedback.primary_key)
         with self.database.transaction(reading=True) as connection:
-            return [dict(row) for row in connection.execute(sa.select(*columns).order_by(feedback.c.id)).mappings()]
+            return [dict(row) for row in connection.execute(query).mappings()]
 
     def models_of(self, episode_id: str) -> list[str]:
         """Return the models that were asked in an episode, in order; empty if the episode does not exist."""

@@ -246,7 +246,9 @@ class Edge:
             has_key = "authorization" in headers or "x-api-key" in headers
             if needs_no_key(scope["method"], path, has_key=has_key):
                 return
-        key = scope["exchange"].key = auth.check(headers, settings)
+        exchange = scope["exchange"]
+        exchange.owner = key = auth.check(headers, settings)
+        exchange.trace_id = auth.new_trace(key)
         if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
             auth.refuse_without(settings, key, *scopes)
 

@@ -14,8 +14,9 @@ from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
 from typing import NamedTuple
 from urllib.parse import urlsplit
+from uuid import UUID, uuid4
 
-from cascade.config.schema import ServerConfig
+from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.server.errors import GatewayError
 
 PREFIX = "sk-cascade-"
@@ -47,8 +48,8 @@ def _hashed(key: str) -> str:
     return hashlib.sha256(key.encode("utf-8", "replace")).hexdigest()
 
 
-def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
-    """Return the name of the key that a request carries; None if the server has no keys.
+def check(headers: Mapping[str, str], settings: ServerConfig) -> ServerKeyConfig | None:
+    """Return the key that a request carries; None if the server has no keys.
 
     A server without keys answers only requests that name a loopback host, unless it may listen anywhere. So it refuses
     a web page whose host name points at 127.0.0.1.
@@ -72,24 +73,54 @@ def check(headers: Mapping[str, str], settings: ServerConfig) -> str | None:
     key = matching[-1]
     if key.expires is not None and key.expires < datetime.now(UTC).date():
         raise GatewayError(401, f"The key {key.name} has expired ({key.expires}).", code="expired_api_key")
-    return key.name
+    return key
 
 
-def allows(settings: ServerConfig, key: str | None, *scopes: str) -> bool:
+def allows(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) -> bool:
     """Whether a key has one of these scopes. A server without keys allows everything to everybody."""
-    has = {scope for owner in settings.keys if owner.name == key for scope in owner.scopes}
-    return not settings.keys or bool(has & set(scopes))
+    return not settings.keys or (key is not None and not {*scopes}.isdisjoint(key.scopes))
 
 
-def refuse_without(settings: ServerConfig, key: str | None, *scopes: str) -> None:
+def refuse_without(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) -> None:
     """Refuse a key that has none of these scopes, as `allows` says.
 
     Raises:
         GatewayError: (403) the key lacks the scope.
     """
     if not allows(settings, key, *scopes):
-        message = f"The key {key} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
+        name = "" if key is None else f" {key.name}"
+        message = f"The key{name} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."
         raise GatewayError(403, message, code="missing_scope")
+
+
+def new_trace(key: ServerKeyConfig | None) -> str:
+    """Return the id of a new trace, a random UUID whose last 48 bits the key has signed.
+
+    So every replica knows, without a store, whose trace it is, and nobody can name the trace of another key as its own.
+    """
+    head = uuid4().bytes[:_HEAD_BYTES]
+    return str(UUID(bytes=head + _signed(key, head)))
+
+
+def owns(key: ServerKeyConfig | None, trace_id: str) -> bool:
+    """Whether a trace was begun by a request with this key.
+
+    >>> owns(None, new_trace(None)), owns(None, "0197")
+    (True, False)
+    """
+    try:
+        trace = UUID(trace_id).bytes
+    except ValueError:
+        return False
+    return hmac.compare_digest(trace[_HEAD_BYTES:], _signed(key, trace[:_HEAD_BYTES]))
+
+
+_HEAD_BYTES = 10
+
+
+def _signed(key: ServerKeyConfig | None, head: bytes) -> bytes:
+    secret = "" if key is None else key.sha256  # 256 bits that only the configuration and the key's owner have
+    return hmac.digest(secret.encode(), b"trace" + head, "sha256")[: 16 - _HEAD_BYTES]
 
 
 def listening_problems(settings: ServerConfig) -> Iterable[str]:

@@ -11,6 +11,7 @@ from uuid import uuid4
 
 from starlette.datastructures import Headers
 
+from cascade.config.schema import ServerKeyConfig
 from cascade.orchestrator import Orchestrator
 from cascade.server.catalog import Catalog, ClientRequest
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
@@ -39,7 +40,7 @@ class HttpExchange:
         trace_id: its id in the traces and in its response.
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
         status: the response's status, None until it has begun.
-        key: the name of the server's key that the request carries.
+        owner: the server's key that the request carries; None before it is checked, or without keys.
         receipt: the outcome, once it is answered.
         writer: writes its stream, once one may begin.
     """
@@ -49,10 +50,15 @@ class HttpExchange:
     trace_id: str = field(default_factory=lambda: str(uuid4()))
     model: str | None = None
     status: int | None = None
-    key: str | None = None
+    owner: ServerKeyConfig | None = None
     receipt: Receipt | None = None
     writer: Dialect | None = None
     started_s: float = field(default_factory=time.monotonic)
+
+    @property
+    def key(self) -> str | None:
+        """The name of its key."""
+        return None if self.owner is None else self.owner.name
 
     @property
     def duration_s(self) -> float:

@@ -1,7 +1,8 @@
 """`POST /v1/feedback`: stores a client's later judgement of an answer beside the traces.
 
-An audited answer with a certificate is kept in memory until its feedback comes; the certificate's monitor then counts
-it once. Another process, or this one after a restart, can store the feedback but not count it.
+Whose feedback is kept, and whose counts, says `docs/serve.md#who-may-judge`. An audited answer with a certificate is
+kept in memory until its feedback comes; the certificate's monitor then counts it once. Another process, or this one
+after a restart, can store the feedback but not count it.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cascade.config import traces_url
+from cascade.config.schema import ServerKeyConfig
 from cascade.errors import StoreError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.records.database import LIMIT_S
@@ -36,6 +38,7 @@ _FLUSH_S = 10.0
 """How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
 _AGAIN_S = 1
 """After how many seconds a client may repeat feedback that came before its trace."""
+_JUDGED = "this key has judged the answer before, and its first judgement stands"
 _NEITHER = frozenset({"equal", "neither"})
 
 
@@ -72,6 +75,10 @@ class Feedback(BaseModel):
         return feedback
 
 
+def _unknown() -> GatewayError:
+    return GatewayError(404, "There is no such trace.", code="trace_not_found", param="trace_id")
+
+
 class FeedbackEndpoint:
     """Takes feedback.
 
@@ -95,29 +102,33 @@ class FeedbackEndpoint:
 
     async def post(self, request: Request) -> Response:
         """Handle one feedback request."""
-        kind, key = request.headers.get("content-type", ""), request.scope["exchange"].key
+        kind, key = request.headers.get("content-type", ""), request.scope["exchange"].owner
         feedback = await read_object(request.receive, kind, self._settings, Feedback.of)
+        judges = auth.allows(self._settings, key, *auth.JUDGES)
+        if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing of another's traces
+            raise _unknown()
         if self._url is None:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         complete = self._modes is None or await self._modes.completed(feedback.trace_id, _FLUSH_S)
         try:
-            models = await asyncio.to_thread(self._store, feedback, key, self._url)
+            models, new = await asyncio.to_thread(self._store, feedback, key, self._url)
         except UsageError as error:  # its message names the store
             raise StoreError(str(error)) from None
         if not models and complete:
-            raise GatewayError(404, "There is no such trace.", code="trace_not_found", param="trace_id")
+            raise _unknown()
         if not models:
             late = "The trace is not complete yet: other models are still being asked. Send the feedback again."
             raise GatewayError(503, late, code="trace_pending", retry_after_s=_AGAIN_S)
-        counted, reason = self._counted(feedback, key)
+        counted, reason = self._counted(feedback, judges=judges) if new else (False, _JUDGED)
         document = {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
         return Response(encoded(document), media_type="application/json")
 
-    def _store(self, feedback: Feedback, reviewer: str | None, url: str) -> list[str]:
-        """Keep feedback; return the models that were asked.
+    def _store(self, feedback: Feedback, key: ServerKeyConfig | None, url: str) -> tuple[list[str], bool]:
+        """Keep feedback; return the models that were asked, and whether it is the key's first on this trace.
 
         Without models there is no such trace, and nothing is kept.
         """
+        reviewer = "" if key is None else key.name
         row = {**feedback.model_dump(exclude={"trace_id"}), "episode_id": feedback.trace_id, "reviewer": reviewer}
         with Store.open(url, limit_s=LIMIT_S) as store:
             models = store.models_of(feedback.trace_id)
@@ -125,16 +136,16 @@ class FeedbackEndpoint:
                 self._orchestrator.runtime.flush_traces(_FLUSH_S)
                 models = store.models_of(feedback.trace_id)
             if not models:
-                return []
+                return [], False
             if feedback.better is not None and feedback.better not in {*models, *_NEITHER}:
                 choices = ", ".join([*models, *sorted(_NEITHER)])
                 raise GatewayError(400, f"better: for this answer it must be one of {choices}.", param="better")
-            store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
-            return list(models)
+            new = store.add_feedback({**row, "created_at": datetime.now(UTC).isoformat(timespec="milliseconds")})
+            return list(models), new
 
-    def _counted(self, feedback: Feedback, key: str | None) -> tuple[bool, str]:
+    def _counted(self, feedback: Feedback, *, judges: bool) -> tuple[bool, str]:
         """Report feedback to the certificate's monitor, if it counts this answer; return whether, or why not."""
-        if not auth.allows(self._settings, key, *auth.JUDGES):
+        if not judges:
             return False, "only the feedback of a key with the scope feedback counts for a certificate"
         if self._modes is not None:
             return False, "the promise is that answers equal the guide's, which needs no feedback"

@@ -442,15 +442,15 @@ class Modes:
 
     async def _set(self, request: HttpRequest) -> Response:
         """Set the mode by hand; the key needs the scope `admin`."""
-        key, kind = request.scope["exchange"].key, request.headers.get("content-type", "")
-        auth.refuse_without(self._server, key, "admin")
+        exchange, kind = request.scope["exchange"], request.headers.get("content-type", "")
+        auth.refuse_without(self._server, exchange.owner, "admin")
         body = await read_object(request.receive, kind, self._server, dict)
         mode, why = body.get("mode"), body.get("why", "by hand")
         if mode not in ("observe", "enforce", "fallback"):
             raise GatewayError(400, "mode must be observe, enforce or fallback.", param="mode")
         if not isinstance(why, str) or len(why) > _LONGEST_WHY:
             raise GatewayError(400, f"why must be a text of at most {_LONGEST_WHY} characters.", param="why")
-        await self._changed(CascadeState.set_mode, mode, key or "the admin page", why)
+        await self._changed(CascadeState.set_mode, mode, exchange.key or "the admin page", why)
         return await self._list(request)
 
     async def _in_thread(self, act: Callable[..., _T], *values: Any) -> _T:

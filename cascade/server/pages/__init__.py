@@ -91,7 +91,7 @@ class Pages:
         ]
 
     async def _status(self, request: Request) -> Response:
-        if self._locked(request):
+        if self._locked(request, "view"):
             return self._page("login.html", "status")
         from cascade.server.pages.status import status  # loads numpy
 
@@ -104,34 +104,34 @@ class Pages:
         return self._page("status.html", "status", estimate=self._metrics.saved_nano_usd, **counts, **contents)
 
     async def _review(self, request: Request) -> Response:
-        if self._locked(request):
+        if self._locked(request, "review"):
             return self._page("login.html", "review")
-        reviewer = _name(request.query_params.get("as", ""))
+        reviewer = request.scope["exchange"].key or _name(request.query_params.get("as", ""))
         if reviewer is None:
-            return self._page("review.html", "review", view=None, suggested=request.scope["exchange"].key or "")
+            return self._page("review.html", "review", view=None)
         try:
             view = await asyncio.to_thread(self._desk.view, reviewer)
         except CascadeError as error:
             return self._problem("review", 409, "Nothing can be judged", error)
-        return self._page("review.html", "review", view=view)
+        return self._page("review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     async def _press(self, request: Request) -> Response:
         # A browser tells the origin, and no page can change that header. A client that is not a browser has no
         # credentials that another site could use.
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise GatewayError(403, "Another site asked for this.", code="cross_site")
-        auth.refuse_without(self._settings, request.scope["exchange"].key, "view", "admin")
-        kind = request.headers.get("content-type", "")
+        exchange, kind = request.scope["exchange"], request.headers.get("content-type", "")
+        auth.refuse_without(self._settings, exchange.owner, "review", "admin")
         reviewer, pair, keys = await read_object(request.receive, kind, self._settings, _pressed)
-        view = await asyncio.to_thread(self._desk.press, reviewer, pair, keys)
-        return self._page("review.html", "review", view=view)
+        view = await asyncio.to_thread(self._desk.press, exchange.key or reviewer, pair, keys)
+        return self._page("review.html", "review", view=view, keyed=bool(self._settings.keys))
 
-    def _locked(self, request: Request) -> bool:
-        """Whether a page has to ask for a key. Raises GatewayError (403) for a key that may not look."""
-        key = request.scope["exchange"].key
+    def _locked(self, request: Request, scope: str) -> bool:
+        """Whether a page has to ask for a key. Raises GatewayError (403) for a key without the scope."""
+        key = request.scope["exchange"].owner
         if self._settings.keys and key is None:
             return True
-        auth.refuse_without(self._settings, key, "view", "admin")
+        auth.refuse_without(self._settings, key, scope, "admin")
         return False
 
     def _problem(self, here: str, status: int, heading: str, error: CascadeError) -> Response:

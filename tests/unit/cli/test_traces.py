@@ -152,7 +152,7 @@ def asked(store_url: str) -> str:
     with Store.open(store_url) as store:
         store.append([row(n, user=name, created_at=ago(40 if n == 5 else 1)) for n, name in enumerate(names, 1)])
         for n in (1, 3):
-            said = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": None}
+            said = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": "app"}
             store.add_feedback(said | {"created_at": ago(1)})
     return store_url
 

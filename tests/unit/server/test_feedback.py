@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import postgres_url
 
 from cascade.config import load
+from cascade.config.schema import ServerConfig
 from cascade.records.traces import Store
-from cascade.server.auth import new_key
+from cascade.server.auth import new_key, new_trace, owns
 from cascade.server.errors import GatewayError
 from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
 from cascade.serving.made_for import made_for
@@ -27,22 +31,74 @@ async def said(folder: Path, *bodies: dict[str, Any]) -> tuple[list[Any], list[d
     """Send feedback on one answer; return the responses, and what is kept."""
     store = f"sqlite:///{folder}/traces.db"
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
-        asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
-        trace = asked.headers["x-cascade-trace-id"]
+        trace = await asked(client)
         found = [await client.post("/v1/feedback", json={"trace_id": trace, **body}) for body in bodies]
     with Store.open(store) as kept:
         assert {row["episode_id"] for row in kept.feedback()} <= {trace}
         return found, kept.feedback()
 
 
-async def test_feedback_of_each_kind_is_kept(tmp_path: Path) -> None:
-    bodies: list[Any] = [{"right": False}, {"score": 0.25}, {"better": "small"}, {"better": "equal"}]
-    found, kept = await said(tmp_path, *bodies)
-    assert [one.status_code for one in found] == [200] * 4
-    assert [one.json()["counted"] for one in found] == [False] * 4
-    assert [(row["right"], row["score"], row["better"]) for row in kept] == [
-        (False, None, None), (None, 0.25, None), (None, None, "small"), (None, None, "equal"),
-    ]  # fmt: skip
+async def asked(client: Any, **headers: str) -> str:
+    """Ask for one answer; return its trace."""
+    body = {"model": "cascade", "messages": ASK}
+    return str((await client.post("/v1/chat/completions", json=body, headers=headers)).headers["x-cascade-trace-id"])
+
+
+KINDS: list[dict[str, Any]] = [{"right": False}, {"score": 0.25}, {"better": "small"}, {"better": "equal"}]
+
+
+@pytest.mark.parametrize("body", KINDS)
+async def test_feedback_of_each_kind_is_kept_once(tmp_path: Path, body: dict[str, Any]) -> None:
+    """The first judgement stands, whatever comes after it."""
+    found, kept = await said(tmp_path, body, *KINDS, body)
+    assert [one.status_code for one in found] == [200] * 6
+    assert [one.json()["counted"] for one in found] == [False] * 6
+    assert [{name: row[name] for name in ("right", "score", "better") if row[name] is not None} for row in kept] == [
+        body
+    ]
+
+
+@pytest.mark.parametrize("store", ["sqlite", "postgresql"])
+async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_nothing(
+    tmp_path: Path, store: str
+) -> None:
+    """An adversary with a key of its own: forged feedback on another's traces, and a flood on one of its own."""
+    made = {name: new_key() for name in ("app", "adversary", "judge")}
+    scopes = {"judge": ["feedback"]}
+    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["ask"])} for name, key in made.items()]
+    headers = {name: {"x-api-key": key.key} for name, key in made.items()}
+    with nullcontext(f"sqlite:///{tmp_path}/traces.db") if store == "sqlite" else postgres_url() as url:
+        async with orchestrator(SCRIPT, traces={"store": url}, server={"keys": keys}) as served, asgi(served) as client:
+            victims = [await asked(client, **headers["app"]) for _ in range(40)]
+            own = await asked(client, **headers["adversary"])
+            assert served.runtime.flush_traces(10)
+
+            async def tells(name: str, trace: str, **more: Any) -> Any:
+                body = {"trace_id": trace, "right": True, **more}
+                return await client.post("/v1/feedback", json=body, headers=headers[name])
+
+            tail = own[-12:]  # what its key has signed, behind what another's has not
+            forged = [await tells("adversary", trace) for trace in victims]
+            forged += [await tells("adversary", trace[:-12] + tail) for trace in victims]
+            forged += [await tells("adversary", trace, better="nobody") for trace in (victims[0], victims[0].upper())]
+            assert {one.status_code for one in forged} == {404}  # as if there were no such trace
+            with Store.open(url) as kept:
+                assert kept.feedback() == []
+            flood = await asyncio.gather(*(tells("adversary", own, right=bool(number % 2)) for number in range(150)))
+            assert {(one.status_code, one.json()["counted"]) for one in flood} == {(200, False)}
+            assert (await tells("judge", victims[0])).status_code == 200
+            with Store.open(url) as kept:
+                rows = {(row["episode_id"], row["reviewer"]): row["right"] for row in kept.feedback()}
+                assert len(rows) == len(kept.feedback())
+        assert {*rows} == {(own, "adversary"), (victims[0], "judge")}
+
+
+def test_a_trace_tells_whose_it_is_without_a_store() -> None:
+    one, other = ServerConfig(keys=tuple({"name": name, "sha256": new_key().sha256} for name in ("one", "other"))).keys
+    traces = {new_trace(one) for _ in range(100)}
+    assert len(traces) == 100
+    assert all(owns(one, trace) and not owns(other, trace) and not owns(None, trace) for trace in traces)
+    assert not any(owns(one, odd) for odd in ("", "x", new_trace(None), new_trace(other), "\u0661" * 32))
 
 
 @pytest.mark.parametrize(
@@ -63,12 +119,12 @@ async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(
 ) -> None:
     store, waits = f"sqlite:///{tmp_path}/traces.db", list[float]()
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
-        asked = await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK})
+        trace = await asked(client)
         assert served.runtime.flush_traces(10)
         monkeypatch.setattr(served.runtime, "flush_traces", lambda timeout_s: waits.append(timeout_s) or True)
-        body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": True}
+        body = {"trace_id": trace, "right": True}
         found = [
-            await client.post("/v1/feedback", json=one) for one in (body, {"trace_id": "not there", "right": True})
+            await client.post("/v1/feedback", json=one) for one in (body, {"trace_id": new_trace(None), "right": True})
         ]
     assert [one.status_code for one in found] == [200, 404]
     assert len(waits) == 1
@@ -123,9 +179,9 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
         for right in (True, False):
             messages = [{"role": "user", "content": f"Is it the Danube? Say {right}."}]  # a question counts once
             chat = {"model": "cascade", "messages": messages}
-            asked = await client.post("/v1/chat/completions", json=chat, headers=ask)
-            assert "x-cascade-certificate" in asked.headers
-            body = {"trace_id": asked.headers["x-cascade-trace-id"], "right": right}
+            answered = await client.post("/v1/chat/completions", json=chat, headers=ask)
+            assert "x-cascade-certificate" in answered.headers
+            body = {"trace_id": answered.headers["x-cascade-trace-id"], "right": right}
             told = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
             assert told[0]["counted"] is False  # a client that asks does not certify what it was answered
             counted.append([(one["counted"], one["reason"]) for one in told[1:]])
@@ -134,5 +190,5 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
         monitor = served.runtime.service.monitors.of(issued).monitor
         assert monitor is not None
         assert (monitor.audits, monitor.misses) == (2, 1)
-    again = (False, "the answer was not audited here, or was counted before")
+    again = (False, "this key has judged the answer before, and its first judgement stands")
     assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]

@@ -232,7 +232,7 @@ async def test_more_requests_than_the_limit_are_sent_away_for_a_second() -> None
 
 
 async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
-    scopes = ("ask", "feedback", "view", "metrics", "admin")
+    scopes = ("ask", "feedback", "review", "view", "metrics", "admin")
     listed, headers = keys_of(*scopes)
     paths = {
         "GET /healthz": None,
@@ -243,6 +243,7 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
         "GET /metrics": {"metrics", "admin"},
         "GET /v1/cascades": {"view", "admin"},
         "POST /v1/cascades": {"admin"},
+        "POST /ui/review/press": {"review", "admin"},
         "POST /v1/feedback": {"ask", "feedback", "admin"},
         f"POST {CHAT}": {"ask"},
     }

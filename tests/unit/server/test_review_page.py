@@ -14,6 +14,7 @@ from cascade.api.judging import Judging
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import read_reviews, reviews_at
 from cascade.review.session import Session
+from cascade.server.auth import new_key
 
 from .observed import settled
 from .served import asgi, living, orchestrator
@@ -22,10 +23,10 @@ NAMES = {"small": "base", "large": "guide"}
 PAIRS = 3
 
 
-def settings(folder: Path, **review: Any) -> dict[str, Any]:
+def settings(folder: Path, keys: Any = (), **review: Any) -> dict[str, Any]:
     audit = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
     traces = {"store": f"sqlite:///{folder}/t.db"}
-    return {"guarantee": audit, "traces": traces, "server": {"review": review}}
+    return {"guarantee": audit, "traces": traces, "server": {"review": review, "keys": keys}}
 
 
 def says(request: Any) -> Any:
@@ -145,6 +146,23 @@ async def test_regret_asks_whether_each_is_right_too(tmp_path: Path) -> None:
     (one,) = read_reviews(file).judgements
     assert {one.output_right, one.reference_right} == {True, False}
     assert one.output_right is (one.first == "output")
+
+
+async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_path: Path) -> None:
+    made = {name: new_key() for name in ("ann", "bob", "looks")}
+    scopes = {"looks": ["view"]}
+    keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["review"])} for name, key in made.items()]
+    await filled(tmp_path)
+    served, client = opened(tmp_path, keys=keys)
+    async with served, client:
+        headers = {name: {"x-api-key": key.key} for name, key in made.items()}
+        page = (await client.get("/ui/review?as=bob", headers=headers["ann"])).text
+        client.headers.update(headers["ann"])
+        after = await pressed(client, page, "1", reviewer="bob")
+        client.headers.update(headers["looks"])
+        refused = [await pressed(client, page, "2", reviewer="ann"), await client.get("/ui/review?as=ann")]
+    assert (after.status_code, [one.status_code for one in refused]) == (200, [403, 403])
+    assert [one.reviewer for one in read_reviews(tmp_path / "t.db").judgements] == ["ann"]
 
 
 async def test_two_reviewers_agree_or_not(tmp_path: Path) -> None:
