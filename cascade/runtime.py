@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncGenerator, Awaitable, Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
@@ -29,6 +29,7 @@ from cascade.serving.plan import RunPlan, no_level
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
+    from cascade.budget.caps import Account
     from cascade.policies.live import Live
     from cascade.records.asks import Trace
     from cascade.records.writer import TraceWriter
@@ -342,6 +343,14 @@ class Runtime:
         """From now on, fail calls to a model at once while it keeps failing."""
         for guard in self.guards.values():
             guard.breakers = guard.breakers or {}
+
+    def wrap(self, wrapping: Callable[[Guard | Around], Around]) -> None:
+        """From now on, make each call within what `wrapping` puts around a model's guard."""
+        self._spanned = {name: wrapping(guard) for name, guard in self._spanned.items()}
+
+    def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError."""
+        return {} if self._spending is None else self._spending.balances(keys)
 
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""

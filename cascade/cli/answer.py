@@ -94,6 +94,7 @@ def serve(
     config: opt.Config = opt.CONFIG,
     host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
+    access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON a request; - for stdout.")] = None,
     new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Make a key, print it once, and exit.")] = None,
 ) -> None:
     """Serve the cascade to clients of the OpenAI and Anthropic APIs.
@@ -107,8 +108,8 @@ def serve(
         _print_key(new_key)
         return
     settings = load(config)
-    overrides = {name: value for name, value in (("host", host), ("port", port)) if value is not None}
-    server = settings.server.model_copy(update=overrides)
+    overrides = {"host": host, "port": port, "access_log": access_log}
+    server = settings.server.model_copy(update={name: value for name, value in overrides.items() if value is not None})
     settings = settings.model_copy(update={"server": server})
     shown = f"[{server.host}]" if ":" in server.host else server.host
 

@@ -323,7 +323,8 @@ class ServerConfig(Section):
 
     `name` is the cascade's name among the models that a client sees. `any_address` allows addresses other than loopback
     without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending a body and for a client that
-    reads nothing, `drain_s` for running requests after the server was told to stop.
+    reads nothing, `drain_s` for running requests after the server was told to stop. `access_log` is a file that gets a
+    line of JSON for each request; "-" for the standard output.
     """
 
     name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -339,6 +340,7 @@ class ServerConfig(Section):
     request_s: _Positive = 600.0
     body_s: _Positive = 30.0
     drain_s: _Positive = 30.0
+    access_log: str | None = Field(default=None, min_length=1)
     review: ReviewConfig = Field(default_factory=ReviewConfig)
 
     @field_validator("keys")

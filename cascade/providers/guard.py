@@ -12,6 +12,7 @@ import logging
 import re
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
@@ -91,6 +92,9 @@ class Guard:
         secrets: keys that no error may repeat.
         breakers: the circuit breaker of each model; None for none, as in batches.
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
+
+    Attributes:
+        retried: by a model's name, how often a call was made again after a failure.
     """
 
     provider: Provider
@@ -100,6 +104,7 @@ class Guard:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    retried: Counter[str] = field(default_factory=Counter)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
     """By a model's name, the additions that it refuses, once a request without them was answered, and until when."""
@@ -153,6 +158,7 @@ class Guard:
                 error.billed = "maybe"
             raise _naming_ours(error, tries.asked)
         error.__traceback__ = error.__context__ = None  # only its class is needed; its frames hold data
+        self.retried[tries.asked.model] += 1
         return delay
 
     def _note_history(self, request: Request, error: ProviderError) -> None:

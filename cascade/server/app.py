@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -33,8 +33,9 @@ from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.limits import ClientLeftError, Receive
+from cascade.server.meters import Instruments
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, Metrics, of_uncovered
+from cascade.server.receipts import CONTENT_TYPE, of_uncovered
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
@@ -46,21 +47,29 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they show only whether the process is healthy."""
 _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is counted and never sent."""
+_LEFT = "client_left"
 _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 _PROBE_S, _PROBES_S = 0.5, 2.0
 """Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
 
 
-def application(orchestrator: Orchestrator) -> Edge:
+def application(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Edge:
     """Return the ASGI application that serves an orchestrator. It is closed when the application shuts down.
+
+    Args:
+        orchestrator: answers the requests.
+        instruments: what is measured with, which the caller closes; by default without an access log.
 
     Raises:
         ConfigError: no chat request can be served with its configuration.
     """
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
-    catalog, metrics, stores = Catalog.of(runtime.config, runtime.levels), Metrics(), Stores(runtime.config)
+    catalog, stores = Catalog.of(runtime.config, runtime.levels), Stores(runtime.config)
+    tools = instruments or Instruments()
+    metrics = tools.metrics
     runtime.break_circuits()
+    runtime.wrap(tools.meters.around)
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
@@ -69,13 +78,15 @@ def application(orchestrator: Orchestrator) -> Edge:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        task = None if modes is None else asyncio.create_task(modes.forever())
+        works = [tools.meters.watch_loop(), *([] if modes is None else [modes.forever()])]
+        tasks = [asyncio.create_task(work) for work in works]
         ready = True
         yield
         ready = False
-        if task is not None and modes is not None:
+        for task in tasks:
             task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if modes is not None:
             await modes.drain(settings.drain_s)
         await orchestrator.aclose()
 
@@ -90,7 +101,8 @@ def application(orchestrator: Orchestrator) -> Edge:
 
     async def counts(_: Request) -> Response:
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces)
-        text += "" if runtime.service is None else of_uncovered(runtime.service.monitors.uncovered)
+        text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
+        text += await tools.text(runtime, [key.name for key in settings.keys])
         return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def model(request: Request) -> Response:
@@ -109,7 +121,7 @@ def application(orchestrator: Orchestrator) -> Edge:
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
-    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, metrics)
+    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, tools)
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
@@ -184,11 +196,11 @@ class Edge:
     Args:
         app: the application that answers.
         settings: the limits, and the keys.
-        metrics: counts the requests for a model.
+        instruments: count the requests for a model, and log all.
     """
 
-    def __init__(self, app: App, settings: ServerConfig, metrics: Metrics) -> None:
-        self._app, self._settings, self._metrics = app, settings, metrics
+    def __init__(self, app: App, settings: ServerConfig, instruments: Instruments) -> None:
+        self._app, self._settings, self._instruments = app, settings, instruments
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -199,16 +211,28 @@ class Edge:
         kinds = (kind for base, kind in _DIALECTS.items() if path == base or path.startswith(f"{base}/"))
         exchange = HttpExchange(send, next(kinds, ChatCompletions))
         scope["exchange"], scope["app"] = exchange, self
+
+        async def noting(message: MutableMapping[str, Any]) -> None:
+            exchange.status = message.get("status", exchange.status)
+            await send(message)
+
         try:
-            refusal = await self._answered(scope, receive, send)
+            refusal = await self._answered(scope, receive, noting)
             if refusal is not None:
                 await exchange.refuse(refusal)
         except ClientLeftError:
-            exchange.status = _CLIENT_LEFT
+            exchange.status, exchange.reason = _CLIENT_LEFT, _LEFT
         finally:
-            if exchange.model is not None:
-                status = _CLIENT_LEFT if exchange.status is None else exchange.status
-                self._metrics.count(exchange.model, status, exchange.duration_s, exchange.receipt)
+            self._ended(exchange, scope["method"], path)
+
+    def _ended(self, exchange: HttpExchange, method: str, path: str) -> None:
+        """Count a request that has ended, and log it."""
+        status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._instruments.access
+        if exchange.model is not None:
+            took_s, receipt = exchange.duration_s, exchange.receipt
+            self._instruments.metrics.count(exchange.model, status, took_s, receipt, exchange.key)
+        if access is not None and path not in _OPEN:
+            access.write(exchange, method, path, status)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""

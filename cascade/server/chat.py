@@ -42,6 +42,7 @@ class HttpExchange:
         status: the response's status, None until it has begun.
         owner: the server's key that the request carries; None before it is checked, or without keys.
         receipt: the outcome, once it is answered.
+        reason: why it was refused, or ended early: a code of the server's or a class of its errors.
         writer: writes its stream, once one may begin.
     """
 
@@ -52,6 +53,7 @@ class HttpExchange:
     status: int | None = None
     owner: ServerKeyConfig | None = None
     receipt: Receipt | None = None
+    reason: str | None = None
     writer: Dialect | None = None
     started_s: float = field(default_factory=time.monotonic)
 
@@ -95,6 +97,7 @@ class HttpExchange:
         else:
             await self.end(b"" if self.writer is None else self.writer.broken(refusal))
         self.status = refusal.status
+        self.reason = refusal.body["error"]["code"] or refusal.body["error"]["type"]
 
 
 class ChatEndpoint:

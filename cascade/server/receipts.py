@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -160,6 +160,26 @@ _TALLIES = {
 """What is counted by name: by the receipt's field the metric, its label and its help."""
 
 
+class Histogram:
+    """How many durations were at most so long."""
+
+    def __init__(self) -> None:
+        self._buckets, self._total_s = [0] * (len(_BOUNDS_S) + 1), 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        self._buckets[bisect_left(_BOUNDS_S, seconds)] += 1
+        self._total_s += seconds
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """Yield its samples in Prometheus' text form."""
+        below = [*accumulate(self._buckets)]  # each bucket counts those before it, too
+        for bound, count in zip([*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"], below, strict=True):
+            yield f"cascade_{name}_bucket{_labels({**labels, 'le': bound})} {count}\n"
+        yield f"cascade_{name}_sum{_labels(labels)} {self._total_s:.6f}\n"
+        yield f"cascade_{name}_count{_labels(labels)} {below[-1]}\n"
+
+
 class Metrics:
     """Counts since the process began. Only one event loop writes them."""
 
@@ -167,12 +187,14 @@ class Metrics:
         self.in_flight = 0
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
-        self._buckets = [0] * (len(_BOUNDS_S) + 1)
-        self._total_s = self._first_text_s = 0.0
+        self._seconds, self._first_text_s = Histogram(), 0.0
+        self._key_costs: Counter[str] = Counter()
         self._streams = self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
         self.estimated = 0  # requests that the amount saved is estimated on: those whose costs are known
 
-    def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
+    def count(
+        self, model: str, status: int, duration_s: float, receipt: Receipt | None = None, key: str | None = None
+    ) -> None:
         """Count a request that has ended.
 
         Args:
@@ -180,10 +202,10 @@ class Metrics:
             status: HTTP's; 499 if the client hung up.
             duration_s: how long it took.
             receipt: the outcome, if it was answered.
+            key: the name of the server's key.
         """
         self._requests[model, "" if receipt is None else receipt.served_by or "", status] += 1
-        self._buckets[bisect_left(_BOUNDS_S, duration_s)] += 1
-        self._total_s += duration_s
+        self._seconds.observe(duration_s)
         if receipt is None:
             return
         for field, tally in self._tallies.items():
@@ -191,6 +213,7 @@ class Metrics:
             tally.update((names,) if isinstance(names, str) else names or ())
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
+        self._key_costs[key or ""] += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
         self.estimated += receipt.saved_nano_usd is not None
 
@@ -211,22 +234,21 @@ class Metrics:
 
     def text(self, *, alarm: bool, traces: TraceWriter | None = None) -> str:
         """Return all counts. `alarm` says whether audits withdrew a certificate."""
-        total = sum(self._buckets)
         requests = [
             ({"model": model, "served_by": served_by, "status": str(status)}, count)
             for (model, served_by, status), count in sorted(self._requests.items())
         ]
-        bounds = [*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"]  # each bucket counts those before it, too
-        times = [({"le": le}, count) for le, count in zip(bounds, accumulate(self._buckets), strict=True)]
+        costs = [({"key": key}, f"{usd(cost):f}") for key, cost in sorted(self._key_costs.items())]
         lines = [
             family("requests_total", "counter", "Requests that have ended.", requests),
-            family("request_seconds", "histogram", "Time of a whole request.", times, suffix="_bucket"),
-            f"cascade_request_seconds_sum {self._total_s:.6f}\ncascade_request_seconds_count {total}\n",
+            family("request_seconds", "histogram", "Time of a whole request.", []),
+            *self._seconds.lines("request_seconds", {}),
             family("first_text_seconds", "summary", "Time to a stream's first text.", []),
             f"cascade_first_text_seconds_sum {self._first_text_s:.6f}\n",
             f"cascade_first_text_seconds_count {self._streams}\n",
             family("in_flight", "gauge", "Requests under way.", self.in_flight),
             family("cost_usd_total", "counter", "Known cost of all calls.", f"{usd(self._cost_nano_usd):f}"),
+            family("key_cost_usd_total", "counter", "Known cost of all calls, by the server's key.", costs),
             family("unknown_costs_total", "counter", "Requests of unknown cost.", self._unknown_costs),
             family("saved_usd", "gauge", "Saved against the guide alone.", f"{usd(self._saved_nano_usd):f}"),
             *(
@@ -264,7 +286,6 @@ def family(
     kind: str,
     help_: str,
     samples: Iterable[tuple[Mapping[str, str], object]] | float | str,
-    suffix: str = "",
 ) -> str:
     r"""Return one metric in Prometheus' text form: its samples by their labels, or its only value.
 
@@ -273,7 +294,7 @@ def family(
     """
     listed = [({}, samples)] if isinstance(samples, int | float | str) else samples
     lines = [f"# HELP cascade_{name} {help_}", f"# TYPE cascade_{name} {kind}"]
-    return "\n".join([*lines, *(f"cascade_{name}{suffix}{_labels(labels)} {value}" for labels, value in listed), ""])
+    return "\n".join([*lines, *(f"cascade_{name}{_labels(labels)} {value}" for labels, value in listed), ""])
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -22,6 +22,7 @@ from cascade.server.auth import listening_problems
 if TYPE_CHECKING:
     from uvicorn import Config, Server
 
+    from cascade.server.meters import Instruments
     from cascade.serving.monitors import ServiceStatus
 
 _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
@@ -59,12 +60,15 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
     import uvloop
     from uvicorn import Server
 
+    from cascade.server.meters import Instruments
+
     _raise_file_limit()
     orchestrator = Orchestrator.from_config(config)
     for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
         if isinstance(guard.provider, Loads):
             guard.provider.load()
-    server = Server(listener(orchestrator))
+    instruments = Instruments.of(config.server)
+    server = Server(listener(orchestrator, instruments))
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
     gc.collect()
@@ -79,6 +83,7 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
+        instruments.close()
     service = orchestrator.runtime.service
     return None if service is None else service.status
 
@@ -121,8 +126,8 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def listener(orchestrator: Orchestrator) -> Config:
-    """Return uvicorn's settings for an orchestrator."""
+def listener(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Config:
+    """Return uvicorn's settings for an orchestrator, measured with some instruments (`app.application`)."""
     from uvicorn import Config
 
     from cascade.server.app import application
@@ -131,7 +136,7 @@ def listener(orchestrator: Orchestrator) -> Config:
     settings = orchestrator.runtime.config.server
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Config(
-        application(orchestrator),
+        application(orchestrator, instruments),
         host=settings.host,
         port=settings.port,
         loop="uvloop",

@@ -9,13 +9,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from cascade.budget.caps import Caps, Hold, Ledger, MemoryLedger, Refused, new_id
+from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, new_id
 from cascade.budget.caps import ends_s as period_ends_s
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
@@ -116,6 +116,12 @@ class Spending:
             self.ledger.settle(hold, cost)
         except StoreError as error:
             logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
+
+    def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError."""
+        now_s = datetime.now(UTC).timestamp()
+        caps = {name: cap for key in keys for name, cap in self.caps.of(key, None, now_s).items()}
+        return {name: (cap, self.ledger.account(name)) for name, cap in caps.items() if not name.startswith("user:")}
 
     @property
     def blocks(self) -> bool:

@@ -1,0 +1,236 @@
+"""What a server measures besides its requests: calls to models, breakers, balances, its event loop, its access log.
+
+Labels of the counts are names of the configuration and classes of errors.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import sys
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from logging.handlers import WatchedFileHandler
+from queue import Full, Queue
+from typing import Any
+
+from cascade.budget.caps import Account
+from cascade.config.schema import ServerConfig
+from cascade.errors import ConfigError, StoreError
+from cascade.money import usd
+from cascade.providers.guard import Around, Guard
+from cascade.resilience.portal import Deadline
+from cascade.runtime import Runtime
+from cascade.safety import redact
+from cascade.server.chat import HttpExchange
+from cascade.server.receipts import Histogram, Metrics, family
+from cascade.types import Completion, Request
+
+_LEFT = (asyncio.CancelledError, GeneratorExit)
+_LAG_EVERY_S = 0.25
+_STORE_S = 1.0
+"""The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
+_MOST_LINES = 10_000
+_CLOSE_S = 2.0
+_LONGEST_PATH = 200
+_HELP = {
+    "call_seconds": "Time of a call to a model, with its retries.",
+    "loop_lag_seconds": "How late the event loop wakes a task.",
+    "call_errors_total": "Calls that failed after their retries.",
+    "tokens_total": "Tokens that providers reported.",
+    "unknown_tokens_total": "Counts of tokens that a reply lacked.",
+    "retries_total": "Calls that were made again.",
+    "breaker_open": "1: the model is not asked, having failed often.",
+    "budget_cap_usd": "The cap of an account.",
+    "budget_spent_usd": "What is booked on an account.",
+    "budget_held_usd": "What calls under way may cost an account.",
+}
+
+
+class Meters:
+    """Counts since the process began. Only one event loop writes them."""
+
+    def __init__(self) -> None:
+        self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self._lag = Histogram()
+        self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
+
+    def count(self, request: Request, seconds: float, reply: Completion | None, error: BaseException | None) -> None:
+        """Count a call that has ended, with its retries, by its reply or by its error."""
+        model = request.model
+        self._calls[model].observe(seconds)
+        if error is not None:
+            self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1
+        if reply is not None:
+            usage = reply.usage
+            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                if tokens is None:
+                    self._unknown[model] += 1
+                else:
+                    self._tokens[model, kind] += tokens
+
+    def around(self, guard: Guard | Around) -> Around:
+        """Return a guard whose calls are counted."""
+        return _CountedGuard(guard, self)
+
+    async def watch_loop(
+        self,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Measure for ever how late the event loop wakes a task."""
+        while True:
+            due_s = clock() + _LAG_EVERY_S
+            await sleep(_LAG_EVERY_S)
+            self._lag.observe(max(0.0, clock() - due_s))
+
+    async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
+        """Return all counts in Prometheus' text form, and the state of breakers and caps."""
+        guards, families = runtime.guards, dict[str, list[tuple[Mapping[str, str], object]]]()
+        breakers = {name: guard.breakers.get(name) for name, guard in guards.items() if guard.breakers is not None}
+        families["call_errors_total"] = [
+            ({"model": model, "error": error}, count) for (model, error), count in sorted(self._errors.items())
+        ]
+        families["tokens_total"] = [
+            ({"model": model, "kind": kind}, count) for (model, kind), count in sorted(self._tokens.items())
+        ]
+        families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
+        families["retries_total"] = [({"model": name}, guard.retried[name]) for name, guard in guards.items()]
+        families["breaker_open"] = [
+            ({"model": name}, int(breaker is not None and breaker.open)) for name, breaker in breakers.items()
+        ]
+        for name, (cap, stands) in sorted((await self._balances(runtime, keys)).items()):
+            account = name if name.startswith("key:") else name.partition(":")[0]  # a day without its date
+            for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
+                families.setdefault(f"budget_{kind}_usd", []).append(({"account": account}, f"{usd(amount):f}"))
+        return "".join([
+            family("call_seconds", "histogram", _HELP["call_seconds"], []),
+            *(line for name, times in self._calls.items() for line in times.lines("call_seconds", {"model": name})),
+            family("loop_lag_seconds", "histogram", _HELP["loop_lag_seconds"], []),
+            *self._lag.lines("loop_lag_seconds", {}),
+            *(family(name, "counter" if name.endswith("_total") else "gauge", _HELP[name], samples)
+              for name, samples in families.items()),
+        ])  # fmt: skip
+
+    async def _balances(self, runtime: Runtime, keys: Iterable[str]) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of each account; none while the store does not answer. One reading is under way."""
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances, [*keys] or [None]))
+        await asyncio.wait([self._reading], timeout=_STORE_S)
+        with suppress(StoreError, asyncio.InvalidStateError):
+            return self._reading.result()
+        return {}
+
+
+class _CountedGuard(Around):
+    """A guard whose calls are counted."""
+
+    def __init__(self, guard: Guard | Around, meters: Meters) -> None:
+        super().__init__(guard)
+        self._meters = meters
+
+    @asynccontextmanager
+    async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
+        """Count a call when it has ended."""
+        replies, failure, began_s = list[Completion](), None, time.monotonic()
+        try:
+            yield replies
+        except BaseException as error:
+            failure = error
+            raise
+        finally:
+            self._meters.count(request, time.monotonic() - began_s, replies[0] if replies else None, failure)
+            failure = None  # it and this frame refer to each other
+
+
+class AccessLog:
+    """One line of JSON for each request, written by a thread: a disk that hangs holds up no request.
+
+    A line has no key, no prompt and no answer. Lines that could not be written are counted.
+
+    Args:
+        place: a file, which may be rotated; "-" for the standard output.
+
+    Raises:
+        ConfigError: the file cannot be written.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.lost = 0
+        try:
+            self._handler = logging.StreamHandler(sys.stdout) if place == "-" else WatchedFileHandler(place)
+        except OSError as error:
+            why = error.strerror or error
+            raise ConfigError([f"server.access_log: {place} cannot be written: {why}"]) from None
+        self._handler.handleError = self._lose  # type: ignore[assignment, method-assign]
+        self._lines: Queue[str | None] = Queue(_MOST_LINES)
+        self._thread = threading.Thread(target=self._run, name="cascade-access-log", daemon=True)
+        self._thread.start()
+
+    def write(self, exchange: HttpExchange, method: str, path: str, status: int) -> None:
+        """Write the line of a request that has ended."""
+        receipt, now = exchange.receipt, datetime.now(UTC).isoformat(timespec="milliseconds")
+        cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
+        line: dict[str, Any] = {
+            "time": now, "trace_id": exchange.trace_id, "key": exchange.key, "method": method,
+            "path": redact(path[:_LONGEST_PATH]), "status": status, "model": exchange.model or None,
+            "served_by": None if receipt is None else receipt.served_by, "cost_usd": cost,
+            "duration_s": round(exchange.duration_s, 4), "reason": exchange.reason or (receipt and receipt.broken_off),
+        }  # fmt: skip
+        try:
+            self._lines.put_nowait(json.dumps(line))
+        except Full:
+            self.lost += 1
+
+    def _run(self) -> None:
+        while (line := self._lines.get()) is not None:
+            self._handler.emit(logging.makeLogRecord({"msg": line}))
+        with suppress(OSError):  # the last lines, on a full disk
+            self._handler.close()
+
+    def _lose(self, _: logging.LogRecord) -> None:
+        self.lost += 1
+
+    def close(self) -> None:
+        """Write what waits, for two seconds at most."""
+        with suppress(Full):
+            self._lines.put(None, timeout=_CLOSE_S)
+            self._thread.join(_CLOSE_S)
+
+
+@dataclass(frozen=True)
+class Instruments:
+    """What a server measures with, for as long as its process runs.
+
+    Args:
+        access: the access log, if there is one.
+    """
+
+    access: AccessLog | None = None
+    metrics: Metrics = field(default_factory=Metrics)
+    meters: Meters = field(default_factory=Meters)
+
+    @classmethod
+    def of(cls, settings: ServerConfig) -> Instruments:
+        """Return those of a configuration. Raises ConfigError if its access log cannot be written."""
+        return cls(None if settings.access_log is None else AccessLog(settings.access_log))
+
+    async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
+        """Return what `Meters` and the access log count, in Prometheus' text form."""
+        lost = 0 if self.access is None else self.access.lost
+        text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
+        return text + await self.meters.text(runtime, keys)
+
+    def close(self) -> None:
+        """Write what the access log has not written."""
+        if self.access is not None:
+            self.access.close()

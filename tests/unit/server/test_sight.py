@@ -1,0 +1,201 @@
+"""What an operator sees: counts of calls, caps and the loop, the access log, traces across servers, alerts."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from cascade.errors import BadRequestError, ConfigError, ProviderUnavailableError
+from cascade.providers.fake import FakeProvider
+from cascade.resilience.breaker import FAILURES
+from cascade.server.app import application
+from cascade.server.auth import new_key
+from cascade.server.meters import AccessLog, Instruments, Meters
+
+from .served import asgi, orchestrator
+from .test_contract import SURE, UNSURE
+
+CHAT, SECRET = "/v1/chat/completions", "the wedding is in May"
+KEY = new_key()
+KEYS = {"keys": [{"name": "app", "sha256": KEY.sha256, "scopes": ["ask", "metrics"]}]}
+BEARER = {"authorization": f"Bearer {KEY.key}"}
+SAMPLE = re.compile(r"(cascade_\w+)(?:\{(.*)\})? (\S+)")
+LABEL = re.compile(r'(\w+)="((?:[^"\\]|\\.)*)"')
+
+
+def samples(text: str) -> dict[str, float]:
+    return {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in text.splitlines() if line[0] != "#"}
+
+
+def asked(model: str = "cascade", text: str = SECRET, **fields: Any) -> dict[str, Any]:
+    return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
+
+
+# --- counts ---
+
+
+async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key() -> None:
+    down, script = ProviderUnavailableError("gone", billed="no"), list[Any]()
+    fake = FakeProvider(lambda request: script.pop(0) if request.model == "small" else SURE)
+    budget = {"per_key": 1.0, "per_day": 2.0}
+    async with orchestrator(fake, budget=budget, server=KEYS) as served, asgi(served, **BEARER) as client:
+        for guard in served.runtime.guards.values():
+            guard.sleep = lambda _: _now()
+        for replies in ([UNSURE], [down, SURE], [BadRequestError("no", status=400)]):
+            script += replies
+            assert (await client.post(CHAT, json=asked())).status_code == 200
+        found = samples((await client.get("/metrics")).text)
+    assert found['cascade_call_seconds_count{model="small"}'] == 3
+    assert found['cascade_call_seconds_bucket{model="small",le="+Inf"}'] == 3
+    assert found['cascade_call_seconds_count{model="large"}'] == 2
+    assert found['cascade_call_errors_total{model="small",error="BadRequestError"}'] == 1
+    assert (found['cascade_retries_total{model="small"}'], found['cascade_retries_total{model="large"}']) == (1, 0)
+    assert found['cascade_tokens_total{model="small",kind="input"}'] == 200
+    assert found['cascade_tokens_total{model="large",kind="output"}'] == 20
+    assert found['cascade_unknown_tokens_total{model="small"}'] == found['cascade_breaker_open{model="small"}'] == 0
+    spent = found['cascade_budget_spent_usd{account="key:app"}']
+    assert spent == found['cascade_budget_spent_usd{account="day"}'] > 0
+    assert spent >= found['cascade_key_cost_usd_total{key="app"}'] > 0
+    assert found['cascade_budget_held_usd{account="key:app"}'] == 0
+    assert (found['cascade_budget_cap_usd{account="key:app"}'], found['cascade_budget_cap_usd{account="day"}']) == (
+        1,
+        2,
+    )
+
+
+async def _now() -> None: ...
+
+
+async def test_a_breaker_that_opens_is_seen() -> None:
+    down = ProviderUnavailableError("gone", billed="no")
+    async with orchestrator({"small": [SURE], "large": [down]}) as served, asgi(served) as client:
+        for guard in served.runtime.guards.values():
+            guard.sleep = lambda _: _now()
+        for _ in range(FAILURES):
+            await client.post(CHAT, json=asked("large"))
+        found = samples((await client.get("/metrics")).text)
+    assert (found['cascade_breaker_open{model="large"}'], found['cascade_breaker_open{model="small"}']) == (1, 0)
+
+
+async def test_no_client_chooses_a_label() -> None:
+    evil = "x" * 40
+    async with orchestrator({"small": [SURE]}, budget={"per_user": 1.0}, server=KEYS) as served, asgi(served) as client:
+        for headers in (BEARER, {"authorization": f"Bearer {evil}"}):
+            await client.post(CHAT, json=asked(user=evil), headers={**headers, "x-cascade-segment": evil})
+            await client.post(CHAT, json=asked(evil), headers=headers)
+            await client.request("BREW", f"/v1/{evil}", headers={**headers, "user-agent": evil, "traceparent": evil})
+        text = (await client.get("/metrics", headers=BEARER)).text
+    assert evil not in text
+    values = {value for line in text.splitlines() if line[0] != "#" for _, value in LABEL.findall(line)}
+    assert {"small", "app", "200", "404"} <= values
+
+
+async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep() -> None:
+    meters, now_s, naps = Meters(), 0.0, [0.0, 0.3, 2.0]
+
+    async def sleep(seconds: float) -> None:
+        nonlocal now_s
+        if not naps:
+            raise InterruptedError
+        now_s += seconds + naps.pop(0)
+
+    with pytest.raises(InterruptedError):
+        await meters.watch_loop(sleep, lambda: now_s)
+    async with orchestrator() as served:
+        found = samples(await meters.text(served.runtime, []))
+    assert found['cascade_loop_lag_seconds_bucket{le="0.01"}'] == 1
+    assert found['cascade_loop_lag_seconds_bucket{le="0.5"}'] == 2
+    assert (found["cascade_loop_lag_seconds_count"], found["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
+
+
+# --- the access log ---
+
+
+async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path: Path) -> None:
+    path = tmp_path / "access.log"
+    instruments = Instruments(AccessLog(str(path)))
+    async with orchestrator({"small": [SURE]}, server=KEYS) as served:
+        import httpx
+
+        transport = httpx.ASGITransport(application(served, instruments), client=("127.0.0.1", 1))
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=BEARER) as client:
+            answer = await client.post(CHAT, json=asked())
+            await client.post(CHAT, json=asked(stream=True))
+            await client.post(CHAT, json=asked("nobody"))
+            await client.post(CHAT, json=asked(), headers={"authorization": f"Bearer x{KEY.key}"})
+            await client.get(f"/v1/models?key={KEY.key}")
+            await client.get(f"/v1/{KEY.key}/{'a' * 999}")
+            await client.get("/readyz")
+    instruments.close()
+    written = path.read_text("utf-8")
+    assert not [text for text in (KEY.key, SECRET, "Danube") if text in written]
+    first, streamed, lost, stranger, models, odd = map(json.loads, written.splitlines())
+    assert first["trace_id"] == answer.headers["x-cascade-trace-id"]
+    assert (first["key"], first["method"], first["path"], first["status"]) == ("app", "POST", CHAT, 200)
+    assert (first["model"], first["served_by"], first["cost_usd"], first["reason"]) == (
+        "cascade",
+        "small",
+        1.2e-4,
+        None,
+    )
+    assert (streamed["status"], streamed["cost_usd"]) == (200, 1.2e-4)
+    assert (lost["status"], lost["reason"], lost["cost_usd"], lost["model"]) == (404, "model_not_found", None, None)
+    assert (stranger["status"], stranger["key"], stranger["reason"]) == (401, None, "invalid_api_key")
+    assert (models["path"], models["status"], models["reason"]) == ("/v1/models", 200, None)
+    assert (odd["status"], len(odd["path"]) <= 200) == (404, True)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is full")
+def test_lines_that_a_disk_does_not_take_are_counted_and_hold_nobody_up() -> None:
+    from cascade.server.chat import HttpExchange
+
+    log = AccessLog("/dev/full")
+    for _ in range(3):
+        log.write(HttpExchange(None), "GET", "/", 200)  # type: ignore[arg-type]
+    log.close()
+    assert log.lost == 3
+
+
+def test_a_log_that_cannot_be_opened_is_a_mistake_in_the_configuration(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError):
+        AccessLog(str(tmp_path))
+
+
+# --- dashboard and alerts ---
+
+DEPLOY = Path(__file__).parents[3] / "deploy"
+FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "or"}
+
+
+def expressions() -> list[str]:
+    (group,) = yaml.safe_load((DEPLOY / "alerts.yaml").read_text("utf-8"))["groups"]
+    for rule in group["rules"]:
+        assert rule.keys() <= {"alert", "expr", "for", "labels", "annotations"}
+        assert rule["labels"]["severity"] in {"page", "ticket"}
+        assert rule["annotations"]["summary"]
+    board = json.loads((DEPLOY / "grafana.json").read_text("utf-8"))
+    shown = [target["expr"] for panel in board["panels"] for target in panel["targets"]]
+    return [rule["expr"] for rule in group["rules"]] + shown
+
+
+async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path: Path) -> None:
+    settings = {"traces": {"store": f"sqlite:///{tmp_path / 'traces.db'}"}, "budget": {"per_key": 1.0}, "server": KEYS}
+    async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served, **BEARER) as client:
+        await client.post(CHAT, json=asked())
+        text = (await client.get("/metrics")).text
+    named = set(re.findall(r"^# TYPE (\w+) (?:counter|gauge)$", text, re.MULTILINE)) | {
+        f"{name}_{part}"
+        for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE)
+        for part in ("bucket", "sum", "count")
+    }
+    labels = {label for line in text.splitlines() for label, _ in LABEL.findall(line)} | {"why", "error", "instance"}
+    for expression in expressions():
+        plain = re.sub(r'"[^"]*"|\[\d+[smhd]\]', "", expression)
+        words = set(re.findall(r"[a-zA-Z_]\w*", plain)) - FUNCTIONS
+        assert words - labels <= named, expression
+        assert all(plain.count(left) == plain.count(right) for left, right in ("()", "{}")), expression
