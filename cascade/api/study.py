@@ -1,39 +1,56 @@
-"""The functions that try a policy on a log and ask no model: `prove`, `compare`, `evaluate` and `verify`."""
+"""The functions that try a policy on a log: `prove`, `compare`, `evaluate` and `verify`. Only canaries ask a model."""
 
 from __future__ import annotations
 
+import asyncio
 import shlex
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from os import PathLike
+from functools import partial
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
-from cascade.api.logs import Log, LogOptions, read_judged, read_log, reads_for
+from cascade.api.logs import Log, LogOptions, parse_where, read_judged, read_log, reads_for
+from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.checks import share_problems
+from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.config.policies import DirectoryConfig
+from cascade.config.policies import DirectoryConfig, FixedConfig
 from cascade.conformal.certificate import differences
+from cascade.conformal.monitor import uniform
 from cascade.conformal.promise import Promise
 from cascade.conformal.scope import of_log
-from cascade.episodes.opening import SHIPPED
+from cascade.engine import drive
+from cascade.engine import run as walk
+from cascade.episodes.opening import SHIPPED, rows_of
 from cascade.episodes.reading import Reading, mispriced, read
 from cascade.episodes.rows import joined
-from cascade.errors import ConfigError, NotCertifiedError, UsageError
+from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
-from cascade.logs.schema import GUIDE_ONLY, Dropped
-from cascade.policies.directory import PolicyDirectory, Requests
+from cascade.identity import identity
+from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import GUIDE_ONLY, Dropped, is_hashed
+from cascade.money import dollars, total_nano_usd, usd_or_none
+from cascade.orchestrator import Orchestrator
+from cascade.plans.verdict import ALTERNATIVES
+from cascade.plans.verdict import read as read_verdict
+from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, suspension
+from cascade.policies.directory import PolicyDirectory, Requests, hash_of
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
 from cascade.reports.study import of_study
+from cascade.resilience import portal
+from cascade.runtime import Runtime
 from cascade.scale import HERE
 from cascade.serving.made_for import made_for
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import ways
+from cascade.types import Call, Completion, Message, Question, Request
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -246,7 +263,13 @@ class VerificationResult(Result):
 
 
 def verify(
-    directory: str | Path, log: Log, *, config: str | Path | None = None, tell: Tell = warn
+    directory: str | Path,
+    log: Log | None = None,
+    *,
+    config: str | Path | CascadeConfig | None = None,
+    canaries: str | None = None,
+    runs_a_year: int = RUNS_A_YEAR,
+    tell: Tell = warn,
 ) -> VerificationResult:
     """Check a policy's certificates on a log: hashes, dates, models, and whether the same data give the same threshold.
 
@@ -254,15 +277,24 @@ def verify(
 
     Args:
         directory: a policy directory with its certificates.
-        log: a log, or its name; `open_log` takes what chooses or judges its rows.
+        log: a log, or its name; `open_log` takes what chooses or judges its rows. A run of canaries needs none.
         config: the configuration that will serve: models, prices, prompts, strategy.
+        canaries: instead of this, ask the judge: "record" up to 100 of its inputs in the log with the jitter of P(yes),
+            or "run" them once each. If they show another judge (`policies.canaries`), the certificates are suspended;
+            with too few verdicts `error` is a ProviderError.
+        runs_a_year: the most runs that may decide in a year: at this rate at most 1 % of the years suspend falsely.
         tell: is called with each notice about the log or the call.
 
     Raises:
-        UsageError: there is no such log or directory.
+        UsageError: there is no such log or directory, or it cannot have canaries.
         ConfigError: the configuration cannot be read.
     """
-    settings, options = None if config is None else load(Path(config)), LogOptions.of(log)
+    settings = load(Path(config)) if isinstance(config, str | Path) else config
+    options = None if log is None else LogOptions.of(log)
+    if canaries in {"record", "run"}:
+        return _watched(Path(directory), options, settings, None if canaries == "run" else runs_a_year, tell)
+    if options is None or canaries is not None:
+        raise UsageError("Name the log to verify the certificates on; canaries are record, or run, which needs no log.")
     try:
         policy = _read(directory)
     except ConfigError as error:
@@ -283,6 +315,8 @@ def verify(
     if first is not None:
         configured = None if settings is None else made_for(settings)
         results.insert(2, same_cascade(first.made_for, of_log(logged.log, logged.facts), configured))
+    if why := suspension(Path(directory), *(proven.data_sha256 for proven in policy.certificates.values())):
+        results.append(Check("canaries", False, why))
     if first is not None and first.unit != "conversation":  # the server's store counts the looks at these
         results.append(same_reference(policy, None if logged.log.reference is None else reference_of(logged)))
         ledger = None if reading.file is None else place_of(reading.file)
@@ -296,3 +330,109 @@ def _prices(log: Reading, config: CascadeConfig) -> Check:
         text = f"the log was costed at other prices than the configuration: {'; '.join(differing)}"
         return Check("prices", False, text)
     return Check("prices", True, "every call of the log costs the same at the configured prices")
+
+
+# --- canaries ---
+
+
+def _watched(
+    folder: Path, log: LogOptions | None, config: CascadeConfig | None, runs_a_year: int | None, tell: Tell
+) -> VerificationResult:
+    """Record canaries for so many runs a year; None: run those on record."""
+    policy, now = _read(folder), datetime.now(UTC)
+    if config is None or not policy.certificates:
+        raise UsageError("Canaries need the configuration that serves (--config), and a policy with a certificate.")
+    for certificate in policy.certificates.values():
+        if changed := differences(certificate.made_for, made_for(config)):
+            raise UsageError(f"The judge in service is not that of the certificate: {'; '.join(changed)}.")
+    data = tuple(sorted({certificate.data_sha256 for certificate in policy.certificates.values()}))
+    if why := suspension(folder, *data):
+        return VerificationResult.of(Check("canaries", False, why))
+    canaries = Canaries.read(folder, data)
+    asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
+    with Orchestrator.from_config(asking) as orchestrator:
+        if (canaries is None) == (runs_a_year is None):
+            raise UsageError("Canaries are recorded once for a certificate (--canaries record), and then run.")
+        if canaries is not None:
+            canaries.refuse_too_many(runs_of(folder), now)
+            ((verdicts,), cost) = _ask(orchestrator.runtime, canaries.canaries, 1, tell)
+        else:  # what the log has is the first run: by the judge that was fitted on
+            if log is None or not runs_a_year or runs_a_year < 1:
+                raise UsageError("To record canaries, name the log of the fit, and 1 run a year or more.")
+            recorded, verdicts, cost = _recorded(orchestrator.runtime, log, policy, tell)
+            canaries = Canaries(data=data, runs_a_year=runs_a_year, canaries=recorded)
+            canaries.write(folder)
+    run = canaries.judged(verdicts, now, cost)
+    run.add(folder)
+    counts = f"{run.verdicts} of {run.verdicts + run.unknown} verdicts, jitter {canaries.jitter:.3g}"
+    text = f"{counts}, p = {run.p}, suspends at {canaries.level:.3g}; cost {dollars(usd_or_none(cost))}"
+    result = VerificationResult.of(Check("canaries", not run.suspends, text))
+    return result if run.p is not None else replace(result, error=ProviderError(f"Too few verdicts: {text}."))
+
+
+def _recorded(
+    runtime: Runtime, log: LogOptions, policy: PolicyDirectory, tell: Tell
+) -> tuple[tuple[Canary, ...], list[float | None], int | None]:
+    """Return inputs of the judge that the fit saw, drawn by the hash of the policy; P(yes) in the log; and the cost."""
+    where, made = parse_where(log.where or ()), policy.requests
+    rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, fspath(log.log), where)
+    requests = {row["episode_id"]: (row["question"] or "", row["context"]) for row in rows()}
+    seen = {*made.fitted, *made.chose, *made.certified}
+    known = [name for name, request in requests.items() if hash_of(identity(*request)) in seen]
+    drawn = {*sorted(known, key=lambda name: uniform(policy.policy_sha256, "canary", name))[:MOST]}
+    if not drawn or any(is_hashed(text) for text, _ in requests.values()):
+        raise UsageError("A log with hashes instead of texts, or with none of the policy's requests, has no canaries.")
+    calls = LoggedCalls([row for row in rows() if row["episode_id"] in drawn], runtime.configured, frozenset())
+    bought = policy.policy.nodes or range(runtime.configured.horizon)
+    judged = (state for asked in calls.questions() for state in _judged(runtime, calls, asked))
+    states = {(canary.step, canary.messages): (canary, p) for canary, p in judged if canary.step - 1 in bought}
+    rounds, cost = _ask(runtime, [canary for canary, _ in states.values()][:MOST], REPEATS, tell)
+    whole = [(*state, p_yes) for state, *p_yes in zip(states.values(), *rounds, strict=False) if None not in p_yes]
+    if len(whole) < LEAST:
+        raise UsageError(f"{len(whole)} inputs of a judge had all their verdicts, and {LEAST} are needed.")
+    recorded = tuple([canary._replace(recorded=(*p_yes,)) for canary, _, p_yes in whole])
+    return recorded, [logged for _, logged, _ in whole], cost
+
+
+def _judged(runtime: Runtime, calls: LoggedCalls, asked: AskedQuestion) -> Iterator[tuple[Canary, float | None]]:
+    """Yield what a judge was asked about a question of a log, with its verdicts."""
+
+    async def replied(request: Request) -> Completion:
+        if isinstance(reply := calls.completion(asked.id, request), Completion):
+            return reply
+        raise reply or ProviderError("no such call")
+
+    try:
+        answer = portal.run(drive(walk(asked.question, strategy=runtime.configured, policy=None, prices={}), replied))
+    except ProviderError:  # by the log, no model answered
+        return
+    for step in answer.steps:
+        if step.calls and (request := step.calls[0].request).purpose == "judge":
+            messages = tuple([(message.role, message.content) for message in request.messages])
+            yield Canary(step.number, messages), step.signals.get("p_yes")
+
+
+def _ask(runtime: Runtime, canaries: Sequence[Canary], repeats: int, tell: Tell) -> tuple[list[Any], int | None]:
+    """Ask each canary so often; return P(yes) of each by repeat, None: no verdict; and the cost, nano-USD."""
+    prices, requests, room = runtime.config.prices(), list[Request](), asyncio.Semaphore(8)
+    for canary in canaries:
+        node, messages = runtime.configured.nodes[canary.step - 1], [Message(*message) for message in canary.messages]
+        about = (node.name, "judge", canary.step, Question("canary"), ALTERNATIVES)
+        requests.append(node.use.request(tuple(messages), *about))
+    most = total_nano_usd(most_nano_usd(request, prices.get(request.model)).nano_usd for request in requests * repeats)
+    tell(f"{repeats * len(requests)} calls of the judge; the most that they can cost: {dollars(usd_or_none(most))}")
+
+    async def call(request: Request) -> Call:
+        price = prices.get(request.model)
+        async with room:
+            try:
+                return paid_call(request, await runtime.complete(request), price)
+            except ProviderError as error:
+                return failed_call(request, error, price)
+
+    async def every() -> list[list[Call]]:
+        return [await asyncio.gather(*map(call, requests)) for _ in range(repeats)]
+
+    rounds = portal.run(every())
+    p_yes = [[call.completion and read_verdict(call.completion).p_yes for call in calls] for calls in rounds]
+    return p_yes, total_nano_usd(call.cost_nano_usd for calls in rounds for call in calls)

@@ -17,6 +17,7 @@ from cascade.cli.main import Meter, print_result, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
 from cascade.errors import UsageError
 from cascade.fitting.fit import CHOICES, FitSettings
+from cascade.policies.canaries import RUNS_A_YEAR
 from cascade.scale import HERE
 
 _PROMISES = f"What is promised: {', '.join(KINDS.built_in)}."
@@ -187,8 +188,12 @@ def fit(
 
 def verify(
     directory: Annotated[Path, typer.Argument(help="A policy directory with its certificates.")],
-    log: opt.LogName,
+    log: Annotated[str | None, typer.Argument(metavar="LOG", help="A log; --canaries run needs none.")] = None,
     config: opt.Serving = None,
+    canaries: Annotated[
+        str | None, typer.Option(metavar="record|run", help="Ask the judge frozen inputs: is it still the same one?")
+    ] = None,
+    runs_a_year: Annotated[int, typer.Option(help="With record, how many runs are made in a year.")] = RUNS_A_YEAR,
     where: opt.Columns = None,
     matcher: opt.Matcher = None,
     models: opt.Models = None,
@@ -200,10 +205,14 @@ def verify(
 
     On requests that the policy was not made from, it counts the losses and says whether they refute the promise.
 
+    With --canaries it asks the judge instead, and suspends the certificates of one whose P(yes) moved.
+
     Example: cascade verify policy episodes.parquet
+    Example: cascade verify policy -c cascade.yaml --canaries run
     """
-    options = LogOptions(log, where, matcher, None, models, reviews, label_rate)
-    print_result(cascade.verify(directory, options, config=config, tell=say), as_json=as_json)
+    options = None if log is None else LogOptions(log, where, matcher, None, models, reviews, label_rate)
+    done = cascade.verify(directory, options, config=config, canaries=canaries, runs_a_year=runs_a_year, tell=say)
+    print_result(done, as_json=as_json)
 
 
 def promote(

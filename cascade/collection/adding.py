@@ -18,7 +18,7 @@ from cascade.episodes.journal import is_call
 from cascade.errors import BadResponseError, ProviderError, RefusedError, UsageError, refused_for_good
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import CHAT, FAILED, chat_of, completion_of, is_hashed, replay_of
-from cascade.plans.nodes import Plan
+from cascade.plans.nodes import JUDGING, Plan
 from cascade.plans.reply import split_reply
 from cascade.table import AGREEMENT
 from cascade.types import Completion, Question, Request
@@ -185,7 +185,8 @@ def _asked(name: str, head: Mapping[str, Any]) -> AskedQuestion:
 def _completion(row: Mapping[str, Any]) -> Completion:
     """Return the reply of a row; of an imported one its answer, where no reply reads as this answer."""
     replay, text = replay_of(row), row["text"]
-    if not replay.get(CHAT) and row["answer"] is not None and split_reply(text or "")[1] != row["answer"]:
+    judges = replay.get("purpose", "answer") in JUDGING  # its answer is the judged one again
+    if not (judges or replay.get(CHAT) or row["answer"] is None or split_reply(text or "")[1] == row["answer"]):
         text = row["answer"]
     defaults = {"finish_reason": "stop", "usage_estimated": False}
     return completion_of({**row, "text": text or "", "signals": {"replay": {**defaults, **replay}}})

@@ -147,13 +147,13 @@ class PolicyDirectory:
         """
         target, problems = Path(folder), list[str]()
         certificates = dict[str, Certificate]()
-        with _noted(problems, f"{POLICY_FILE}: "):
-            written = _document(target / POLICY_FILE, _PolicyFile)
+        with noted(problems, f"{POLICY_FILE}: "):
+            written = document_of(target / POLICY_FILE, _PolicyFile)
             policy = _policy(written, target)
-        with _noted(problems, f"{CERTIFICATE_FILE}: "):
-            promised = _document(target / CERTIFICATE_FILE, _CertificateFile)
+        with noted(problems, f"{CERTIFICATE_FILE}: "):
+            promised = document_of(target / CERTIFICATE_FILE, _CertificateFile)
             for name, document in promised.certificates.items():
-                with _noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
+                with noted(problems, f"{CERTIFICATE_FILE}: certificates.{name or 'all'}."):
                     certificates[name] = Certificate.read(document)
         if problems:
             raise damaged(ConfigError(problems, str(folder)))
@@ -168,7 +168,7 @@ class PolicyDirectory:
 
     def _policy_document(self, model: bytes | None) -> dict[str, Any]:
         bought = self.policy.nodes
-        return _signed(
+        return signed(
             kind=self.policy.kind,
             settings=self.policy.settings(),
             plan=[{**node._asdict(), "reads": None if node.reads is None else list(node.reads)} for node in self.plan],
@@ -177,7 +177,7 @@ class PolicyDirectory:
         )
 
     def _certificate_document(self) -> dict[str, Any]:
-        return _signed(
+        return signed(
             promise=None if self.promise is None else plain(self.promise),
             certificates={name: certificate.document for name, certificate in self.certificates.items()},
             requests={name: list(ids) for name, ids in plain(self.requests).items()},
@@ -211,17 +211,19 @@ class PolicyDirectory:
                 yield f"{prefix}: it promises something else than was asked for"
 
 
-class _Strict(BaseModel):
+class Strict(BaseModel):
+    """A file of a directory, with its format and the hash of the rest of it."""
+
     model_config = ConfigDict(extra="forbid", strict=True)
 
     format: str
     sha256: Sha256
 
 
-_Form = TypeVar("_Form", bound=_Strict)
+_Form = TypeVar("_Form", bound=Strict)
 
 
-class _PolicyFile(_Strict):
+class _PolicyFile(Strict):
     kind: str
     settings: dict[str, Any]
     plan: Annotated[tuple[Node, ...], Field(min_length=1)]
@@ -229,13 +231,13 @@ class _PolicyFile(_Strict):
     model_sha256: Sha256 | None
 
 
-class _CertificateFile(_Strict):
+class _CertificateFile(Strict):
     promise: Promised | None
     certificates: dict[str, Any]
     requests: Requests
 
 
-def _signed(**document: Any) -> dict[str, Any]:
+def signed(**document: Any) -> dict[str, Any]:
     """Return a document with the format and the hash of everything else."""
     unsigned = {"format": FORMAT, **document}
     return unsigned | {"sha256": digest(unsigned)}
@@ -249,7 +251,7 @@ def _refuse(problems: Iterable[str], source: str | None = None) -> None:
 
 
 @contextmanager
-def _noted(problems: list[str], prefix: str) -> Iterator[None]:
+def noted(problems: list[str], prefix: str) -> Iterator[None]:
     """Add the problems that a block raises to the others, each with its place."""
     try:
         yield
@@ -263,7 +265,8 @@ def _noted(problems: list[str], prefix: str) -> Iterator[None]:
         problems.append(f"{prefix}{type(error).__name__}: {error}")
 
 
-def _document(file: Path, form: type[_Form]) -> _Form:
+def document_of(file: Path, form: type[_Form]) -> _Form:
+    """Read a file in this form. Raises ConfigError and ValidationError, which `noted` takes."""
     document = json_of(file)
     _check_format(document, str(file))
     read = form.model_validate_json(canonical(document))

@@ -233,7 +233,7 @@ class Metrics:
         self._first_text_s += wait_s
 
     def text(self, *, alarm: bool, traces: TraceWriter | None = None) -> str:
-        """Return all counts. `alarm` says whether audits withdrew a certificate."""
+        """Return all counts. `alarm` says whether a certificate was withdrawn."""
         requests = [
             ({"model": model, "served_by": served_by, "status": str(status)}, count)
             for (model, served_by, status), count in sorted(self._requests.items())
@@ -260,7 +260,7 @@ class Metrics:
                 )
                 for field, (name, label, help_) in _TALLIES.items()
             ),
-            family("alarm", "gauge", "1: audits withdrew a certificate.", int(alarm)),
+            family("alarm", "gauge", "1: audits or canaries withdrew a certificate.", int(alarm)),
         ]
         return "".join(lines if traces is None else [*lines, *_of_traces(traces)])
 

@@ -182,6 +182,8 @@ class CertifiedPolicy:
         certificate = self._covering(question)
         if certificate is None:
             return ("no certificate",)
+        if self._monitors.of(certificate).by_canaries:
+            return ("canaries",)
         if self._monitors.of(certificate).alarm is not None or self._reasons(certificate, question.segment):
             return ("a certificate that does not hold",)
         names = unlike(kind_of(question.chat), certificate.made_for.get("requests"))
@@ -389,5 +391,6 @@ def in_service(
         except NotCertifiedError as error:
             raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
     monitors.share(read.certificates.values())  # none of them was refused
+    monitors.folder = config.policy.path
     default = by_level[read.default_level or next(iter(by_level))]
     return ServingState(default, strategy, monitors, read.levels, by_level)

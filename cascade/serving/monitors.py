@@ -21,6 +21,7 @@ from cascade.conformal.promise import Judge
 from cascade.forks import after_fork
 from cascade.identity import identity
 from cascade.money import exact_dollars
+from cascade.policies.canaries import suspension
 from cascade.text import percent
 from cascade.types import Question
 
@@ -56,11 +57,13 @@ class CertificateMonitor:
 
     Attributes:
         monitor: the monitor after the audits so far.
-        alarm: the reason why audits withdrew the certificate, in words.
+        alarm: the reason why audits or canaries withdrew the certificate, in words.
+        by_canaries: whether it was canaries.
     """
 
     monitor: Monitor | None = None
     alarm: str | None = None
+    by_canaries: bool = False
 
     def after(self, certificate: Certificate, missed: bool) -> CertificateMonitor:
         """Return the state after one more audit of a certificate; `missed`: whether the question was missed."""
@@ -126,6 +129,8 @@ class CertificateMonitors:
     """
 
     def __init__(self, settings: GuaranteeConfig) -> None:
+        self.folder: str | None = None
+        """The policy directory in service, where another process may record that canaries suspend it."""
         self._settings = settings
         self._begin()
         after_fork(self._begin)
@@ -155,8 +160,13 @@ class CertificateMonitors:
         self._lock = threading.Lock()
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
-        """Return the audit results of a certificate."""
-        return self._known.get(certificate.id, UNAUDITED)
+        """Return the audit results of a certificate. A suspension by canaries is final."""
+        known = self._known.get(certificate.id, UNAUDITED)
+        if known.alarm is None and (why := suspension(self.folder, certificate.data_sha256)) is not None:
+            logger.error("certificate %s: %s", certificate.id, why)
+            with self._lock:
+                known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=True)
+        return known
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
         """Count an answer; `uncovered`: what kept it from a certificate, from a small set of words."""

@@ -1,0 +1,183 @@
+"""Canaries: frozen inputs of a judge whose P(yes) shows whether the same weights still answer under its name.
+
+Up to 100 inputs that a fit saw are kept with P(yes) of five repeats, the jitter. A run asks each once and makes
+one test. While the judge is the same, a run's P(yes) is exchangeable with the R recorded ones, so any of the R + 1
+values of an input may be the run's. Given the values, the sum over inputs of how far the run's lies out has the bound
+
+    p = min over λ ≥ 0 of Π_i mean_j exp(λ d_ij)        d_ij: how much further out value j lies than the run's
+
+which holds for jitter of any law, also without any, and draws nothing. Three sums share the level: of P(yes), of
+−P(yes), and of the distance from the mean of the other values, since other weights may keep the mean. A run's values
+first move by `TOLERANCE` towards the recorded ones: a judge whose every P(yes) moved by no more is the same.
+
+Assumed: calls are independent, given the judge. Reference: Chernoff (1952).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+from functools import lru_cache
+from pathlib import Path
+from typing import Annotated, Literal, NamedTuple
+
+import numpy as np
+from pydantic import BaseModel, ConfigDict, Field
+
+from cascade.conformal.certificate import Sha256
+from cascade.errors import ConfigError, UsageError
+from cascade.files import json_bytes, write_whole
+from cascade.policies.directory import FORMAT, Strict, document_of, noted, signed
+from cascade.table import Floats
+
+MOST, LEAST, REPEATS = 100, 20, 5
+"""The most canaries, the fewest that a run decides on, and the repeats of each."""
+TOLERANCE = 0.01
+"""A move of P(yes) that never counts: what a sum in another order, or another card, may change."""
+FALSE_A_YEAR, RUNS_A_YEAR = 0.01, 400
+"""The probability of a false suspension in a year of runs: one a day, and some by hand."""
+CANARY_FILE, RUNS_FILE = "canaries.json", "canary_runs.jsonl"
+_STAKES = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
+"""Multiples of the λ that is best for a normal sum. Any λ gives a bound."""
+
+
+def p_value(recorded: Floats, run: Floats) -> Floats:
+    """Return the probability, at most, that the recorded judge gives runs as far out as these: float64 (…).
+
+    Guarantee: of runs by the judge that was recorded, each P(yes) moved by `TOLERANCE` at most, a share p at most has a
+    value of p or less, over recording and run.
+
+    Args:
+        recorded: P(yes) of the repeats, float64 (m, R).
+        run: P(yes) of each canary in each run, float64 (…, m); NaN: no verdict, which says nothing.
+
+    >>> p_value(np.full((100, 5), 0.6), np.full(100, 0.61)), bool(p_value(np.full((9, 5), 0.6), np.full(9, 0.7)) < 1e-5)
+    (array(1.), True)
+    """
+    size, mean = recorded.shape[-1], recorded.mean(axis=-1)
+    jitter, shift = recorded - mean[:, None], (run - mean)[..., None]
+    distance = np.maximum(np.abs(shift) - TOLERANCE, 0.0)
+    from_others = np.abs(jitter * (1 + 1 / size) - np.sign(shift) * distance / size)
+    further = (jitter - (shift - TOLERANCE), (shift + TOLERANCE) - jitter, from_others - distance)
+    return np.asarray(np.minimum(1.0, len(further) * np.min([_tail(d) for d in further], axis=0)))
+
+
+def _tail(further: Floats) -> Floats:
+    """Return the bound on Pr[Σ d_i ≥ 0] from the d_ij of the recorded values; that of the run itself is 0."""
+    d = np.nan_to_num(further.round(9), nan=0.0)  # without the dust of floats
+    size = d.shape[-1] + 1
+    mean = d.sum(axis=-1) / size
+    out, spread = -mean.sum(axis=-1), ((d**2).sum(axis=-1) / size - mean**2).sum(axis=-1)
+    best = np.where((out > 0) & (spread > 0), out / np.maximum(spread, np.finfo(np.float64).tiny), 0.0)[..., None, None]
+    powers = (np.minimum(best * stake * d, 700.0) for stake in _STAKES)  # e^709 is about the largest float
+    logs = [np.log1p(np.expm1(power).sum(axis=-1) / size).sum(axis=-1) for power in powers]
+    return np.asarray(np.exp(np.minimum(0.0, np.min(logs, axis=0))))
+
+
+class Canary(NamedTuple):
+    """A frozen input of a judge: its step of the plan, what is sent (roles and texts), and P(yes) of each repeat."""
+
+    step: int
+    messages: tuple[tuple[Literal["system", "user", "assistant"], str], ...]
+    recorded: tuple[Annotated[float, Field(ge=0, le=1)], ...] = ()
+
+
+class CanaryRun(BaseModel):
+    """A run, a line of a file that only grows; `p` is None where too few verdicts decide nothing."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+    at: str
+    data: tuple[str, ...]
+    verdicts: int
+    unknown: int
+    p: float | None
+    suspends: bool
+    cost_nano_usd: int | None
+
+    def add(self, folder: Path) -> None:
+        """Append it to the runs of a policy directory."""
+        with (folder / RUNS_FILE).open("a", encoding="ascii") as file:
+            file.write(self.model_dump_json() + "\n")
+
+
+class Canaries(Strict):
+    """The canaries of a policy directory, by the hashes of the requests of its certificates (`data`).
+
+    At most `runs_a_year` runs decide within 365 days, and share `FALSE_A_YEAR` evenly.
+    """
+
+    format: str = FORMAT
+    sha256: str = ""
+    data: tuple[Sha256, ...]
+    runs_a_year: Annotated[int, Field(ge=1)]
+    canaries: Annotated[tuple[Canary, ...], Field(min_length=LEAST, max_length=MOST)]
+
+    @property
+    def level(self) -> float:
+        """The level of a run."""
+        return FALSE_A_YEAR / self.runs_a_year
+
+    @property
+    def jitter(self) -> float:
+        """The standard deviation of repeats, as a root mean square over canaries."""
+        return float(np.sqrt(np.var([each.recorded for each in self.canaries], axis=1, ddof=1).mean()).round(9))
+
+    def judged(self, p_yes: Iterable[float | None], at: datetime, cost_nano_usd: int | None) -> CanaryRun:
+        """Return the outcome of a run; None: no verdict. With verdicts of less than half of them nothing is decided."""
+        run = np.array([np.nan if p is None else p for p in p_yes])
+        known, p = int(np.count_nonzero(~np.isnan(run))), None
+        if known >= max(LEAST, run.size / 2):
+            p = float(p_value(np.array([canary.recorded for canary in self.canaries]), run))
+        return CanaryRun(
+            at=at.isoformat(timespec="seconds"), data=self.data, verdicts=known, unknown=run.size - known, p=p,
+            suspends=p is not None and p <= self.level, cost_nano_usd=cost_nano_usd,
+        )  # fmt: skip
+
+    def refuse_too_many(self, runs: Iterable[CanaryRun], now: datetime) -> None:
+        """Raise UsageError if as many runs decided within 365 days as share the level."""
+        since = (now - timedelta(days=365)).isoformat()
+        if sum(run.p is not None and run.at > since and run.data == self.data for run in runs) >= self.runs_a_year:
+            raise UsageError(f"{self.runs_a_year} runs a year share the level, and so many decided: wait.")
+
+    def write(self, folder: Path) -> None:
+        """Write it into a policy directory."""
+        document = self.model_dump(mode="json", exclude={"format", "sha256"})
+        write_whole(folder, {CANARY_FILE: json_bytes(signed(**document))})
+
+    @classmethod
+    def read(cls, folder: Path, data: tuple[str, ...]) -> Canaries | None:
+        """Return those of a directory for these requests; None: it has none. Raises ConfigError for a changed file."""
+        problems, read = list[str](), None
+        if (folder / CANARY_FILE).exists():
+            with noted(problems, f"{CANARY_FILE}: "):
+                read = document_of(folder / CANARY_FILE, cls)
+        if problems:
+            raise ConfigError(problems, str(folder))
+        return read if read is not None and read.data == data else None
+
+
+def runs_of(folder: Path) -> list[CanaryRun]:
+    """Return the runs of a policy directory. Raises ConfigError if a line is none."""
+    try:
+        text = (folder / RUNS_FILE).read_text("ascii") if (folder / RUNS_FILE).exists() else ""
+        return [CanaryRun.model_validate_json(line) for line in text.split("\n")[:-1]]  # the last may be half written
+    except (OSError, ValueError) as error:
+        raise ConfigError([f"a line is no run of canaries: {error}"], str(folder / RUNS_FILE)) from None
+
+
+def suspension(folder: str | Path | None, *data: str) -> str | None:
+    """Return why a run suspends a certificate of these requests, or is unknown; None if none does."""
+    if folder is None or not (file := Path(folder) / RUNS_FILE).exists():
+        return None
+    try:
+        return _suspension(file.parent, data, file.stat().st_size)
+    except ConfigError as error:
+        return f"it is suspended, since its canaries are unknown: {error}"
+
+
+@lru_cache(64)
+def _suspension(folder: Path, data: tuple[str, ...], _size: int) -> str | None:
+    run = next((run for run in runs_of(folder) if run.suspends and {*data} & {*run.data}), None)
+    shown = "" if run is None else f"canaries of {run.at} show another judge under its name (p = {run.p:.2g})"
+    return f"it is suspended: {shown}; collect its verdicts and fit again" if shown else None
