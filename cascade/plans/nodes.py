@@ -18,7 +18,7 @@ from cascade.matching.text import normalize_answer
 from cascade.plans import reply
 from cascade.plans.agents import Agent, answered
 from cascade.plans.base import NOTHING_BOUGHT, Conclusion, ModelUse, Walk, following
-from cascade.plans.prompts import Prompts, load, question_text
+from cascade.plans.prompts import Prompts, load, question_data, question_text
 from cascade.plans.verdict import (
     NO_VERDICT,
     Verdict,
@@ -454,10 +454,12 @@ class _Walk:
         draft.signals["gate"] = read_verdict((yield self._sent(node, draft, candidate)).text)
 
     def _sent(self, node: PlanNode, draft: _StepDraft, candidate: Candidate) -> Request:
-        """Return the call that sends an output to a verifier as it is."""
+        """Return the call that sends a question and its output to a verifier as they are: what a digest is made of."""
         message = {"content": candidate.text} if candidate.message is None else candidate.message
-        output = (Message("user", sent_output(message)),)
-        return Request(node.use.name, output, node.name, "verify", draft.number, self.question, 1)
+        chat, output = self.question.chat, sent_output(message)
+        read = question_data(self.question) if chat is None else chat.canonical
+        sent = (Message("user", read), Message("user", output))
+        return Request(node.use.name, sent, node.name, "verify", draft.number, self.question, 1)
 
     # --- decisions of a model ---
 
