@@ -55,10 +55,18 @@ def keep_for_ever(inherited: Any) -> None:
 
 
 @contextmanager
-def no_fork() -> Iterator[None]:
-    """Delay forks in other threads while the block runs, such as an import: a child would never finish it."""
-    with _quiet:
+def no_fork(wait_s: float = -1) -> Iterator[None]:
+    """Delay forks in other threads while the block runs, such as an import: a child would never finish it.
+
+    Blocks take turns. Raises TimeoutError if others have not ended after `wait_s` seconds; -1 waits for ever.
+    """
+    quiet = _quiet
+    if not quiet.acquire(timeout=wait_s):
+        raise TimeoutError
+    try:
         yield
+    finally:
+        quiet.release()
 
 
 def _in_parent() -> None:

@@ -18,10 +18,11 @@ from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, drive, run
 from cascade.errors import BatchError, CascadeError, ClosedError, UsageError
 from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
-from cascade.money import Price, nano_usd
+from cascade.money import Price, exact_dollars, nano_usd
 from cascade.plans.nodes import Plan
 from cascade.providers.base import Provider
 from cascade.providers.guard import Around, Guard
+from cascade.records.link import LATE_S
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import taken_out
@@ -34,10 +35,10 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
     from cascade.records.asks import Trace
     from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy, ServingState
-    from cascade.serving.spending import Spending
+    from cascade.serving.spending import Bookings, Spending
 
 
-LATE_S = 60.0
+_STUCK_S = 60.0
 """How long after its deadline a blocking caller waits for an answer and its trace, should the loop stand still."""
 
 
@@ -68,13 +69,13 @@ class Started:
 
     def wait(self) -> Answer:
         """Run it to its end as `answer` does, blocking."""
-        return run_on_loop(self.answer(), self.deadline.at_s + LATE_S)
+        return run_on_loop(self.answer(), self.deadline.at_s + _STUCK_S)
 
     async def answer(self) -> Answer:
         """Run it to its end, and return the answer after its trace is settled."""
         with self.halt.covering():
             answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
-        return answer if self.trace is None else await self.trace.settle(answer)
+        return answer if self.trace is None else await self.settle(answer)
 
     async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""
@@ -99,7 +100,7 @@ class Started:
 
     async def settle(self, answer: Answer) -> Answer:
         """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.record` does."""
-        return answer if self.trace is None else await self.trace.settle(answer)
+        return answer if self.trace is None else await self.trace.settle(answer, self.deadline.remaining_s() + LATE_S)
 
     def complete(self, request: Request) -> Awaitable[Completion]:
         """Make a call."""
@@ -131,6 +132,7 @@ class Runtime:
         fields: which fields of a request each model is sent.
         traces: writes the traces; None: nothing does.
         halt: the switch that stops all questions.
+        links: the ways to the stores that a request waits for, by name.
     """
 
     def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
@@ -143,6 +145,7 @@ class Runtime:
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self._spending = self._caps()
+        self.links = {} if self._spending is None or self._spending.link is None else {"budget": self._spending.link}
         self._fallbacks = build_fallbacks(config)
         self._closed = False
         self.halt = Halt()
@@ -339,6 +342,33 @@ class Runtime:
         config = self.config.model_copy(update={"policy": wanted})
         self.service, self.config = self._in_service(config, build_strategy(config), self.service), config
 
+    @property
+    def bookings(self) -> Bookings | None:
+        """What is booked once the ledger answers again; None without a ledger in a database."""
+        return None if self._spending is None else self._spending.bookings
+
+    @property
+    def failing_stores(self) -> tuple[str, ...]:
+        """The stores that do not answer."""
+        traces = () if self.traces is None or self.traces.problem is None else ("traces",)
+        return (*(name for name, link in self.links.items() if link.problem is not None), *traces)
+
+    @property
+    def resting_models(self) -> list[str]:
+        """The models that are not asked for a while, as they failed again and again."""
+        breakers = {name: (guard.breakers or {}).get(name) for name, guard in self.guards.items()}
+        return [name for name, breaker in breakers.items() if breaker is not None and breaker.rests]
+
+    @property
+    def unrecorded(self) -> str | None:
+        """A sentence about what was lost since the beginning, or still waits; None if all is on record."""
+        counts, bookings = None if self.traces is None else self.traces.counts, self.bookings
+        lost = 0 if counts is None else counts.lost + counts.waiting
+        lost_nano_usd = 0 if bookings is None else bookings.lost_nano_usd
+        if not lost and not lost_nano_usd:
+            return None
+        return f"{lost} answers are not in the traces, and {exact_dollars(lost_nano_usd)} were spent and not booked."
+
     def break_circuits(self) -> None:
         """From now on, fail calls to a model at once while it keeps failing."""
         for guard in self.guards.values():
@@ -364,7 +394,7 @@ class Runtime:
         for guard in self._own:
             await guard.close()
         if self._spending is not None:
-            self._spending.ledger.close()
+            await in_thread(self._spending.close)
         if self.traces is not None:
             await in_thread(self.traces.close)
 

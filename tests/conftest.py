@@ -63,11 +63,11 @@ def _clean_environment() -> Iterator[None]:
 
 @pytest.fixture(scope="session", autouse=True)
 def _a_busy_machine_cuts_no_transaction_off() -> Iterator[None]:
-    """Give transactions a minute: on a busy machine one that is well takes more than the 2 s of a service."""
-    from cascade.records import database
+    """Give transactions a minute: on a busy machine one that is well takes more than the 1 s of a service."""
+    from cascade.records import link
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(database, "LIMIT_S", 60.0)
+        patch.setattr(link, "LIMIT_S", 60.0)
         yield
 
 

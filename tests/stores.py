@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
 import uuid
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 SERVER = "postgresql://postgres@127.0.0.1:5432"
 
@@ -61,6 +68,40 @@ def drop_database() -> None:
         with psycopg.connect(f"{SERVER}/postgres", autocommit=True) as admin:
             admin.execute(f"DROP DATABASE {_database()} WITH (FORCE)")
         _database.cache_clear()
+
+
+@contextmanager
+def own_cluster() -> Iterator[tuple[str, Callable[[int], None]]]:
+    """Start a PostgreSQL of its own; yield its URL, and what sends a signal to all its processes. Skip elsewhere."""
+    pytest.importorskip("psycopg")
+    programs = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"))
+    if not programs or os.getuid() != 0 or shutil.which("runuser") is None:
+        pytest.skip("no programs of PostgreSQL, or no right to become its user")
+    folder = Path(tempfile.mkdtemp())
+    shutil.chown(folder, "postgres", "postgres")
+
+    def run(program: str, *words: str) -> None:
+        command = ["runuser", "-u", "postgres", "--", str(programs[-1].with_name(program)), "-D", f"{folder}/data"]
+        subprocess.run([*command, *words], check=True, capture_output=True, cwd=folder)
+
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+
+    def send(number: int) -> None:
+        first = int((folder / "data" / "postmaster.pid").read_text().split()[0])
+        children = Path(f"/proc/{first}/task/{first}/children").read_text().split()
+        for pid in (first, *map(int, children)):
+            os.kill(pid, number)
+
+    try:
+        run("initdb", "-A", "trust", "-U", "postgres", "-N")
+        options = f"-p {port} -c listen_addresses=127.0.0.1 -c unix_socket_directories={folder} -c fsync=off"
+        run("pg_ctl", "-o", options, "-l", f"{folder}/log", "-w", "-t", str(round(PATIENCE_S)), "start")
+        yield f"postgresql://postgres@127.0.0.1:{port}/postgres", send
+        run("pg_ctl", "-m", "immediate", "stop")
+    finally:
+        shutil.rmtree(folder)
 
 
 def rows_in(url: str, where: Mapping[str, str] | None = None) -> list[dict[str, Any]]:

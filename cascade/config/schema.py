@@ -267,7 +267,8 @@ class BudgetConfig(StoredConfig):
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
     `wait_s` for money held by running calls. If a call does not fit, "serve_best" serves the best
-    answer so far, and "refuse" serves nothing.
+    answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call, and
+    "allow_and_record" counts in this process alone, and books that once the store answers.
     """
 
     per_question: _Positive | None = None
@@ -277,6 +278,7 @@ class BudgetConfig(StoredConfig):
     per_month: _Positive | None = None
     total: _Positive | None = None
     on_exhausted: Literal["refuse", "serve_best"] = "refuse"
+    on_unreachable: Literal["refuse", "allow_and_record"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
     shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
     """The caps that are shared by many requests."""
@@ -288,10 +290,14 @@ class BudgetConfig(StoredConfig):
 
 
 class TimeoutsConfig(Section):
-    """Wall-clock limits in seconds."""
+    """Wall-clock limits in seconds.
+
+    `per_store_s` is how long a request waits for a store, by default 1.
+    """
 
     per_call_s: _Positive = 120.0
     per_question_s: _Positive | None = None
+    per_store_s: _Positive | None = None
 
 
 class ServerKeyConfig(Section):

@@ -59,14 +59,14 @@ class ModeStore:
         self._database, self.close = database, database.close
 
     @classmethod
-    def open(cls, url: str) -> ModeStore:
-        """Open a store; create its file and tables if they do not exist.
+    def open(cls, url: str, limit_s: float | None = None) -> ModeStore:
+        """Open a store; create its file and tables if they do not exist. `limit_s` as in `Database.shared`.
 
         Raises:
             UsageError: the URL is not that of a store, or the store is of another format.
             StoreError: it cannot be reached.
         """
-        return cls(Database.shared(url))
+        return cls(Database.shared(url, limit_s))
 
     def _read(self, query: sa.Select[Any], **values: Any) -> list[Any]:
         """Return the rows that a query finds."""

@@ -86,9 +86,9 @@ class Trace:
         except UsageError:
             logger.warning("traces: an answer came after the end and was not recorded")
 
-    async def settle(self, answer: Answer) -> Answer:
+    async def settle(self, answer: Answer, within_s: float) -> Answer:
         """Return the answer, after its commit if the writer waits for it. Raises as `TraceWriter.settle` does."""
-        await self.writer.settle(self._done, answer)
+        await self.writer.settle(self._done, answer, within_s)
         return answer
 
 

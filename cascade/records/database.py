@@ -9,8 +9,9 @@ import os
 import socket
 import sqlite3
 import threading
+import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -22,18 +23,18 @@ from cascade.errors import CascadeError, MissingExtraError, NoTracesError, Store
 from cascade.forks import after_fork, keep, no_fork
 from cascade.logs.rowcheck import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
+from cascade.records import link
 from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file
 
 logger = getLogger("cascade")
 WAL_SINCE = (3, 51, 3)
 """The first SQLite that two writers cannot make damage a file in WAL mode (sqlite.org/wal.html, "The WAL-reset bug").
 Before it, the rollback journal is used: slower, and safe with any number of writers."""
-LIMIT_S = 2.0
-"""How long a transaction may take that a request waits for, in seconds."""
 COMMAND_S = 300.0
-"""How long any other may take: one of a command that counts all rows."""
+"""How long a transaction of a command may take, in seconds: one that counts all rows."""
 _LOCK_S = 5.0
 """How long a transaction waits at most for another that has locked the file. They last milliseconds."""
+_POLL_S = 0.01
 _CONNECT_S = 10
 _CONNECTIONS = 8
 _GRACE_S = 0.5
@@ -130,7 +131,7 @@ class Database:
         self.address = parse(store) if isinstance(store, str) else store
         self.read_only = read_only
         self._durable = durable
-        self._limit_s = limit_s
+        self._limit_s, self._lock_s = limit_s, min(limit_s, _LOCK_S)
         self._connections = connections
         self._closed = False
         self._renew()
@@ -142,9 +143,9 @@ class Database:
             raise
 
     @classmethod
-    def shared(cls, store: str) -> Database:
-        """Open a database that requests wait for: each transaction takes `LIMIT_S` at most."""
-        return cls(store, limit_s=LIMIT_S, connections=_CONNECTIONS)
+    def shared(cls, store: str, limit_s: float | None = None) -> Database:
+        """Open a database that requests wait for: each transaction takes `limit_s` at most, or else `link.LIMIT_S`."""
+        return cls(store, limit_s=link.LIMIT_S if limit_s is None else limit_s, connections=_CONNECTIONS)
 
     def _renew(self) -> None:
         """Begin without connections; in a child those of the parent stay open, untouched (F50)."""
@@ -210,17 +211,37 @@ class Database:
         if self.read_only and not reading:
             raise UsageError(f"The store {self.address.shown} was opened for reading only.")
         try:
-            with (
-                # A child that is forked during a transaction could never lock the file: SQLite would count its parent's
-                # locks as its own.
-                nullcontext() if self.address.path is None else no_fork(),
-                self._engine.connect().execution_options(reading=reading) as connection,
-                self._cut_off(connection),
-                connection.begin(),
-            ):
-                yield connection
+            with ExitStack() as stack:
+                yield self._begun(stack, reading)
         except Exception as error:  # noqa: BLE001 - mapped, or raised again
             raise translated(error, self.address.shown) or error from None
+
+    def _begun(self, stack: ExitStack, reading: bool) -> sa.Connection:
+        """Begin a transaction, which ends with the stack.
+
+        While another process has locked a file, nothing is held: forks and other threads go on.
+        """
+        ends_s = time.monotonic() + self._lock_s
+        while True:
+            with ExitStack() as turn:
+                try:
+                    if self.address.path is not None:
+                        # A child that is forked during a transaction could never lock the file: SQLite would count its
+                        # parent's locks as its own.
+                        turn.enter_context(no_fork(max(0.0, ends_s - time.monotonic())))
+                    connection = turn.enter_context(self._engine.connect().execution_options(reading=reading))
+                    turn.enter_context(self._cut_off(connection))
+                    turn.enter_context(connection.begin())
+                except TimeoutError:
+                    raise StoreError(f"The store {self.address.shown}: {_BUSY}.", retryable=True, busy=True) from None
+                except (sa.exc.OperationalError, sqlite3.OperationalError) as error:
+                    code = getattr(getattr(error, "orig", error), "sqlite_errorname", "")
+                    if not code.startswith("SQLITE_BUSY") or time.monotonic() >= ends_s:
+                        raise
+                else:
+                    stack.enter_context(turn.pop_all())
+                    return connection
+            time.sleep(_POLL_S)
 
     def _cut_off(self, connection: sa.Connection) -> AbstractContextManager[None]:
         if self.address.path is not None:
@@ -241,8 +262,19 @@ class Database:
 
     def _file_engine(self) -> sa.Engine:
         engine = sa.create_engine("sqlite://", creator=self._connect_file, **self._pool(1))
-        sa.event.listen(engine, "begin", _begin)
+        sa.event.listen(engine, "begin", self._lock_file)
         return engine
+
+    def _lock_file(self, connection: sa.Connection) -> None:
+        """Lock the file at the start, so that no transaction has to wait halfway; `_begun` waits for the lock."""
+        driver: Any = connection.connection.driver_connection
+        driver.execute("PRAGMA busy_timeout = 0")
+        if connection.get_execution_options().get("reading", False):
+            driver.execute("BEGIN")
+            driver.execute("SELECT 1 FROM sqlite_schema LIMIT 1").fetchall()  # BEGIN alone takes no lock
+        else:
+            driver.execute("BEGIN IMMEDIATE")
+        driver.execute(f"PRAGMA busy_timeout = {round(1000 * self._lock_s)}")  # of the commit
 
     def _server_engine(self) -> sa.Engine:
         limit_s = self._limit_s
@@ -279,17 +311,17 @@ class Database:
             "poolclass": sa.QueuePool,
             "pool_size": size,
             "max_overflow": 0,
-            "pool_timeout": min(self._limit_s, _LOCK_S),
+            "pool_timeout": self._lock_s,
             "hide_parameters": True,  # they are rows, which contain what people asked: no error may show them
             "execution_options": {"preserve_rowcount": True},  # else an insert that met its key may count as made
         }
 
     def _connect_file(self) -> sqlite3.Connection:
         """Return a connection that may move between threads and leaves transactions to its user."""
-        path, wait_s = self.address.path or Path(), min(self._limit_s, _LOCK_S)
+        path = self.address.path or Path()
         # A reader may have to roll back what a killed writer left, so it opens the file as a writer does.
         target = f"{path.as_uri()}?mode=rw"
-        connection = sqlite3.connect(target, uri=True, timeout=wait_s, isolation_level=None, check_same_thread=False)
+        connection = sqlite3.connect(target, uri=True, timeout=0, isolation_level=None, check_same_thread=False)
         try:
             connection.execute("PRAGMA trusted_schema = OFF")  # a foreign file must not run functions
             if self.read_only:
@@ -308,12 +340,6 @@ class Database:
         level = "FULL" if self._durable or mode != "wal" else "NORMAL"
         connection.execute(f"PRAGMA synchronous = {level}")
         connection.execute("PRAGMA secure_delete = ON")  # removed data is overwritten in the file
-
-
-def _begin(connection: sa.Connection) -> None:
-    """Take the write lock at the start, so that no transaction has to wait halfway."""
-    reading = connection.get_execution_options().get("reading", False)
-    connection.exec_driver_sql("BEGIN" if reading else "BEGIN IMMEDIATE")
 
 
 @contextmanager

@@ -15,7 +15,8 @@ import sqlalchemy as sa
 
 from cascade.budget.caps import Account, Hold, Refused, new_id
 from cascade.errors import StoreError
-from cascade.records.database import LIMIT_S, Database, accounts, holds, insert
+from cascade.records import link
+from cascade.records.database import Database, accounts, holds, insert
 
 T = TypeVar("T")
 _TRIES = 3
@@ -42,9 +43,9 @@ class SqlLedger:
         self._database = database
 
     @classmethod
-    def open(cls, url: str) -> SqlLedger:
-        """Return the ledger at a store's URL. Raises as `Database`."""
-        return cls(Database.shared(url))
+    def open(cls, url: str, limit_s: float | None = None) -> SqlLedger:
+        """Return the ledger at a store's URL; `limit_s` as in `Database.shared`. Raises as `Database`."""
+        return cls(Database.shared(url, limit_s))
 
     def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""
@@ -116,7 +117,7 @@ class _NoRoomError(Exception):
 
 def _lasting(act: Callable[[], T]) -> T:
     """Repeat an action on another connection if one breaks."""
-    ends_s = time.monotonic() + LIMIT_S
+    ends_s = time.monotonic() + link.LIMIT_S
     for tries in range(1, _TRIES + 1):
         try:
             return act()

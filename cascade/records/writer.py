@@ -28,6 +28,7 @@ from uuid import uuid4
 from cascade.errors import CascadeError, StoreError, UnfitRowsError, UsageError
 from cascade.forks import after_fork, keep, no_fork
 from cascade.identity import identity
+from cascade.records import link
 from cascade.records.address import Address, parse
 from cascade.records.rows import Content, rows_of
 from cascade.types import Answer
@@ -115,7 +116,10 @@ class TraceWriter:
 
     @property
     def problem(self) -> str | None:
-        """Why the last attempt to write failed; None if it succeeded."""
+        """Why the last attempt to write failed, or that one takes longer than a request would wait; else None."""
+        began_s = self._queue.began_s
+        if began_s is not None and time.monotonic() - began_s > link.LIMIT_S:
+            return self._queue.problem or f"the store {self.address.shown} does not answer"
         return self._queue.problem
 
     def submit(self, answer: Answer, columns: Mapping[str, Any] | None = None) -> Future[None] | None:
@@ -142,7 +146,7 @@ class TraceWriter:
         self._queue.put(_Entry(partial(rows_of, answer, head, self.content, self._secrets), chars, done))
         return done
 
-    async def settle(self, done: Future[None] | None, answer: Answer) -> None:
+    async def settle(self, done: Future[None] | None, answer: Answer, within_s: float = WAIT_S) -> None:
         """Wait for the future that `submit` returned. Cancelling it loses nothing: the rows are still written.
 
         Raises:
@@ -150,11 +154,12 @@ class TraceWriter:
         """
         if done is None:
             return
+        wait_s = min(WAIT_S, within_s)
         try:
-            await asyncio.wait_for(asyncio.wrap_future(done), WAIT_S)
+            await asyncio.wait_for(asyncio.wrap_future(done), wait_s)
         except (CascadeError, TimeoutError) as error:
             code = error.exit_code if isinstance(error, CascadeError) else 1
-            reason = str(error) or f"the store {self.address.shown} did not answer within {WAIT_S:.0f} s."
+            reason = str(error) or f"the store {self.address.shown} did not answer within {wait_s:.2g} s."
             raise StoreError(f"The answer was not recorded: {reason}", answer=answer, exit_code=code) from None
 
     def flush(self, timeout_s: float = 10.0) -> bool:
@@ -195,6 +200,8 @@ class _Queue:
     def __init__(self, address: Address, *, strict: bool) -> None:
         self.closing = False
         self.problem: str | None = None
+        self.began_s: float | None = None
+        """When the attempt under way began."""
         self._address, self._strict = address, strict
         self._changed = threading.Condition()  # on an RLock: a garbage collection may run at any point
         self._waiting: deque[_Entry] = deque()
@@ -329,6 +336,7 @@ class _Queue:
         self._end(group)
 
     def _attempt(self, group: list[_Entry]) -> Exception | None:
+        self.began_s = time.monotonic()
         try:
             rows = [row for entry in group for row in entry.rows()]
             if self._store is None:
@@ -342,6 +350,8 @@ class _Queue:
         except Exception as error:  # noqa: BLE001 - judged by the caller
             self._close_store()
             return error
+        finally:
+            self.began_s = None
         return None
 
     def _tries_again(self, group: list[_Entry], error: CascadeError) -> bool:

@@ -95,3 +95,8 @@ class Breaker:
     def open(self) -> bool:
         """Whether calls fail at once, except for a probe."""
         return self._failures >= FAILURES
+
+    @property
+    def rests(self) -> bool:
+        """Whether calls fail at once now: it is open, and no probe is due."""
+        return self.open and self._clock() < self._opens_at_s

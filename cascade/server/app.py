@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
 from contextlib import asynccontextmanager, closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -35,7 +35,7 @@ from cascade.server.feedback import FeedbackEndpoint
 from cascade.server.limits import ClientLeftError, Receive
 from cascade.server.meters import Instruments
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, of_uncovered
+from cascade.server.receipts import CONTENT_TYPE, of_stores, of_uncovered
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
@@ -52,6 +52,12 @@ _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 _PROBE_S, _PROBES_S = 0.5, 2.0
 """Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
+_TABLES = {
+    "traces": ("episodes", "feedback"),
+    "modes": ("cascade_modes", "cascade_draws", "cascade_written"),
+    "budget": ("cascade_accounts", "cascade_holds"),
+}
+"""What requests write, by the store."""
 
 
 def application(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Edge:
@@ -94,13 +100,16 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
         if not ready:
             return _json({"status": "stopping"}, 503)
         states, traces = await stores.states(), runtime.traces
+        states |= {name: "failing" for name, link in runtime.links.items() if link.rests}
         if traces is not None and traces.problem is not None:
             states["traces"] = "failing"
+        down = runtime.resting_models
+        states["models"] = "ok" if not down else "failing" if len(down) == len(runtime.guards) else "degraded"
         serves = "failing" not in {states.get(name) for name in stores.needed}
         return _json({"status": "ready" if serves else "failing", **states}, 200 if serves else 503)
 
     async def counts(_: Request) -> Response:
-        text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces)
+        text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
         text += await tools.text(runtime, [key.name for key in settings.keys])
         return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
@@ -160,31 +169,31 @@ class Stores:
             "budget": ledger_url(config.budget) if config.budget.is_shared else None,
         }
         self._urls = {name: url for name, url in urls.items() if url is not None}
-        strict = config.traces is not None and config.traces.strict
-        self.needed = ("budget", "traces") if strict else ("budget",)
+        strict, refuses = config.traces is not None and config.traces.strict, config.budget.on_unreachable == "refuse"
+        self.needed = ("models", *(("budget",) if refuses else ()), *(("traces",) if strict else ()))
         self._probes: dict[str, asyncio.Task[bool]] = {}
 
     async def states(self) -> dict[str, str]:
-        """Return "ok" or "failing" for each store. At most one probe of a database is under way."""
-        for url in self._urls.values():
-            if url not in self._probes or self._probes[url].done():
-                self._probes[url] = asyncio.create_task(asyncio.to_thread(_takes_writes, url))
+        """Return "ok" or "failing" for each store. At most one probe of each is under way."""
+        for name, url in self._urls.items():
+            if name not in self._probes or self._probes[name].done():
+                self._probes[name] = asyncio.create_task(asyncio.to_thread(_takes_writes, url, _TABLES[name]))
         if self._probes:
             await asyncio.wait(self._probes.values(), timeout=_PROBES_S)
-        works = {url for url, task in self._probes.items() if task.done() and task.result()}
-        return {name: "ok" if url in works else "failing" for name, url in self._urls.items()}
+        return {name: "ok" if task.done() and task.result() else "failing" for name, task in self._probes.items()}
 
 
-def _takes_writes(url: str) -> bool:
-    """Return whether writes to a database get their locks. Nothing is written."""
+def _takes_writes(url: str, tables: Iterable[str]) -> bool:
+    """Return whether a database takes a write now, and gives locks on some tables."""
     import sqlalchemy as sa
 
-    from cascade.records.database import Database, metadata
+    from cascade.records.database import Database, formats, metadata
 
     try:
         with closing(Database(url, limit_s=_PROBE_S)) as database, database.transaction() as connection:
-            for table in metadata.sorted_tables:
-                connection.execute(sa.delete(table).where(sa.false()))
+            for table in tables:
+                connection.execute(sa.delete(metadata.tables[table]).where(sa.false()))
+            connection.execute(sa.update(formats).values(version=formats.c.version))
     except CascadeError:
         return False
     return True

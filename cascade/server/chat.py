@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from cascade.config.schema import ServerKeyConfig
 from cascade.orchestrator import Orchestrator
+from cascade.records.link import LATE_S
 from cascade.server.catalog import Catalog, ClientRequest
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import GatewayError, Refusal
@@ -143,7 +144,8 @@ class ChatEndpoint:
             if self._modes is None:
                 await self._answer(request, exchange, receive, draft, None)
                 return
-            async with self._modes.turn(request, exchange.trace_id, exchange.key, headers) as turn:
+            within_s = self._left_s(request, exchange) / 2  # the rest is for the answer
+            async with self._modes.turn(request, exchange.trace_id, exchange.key, headers, within_s) as turn:
                 if turn is not None:
                     request, draft = turn.request, draft._replace(mode=turn.mode)
                 await self._answer(request, exchange, receive, draft, turn)
@@ -184,6 +186,7 @@ class ChatEndpoint:
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
         self._metrics.first_text(exchange.duration_s)
+        receipt = receipt._replace(failing=self.orchestrator.runtime.failing_stores)
         await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
     async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> None:
@@ -211,7 +214,7 @@ class ChatEndpoint:
         async with aclosing(events):
             async for event in events:
                 if turn is not None and self._modes is not None and isinstance(event, Answer):
-                    await self._modes.answered(turn, event)
+                    await self._modes.answered(turn, event, self._left_s(request, exchange) + LATE_S)
                 yield event
 
     def _uncovered(self, request: ClientRequest) -> str | None:
@@ -221,14 +224,16 @@ class ChatEndpoint:
 
     def _left_s(self, request: ClientRequest, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
-        limits = (request.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s)
-        left_s = max(_SHORTEST_S, self._settings.request_s - exchange.duration_s)
-        return min([left_s, *(limit_s for limit_s in limits if limit_s is not None)])
+        asked_s, question_s = request.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s
+        whole_s = self._settings.request_s if asked_s is None else min(asked_s, self._settings.request_s)
+        left_s = max(_SHORTEST_S, whole_s - exchange.duration_s)
+        return left_s if question_s is None else min(left_s, question_s)
 
     def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> Receipt:
         self._answered(exchange.trace_id, answer)
         receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
-        exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent)
+        failing = self.orchestrator.runtime.failing_stores
+        exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)
         return exchange.receipt
 
 

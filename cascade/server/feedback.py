@@ -21,7 +21,7 @@ from cascade.config import traces_url
 from cascade.config.schema import ServerKeyConfig
 from cascade.errors import StoreError, UsageError
 from cascade.orchestrator import Orchestrator
-from cascade.records.database import LIMIT_S
+from cascade.records import link
 from cascade.records.traces import Store
 from cascade.server import auth
 from cascade.server.dialects import encoded
@@ -130,7 +130,7 @@ class FeedbackEndpoint:
         """
         reviewer = "" if key is None else key.name
         row = {**feedback.model_dump(exclude={"trace_id"}), "episode_id": feedback.trace_id, "reviewer": reviewer}
-        with Store.open(url, limit_s=LIMIT_S) as store:
+        with Store.open(url, limit_s=link.LIMIT_S) as store:
             models = store.models_of(feedback.trace_id)
             if not models:  # wait only for a trace that does not exist yet
                 self._orchestrator.runtime.flush_traces(_FLUSH_S)

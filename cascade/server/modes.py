@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 from starlette import routing
 from starlette.requests import Request as HttpRequest
@@ -36,6 +36,7 @@ from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
+from cascade.records.link import StoreLink
 from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
@@ -48,7 +49,6 @@ from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
 
 logger = logging.getLogger("cascade")
-_T = TypeVar("_T")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _FLUSH_S = 10.0
@@ -57,8 +57,6 @@ _EVERY_S = 15.0
 """Seconds between two turns in which rows expire and audits of ended conversations count."""
 _MODES = ("observe", "enforce", "fallback", "unknown")
 _LONGEST_WHY = 500
-_AGAIN_S = 2.0
-"""Seconds for which requests do not use a failed store, so that a host that drops packets blocks few threads."""
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
 """The shortest and the longest pause between two tries to write an outcome to a failed store; it doubles each time."""
 
@@ -125,15 +123,15 @@ class Modes:
         self.settings: ModesConfig = settings
         self._server = runtime.config.server
         self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
-        self.store = ModeStore.open(url or "")
+        self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
+        self.store = ModeStore.open(url or "", self.link.limit_s)
         self.state, self._secret = self.store.begin(self.cascade)
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None
+        self._load_task: asyncio.Task[None] | None = None
         self._completing: dict[str, asyncio.Task[None]] = {}
         """The tasks that complete drawn rows, by trace."""
-        self._room, self._loading, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock(), asyncio.Lock()
-        self._failed_s: float | None = None
-        """When the store failed last; None if its latest use succeeded."""
+        self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
         self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
 
@@ -141,13 +139,19 @@ class Modes:
 
     @asynccontextmanager
     async def turn(
-        self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str]
+        self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str], within_s: float
     ) -> AsyncIterator[Turn | None]:
-        """Decide how a request is served; after the block, make its remaining calls. None if no mode applies to it."""
+        """Decide within so many seconds how a request is served; after the block, make its remaining calls.
+
+        None if no mode applies to it.
+        """
         if not request.route.cascaded or request.route.level is not None:
             yield None
             return
-        turn = await self._planned(request, trace_id, key, headers)
+        # If the mode is unknown, the guide serves, so that no promise can break.
+        turn = Turn(request._replace(route=Route(model=self._guide)), "unknown", trace_id, key)
+        async with self._in_time(within_s):
+            turn = await self._decided(request, turn, headers)
         self.counted[turn.mode] += 1
         why: str | None = None
         try:
@@ -164,30 +168,17 @@ class Modes:
                 self._completing[trace_id] = task
                 task.add_done_callback(lambda _: self._completing.pop(trace_id, None))
 
-    async def _planned(
-        self, request: ClientRequest, trace_id: str, key: str | None, headers: Mapping[str, str]
-    ) -> Turn:
-        """Return who serves. If the mode is unknown, the guide serves, so that no promise can break."""
-        turn = Turn(request._replace(route=Route(model=self._guide)), "unknown", trace_id, key)
-        if self._failed_s is not None:
-            if time.monotonic() - self._failed_s < _AGAIN_S:
-                return turn
-            self._failed_s = time.monotonic()  # one request at a time tries again
+    @asynccontextmanager
+    async def _in_time(self, within_s: float) -> AsyncIterator[None]:
+        """Give up the block, without an error, if the store fails or is late."""
+        began_s = time.monotonic()
         try:
-            turn = await self._decided(request, turn, headers)
-        except StoreError as error:
-            self._lost(error)
-        else:
-            if self._failed_s is not None:
-                logger.warning("modes: the store of the modes answers again")
-            self._failed_s = None
-        return turn
-
-    def _lost(self, error: CascadeError) -> None:
-        """Record that the store failed."""
-        if self._failed_s is None:
-            logger.error("modes: the guide serves until the store of the modes answers again. %s", redact(str(error)))
-        self._failed_s = time.monotonic()
+            async with asyncio.timeout(max(0.0, min(self.link.limit_s, within_s))):
+                yield
+        except StoreError:
+            pass
+        except TimeoutError:
+            self.link.was_late(began_s, within_s)
 
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return who serves; `guide` is the turn that the guide answers."""
@@ -209,7 +200,7 @@ class Modes:
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
             now_s = datetime.now(UTC).timestamp()
             row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
-            if await self._in_thread(self.store.draw, row):  # else the client has asked again, and its first try counts
+            if await self.link.call(self.store.draw, row):  # else the client has asked again, and its first try counts
                 turn.row = row
         return turn
 
@@ -223,27 +214,28 @@ class Modes:
             return False
         if named and await self._cheaply_written(conversation):
             return False
-        return not later or await self._in_thread(self.store.observes, self.cascade, conversation)
+        return not later or await self.link.call(self.store.observes, self.cascade, conversation)
 
     async def _cheaply_written(self, conversation: str) -> bool:
         """Whether a cheaper model has answered a turn of a conversation."""
-        return conversation in self._unsaved or await self._in_thread(self.store.cheaply_written, conversation)
+        return conversation in self._unsaved or await self.link.call(self.store.cheaply_written, conversation)
 
-    async def answered(self, turn: Turn, answer: Answer) -> None:
+    async def answered(self, turn: Turn, answer: Answer, within_s: float) -> None:
         """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
         turn.answer = answer
         served, group = answer.served, turn.request.chat.group
-        try:
+        async with self._in_time(within_s):
             if turn.request.route.cascaded and served is not None and served[0].model != self._guide and group:
                 # While the store is unreachable, this process's memory has it.
                 self._unsaved |= {draws.conversation_of(group, turn.trace_id)}
-                saved = set(self._unsaved)
-                await self._in_thread(self.store.wrote, saved)
-                self._unsaved -= saved
+                await self._save()
             if turn.mode != "unknown":
                 await self._noticed(answer.calls)
-        except StoreError as error:
-            self._lost(error)
+
+    async def _save(self) -> None:
+        if saved := set(self._unsaved):
+            await self.link.call(self.store.wrote, saved)
+            self._unsaved -= saved
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
         """Note what replies report of their models. Only what is new is written to the store."""
@@ -322,10 +314,9 @@ class Modes:
         settle, pause_s = partial(self.store.settle, row, missing=why is not None, differs=differs), _PAUSE_S
         while True:
             try:
-                self._take(await self._in_thread(settle))
+                self._take(await self.link.call(settle))
                 break
-            except StoreError as error:
-                self._lost(error)
+            except StoreError:
                 if self._stopping:
                     raise
                 await asyncio.sleep(pause_s)
@@ -353,7 +344,7 @@ class Modes:
         task = self._completing.get(trace_id)
         if task is not None:
             await asyncio.wait([task], timeout=timeout_s)
-        return not await self._in_thread(self.store.is_pending, trace_id)
+        return not await self.link.call(self.store.is_pending, trace_id)
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until all drawn rows are complete; rows that are late become missing.
@@ -366,18 +357,18 @@ class Modes:
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
+        self.link.close()
         self.store.close()
 
     # --- the state ---
 
     async def refreshed(self) -> CascadeState:
         """Return the current state, with the policy in force loaded."""
-        self._take(await self._in_thread(self.store.state, self.cascade, self.state))
-        certificate = self.state.in_force
-        if self.state.mode == "enforce" and certificate is not None and self._loaded != certificate.look:
-            async with self._loading:
-                if self._loaded != certificate.look:
-                    await self._load(certificate)
+        self._take(await self.link.call(self.store.state, self.cascade, self.state))
+        while self.state.mode == "enforce" and (now := self.state.in_force) and self._loaded != now.look:
+            if self._load_task is None or self._load_task.done():
+                self._load_task = asyncio.create_task(self._load(now))
+            await asyncio.shield(self._load_task)  # it goes on for later requests where one cannot wait for it
         return self.state
 
     def _take(self, state: CascadeState) -> None:
@@ -390,7 +381,7 @@ class Modes:
 
     async def _load(self, certificate: InForce) -> None:
         """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves."""
-        files = await self._in_thread(self.store.files, self.cascade, certificate.look)
+        files = await self.link.call(self.store.files, self.cascade, certificate.look)
         try:
             with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
                 for name, data in files.items():
@@ -413,7 +404,7 @@ class Modes:
     async def _changed(self, decide: Callable[..., CascadeState], *values: Any) -> None:
         """Change the state, given it, some values and the time. Raises UsageError if that is impossible."""
         at = now_iso()
-        self._take(await self._in_thread(self.store.change, self.cascade, lambda state: decide(state, *values, at)))
+        self._take(await self.link.call(self.store.change, self.cascade, lambda state: decide(state, *values, at)))
 
     async def forever(self) -> None:
         """Expire rows and count audits from time to time, until it is cancelled."""
@@ -426,8 +417,9 @@ class Modes:
 
     async def count(self, now_s: float) -> None:
         """Expire the rows of killed processes, and count the audits of conversations that have ended."""
-        await self._in_thread(self.store.expire, self.cascade, now_s - LOST_S)
-        self._take(await self._in_thread(self.store.count, self.cascade, now_s))
+        await self._save()
+        await self.link.call(self.store.expire, self.cascade, now_s - LOST_S)
+        self._take(await self.link.call(self.store.count, self.cascade, now_s))
 
     @property
     def routes(self) -> list[routing.Route]:
@@ -436,7 +428,7 @@ class Modes:
         return [routing.Route(path, self._list), routing.Route(path, self._set, methods=["POST"])]
 
     async def _list(self, _: HttpRequest) -> Response:
-        state, counts = await self.refreshed(), await self._in_thread(self.store.counts, self.cascade)
+        state, counts = await self.refreshed(), await self.link.call(self.store.counts, self.cascade)
         document = {**json.loads(state.dumps()), "rows": counts._asdict()}
         return Response(encoded({"object": "list", "data": [document]}), media_type="application/json")
 
@@ -453,14 +445,10 @@ class Modes:
         await self._changed(CascadeState.set_mode, mode, exchange.key or "the admin page", why)
         return await self._list(request)
 
-    async def _in_thread(self, act: Callable[..., _T], *values: Any) -> _T:
-        """Ask the store in a thread; cancelling the caller does not undo it."""
-        return await asyncio.shield(asyncio.to_thread(act, *values))
-
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
-        mode = "unknown" if self._failed_s is not None else state.mode
+        mode = state.mode if self.link.problem is None else "unknown"
         modes = [({"mode": name}, int(name == mode)) for name in _MODES]
         turns = [({"what": what}, count) for what, count in sorted(self.counted.items())]
         text = family("mode", "gauge", "1 for the mode that the cascade is in.", modes)

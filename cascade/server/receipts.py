@@ -9,7 +9,7 @@ from bisect import bisect_left
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import accumulate
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.budget.charges import cost_of
 from cascade.engine import BROKEN_OFF
@@ -17,6 +17,9 @@ from cascade.errors import HistoryRefusedError
 from cascade.money import Price, usd
 from cascade.records.writer import TraceWriter
 from cascade.types import Answer
+
+if TYPE_CHECKING:
+    from cascade.runtime import Runtime
 
 _LONGEST_VALUE = 1_000
 """The most characters of a header's value; longer values are cut. No known model name, or list of fields, is longer."""
@@ -37,6 +40,7 @@ class Receipt(NamedTuple):
         uncovered: why no certificate covers the answer, where the policy has one for other requests.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
         mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
+        failing: the stores that did not answer when the response began.
         unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
         faulty: the models whose messages had a fault, one for each such message.
         replaced: the models that another one replaced, one for each such call.
@@ -53,6 +57,7 @@ class Receipt(NamedTuple):
     uncovered: str | None = None
     broken_off: str | None = None
     mode: str | None = None
+    failing: tuple[str, ...] = ()
     unsent: tuple[str, ...] = ()
     faulty: tuple[str, ...] = ()
     replaced: tuple[str, ...] = ()
@@ -99,6 +104,7 @@ class Receipt(NamedTuple):
             "broken-off": self.broken_off,
             "trace-id": self.trace_id,
             "mode": self.mode,
+            "stores-failing": ", ".join(self.failing) or None,
             "fields-not-sent": ", ".join(self.unsent) or None,
         }
         return [(f"x-cascade-{name}", header_value(value)) for name, value in values.items() if value is not None]
@@ -271,13 +277,28 @@ def of_uncovered(counts: Mapping[str, int]) -> str:
     return family("uncovered_total", "counter", "Answers without a certificate, by the reason.", samples)
 
 
+def of_stores(runtime: Runtime) -> str:
+    """Return the counts of failures of the stores that requests wait for, and of calls that no ledger allowed."""
+    links, failing = sorted(runtime.links.items()), runtime.failing_stores
+    failures = [({"store": name}, link.failures) for name, link in links]
+    now = [({"store": name}, int(name in failing)) for name in (*dict(links), *(("traces",) if runtime.traces else ()))]
+    text = family("store_failures_total", "counter", "Calls to a store that failed or were late.", failures)
+    text += family("store_failing", "gauge", "1: the store does not answer.", now)
+    bookings = runtime.bookings
+    if bookings is None:
+        return text
+    lost = f"{usd(bookings.lost_nano_usd):f}"
+    text += family("budget_unasked_total", "counter", "Calls made without the budget's store.", bookings.allowed)
+    text += family("budget_waiting", "gauge", "Costs that wait for the budget's store.", bookings.waiting)
+    return text + family("budget_lost_usd_total", "counter", "Costs that were never booked.", lost)
+
+
 def _of_traces(traces: TraceWriter) -> list[str]:
     counts = traces.counts
     return [
         family("traces_written_total", "counter", "Answers in the traces.", counts.written),
         family("traces_lost_total", "counter", "Answers that could not be recorded.", counts.lost),
         family("traces_waiting", "gauge", "Answers that wait for the store.", counts.waiting),
-        family("traces_failing", "gauge", "1: the last write failed.", int(traces.problem is not None)),
     ]
 
 

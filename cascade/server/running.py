@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from cascade.config import CascadeConfig
-from cascade.errors import ConfigError, MissingExtraError
+from cascade.errors import ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.resilience import portal
@@ -47,6 +47,7 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
         ConfigError: the server may not listen there, or cannot serve with this configuration.
+        StoreError: it has served, and something is not on record.
     """
     refuse_missing()
     problems = list(listening_problems(config.server))
@@ -84,6 +85,8 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
         for number, handler in before.items():
             signal.signal(number, handler)
         instruments.close()
+    if (unrecorded := orchestrator.runtime.unrecorded) is not None:
+        raise StoreError(unrecorded)
     service = orchestrator.runtime.service
     return None if service is None else service.status
 

@@ -8,9 +8,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
@@ -18,10 +19,14 @@ from typing import TYPE_CHECKING
 from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, new_id
 from cascade.budget.caps import ends_s as period_ends_s
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, ProviderError, StoreError
+from cascade.errors import BudgetExceededError, CascadeError, ProviderError, StoreError
+from cascade.forks import after_fork
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
+from cascade.records import link as links
+from cascade.records.link import LATE_S, StoreLink
 from cascade.resilience.portal import NOT_BEGUN, Deadline
+from cascade.safety import redact
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
@@ -31,6 +36,10 @@ logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
 """Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
+_STAND_IN = "stand-in"
+"""The owner of holds that a ledger in this process makes while the other does not answer."""
+_NO_CAP = 2**62
+_MOST_WAITING = 10_000
 
 
 @dataclass(frozen=True)
@@ -44,6 +53,8 @@ class Spending:
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
         owner: the owner of the holds.
+        link: the way to a ledger in a database; None for one in memory.
+        bookings: what is booked once such a ledger answers again.
     """
 
     ledger: Ledger
@@ -52,6 +63,8 @@ class Spending:
     wait_s: float
     call_s: float
     owner: str = field(default_factory=new_id)
+    link: StoreLink | None = None
+    bookings: Bookings | None = None
 
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
@@ -62,32 +75,38 @@ class Spending:
         caps = Caps(
             **{name: None if (cap := getattr(budget, name)) is None else nano_usd(cap) for name in budget.shared}
         )
-        url = ledger_url(budget)
-        return cls(_opened(url), caps, config.prices(), budget.wait_s, config.timeouts.per_call_s)
+        url, limit_s = ledger_url(budget), config.timeouts.per_store_s
+        ledger = _opened(url, limit_s)
+        link = None if url is None else StoreLink("budget", limit_s)
+        bookings = None if link is None else Bookings(ledger, allows=budget.on_unreachable == "allow_and_record")
+        return cls(
+            *(ledger, caps, config.prices(), budget.wait_s, config.timeouts.per_call_s), link=link, bookings=bookings
+        )
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
         return SpendingGuard(self, guard, key)
 
-    def reserve(self, request: Request, key: str | None, *, waits: bool) -> Hold | None:
-        """Hold the highest cost of a call; None: it should wait for money held by others, as it may while `waits`.
+    def reserve(self, request: Request, key: str | None, ends_s: float, stand_in: Ledger | None = None) -> Hold | None:
+        """Hold the highest cost of a call; None: it should wait for money held by others, as it may until `ends_s`.
+
+        `stand_in` takes the place of a ledger that does not answer.
 
         Raises:
             BudgetExceededError: it does not fit, or its price is unknown.
-            StoreError: the ledger cannot be reached, so that no call can be kept under its caps.
+            StoreError: the ledger cannot be reached.
         """
+        waits = time.monotonic() < ends_s
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
         chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
         caps = self.caps.of(key, None if chat is None else chat.user, now_s)
         expires_s = now_s + self.call_s + _SLACK_S
-        try:
-            hold = self.ledger.reserve(amount, caps, self.owner, expires_s)
-            if isinstance(hold, Refused) and hold.may_fit_later and self.ledger.recover(now_s):
-                hold = self.ledger.reserve(amount, caps, self.owner, expires_s)
-        except StoreError as error:
-            raise _down(str(error)) from None
+        ledger, owner = (self.ledger, self.owner) if stand_in is None else (stand_in, _STAND_IN)
+        hold = ledger.reserve(amount, caps, owner, expires_s)
+        if isinstance(hold, Refused) and hold.may_fit_later and ledger.recover(now_s):
+            hold = ledger.reserve(amount, caps, owner, expires_s)
         if not isinstance(hold, Refused):
             return hold
         if hold.may_fit_later and waits:
@@ -111,11 +130,17 @@ class Spending:
         self.settle(hold, cost)
 
     def settle(self, hold: Hold, cost: int | None) -> None:
-        """Settle a hold. If the ledger cannot be reached, it is booked in full later; the answer is still served."""
+        """Settle a hold. Raises StoreError if the ledger cannot be reached: it is settled later."""
+        if self.bookings is not None and hold.owner == _STAND_IN:
+            self.bookings.stand_in.settle(hold, cost)
+            self.bookings.add(hold.accounts, hold.amount if cost is None else cost)
+            return
         try:
             self.ledger.settle(hold, cost)
-        except StoreError as error:
-            logger.warning("budget.store cannot be reached (%s): a call will be booked at the most it can cost.", error)
+        except StoreError:
+            if self.bookings is not None:
+                self.bookings.add(hold, cost)
+            raise
 
     def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
         """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError."""
@@ -123,10 +148,110 @@ class Spending:
         caps = {name: cap for key in keys for name, cap in self.caps.of(key, None, now_s).items()}
         return {name: (cap, self.ledger.account(name)) for name, cap in caps.items() if not name.startswith("user:")}
 
+    def close(self) -> None:
+        """Book what can be booked, and release connections."""
+        if self.bookings is not None:
+            self.bookings.close()
+        if self.link is not None:
+            self.link.close()
+        self.ledger.close()
+
+
+class Bookings:
+    """What is to be booked once the ledger answers again; a thread tries until it is.
+
+    Args:
+        ledger: the ledger.
+        allows: whether calls are made while it does not answer. `stand_in` counts them, in this process alone, so that
+            each process goes at most once over a cap by its size.
+
+    Attributes:
+        allowed: how many calls were made without the ledger.
+        lost_nano_usd: what was never booked, as the process ended or too much was waiting.
+    """
+
+    def __init__(self, ledger: Ledger, *, allows: bool = False) -> None:
+        self.allows, self.stand_in = allows, MemoryLedger()
+        self.allowed = self.lost_nano_usd = 0
+        self._ledger = ledger
+        self._begin()
+        after_fork(self._begin)
+
+    def _begin(self) -> None:
+        """Begin with nothing: the parent of a forked child books what waits."""
+        self._changed = threading.Condition()
+        self._waiting: dict[Hold | tuple[str, ...], int | None] = {}
+        self._booking: dict[Hold | tuple[str, ...], int | None] = {}
+        self._thread: threading.Thread | None = None
+        self._closing = False
+
     @property
-    def blocks(self) -> bool:
-        """Whether the ledger must be called in a thread."""
-        return not isinstance(self.ledger, MemoryLedger)
+    def waiting(self) -> int:
+        """How many bookings wait."""
+        return len(self._waiting) + len(self._booking)
+
+    def add(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
+        """Settle a hold at its cost, or add a known cost to accounts, as soon as possible."""
+        with self._changed:
+            if self.waiting >= _MOST_WAITING and what not in self._waiting:
+                self._lose(what, cost)
+                return
+            before = self._waiting.get(what)
+            self._waiting[what] = cost if before is None or cost is None else before + cost
+            if self._thread is None and not self._closing:
+                self._thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
+                self._thread.start()
+
+    def _run(self) -> None:
+        while True:
+            with self._changed:
+                if not self._waiting:
+                    self._thread = None
+                    self._changed.notify_all()
+                    return
+                what, cost = self._waiting.popitem()
+                self._booking[what] = cost
+            try:
+                self._book(what, cost)
+            except CascadeError as error:
+                with self._changed:
+                    self._booking.clear()
+                    self.add(what, cost)
+                    if self._closing:
+                        return
+                    logger.warning("budget: %d bookings wait for the ledger: %s", self.waiting, redact(str(error)))
+                    self._changed.wait_for(lambda: self._closing, links.AGAIN_S)
+            else:
+                with self._changed:
+                    self._booking.clear()
+
+    def _book(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
+        if isinstance(what, Hold):
+            self._ledger.settle(what, cost)
+            return
+        now_s = datetime.now(UTC).timestamp()
+        # Whatever the caps are: it was spent. If it is not settled, it counts as lost, and is booked in full.
+        hold = self._ledger.reserve(cost or 0, dict.fromkeys(what, _NO_CAP), _STAND_IN, now_s)
+        if isinstance(hold, Hold):
+            self._ledger.settle(hold, cost)
+
+    def _lose(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
+        if not isinstance(what, Hold):  # a hold is booked in full when it expires
+            self.lost_nano_usd += cost or 0
+            logger.error("budget: %s USD were spent and could not be booked", exact_dollars(cost or 0))
+
+    def close(self) -> None:
+        """Try once more; what cannot be booked is counted as lost."""
+        with self._changed:
+            self._closing = True
+            self._changed.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(2 * links.LIMIT_S)
+        with self._changed:
+            for booking in [*self._waiting.items(), *self._booking.items()]:
+                self._lose(*booking)
+            self._waiting.clear()
 
 
 class SpendingGuard(Around):
@@ -144,7 +269,7 @@ class SpendingGuard(Around):
     async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:
         """Hold the money for a call, and book it by the reply.
 
-        If the ledger is called in a thread, a cancelled caller does not undo the booking.
+        A cancelled caller does not undo the booking.
         """
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
         while (hold := await self._reserved(request, ends_s, deadline)) is None:  # noqa: ASYNC110 - of any process
@@ -156,32 +281,32 @@ class SpendingGuard(Around):
             failure = error
             raise
         finally:
-            if self._spending.blocks:
-                await asyncio.shield(asyncio.to_thread(self._spending.book, hold, request, replies, failure))
+            link, outcome = self._spending.link, (hold, request, replies, failure)
+            if link is None or hold.owner == _STAND_IN:
+                self._spending.book(*outcome)
             else:
-                self._spending.book(hold, request, replies, failure)
-
-    def _reserve(self, request: Request, ends_s: float) -> Hold | None:
-        return self._spending.reserve(request, self._key, waits=time.monotonic() < ends_s)
+                within_s = deadline.remaining_s() + LATE_S
+                with suppress(StoreError):  # it is booked later
+                    await link.call(self._spending.book, *outcome, within_s=within_s, always=True)
 
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
-        if not self._spending.blocks:
-            return self._reserve(request, ends_s)
-        asking = asyncio.ensure_future(asyncio.to_thread(self._reserve, request, ends_s))
-        left_s = deadline.remaining_s()
+        asked, link, bookings = (request, self._key, ends_s), self._spending.link, self._spending.bookings
+        if link is None:
+            return self._spending.reserve(*asked)
+        within_s = deadline.remaining_s() / 2  # the rest is for the call
         try:
-            async with asyncio.timeout(None if left_s == float("inf") else left_s):
-                return await asyncio.shield(asking)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            asking.add_done_callback(self._give_back)
-            if isinstance(error, TimeoutError):
-                raise _down("no answer in time") from None
-            raise
+            return await link.call(self._spending.reserve, *asked, within_s=within_s, late=self._give_back)
+        except StoreError as error:
+            if bookings is None or not bookings.allows:
+                raise _down(str(error)) from None
+        hold = self._spending.reserve(*asked, bookings.stand_in)
+        bookings.allowed += hold is not None
+        return hold
 
-    def _give_back(self, asking: asyncio.Future[Hold | None]) -> None:
-        if not asking.cancelled() and asking.exception() is None and (hold := asking.result()) is not None:
-            asking.get_loop().run_in_executor(None, self._spending.settle, hold, 0)
+    def _give_back(self, hold: Hold | None) -> None:
+        if hold is not None:
+            self._spending.settle(hold, 0)
 
 
 def _down(why: str) -> StoreError:
@@ -204,9 +329,9 @@ def _over(refused: Refused, request: Request, most_nano_usd: int, now_s: float) 
     return error
 
 
-def _opened(url: str | None) -> Ledger:
+def _opened(url: str | None, limit_s: float | None) -> Ledger:
     if url is None:
         return MemoryLedger()
     from cascade.records.ledger import SqlLedger
 
-    return SqlLedger.open(url)
+    return SqlLedger.open(url, limit_s)

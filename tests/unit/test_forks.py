@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import gc
 import os
+import sqlite3
 import threading
 import time
+from contextlib import closing
+from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S, in_child
 
 from cascade import forks
 from cascade.forks import after_fork, no_fork
+from cascade.records.database import Database
 from cascade.resilience.portal import run
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system cannot fork")
@@ -64,3 +68,40 @@ def test_a_child_has_a_background_loop_of_its_own() -> None:
     assert run(seven()) == 7
     assert in_child(lambda: run(seven()) == 7)
     assert run(seven()) == 7
+
+
+@pytest.mark.parametrize("reading", [False, True])
+def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_path: Path, reading: bool) -> None:
+    database = Database(f"sqlite:///{tmp_path}/records.db", limit_s=PATIENCE_S)
+    database._lock_s = PATIENCE_S
+    done = threading.Event()
+
+    def waits() -> None:
+        with database.transaction(reading=reading):
+            done.set()
+
+    with closing(sqlite3.connect(tmp_path / "records.db", isolation_level=None)) as other:
+        other.execute("BEGIN EXCLUSIVE")
+        thread = threading.Thread(target=waits)
+        thread.start()
+        for _ in range(3):
+            with no_fork(PATIENCE_S / 2):
+                assert not done.is_set()
+        assert in_child(lambda: 7) == 7
+        other.execute("ROLLBACK")
+    thread.join()
+    assert done.is_set()
+    with no_fork():
+        errors = list[Exception]()
+
+        def late() -> None:
+            try:
+                with no_fork(0.01):
+                    pass
+            except TimeoutError as error:
+                errors.append(error)
+
+        (thread := threading.Thread(target=late)).start()
+        thread.join()
+    assert len(errors) == 1
+    database.close()

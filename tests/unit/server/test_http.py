@@ -342,7 +342,7 @@ async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
         for state in ("failing", "ok"):
             await client.post(CHAT, json=BODY)
             await asyncio.to_thread(served.runtime.flush_traces)
-            assert (await client.get("/readyz")).json() == {"status": "ready", "traces": state}
+            assert (await client.get("/readyz")).json() == {"status": "ready", "traces": state, "models": "ok"}
             assert "cascade_traces_lost_total 1\n" in (await client.get("/metrics")).text
 
 
@@ -368,7 +368,8 @@ async def test_a_server_whose_store_is_locked_says_so(
             other.execute("ROLLBACK")
     assert (free.status_code, locked.status_code) == (200, status)
     assert {*free.json().values()} == {"ready", "ok"}
-    assert {*locked.json().values()} == {"failing"} | ({"ready"} if status == 200 else set())
+    assert (locked.json().pop("status"), free.json()["models"]) == ("ready" if status == 200 else "failing", "ok")
+    assert {state for name, state in locked.json().items() if name not in {"status", "models"}} == {"failing"}
     assert str(tmp_path) not in locked.text
 
 

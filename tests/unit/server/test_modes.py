@@ -266,7 +266,7 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
         await nap(0)
 
     monkeypatch.setattr("cascade.modes.store.Database", Away)
-    monkeypatch.setattr("cascade.server.modes._AGAIN_S", 0.0)
+    monkeypatch.setattr("cascade.records.link.AGAIN_S", 0.0)
     async with serving(enforcing, provider) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
         await settled(client)
