@@ -172,7 +172,10 @@ REDACTED = "[redacted]"
 
 
 class _Shape(NamedTuple):
-    """A pattern of keys, and a text in lower case that every match contains. Its group, if any, is the key alone."""
+    """A pattern of keys, and a text in lower case that every match contains.
+
+    Its group, if it has any, is the key alone; a match in which no group takes part is no key.
+    """
 
     piece: str
     pattern: re.Pattern[str]
@@ -232,7 +235,11 @@ _SHAPES = (
             r"(?:-----END [A-Z0-9 ]{0,40}PRIVATE KEY-----)?"
         ),
     ),
-    _exact("eyJ", rf"{_WORD}{{8,}}\.eyJ{_WORD}{{8,}}\.{_WORD}{{8,}}"),  # a JSON Web Token
+    # A JSON Web Token; or, without a group, what is none, so that no part of it is looked at again.
+    _Shape(
+        "eyj",
+        re.compile(rf"(?<![A-Za-z0-9])(?:(eyJ{_WORD}{{8,}}\.eyJ{_WORD}{{8,}}\.{_WORD}{{8,}})|eyJ{_WORD}*)", re.ASCII),
+    ),
     *(_exact(prefix, r"(?=[A-Za-z]{0,40}\d)[\w.+/=-]{16,}") for prefix in _ISSUED.split()),
 )
 
@@ -293,14 +300,23 @@ def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
             start = text.find(secret, start + len(secret))
 
 
+_STEP, _LONGEST_KEY = 1_000_000, 65_536
+"""Characters that are searched at once, since a search lets no other thread run; and the longest key across an end."""
+
+
 def _shaped(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
     """Yield start and end of the keys in a text without invisible characters."""
     yield from _verbatim(text, secrets)
-    lowered = text.lower()
-    for shape in _SHAPES:
-        if shape.piece in lowered:
-            for match in shape.pattern.finditer(text):
-                yield match.span(match.lastindex or 0)
+    for start in range(0, len(text), _STEP):
+        end = start + _STEP + _LONGEST_KEY
+        lowered = text[start:end].lower()
+        for shape in _SHAPES:
+            if shape.piece not in lowered:
+                continue
+            for match in shape.pattern.finditer(text, start, end):
+                whole = shape.pattern.match(text, match.start()) if match.end() == end else None
+                if match.lastindex or not shape.pattern.groups:
+                    yield (whole or match).span(match.lastindex or 0)
 
 
 # --- files ---

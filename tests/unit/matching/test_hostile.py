@@ -5,14 +5,17 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
+from typing import Any
 
 import pytest
 from cases import each
 from steps import superlinear
 
+from cascade.identity import plain
 from cascade.matching import Matcher, get_matcher, maths, text
 from cascade.matching.judge import read_verdict
 from cascade.matching.maths import as_latex
+from cascade.safety import defuse, holds_key, redact
 
 GOLD = {
     "exact": "Danube",
@@ -110,6 +113,19 @@ def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch
         matcher = made(name)
         work = lambda piece: matcher.matches(piece, [GOLD[name]])  # noqa: E731
     assert {piece: slow for piece in PIECES if (slow := superlinear(work, piece))} == {}
+
+
+SENT = [
+    *(".", ". ", "?!", "aa.", "eyJaaaaaaaa-", "_eyJaaaaaaaa", "eyJaaaaaaaa.", "secret: ", "token=", "api_key=AAA_"),
+    *("://a:b", "-----BEGIN A PRIVATE KEY-----", "bearer ", "bearer" + 50 * " ", "sk-a ", '"A', "<|", "[|", "data:,"),
+    *("\u200b", "\u00b2", "\u00e9", "1" * 18 + " ", "-ghp_aaaa", "authorization: basic ", '"\\"'),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("work", [plain, holds_key, redact, defuse], ids=lambda work: work.__name__)
+def test_what_a_client_sends_is_read_in_linear_time(work: Any) -> None:
+    """80,000 full stops and a letter held up a gateway for 15 s."""
+    assert {piece: slow for piece in SENT for end in "!x" if (slow := superlinear(work, piece, end))} == {}
 
 
 @pytest.mark.parametrize(
