@@ -138,10 +138,10 @@ LENGTH = "length of the reply"
 """What every log has that counts tokens: the weakest of the scores."""
 KNOWN = (
     Known("p_yes", -1.0, "verdict"),
+    Known("gate", -1.0, "gate"),
     Known("reply_mean_logprob", -1.0, "log-prob"),
     Known("self_check", -1.0, "self-check"),
     Known("answer_min_logprob", -1.0, "answer log-prob"),
-    Known("gate", -1.0, "gate"),
     Known("judge_share", -1.0, "judge's votes"),
     Known("answer_share", -1.0, "share of this answer"),
     Known("reply_tokens", 1.0, LENGTH),

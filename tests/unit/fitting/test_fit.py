@@ -139,6 +139,7 @@ def judged_log(n: int, **signals: float) -> Log:
     nodes = log.nodes[0], Node("judge", 1, reads=(0,)), log.nodes[2]
     sure = log.signals["self_check"][:, :1]
     shown = {"p_yes": np.where(judge, sure, np.nan), "reply_mean_logprob": np.where(judge, np.nan, np.log(sure))}
+    shown["gate"] = shown["p_yes"]
     chosen = {name: shown[name] * scale for name, scale in signals.items()}
     answer, right = (np.where(judge, missing, values) for missing, values in ((-1, log.answer), (np.nan, log.right)))
     return replace(log, nodes=nodes, signals=chosen, answer=answer, right=right)
@@ -150,6 +151,7 @@ def judged_log(n: int, **signals: float) -> Log:
         (["p_yes"], [("p_yes", None, 0.8), (None, (0, 2), 0.2)]),
         (["reply_mean_logprob"], [("reply_mean_logprob", (0, 2), 0.5), ("reply_mean_logprob", None, 0.5)]),
         (["p_yes", "reply_mean_logprob"], [("reply_mean_logprob", (0, 2), 0.5), ("p_yes", None, 0.5)]),
+        (["gate", "reply_mean_logprob"], [("reply_mean_logprob", (0, 2), 0.5), ("gate", None, 0.5)]),
         ([], [(None, (0, 2), 1.0)]),
     ],
 )
