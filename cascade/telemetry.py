@@ -1,27 +1,31 @@
-"""OpenTelemetry spans of model calls, by the semantic conventions for generative AI. Off unless configured.
+"""OpenTelemetry spans of requests and model calls, by the semantic conventions for generative AI. Off by default.
 
-A span is a child of the current span when the question is asked: an application's own, or that of an instrumented
+A span is a child of the current span when the question is asked: an application's own, or that of a request to the
 server. It has no text of a prompt or a reply, unless `telemetry.content` enables it.
 
-Reference: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (attribute names of version 1.41).
+References: https://opentelemetry.io/docs/specs/semconv/gen-ai/gen-ai-spans/ (attribute names of version 1.41);
+https://www.w3.org/TR/trace-context/ (`traceparent`).
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import AsyncIterator, Iterable, Mapping
-from contextlib import asynccontextmanager
-from typing import TYPE_CHECKING, Any
+import re
+import secrets
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
+from contextlib import asynccontextmanager, contextmanager
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade._names import __version__
 from cascade.chat import calls_of, function_of, text_of
-from cascade.errors import MissingExtraError, ProviderError
+from cascade.errors import ConfigError, MissingExtraError, ProviderError
+from cascade.providers.base import TRACEPARENT
 from cascade.providers.guard import Around, Guard
 from cascade.resilience.portal import Deadline
 from cascade.types import Completion, Request
 
 if TYPE_CHECKING:
-    from opentelemetry.trace import Tracer
+    from opentelemetry.trace import Span, Tracer
 
 Attributes = dict[str, Any]
 
@@ -33,6 +37,104 @@ def tracer() -> Tracer:
     except ModuleNotFoundError:
         raise MissingExtraError("opentelemetry", "telemetry") from None
     return trace.get_tracer("cascade", __version__)
+
+
+def export(variable: Callable[[str], str | None]) -> bool:
+    """Send the spans of this process by OTLP if OpenTelemetry's variables name an address; return whether they do.
+
+    Which traces are recorded is drawn by OTEL_TRACES_SAMPLER; a span in a recorded trace is recorded.
+
+    Args:
+        variable: returns the value of a variable of the environment.
+
+    Raises:
+        MissingExtraError: without the extra `otel`.
+        ConfigError: the variables ask for another protocol than HTTP.
+    """
+    named = variable("OTEL_EXPORTER_OTLP_TRACES_ENDPOINT") or variable("OTEL_EXPORTER_OTLP_ENDPOINT")
+    off = (variable("OTEL_SDK_DISABLED") or "").lower() == "true" or variable("OTEL_TRACES_EXPORTER") == "none"
+    if named is None or off:
+        return False
+    protocol = variable("OTEL_EXPORTER_OTLP_TRACES_PROTOCOL") or variable("OTEL_EXPORTER_OTLP_PROTOCOL")
+    if protocol not in {None, "http/protobuf"}:
+        raise ConfigError([f"OTEL_EXPORTER_OTLP_PROTOCOL: {protocol} is not supported; set http/protobuf"])
+    try:
+        from opentelemetry import trace
+        from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
+        from opentelemetry.sdk.resources import OTELResourceDetector, Resource
+        from opentelemetry.sdk.trace import TracerProvider
+        from opentelemetry.sdk.trace.export import BatchSpanProcessor
+        from opentelemetry.sdk.trace.sampling import ParentBased
+    except ModuleNotFoundError:
+        raise MissingExtraError("opentelemetry", "OTEL_EXPORTER_OTLP_ENDPOINT") from None
+    resource = Resource({"service.name": "cascade"}).merge(OTELResourceDetector().detect())
+    provider = TracerProvider(resource=resource)
+    provider.sampler = ParentBased(provider.sampler)  # the span of a request is told what was drawn (`request_span`)
+    provider.add_span_processor(BatchSpanProcessor(OTLPSpanExporter()))
+    trace.set_tracer_provider(provider)
+    return True
+
+
+class Traceparent(NamedTuple):
+    """The trace and the span that a client names, in hexadecimal digits.
+
+    >>> Traceparent.of("00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01")
+    Traceparent(trace_id='0af7651916cd43dd8448eb211c80319c', span_id='b7ad6b7169203331')
+    """
+
+    trace_id: str
+    span_id: str
+
+    @classmethod
+    def of(cls, traceparent: str | None) -> Traceparent | None:
+        """Read a header; None if there is none, or if it is malformed."""
+        match = _TRACEPARENT.fullmatch(traceparent or "")
+        return None if match is None or (match[1] == "00" and match[4]) else cls(match[2], match[3])
+
+
+_TRACEPARENT = re.compile(r"(?!ff)([0-9a-f]{2})-(?!0{32})([0-9a-f]{32})-(?!0{16})([0-9a-f]{16})-[0-9a-f]{2}(-.*)?")
+
+
+@contextmanager
+def request_span(
+    tracer: Tracer | None, name: str, trace_id: str, caller: Traceparent | None, key: str | None
+) -> Iterator[Span | None]:
+    """Make the span of a request in its caller's trace, and let calls carry it on; without a tracer, only the latter.
+
+    Neither the caller's flag nor its choice of an id says whether the span is recorded: that is drawn for `trace_id`.
+    """
+    own = trace_id.replace("-", "")
+    if tracer is None:
+        TRACEPARENT.set(f"00-{own if caller is None else caller.trace_id}-{secrets.token_hex(8)}-00")
+        yield None
+        return
+    from opentelemetry import trace
+    from opentelemetry.context import Context
+
+    context, kind = Context(), trace.SpanKind.SERVER
+    if caller is not None:
+        draws = getattr(tracer, "sampler", None)
+        recorded = draws is not None and draws.should_sample(None, int(own, 16), name, kind).decision.is_sampled()
+        parent = trace.SpanContext(
+            int(caller.trace_id, 16), int(caller.span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(recorded)
+        )
+        context = trace.set_span_in_context(trace.NonRecordingSpan(parent), context)
+    named = {"cascade.trace_id": trace_id, "cascade.key": key or ""}
+    with tracer.start_as_current_span(
+        name, context, kind, named, record_exception=False, set_status_on_exception=False
+    ) as span:  # a message may quote a prompt
+        TRACEPARENT.set(_carried(span))
+        try:
+            yield span
+        except BaseException as error:
+            span.set_attribute("error.type", type(error).__name__)
+            span.set_status(trace.Status(trace.StatusCode.ERROR))
+            raise
+
+
+def _carried(span: Span) -> str:
+    context = span.get_span_context()
+    return f"00-{context.trace_id:032x}-{context.span_id:016x}-{int(context.trace_flags.sampled):02x}"
 
 
 class TracedGuard(Around):
@@ -55,6 +157,7 @@ class TracedGuard(Around):
 
         asked, replies = _asked(request, content=self._content), list[Completion]()
         span = self._tracer.start_span(f"chat {request.model}", kind=SpanKind.CLIENT, attributes=asked)
+        TRACEPARENT.set(_carried(span))  # a later call sets its own
         try:
             yield replies
         except BaseException as error:

@@ -6,12 +6,15 @@ Retries, deadlines, checks and prices are the task of `guard` and the engine.
 from __future__ import annotations
 
 from collections.abc import AsyncGenerator, Iterable, Mapping
+from contextvars import ContextVar
 from typing import Any, Protocol, TypeAlias, runtime_checkable
 
 from cascade.types import Request
 
 Payload: TypeAlias = Mapping[str, Any]
 """A chat completion, or a chunk of one, as plain JSON values."""
+TRACEPARENT: ContextVar[str | None] = ContextVar("TRACEPARENT", default=None)
+"""The header `traceparent` of calls to servers (W3C Trace Context); None: they have none."""
 
 
 class Provider(Protocol):

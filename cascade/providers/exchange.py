@@ -17,7 +17,7 @@ from cascade.errors import (
     quote,
 )
 from cascade.providers import decision
-from cascade.providers.base import Payload
+from cascade.providers.base import TRACEPARENT, Payload
 from cascade.providers.fields import wire_body
 from cascade.providers.registry import OPENAI_BASE, Endpoint
 from cascade.types import Request
@@ -48,7 +48,7 @@ class Exchange:
         self.request = request
         self.timeout_s = timeout_s
         self._stream = stream and dialect is None
-        self._content = self._encoded()
+        self._content, self._traceparent = self._encoded(), TRACEPARENT.get()
         self._sending = self._left = self._done = False
         self._most_line = most_bytes(request)
         self._status = 0
@@ -73,6 +73,8 @@ class Exchange:
             "Content-Type": "application/json",
             "User-Agent": "cascade",
         }
+        if self._traceparent is not None:
+            headers["traceparent"] = self._traceparent
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
         return headers

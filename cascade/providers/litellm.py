@@ -39,7 +39,7 @@ from cascade.errors import (
 )
 from cascade.forks import after_fork, keep, no_fork
 from cascade.providers import decision
-from cascade.providers.base import Payload
+from cascade.providers.base import TRACEPARENT, Payload
 from cascade.providers.exchange import retry_after_s
 from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
 from cascade.providers.histories import vendor_of
@@ -235,6 +235,8 @@ class LiteLLM:
             arguments["allowed_openai_params"] = [
                 name for name in request.sends if name in _LISTED.difference(supported)
             ]
+        if (traceparent := TRACEPARENT.get()) is not None:
+            arguments["extra_headers"] = {"traceparent": traceparent}
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         return arguments | self._reached(request)
 

@@ -36,6 +36,7 @@ from cascade.server.limits import ClientLeftError, Receive
 from cascade.server.meters import Instruments
 from cascade.server.pages import Pages, needs_no_key
 from cascade.server.receipts import CONTENT_TYPE, of_stores, of_uncovered
+from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
@@ -130,7 +131,8 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
-    return Edge(Router(routes, redirect_slashes=False, lifespan=lifespan), settings, tools)
+    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
+    return Edge(router, settings, tools, spans=runtime.config.telemetry.spans)
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
@@ -206,9 +208,11 @@ class Edge:
         app: the application that answers.
         settings: the limits, and the keys.
         instruments: count the requests for a model, and log all.
+        spans: whether a request for a model is a span.
     """
 
-    def __init__(self, app: App, settings: ServerConfig, instruments: Instruments) -> None:
+    def __init__(self, app: App, settings: ServerConfig, instruments: Instruments, *, spans: bool) -> None:
+        self._tracer = tracer() if spans else None
         self._app, self._settings, self._instruments = app, settings, instruments
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -218,7 +222,8 @@ class Edge:
             return
         path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
         kinds = (kind for base, kind in _DIALECTS.items() if path == base or path.startswith(f"{base}/"))
-        exchange = HttpExchange(send, next(kinds, ChatCompletions))
+        caller = Traceparent.of(Headers(scope=scope).get("traceparent"))
+        exchange = HttpExchange(send, next(kinds, ChatCompletions), caller=caller)
         scope["exchange"], scope["app"] = exchange, self
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -249,7 +254,13 @@ class Edge:
         try:
             async with asyncio.timeout(limit_s + _GRACE_S) as clock:
                 self._admit(scope)
-                await self._app(scope, receive, send)
+                exchange: HttpExchange = scope["exchange"]
+                traced = self._tracer if scope["path"] in _DIALECTS else None
+                name = f"{scope['method']} {scope['path']}"
+                with request_span(traced, name, exchange.trace_id, exchange.caller, exchange.key) as span:
+                    await self._app(scope, receive, send)
+                    if span is not None and exchange.status is not None:
+                        span.set_attribute("http.response.status_code", exchange.status)
         except ClientLeftError:
             raise
         except (CascadeError, GatewayError) as error:

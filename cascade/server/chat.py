@@ -19,6 +19,7 @@ from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, enc
 from cascade.server.errors import GatewayError, Refusal
 from cascade.server.limits import Receive, connected, read_object
 from cascade.server.receipts import Metrics, Receipt
+from cascade.telemetry import Traceparent
 from cascade.types import Answer, Question, TextDelta
 
 if TYPE_CHECKING:
@@ -43,6 +44,7 @@ class HttpExchange:
         status: the response's status, None until it has begun.
         owner: the server's key that the request carries; None before it is checked, or without keys.
         receipt: the outcome, once it is answered.
+        caller: the trace that its client names.
         reason: why it was refused, or ended early: a code of the server's or a class of its errors.
         writer: writes its stream, once one may begin.
     """
@@ -54,6 +56,7 @@ class HttpExchange:
     status: int | None = None
     owner: ServerKeyConfig | None = None
     receipt: Receipt | None = None
+    caller: Traceparent | None = None
     reason: str | None = None
     writer: Dialect | None = None
     started_s: float = field(default_factory=time.monotonic)

@@ -96,7 +96,6 @@ class Meters:
     async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
         """Return all counts in Prometheus' text form, and the state of breakers and caps."""
         guards, families = runtime.guards, dict[str, list[tuple[Mapping[str, str], object]]]()
-        breakers = {name: guard.breakers.get(name) for name, guard in guards.items() if guard.breakers is not None}
         families["call_errors_total"] = [
             ({"model": model, "error": error}, count) for (model, error), count in sorted(self._errors.items())
         ]
@@ -105,9 +104,8 @@ class Meters:
         ]
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
         families["retries_total"] = [({"model": name}, guard.retried[name]) for name, guard in guards.items()]
-        families["breaker_open"] = [
-            ({"model": name}, int(breaker is not None and breaker.open)) for name, breaker in breakers.items()
-        ]
+        breakers = {name: (guard.breakers or {}).get(name) for name, guard in guards.items()}
+        families["breaker_open"] = [({"model": name}, int(bool(at and at.open))) for name, at in breakers.items()]
         for name, (cap, stands) in sorted((await self._balances(runtime, keys)).items()):
             account = name if name.startswith("key:") else name.partition(":")[0]  # a day without its date
             for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
@@ -182,6 +180,7 @@ class AccessLog:
         cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
         line: dict[str, Any] = {
             "time": now, "trace_id": exchange.trace_id, "key": exchange.key, "method": method,
+            "client_trace_id": None if exchange.caller is None else exchange.caller.trace_id,
             "path": redact(path[:_LONGEST_PATH]), "status": status, "model": exchange.model or None,
             "served_by": None if receipt is None else receipt.served_by, "cost_usd": cost,
             "duration_s": round(exchange.duration_s, 4), "reason": exchange.reason or (receipt and receipt.broken_off),

@@ -12,12 +12,13 @@ from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from cascade.config import CascadeConfig
+from cascade.config import CascadeConfig, environment
 from cascade.errors import ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.resilience import portal
 from cascade.server.auth import listening_problems
+from cascade.telemetry import export
 
 if TYPE_CHECKING:
     from uvicorn import Config, Server
@@ -64,6 +65,8 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
+    if export(environment):
+        config = config.model_copy(update={"telemetry": config.telemetry.model_copy(update={"spans": True})})
     orchestrator = Orchestrator.from_config(config)
     for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
         if isinstance(guard.provider, Loads):

@@ -2,14 +2,22 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
 
 import pytest
 
 from cascade import Orchestrator, errors, telemetry
+from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.litellm import LiteLLM
+from cascade.providers.registry import Endpoint
+from cascade.telemetry import Traceparent
 from cascade.types import Request
+from unit.server.served import asgi
 
 pytest.importorskip("opentelemetry.sdk")
 
@@ -96,3 +104,117 @@ def test_without_being_asked_for_there_are_none(spans: Any) -> None:
     with served(script) as orchestrator:
         orchestrator.ask(PROMPT)
     assert spans() == ()
+
+
+# --- traces across servers ---
+
+TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
+
+
+@pytest.mark.parametrize(
+    ("header", "known"),
+    [
+        (f"00-{TRACE}-{SPAN}-01", True),
+        (f"cc-{TRACE}-{SPAN}-01-what-comes", True),
+        *((header, False) for header in (None, "", "x" * 10_000, f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01-x")),
+        *(
+            (header, False)
+            for header in (f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{SPAN}")
+        ),
+        *(
+            (header, False)
+            for header in (f"00-{TRACE.upper()}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01\n", f"{TRACE}-{SPAN}")
+        ),
+    ],
+)
+def test_which_traceparent_is_read(header: str | None, known: bool) -> None:
+    assert Traceparent.of(header) == (Traceparent(TRACE, SPAN) if known else None)
+
+
+async def sent(flag: str | None, **settings: Any) -> tuple[Any, list[Any]]:
+    """Return the trace id of a request's response, and what each call to a model carries and was made of."""
+    seen = list[Any]()
+
+    class Provider(FakeProvider):
+        async def complete(self, request: Request, timeout_s: float) -> Any:
+            chats = Exchange(Endpoint(), request, 1.0, stream=False).headers["traceparent"]
+            assert LiteLLM()._arguments(request, 1.0)["extra_headers"] == {"traceparent": chats}
+            seen.append(chats.split("-"))
+            return await super().complete(request, timeout_s)
+
+    provider = Provider(script)
+    async with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
+        headers = {} if flag is None else {"traceparent": f"00-{TRACE}-{SPAN}-{flag}"}
+        body = {"model": "cascade", "messages": [{"role": "user", "content": PROMPT}]}
+        async with asgi(orchestrator, **headers) as client:
+            response = await client.post("/v1/chat/completions", json=body)
+    return response.headers["x-cascade-trace-id"].replace("-", ""), seen
+
+
+@pytest.mark.parametrize("flag", ["00", "01", None])
+async def test_calls_carry_on_the_trace_and_never_the_flag_of_a_client(flag: str | None) -> None:
+    own, calls = await sent(flag)
+    assert {(trace, flags) for _, trace, _, flags in calls} == {(own if flag is None else TRACE, "00")}
+    assert SPAN not in {span for _, _, span, _ in calls}
+
+
+@pytest.mark.parametrize("flag", ["00", "01", None])
+@pytest.mark.parametrize("draws", ["ALWAYS_ON", "ALWAYS_OFF"])
+async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(
+    spans: Any, monkeypatch: Any, flag: str | None, draws: str
+) -> None:
+    from opentelemetry.sdk.trace import sampling
+
+    tracer = telemetry.tracer()
+    monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(getattr(sampling, draws)))
+    monkeypatch.setattr(telemetry, "tracer", lambda: tracer)
+    monkeypatch.setattr("cascade.server.app.tracer", lambda: tracer)
+    own, calls = await sent(flag, telemetry={"spans": True})
+    if draws == "ALWAYS_OFF":
+        assert ({flags for *_, flags in calls}, spans()) == ({"00"}, ())
+        return
+    assert {flags for *_, flags in calls} == {"01"}
+    *asked, request = spans()
+    assert PROMPT not in str([dict(one.attributes) for one in spans()])
+    assert request.attributes["cascade.trace_id"].replace("-", "") == own
+    assert request.attributes["http.response.status_code"] == 200
+    assert [f"{one.context.span_id:016x}" for one in asked] == [span for _, _, span, _ in calls]
+    assert {one.parent.span_id for one in asked} == {request.context.span_id}
+    if flag is not None:
+        assert (f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, SPAN)
+
+
+def test_spans_go_where_the_standard_variables_say(monkeypatch: Any) -> None:
+    pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
+    from opentelemetry import trace
+
+    posted, providers = list[tuple[str, bytes]](), list[Any]()
+
+    class Collector(BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            posted.append((self.path, self.rfile.read(int(self.headers["content-length"]))))
+            self.send_response(200)
+            self.end_headers()
+
+    monkeypatch.setattr(trace, "set_tracer_provider", providers.append)
+    with HTTPServer(("127.0.0.1", 0), Collector) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{server.server_address[1]}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        assert telemetry.export({"OTEL_EXPORTER_OTLP_ENDPOINT": address}.get)
+        with providers[0].get_tracer("cascade").start_as_current_span("a request"):
+            pass
+        providers[0].shutdown()
+        server.shutdown()
+    ((path, body),) = posted
+    assert (path, b"a request" in body, b"service.name" in body) == ("/v1/traces", True, True)
+
+
+@pytest.mark.parametrize(
+    "name", ["SDK_DISABLED", "TRACES_EXPORTER", "EXPORTER_OTLP_ENDPOINT", "EXPORTER_OTLP_PROTOCOL"]
+)
+def test_without_an_address_nothing_is_sent_and_an_unknown_protocol_is_refused(name: str) -> None:
+    values = {"SDK_DISABLED": "TRUE", "TRACES_EXPORTER": "none", "EXPORTER_OTLP_PROTOCOL": "grpc"}
+    variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", f"OTEL_{name}": values.get(name)}
+    with pytest.raises(errors.ConfigError) if "PROTOCOL" in name else nullcontext():
+        assert not telemetry.export(variables.get)
