@@ -423,12 +423,11 @@ def _ask(runtime: Runtime, canaries: Sequence[Canary], repeats: int, tell: Tell)
     tell(f"{repeats * len(requests)} calls of the judge; the most that they can cost: {dollars(usd_or_none(most))}")
 
     async def call(request: Request) -> Call:
-        price = prices.get(request.model)
         async with room:
             try:
-                return paid_call(request, await runtime.complete(request), price)
+                return paid_call(request, await runtime.complete(request), prices.get(request.model))
             except ProviderError as error:
-                return failed_call(request, error, price)
+                return failed_call(request, error, prices.get(request.model))
 
     async def every() -> list[list[Call]]:
         return [await asyncio.gather(*map(call, requests)) for _ in range(repeats)]

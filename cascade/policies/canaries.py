@@ -37,8 +37,8 @@ TOLERANCE = 0.01
 FALSE_A_YEAR, RUNS_A_YEAR = 0.01, 400
 """The probability of a false suspension in a year of runs: one a day, and some by hand."""
 CANARY_FILE, RUNS_FILE = "canaries.json", "canary_runs.jsonl"
-_STAKES = (0.5, 0.7, 0.85, 1.0, 1.2, 1.5, 2.0, 3.0, 5.0, 10.0, 30.0)
-"""Multiples of the λ that is best for a normal sum. Any λ gives a bound."""
+_STAKES, _DOUBLINGS = (0.5, 0.7), 6
+"""Multiples of the λ that is best for a normal sum, and how often each is doubled. Any λ gives a bound."""
 
 
 def p_value(recorded: Floats, run: Floats) -> Floats:
@@ -54,8 +54,8 @@ def p_value(recorded: Floats, run: Floats) -> Floats:
     >>> p_value(np.full((100, 5), 0.6), np.full(100, 0.61)), bool(p_value(np.full((9, 5), 0.6), np.full(9, 0.7)) < 1e-5)
     (array(1.), True)
     """
-    size, mean = recorded.shape[-1], recorded.mean(axis=-1)
-    jitter, shift = recorded - mean[:, None], (run - mean)[..., None]
+    mean, size = recorded.mean(axis=-1), recorded.shape[-1]
+    jitter, shift = (recorded - mean[:, None]).T.reshape(size, *[1] * (run.ndim - 1), -1), run - mean
     distance = np.maximum(np.abs(shift) - TOLERANCE, 0.0)
     from_others = np.abs(jitter * (1 + 1 / size) - np.sign(shift) * distance / size)
     further = (jitter - (shift - TOLERANCE), (shift + TOLERANCE) - jitter, from_others - distance)
@@ -63,15 +63,18 @@ def p_value(recorded: Floats, run: Floats) -> Floats:
 
 
 def _tail(further: Floats) -> Floats:
-    """Return the bound on Pr[Σ d_i ≥ 0] from the d_ij of the recorded values; that of the run itself is 0."""
+    """Return the bound on Pr[Σ d_i ≥ 0] from the d_ij, (R, …, m), of the recorded values; that of the run is 0."""
     d = np.nan_to_num(further.round(9), nan=0.0)  # without the dust of floats
-    size = d.shape[-1] + 1
-    mean = d.sum(axis=-1) / size
-    out, spread = -mean.sum(axis=-1), ((d**2).sum(axis=-1) / size - mean**2).sum(axis=-1)
-    best = np.where((out > 0) & (spread > 0), out / np.maximum(spread, np.finfo(np.float64).tiny), 0.0)[..., None, None]
-    powers = (np.minimum(best * stake * d, 700.0) for stake in _STAKES)  # e^709 is about the largest float
-    logs = [np.log1p(np.expm1(power).sum(axis=-1) / size).sum(axis=-1) for power in powers]
-    return np.asarray(np.exp(np.minimum(0.0, np.min(logs, axis=0))))
+    size, mean = len(d) + 1, d.sum(axis=0) / (len(d) + 1)
+    out, spread = -mean.sum(axis=-1), ((d**2).sum(axis=0) / size - mean**2).sum(axis=-1)
+    beyond, least = np.asarray((out > 0) & (spread > 0)), np.zeros(out.shape)
+    best = (out / np.where(beyond, spread, 1.0))[beyond][:, None]
+    for stake in _STAKES:
+        powers = np.exp(best * stake * d[:, beyond])
+        for _ in range(_DOUBLINGS):
+            least[beyond] = np.minimum(least[beyond], np.log((1 + powers.sum(axis=0)) / size).sum(axis=-1))
+            powers = np.minimum(powers, 1e150) ** 2  # e^709 is about the largest float
+    return np.asarray(np.exp(least))
 
 
 class Canary(NamedTuple):
@@ -149,9 +152,8 @@ class Canaries(Strict):
     def read(cls, folder: Path, data: tuple[str, ...]) -> Canaries | None:
         """Return those of a directory for these requests; None: it has none. Raises ConfigError for a changed file."""
         problems, read = list[str](), None
-        if (folder / CANARY_FILE).exists():
-            with noted(problems, f"{CANARY_FILE}: "):
-                read = document_of(folder / CANARY_FILE, cls)
+        with noted(problems, f"{CANARY_FILE}: "):
+            read = document_of(folder / CANARY_FILE, cls) if (folder / CANARY_FILE).exists() else None
         if problems:
             raise ConfigError(problems, str(folder))
         return read if read is not None and read.data == data else None
