@@ -133,6 +133,7 @@ class Runtime:
         traces: writes the traces; None: nothing does.
         halt: the switch that stops all questions.
         links: the ways to the stores that a request waits for, by name.
+        finishes: whether a call under shared caps goes on when its caller leaves, so that its cost is known.
     """
 
     def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
@@ -147,7 +148,7 @@ class Runtime:
         self._spending = self._caps()
         self.links = {} if self._spending is None or self._spending.link is None else {"budget": self._spending.link}
         self._fallbacks = build_fallbacks(config)
-        self._closed = False
+        self._closed = self.finishes = False
         self.halt = Halt()
         self.guards, self._own = build_guards(config, providers)
         self._spanned = self._with_spans()
@@ -401,7 +402,13 @@ class Runtime:
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
         guard = self._spanned[request.model]
-        return guard if self._spending is None else self._spending.over(guard, key)
+        if self._spending is None:
+            return guard
+        if not self.finishes:
+            return self._spending.over(guard, key)
+        from cascade.serving.finishing import FinishingGuard
+
+        return FinishingGuard(self._spending, guard, key, self.halt)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)

@@ -69,6 +69,14 @@ class Question:
         return cls(text, request.canonical, request.group, request.segment, request)
 
 
+@dataclass(slots=True)
+class Requester:
+    """The caller of a call that goes on without it: whether it has gone, and the nano-dollars held for the call."""
+
+    gone: bool = False
+    held: int = 0
+
+
 class Request(NamedTuple):
     """One call to one model. It has no key and no address, so it can be logged completely.
 
@@ -79,7 +87,7 @@ class Request(NamedTuple):
     request is sent unchanged, and `messages` is empty. `instead_of` is the model that this one replaces because it is
     down or too expensive for the rest of the budget. `without` names the fields that cascade would add but the model
     refuses. `sends` are the fields that the operator sends with each call of the entry, with the vendor's name of the
-    model where `model` is the id of one entry of several.
+    model where `model` is the id of one entry of several. A call with a `caller` outlives the caller's deadline.
     """
 
     model: str
@@ -98,6 +106,7 @@ class Request(NamedTuple):
     instead_of: str | None = None
     without: tuple[str, ...] = ()
     sends: Mapping[str, Any] = {}
+    caller: Requester | None = None
 
     @property
     def wire_model(self) -> str:

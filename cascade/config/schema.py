@@ -266,8 +266,9 @@ class BudgetConfig(StoredConfig):
 
     `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
     database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
-    `wait_s` for money held by running calls. If a call does not fit, "serve_best" serves the best
-    answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call, and
+    `wait_s` for money held by running calls. `unsettled_per_key` limits what a process holds for calls of a key whose
+    clients have left, by default to a tenth of the smallest of these caps. If a call does not fit, "serve_best" serves
+    the best answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call, and
     "allow_and_record" counts in this process alone, and books that once the store answers.
     """
 
@@ -277,6 +278,7 @@ class BudgetConfig(StoredConfig):
     per_day: _Positive | None = None
     per_month: _Positive | None = None
     total: _Positive | None = None
+    unsettled_per_key: _Positive | None = None
     on_exhausted: Literal["refuse", "serve_best"] = "refuse"
     on_unreachable: Literal["refuse", "allow_and_record"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0

@@ -63,6 +63,8 @@ class _Tries:
 
     asked: Request
     deadline: Deadline
+    caller_s: float = float("inf")
+    """When the caller no longer waits."""
     failed: list[ProviderError] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
@@ -70,6 +72,11 @@ class _Tries:
     def seconds(self) -> float:
         """The elapsed seconds."""
         return time.monotonic() - self.began_s
+
+    @property
+    def retries_until(self) -> Deadline:
+        """When no further try may begin."""
+        return Deadline(min(self.deadline.at_s, self.caller_s))
 
     def left_s(self, now_s: float, *, billed: str = "no") -> float:
         """Return how much time is left. Raises ProviderTimeoutError if none is."""
@@ -132,6 +139,8 @@ class Guard:
             if all(failed.billed == "no" for failed in tries.failed):
                 cancelled.args = (NOT_BEGUN,)
             raise
+        if tries.asked.caller is not None and tries.asked.caller.gone:
+            raise error
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
         """Return how long to wait before the next try, or raise the error if there is none.
@@ -147,7 +156,7 @@ class Guard:
         tries.failed.append(error)
         budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
         self._broke(tries, error)
-        delay = (self.retry or RetryPolicy()).delay_s(error, len(tries.failed) - 1, tries.deadline)
+        delay = (self.retry or RetryPolicy()).delay_s(error, len(tries.failed) - 1, tries.retries_until)
         if delay is None:
             budget.gave_up(error)
         forbidden = tries.asked.at_most_once and error.billed != "no"
@@ -246,7 +255,9 @@ class Guard:
         if learned and time.monotonic() < until_s:
             gone |= learned
         asked = request._replace(without=tuple(sorted(gone))) if gone else request
-        return _Tries(asked, Deadline(min(deadline.at_s, time.monotonic() + self.per_call_s)))
+        ends_s = time.monotonic() + self.per_call_s
+        own = Deadline(ends_s if request.caller is not None else min(deadline.at_s, ends_s))
+        return _Tries(asked, own, deadline.at_s)
 
     def _checked(
         self,

@@ -77,6 +77,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     metrics = tools.metrics
     runtime.break_circuits()
     runtime.wrap(tools.meters.around)
+    runtime.finishes = True
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
@@ -95,6 +96,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
         await asyncio.gather(*tasks, return_exceptions=True)
         if modes is not None:
             await modes.drain(settings.drain_s)
+        await asyncio.to_thread(runtime.halt.wait_idle, settings.drain_s)  # calls whose clients have left
         await orchestrator.aclose()
 
     async def readyz(_: Request) -> Response:

@@ -10,6 +10,7 @@ import asyncio
 import logging
 import threading
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
@@ -27,7 +28,7 @@ from cascade.records import link as links
 from cascade.records.link import LATE_S, StoreLink
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.safety import redact
-from cascade.types import Completion, Request
+from cascade.types import Completion, Request, Requester
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
@@ -40,6 +41,8 @@ _STAND_IN = "stand-in"
 """The owner of holds that a ledger in this process makes while the other does not answer."""
 _NO_CAP = 2**62
 _MOST_WAITING = 10_000
+_SHARE = 0.1
+"""Of the smallest shared cap: what calls whose callers have left may hold for a key by default."""
 
 
 @dataclass(frozen=True)
@@ -52,6 +55,7 @@ class Spending:
         prices: the prices of the models; a call at an unknown price (None) is refused.
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
+        most_unsettled: nano-dollars held for calls of one key whose callers have left, above which it makes no others.
         owner: the owner of the holds.
         link: the way to a ledger in a database; None for one in memory.
         bookings: what is booked once such a ledger answers again.
@@ -62,9 +66,12 @@ class Spending:
     prices: Mapping[str, Price | None]
     wait_s: float
     call_s: float
+    most_unsettled: int
     owner: str = field(default_factory=new_id)
     link: StoreLink | None = None
     bookings: Bookings | None = None
+    unsettled: Counter[str | None] = field(default_factory=Counter)
+    """By a key's name, nano-dollars held for calls whose callers have left."""
 
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
@@ -79,9 +86,10 @@ class Spending:
         ledger = _opened(url, limit_s)
         link = None if url is None else StoreLink("budget", limit_s)
         bookings = None if link is None else Bookings(ledger, allows=budget.on_unreachable == "allow_and_record")
-        return cls(
-            *(ledger, caps, config.prices(), budget.wait_s, config.timeouts.per_call_s), link=link, bookings=bookings
-        )
+        limit = _SHARE * min(getattr(budget, name) for name in budget.shared if getattr(budget, name) is not None)
+        limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
+        numbers = (budget.wait_s, config.timeouts.per_call_s, limit)
+        return cls(ledger, caps, config.prices(), *numbers, link=link, bookings=bookings)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
@@ -100,6 +108,10 @@ class Spending:
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
+        if (held := self.unsettled[key]) and held + amount > self.most_unsettled:
+            if waits:
+                return None
+            raise _unsettled(request.model, held, self.most_unsettled)
         chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
         caps = self.caps.of(key, None if chat is None else chat.user, now_s)
         expires_s = now_s + self.call_s + _SLACK_S
@@ -272,10 +284,16 @@ class SpendingGuard(Around):
         A cancelled caller does not undo the booking.
         """
         ends_s = time.monotonic() + min(self._spending.wait_s, deadline.remaining_s())
-        while (hold := await self._reserved(request, ends_s, deadline)) is None:  # noqa: ASYNC110 - of any process
+        caller = request.caller or Requester()
+        while (hold := await self._reserved(request, ends_s, deadline)) is None:
+            if caller.gone:
+                raise asyncio.CancelledError(NOT_BEGUN)
             await asyncio.sleep(_POLL_S)
         replies, failure = list[Completion](), None
         try:
+            if caller.gone:
+                raise asyncio.CancelledError(NOT_BEGUN)  # noqa: TRY301 - booked below
+            caller.held = hold.amount
             yield replies
         except BaseException as error:
             failure = error
@@ -285,7 +303,7 @@ class SpendingGuard(Around):
             if link is None or hold.owner == _STAND_IN:
                 self._spending.book(*outcome)
             else:
-                within_s = deadline.remaining_s() + LATE_S
+                within_s = (float("inf") if caller.gone else deadline.remaining_s()) + LATE_S
                 with suppress(StoreError):  # it is booked later
                     await link.call(self._spending.book, *outcome, within_s=within_s, always=True)
 
@@ -312,6 +330,15 @@ class SpendingGuard(Around):
 def _down(why: str) -> StoreError:
     says = f"budget.store cannot be reached ({why}), so no call can be kept under its caps. Try again."
     return StoreError(says, retryable=True)
+
+
+def _unsettled(model: str, held: int, limit: int) -> BudgetExceededError:
+    error = BudgetExceededError(
+        f"the next call to {model} does not fit under budget.unsettled_per_key: of {exact_dollars(limit)} "
+        f"{exact_dollars(held)} is held by calls whose clients have left. Wait until they have ended."
+    )
+    error.cap, error.spent, error.retry_after_s = "unsettled_per_key", True, 1.0
+    return error
 
 
 def _over(refused: Refused, request: Request, most_nano_usd: int, now_s: float) -> BudgetExceededError:

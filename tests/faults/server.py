@@ -36,7 +36,7 @@ class FaultServer:
         self.paths: list[str] = []
         self.headers: dict[str, str] = {}
         self.text = ""
-        self.closing = threading.Event()
+        self.closing, self.gate = threading.Event(), threading.Event()
         self._http = _Server(("127.0.0.1", 0), _Handler)
         self._http.faults = self  # type: ignore[attr-defined]
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.01,), daemon=True)
@@ -127,8 +127,15 @@ class _Handler(BaseHTTPRequestHandler):
             if line == b"RESET":
                 self._reset()
                 return
+            if line == b"GATE":
+                self._pass_gate()
+                continue
             self.wfile.write(line)
             self.wfile.flush()
+
+    def _pass_gate(self) -> None:
+        while not self._faults.gate.wait(DRIP_S) and not self._faults.closing.is_set():
+            pass
 
     def _start_stream(self) -> None:
         self.send_response(200)
@@ -233,6 +240,16 @@ def _hang(handler: Any, _body: Any) -> None:
     handler.close_connection = True
 
 
+def _gated(handler: Any, body: Any) -> None:
+    """Answer well once the gate is open; of a stream the first piece comes before."""
+    if body.get("stream"):
+        lines = as_stream(good(body))
+        handler._stream([lines[0], b"GATE", *lines[1:]])
+    else:
+        handler._pass_gate()
+        handler._send(200, encode(good(body)))
+
+
 def _slow_drip(handler: Any, _body: Any) -> None:
     handler._start_stream()
     handler._drip(b": alive\n")
@@ -278,6 +295,7 @@ RAW: dict[str, Callable[[Any, Any], None]] = {
     "cut_short": _cut_short,
     "invalid_utf8": _invalid_utf8,
     "hang": _hang,
+    "gated": _gated,
     "slow_drip": _slow_drip,
     "slow_headers": _slow_headers,
     "huge_head": _huge_head,

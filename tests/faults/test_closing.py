@@ -10,6 +10,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +18,12 @@ import pytest
 from patience import PATIENCE_S, until
 
 from cascade import Orchestrator
+from cascade.budget.caps import Account
+from cascade.chat import ChatRequest
 from cascade.errors import BatchError, ClosedError, ProviderUnavailableError, UsageError
 from cascade.providers.fake import FakeProvider
 
-from .bench import Bench
+from .bench import PROVIDERS, SMALL_COST, Bench
 from .bodies import QUESTION, encode, good
 from .server import RAW, _Handler
 
@@ -217,3 +220,36 @@ def test_no_socket_is_left_behind_by_an_event_loop(bench: Bench, monkeypatch: py
     assert open_sockets() <= before + 2
     orchestrator.close()
     until(lambda: open_sockets() < before)
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("stream", [False, True])
+async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(
+    bench: Bench, stream: bool, provider: str
+) -> None:
+    """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
+    served, begun = bench.served(provider, budget={"total": 1.0}), asyncio.Event()
+    spending: Any = served.runtime._spending
+    served.runtime.finishes, bench.server.modes["small"] = True, "gated"
+
+    async def ask() -> None:
+        chat = ChatRequest([{"role": "user", "content": QUESTION}], {"max_tokens": 20_000})
+        async with aclosing(served.runtime.serve(chat, stream=stream, model="small")) as events:
+            async for _ in events:
+                begun.set()
+                return
+
+    async def reached(holds: Callable[[Account], bool]) -> Account:
+        async with asyncio.timeout(PATIENCE_S):
+            while not holds(balance := spending.ledger.account("total")):  # noqa: ASYNC110
+                await asyncio.sleep(0.002)
+        return balance
+
+    task = asyncio.create_task(ask())
+    most = await reached(lambda balance: balance.held > 20_000 * 2_000 and bench.server.count() == 1)
+    if not stream:
+        task.cancel()
+    await asyncio.wait([task])
+    assert (begun.is_set(), most.spent) == (stream, 0)
+    bench.server.gate.set()
+    assert await reached(lambda balance: not balance.held and not spending.unsettled.total()) == Account(SMALL_COST, 0)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
+from contextlib import aclosing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,13 +14,22 @@ import pytest
 from patience import PATIENCE_S, until
 from pydantic import ValidationError
 
-from cascade import Orchestrator
+from cascade import Answer, Orchestrator
 from cascade.budget.caps import Account, Hold, MemoryLedger, Refused
-from cascade.errors import BudgetExceededError, CascadeError, ConfigError, ProviderUnavailableError, StoreError
+from cascade.chat import ChatRequest
+from cascade.errors import (
+    BudgetExceededError,
+    CascadeError,
+    ConfigError,
+    ProviderTimeoutError,
+    ProviderUnavailableError,
+    StoreError,
+)
 from cascade.providers.fake import FakeProvider, reply
 from cascade.records import link
 from cascade.records.link import StoreLink
 from cascade.serving.spending import Bookings
+from unit.server.served import Held
 
 WAIT_S = PATIENCE_S
 ASK = [{"role": "user", "content": "Which river?"}]
@@ -29,10 +39,10 @@ SURE = reply("The Danube.", logprobs=[-0.01, -0.01])
 UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0])
 
 
-def made(script: Any, budget: dict[str, Any], provider: Any = None) -> Orchestrator:
+def made(script: Any, budget: dict[str, Any], provider: Any = None, output: float = 0) -> Orchestrator:
     config = {
         "models": {
-            "base": {"model": "small", "price": {"input": 0, "output": 0, "request": BASE / 1e9}},
+            "base": {"model": "small", "price": {"input": 0, "output": output, "request": BASE / 1e9}},
             "guide": {"model": "large", "price": {"input": 0, "output": 0, "request": GUIDE / 1e9}},
         },
         "provider": "fake",
@@ -103,28 +113,81 @@ async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> Non
         assert 0.09e9 < billed <= 0.1e9
 
 
+@pytest.mark.parametrize("finishes", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream: bool) -> None:
-    waiting = asyncio.Event()
+async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream: bool, finishes: bool) -> None:
+    waiting, wakes = asyncio.Event(), asyncio.Event()
 
     async def sleep(_: float) -> None:
         waiting.set()
-        await asyncio.Event().wait()
+        await wakes.wait()
 
-    async with made({"small": [ProviderUnavailableError("down")]}, {"total": 1}) as served:
+    fake = FakeProvider({"small": [ProviderUnavailableError("down")]})
+    async with made(None, {"total": 1}, fake) as served:
         served.runtime.break_circuits()
+        served.runtime.finishes = finishes
         for guard in served.runtime.guards.values():
             guard.sleep = sleep
         asking = served.astream(ASK)
         task = asyncio.create_task(anext(asking) if stream else served.achat(ASK))  # type: ignore[arg-type]
         await waiting.wait()
-        for _ in range(20):
-            await asyncio.sleep(0)
+        await turns()
         assert stands(served) == Account(0, BASE)
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             await task
-        assert stands(served) == Account(0, 0)
+        wakes.set()
+        await turns()
+        assert (stands(served), len(fake.requests)) == (Account(0, 0), 1)
+
+
+async def turns() -> None:
+    """Let other tasks run on."""
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+MOST, COST = BASE + 8_000_000, BASE + 4_000
+"""What a call costs at most, which may write 4,000 tokens, and what it costs that writes two."""
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("by", ["client", "deadline"])
+async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream: bool, by: str) -> None:
+    """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
+    provider = Held({"small": [SURE]}, after_words=1)
+    async with made(None, {"total": 0.1, "unsettled_per_key": 0.02}, provider, output=2) as served:
+        served.runtime.finishes = True
+
+        async def ask(limit_s: float | None = None) -> str | None:
+            chat = ChatRequest(ASK, {"max_tokens": 4_000})
+            asking = served.runtime.serve(chat, stream=stream, model="small", key="app", deadline_s=limit_s)
+            async with aclosing(asking) as events:
+                return [event.text async for event in events if isinstance(event, Answer)].pop()
+
+        async def settled() -> int:
+            async with asyncio.timeout(WAIT_S):
+                while stands(served).held:  # noqa: ASYNC110
+                    await asyncio.sleep(0)
+            return stands(served).spent
+
+        for calls in (1, 2):
+            provider.waiting.clear()
+            task = asyncio.create_task(ask(0.05 if by == "deadline" else None))
+            while not (provider.waiting.is_set() or task.done()):  # noqa: ASYNC110
+                await asyncio.sleep(0)
+            if by == "client":
+                task.cancel()
+            await asyncio.wait([task])
+            assert task.cancelled() or isinstance(task.exception(), ProviderTimeoutError)
+            assert stands(served) == Account(0, calls * MOST)
+        with pytest.raises(BudgetExceededError) as caught:  # what others may spend would be held, too
+            await ask()
+        assert (caught.value.cap, caught.value.spent) == ("unsettled_per_key", True)
+        provider.go()
+        assert await settled() == 2 * COST
+        assert await ask() == "The Danube."
+        assert await settled() == 3 * COST
 
 
 async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
