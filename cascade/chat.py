@@ -57,11 +57,16 @@ class ChatRequest:
     segment: str | None = None
     canonical: str = field(init=False, repr=False, compare=False)
     """The request as canonical JSON, from which ids and digests are made."""
+    asked_text: str = field(init=False, repr=False, compare=False)
+    """The text of the last user message, or of the last message if there is no user message."""
 
     def __post_init__(self) -> None:
         """Check and copy the request, so that later changes of the caller's objects have no effect."""
         given = _dumped(self.messages)
-        problems = list(islice(_problems(given, self.options), _MOST_PROBLEMS))
+        noticed = iter(_problems(given, self.options))
+        problems = list(islice(noticed, _MOST_PROBLEMS))
+        if rest := sum(1 for _ in noticed):
+            problems.append(f"and {rest:,} more")
         if not problems:
             try:
                 messages, options = _copied([list(given), dict(self.options)])
@@ -77,6 +82,8 @@ class ChatRequest:
         object.__setattr__(self, "messages", tuple(messages))
         object.__setattr__(self, "options", options)
         object.__setattr__(self, "canonical", canonical)
+        users = (message for message in reversed(messages) if message.get("role") == "user")
+        object.__setattr__(self, "asked_text", text_of(next(users, messages[-1]).get("content")))
 
     def __hash__(self) -> int:
         """Hash the canonical JSON; the fields themselves are dicts."""
@@ -170,12 +177,6 @@ class ChatRequest:
         """Whether the reply must be JSON, with or without a schema."""
         wanted = self.options.get("response_format")
         return isinstance(wanted, Mapping) and wanted.get("type") in ("json_schema", "json_object")
-
-    @property
-    def asked_text(self) -> str:
-        """The text of the last user message, or of the last message if there is no user message."""
-        users = [message for message in self.messages if message.get("role") == "user"]
-        return text_of((users or list(self.messages))[-1].get("content"))
 
 
 _MOST_PROBLEMS = 20

@@ -179,6 +179,8 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
 
 def _hears(chat: ChatRequest) -> bool:
     """Whether the request has audio input."""
+    if "audio" not in chat.canonical:  # as nearly always; it may have 50,000 parts
+        return False
     parts = [
         part for message in chat.messages if isinstance(content := message.get("content"), list) for part in content
     ]

@@ -20,6 +20,7 @@ from cascade.providers.fields import SETTABLE, is_closed
 from cascade.providers.registry import PROVIDERS
 from cascade.section import Section
 
+_Count = Annotated[int, Field(ge=1)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
 _Share = Annotated[float, Field(gt=0, lt=1)]
@@ -302,18 +303,33 @@ class TimeoutsConfig(Section):
     per_store_s: _Positive | None = None
 
 
+class LimitsConfig(Section):
+    """What one key may use, as each process counts; None is no limit.
+
+    Requests, and tokens read and written, a minute; requests at once; bytes of a body; the models that it may name.
+    """
+
+    requests_per_minute: _Count | None = None
+    tokens_per_minute: _Count | None = None
+    at_once: _Count | None = None
+    max_body_bytes: _Count | None = None
+    models: tuple[str, ...] | None = None
+
+
 class ServerKeyConfig(Section):
     """A key for the server: its owner's name and its SHA-256. The key itself is stored nowhere.
 
     `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
     that counts for certificates, `review` judging outputs, under the key's name, `view` the page of status, `metrics`
-    reading `/metrics`; `admin` all of these but requests to models, and changing modes.
+    reading `/metrics`; `admin` all of these but requests to models, and changing modes. `limits` take the place of the
+    server's.
     """
 
     name: str = Field(min_length=1, max_length=100)
     sha256: str = Field(pattern="^[0-9a-f]{64}$")
     expires: Annotated[date, Field(strict=False)] | None = None
     scopes: tuple[Literal["ask", "feedback", "review", "view", "metrics", "admin"], ...] = ("ask",)
+    limits: LimitsConfig | None = None
 
 
 class ReviewConfig(Section):
@@ -344,7 +360,9 @@ class ServerConfig(Section):
     max_body_bytes: int = Field(default=20_000_000, ge=1_000)
     max_head_bytes: int = Field(default=32_000, ge=1_000)
     max_depth: int = Field(default=100, ge=5, le=500)
-    max_elements: int = Field(default=100_000, ge=100)
+    max_elements: int = Field(default=50_000, ge=100)
+    max_buffered_bytes: int = Field(default=200_000_000, ge=1_000)
+    limits: LimitsConfig = Field(default_factory=LimitsConfig)
     request_s: _Positive = 600.0
     body_s: _Positive = 30.0
     drain_s: _Positive = 30.0

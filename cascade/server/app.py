@@ -20,7 +20,6 @@ from starlette.responses import Response
 from starlette.routing import Route, Router
 
 from cascade.config import CascadeConfig, ledger_url, modes_url, traces_url
-from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
 from cascade.safety import redact
@@ -32,10 +31,11 @@ from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import FeedbackEndpoint
+from cascade.server.gate import Gate
 from cascade.server.limits import ClientLeftError, Receive
 from cascade.server.meters import Instruments
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, of_stores, of_uncovered
+from cascade.server.receipts import CONTENT_TYPE, family, of_stores, of_uncovered
 from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
@@ -74,7 +74,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
     catalog, stores = Catalog.of(runtime.config, runtime.levels), Stores(runtime.config)
     tools = instruments or Instruments()
-    metrics = tools.metrics
+    metrics, gate = tools.metrics, Gate(settings, catalog.routes)
     runtime.break_circuits()
     runtime.wrap(tools.meters.around)
     runtime.finishes = True
@@ -115,6 +115,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
         text += await tools.text(runtime, [key.name for key in settings.keys])
+        text += family("buffered_bytes", "gauge", "Bodies of requests under way.", gate.buffered.used)
         return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def model(request: Request) -> Response:
@@ -134,7 +135,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-    return Edge(router, settings, tools, spans=runtime.config.telemetry.spans)
+    return Edge(router, gate, tools, spans=runtime.config.telemetry.spans)
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
@@ -208,14 +209,15 @@ class Edge:
 
     Args:
         app: the application that answers.
-        settings: the limits, and the keys.
+        gate: the limits, and the keys.
         instruments: count the requests for a model, and log all.
         spans: whether a request for a model is a span.
     """
 
-    def __init__(self, app: App, settings: ServerConfig, instruments: Instruments, *, spans: bool) -> None:
+    def __init__(self, app: App, gate: Gate, instruments: Instruments, *, spans: bool) -> None:
         self._tracer = tracer() if spans else None
-        self._app, self._settings, self._instruments = app, settings, instruments
+        self._app, self._gate, self._instruments = app, gate, instruments
+        self._settings = gate.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -242,7 +244,9 @@ class Edge:
             self._ended(exchange, scope["method"], path)
 
     def _ended(self, exchange: HttpExchange, method: str, path: str) -> None:
-        """Count a request that has ended, and log it."""
+        """Count a request that has ended, log it, and give back what it took."""
+        if exchange.visit is not None:
+            exchange.visit.end()
         status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._instruments.access
         if exchange.model is not None:
             took_s, receipt = exchange.duration_s, exchange.receipt
@@ -295,6 +299,7 @@ class Edge:
         exchange = scope["exchange"]
         exchange.owner = key = auth.check(headers, settings)
         exchange.trace_id = auth.new_trace(key)
+        exchange.visit = self._gate.visit(key)
         if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
             auth.refuse_without(settings, key, *scopes)
 

@@ -17,6 +17,7 @@ from cascade.records.link import LATE_S
 from cascade.server.catalog import Catalog, ClientRequest
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import GatewayError, Refusal
+from cascade.server.gate import Visit
 from cascade.server.limits import Receive, connected, read_object
 from cascade.server.receipts import Metrics, Receipt
 from cascade.telemetry import Traceparent
@@ -43,6 +44,7 @@ class HttpExchange:
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
         status: the response's status, None until it has begun.
         owner: the server's key that the request carries; None before it is checked, or without keys.
+        visit: what it has taken of the server, None before it is admitted.
         receipt: the outcome, once it is answered.
         caller: the trace that its client names.
         reason: why it was refused, or ended early: a code of the server's or a class of its errors.
@@ -55,6 +57,7 @@ class HttpExchange:
     model: str | None = None
     status: int | None = None
     owner: ServerKeyConfig | None = None
+    visit: Visit | None = None
     receipt: Receipt | None = None
     caller: Traceparent | None = None
     reason: str | None = None
@@ -134,15 +137,12 @@ class ChatEndpoint:
         """Answer one request."""
         exchange: HttpExchange = scope["exchange"]
         exchange.model = ""
-        if self._metrics.in_flight >= self._settings.max_requests:
-            message = f"{self._settings.max_requests} requests are under way (server.max_requests)."
-            raise GatewayError(503, message, code="overloaded", retry_after_s=1)
+        assert exchange.visit is not None  # noqa: S101 - it was admitted
+        exchange.visit.begin()
         self._metrics.in_flight += 1
         try:
             headers = Headers(scope=scope)
-            request = await self.read(exchange, receive, headers)
-            exchange.model = request.name
-            unsent = self.orchestrator.runtime.fields.unsent(request.chat)
+            request, unsent = await self.read(exchange, receive, headers)
             draft = Receipt(exchange.trace_id, unsent=unsent)
             if self._modes is None:
                 await self._answer(request, exchange, receive, draft, None)
@@ -155,13 +155,23 @@ class ChatEndpoint:
         finally:
             self._metrics.in_flight -= 1
 
-    async def read(self, exchange: HttpExchange, receive: Receive, headers: Headers) -> ClientRequest:
-        """Read one request. Raises as `read_object` and `ClientRequest.of` do."""
+    async def read(
+        self, exchange: HttpExchange, receive: Receive, headers: Headers
+    ) -> tuple[ClientRequest, tuple[str, ...]]:
+        """Read one request, and which of its fields some model is not sent.
 
-        def request_of(body: dict[str, Any]) -> ClientRequest:
-            return ClientRequest.of(self.dialect(body, exchange.trace_id), headers, self._catalog)
+        Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields.unsent` do.
+        """
+        visit = exchange.visit
+        assert visit is not None  # noqa: S101 - it was admitted
 
-        return await read_object(receive, headers.get("content-type", ""), self._settings, request_of)
+        def request_of(body: dict[str, Any]) -> tuple[ClientRequest, tuple[str, ...]]:
+            request = ClientRequest.of(self.dialect(body, exchange.trace_id), headers, self._catalog)
+            exchange.model = request.name
+            visit.refuse_model(request.name)
+            return request, self.orchestrator.runtime.fields.unsent(request.chat)
+
+        return await read_object(receive, headers, visit, request_of)
 
     async def _answer(
         self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
@@ -234,6 +244,9 @@ class ChatEndpoint:
 
     def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> Receipt:
         self._answered(exchange.trace_id, answer)
+        if exchange.visit is not None:
+            usages = [call.completion.usage for call in answer.calls if call.completion is not None]
+            exchange.visit.tokens = sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in usages)
         receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
         failing = self.orchestrator.runtime.failing_stores
         exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)

@@ -102,8 +102,9 @@ class FeedbackEndpoint:
 
     async def post(self, request: Request) -> Response:
         """Handle one feedback request."""
-        kind, key = request.headers.get("content-type", ""), request.scope["exchange"].owner
-        feedback = await read_object(request.receive, kind, self._settings, Feedback.of)
+        exchange = request.scope["exchange"]
+        key = exchange.owner
+        feedback = await read_object(request.receive, request.headers, exchange.visit, Feedback.of)
         judges = auth.allows(self._settings, key, *auth.JUDGES)
         if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing of another's traces
             raise _unknown()

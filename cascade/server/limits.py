@@ -5,18 +5,19 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from cascade.config.schema import ServerConfig
 from cascade.server.errors import GatewayError
+from cascade.server.gate import Visit
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """ASGI's: returns the next event of a request."""
 _T = TypeVar("_T")
-_OFF_LOOP_BYTES = 262_144
-"""A larger body is read in a thread: other requests do not wait for it."""
+_ON_LOOP_BYTES, _ON_LOOP_VALUES = 65_536, 2_000
+"""A larger body, or one with more values, is read in a thread: other requests do not wait for it."""
 
 
 class ClientLeftError(Exception):
@@ -24,39 +25,47 @@ class ClientLeftError(Exception):
 
 
 async def read_object(
-    receive: Receive, content_type: str, settings: ServerConfig, read: Callable[[dict[str, Any]], _T]
+    receive: Receive, headers: Mapping[str, str], visit: Visit, read: Callable[[dict[str, Any]], _T]
 ) -> _T:
     """Return what `read` makes of the JSON object in a request's body; a large body is parsed and read in a thread.
 
+    Args:
+        receive: ASGI's.
+        headers: the request's, by their names in lower case.
+        visit: what the request may take of the server.
+        read: makes something of the object.
+
     Raises:
-        GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), or late (408).
+        GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), late (408), or there is no
+            room for it (503, 429).
         ClientLeftError: the client hung up before its end.
     """
-    if content_type.partition(";")[0].strip().lower() != "application/json":
+    settings, coding = visit.gate.settings, headers.get("content-encoding", "").strip().lower()
+    if coding not in {"", "identity"}:
+        message = f"The request is compressed (Content-Encoding: {coding[:40]}). Send it as it is."
+        raise GatewayError(415, message, code="compressed")
+    if headers.get("content-type", "").partition(";")[0].strip().lower() != "application/json":
         # A web page cannot send this type to another host without asking that host first.
         raise GatewayError(415, "Send the request as JSON, with Content-Type: application/json.")
     try:
         async with asyncio.timeout(settings.body_s):
-            body = await _body(receive, settings.max_body_bytes)
+            body = await _body(receive, visit)
     except TimeoutError:
         message = f"The request did not arrive within {settings.body_s:g} s."
         raise GatewayError(408, message, code="request_timeout") from None
-    if len(body) <= _OFF_LOOP_BYTES:
+    if len(body) <= _ON_LOOP_BYTES and _marks(body) <= _ON_LOOP_VALUES:
         return read(parsed_object(body, settings))
     return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
 
 
-async def _body(receive: Receive, most: int) -> bytes:
-    pieces, size, more = list[bytes](), 0, True
+async def _body(receive: Receive, visit: Visit) -> bytes:
+    pieces, more = list[bytes](), True
     while more:
         event = await receive()
         if event["type"] == "http.disconnect":
             raise ClientLeftError
         piece = event.get("body", b"")
-        size += len(piece)
-        if size > most:
-            message = f"The request has more than {most:,} bytes (server.max_body_bytes)."
-            raise GatewayError(413, message, code="too_large")
+        visit.buffer(len(piece))
         pieces.append(piece)
         more = event.get("more_body", False)
     return b"".join(pieces)
@@ -87,7 +96,7 @@ def parsed_object(body: bytes, settings: ServerConfig) -> dict[str, Any]:
     return value
 
 
-_LONG = re.compile(rb"[0-9]{19}")
+_LONG = re.compile(rb"(?<![0-9])[0-9]{19}")
 """The fewest digits of a whole number beyond 64 bits; a text may have that many digits, too."""
 _LEAST, _MOST = -(2**63), 2**64 - 1
 

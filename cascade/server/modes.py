@@ -434,9 +434,9 @@ class Modes:
 
     async def _set(self, request: HttpRequest) -> Response:
         """Set the mode by hand; the key needs the scope `admin`."""
-        exchange, kind = request.scope["exchange"], request.headers.get("content-type", "")
+        exchange = request.scope["exchange"]
         auth.refuse_without(self._server, exchange.owner, "admin")
-        body = await read_object(request.receive, kind, self._server, dict)
+        body = await read_object(request.receive, request.headers, exchange.visit, dict)
         mode, why = body.get("mode"), body.get("why", "by hand")
         if mode not in ("observe", "enforce", "fallback"):
             raise GatewayError(400, "mode must be observe, enforce or fallback.", param="mode")

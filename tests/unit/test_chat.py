@@ -160,7 +160,7 @@ CLASS = ("response_format is a class", "json_schema", "model_json_schema")
         ([{"role": "boss", "content": 3}, {"role": "user"}], {"max_tokens": 0, "tools": "all"}, WRONG, None),
         ([USER], {"response_format": Receipt}, CLASS, None),
         # a request of a megabyte may have half a million problems, of which each would be looked through for keys
-        ([{}] * 1_000, {}, (), 20),
+        ([{}] * 1_000, {}, ("980 more",), 21),
         ([{"role": "user", "content": "cut \ud83d"}], {}, ("half of a character",), None),
     ],
 )

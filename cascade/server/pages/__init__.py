@@ -120,9 +120,9 @@ class Pages:
         # credentials that another site could use.
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise GatewayError(403, "Another site asked for this.", code="cross_site")
-        exchange, kind = request.scope["exchange"], request.headers.get("content-type", "")
+        exchange = request.scope["exchange"]
         auth.refuse_without(self._settings, exchange.owner, "review", "admin")
-        reviewer, pair, keys = await read_object(request.receive, kind, self._settings, _pressed)
+        reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
         view = await asyncio.to_thread(self._desk.press, exchange.key or reviewer, pair, keys)
         return self._page("review.html", "review", view=view, keyed=bool(self._settings.keys))
 

@@ -20,6 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
+from cascade.server.gate import Gate
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
 from cascade.server.receipts import Metrics, Receipt, header_value
 from cascade.types import Answer
@@ -157,7 +158,13 @@ def test_a_text_may_have_as_many_commas_as_it_likes(text: str) -> None:
 
 
 async def read(
-    pieces: list[bytes | None], kind: str = "application/json", *, ends: bool = True, make: Any = dict, **settings: Any
+    pieces: list[bytes | None],
+    kind: str = "application/json",
+    coding: str = "",
+    *,
+    ends: bool = True,
+    make: Any = dict,
+    **settings: Any,
 ) -> Any:
     """Read a body that comes in pieces; at None the client hangs up, and without `ends` the end never comes."""
     events = [
@@ -170,7 +177,8 @@ async def read(
             return events.pop(0)
         return {"type": "http.request"} if ends else await asyncio.Future()
 
-    return await read_object(receive, kind, ServerConfig(**settings), make)
+    visit = Gate(ServerConfig(**settings), ()).visit(None)
+    return await read_object(receive, {"content-type": kind, "content-encoding": coding}, visit, make)
 
 
 @pytest.mark.parametrize(
@@ -178,6 +186,10 @@ async def read(
     [
         (413, {"pieces": [b" " * 600, b" " * 600, b"never read"], "max_body_bytes": 1_000}),
         (408, {"pieces": [b"{"], "ends": False, "body_s": 0.01}),
+        *(
+            (415, {"pieces": [b"never read"], "coding": coding})
+            for coding in ("gzip", "deflate", "br", "identity, gzip")
+        ),
         # what a web page can send to any address
         *((415, {"pieces": [b"{}"], "kind": kind}) for kind in ("", "text/plain", "multipart/form-data")),
         (415, {"pieces": [b"{}"], "kind": "application/x-www-form-urlencoded"}),

@@ -1,0 +1,202 @@
+"""What a request may take of the server: places and buffered bytes, which keys share, and its key's own limits.
+
+All are counted in this process: with N replicas a key has N times its limits.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable, Collection
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from cascade.config.schema import LimitsConfig, ServerConfig, ServerKeyConfig
+from cascade.errors import ConfigError
+from cascade.server.errors import GatewayError
+
+_MINUTE_S = 60.0
+
+
+class Share:
+    """An amount that keys share, each at most as much as it leaves to others: so none of them takes all.
+
+    Args:
+        total: all there is.
+
+    >>> places = Share(100)
+    >>> places.take("app", 50), places.take("app", 1), places.take("batch", 25), places.take("batch", 1)
+    (True, False, True, False)
+    """
+
+    def __init__(self, total: int) -> None:
+        self.total, self.used = total, 0
+        self._by_key: Counter[str | None] = Counter()
+
+    def take(self, key: str | None, amount: int) -> bool:
+        """Take an amount, if it is there; return whether it was.
+
+        None shares with nobody and may take all. A key that has nothing may take what it needs.
+        """
+        free, has = self.total - self.used - amount, self._by_key[key]
+        if free < 0 or (key is not None and has and has + amount > free):
+            return False
+        self.used += amount
+        self._by_key[key] += amount
+        return True
+
+    def give_back(self, key: str | None, amount: int) -> None:
+        """Give back what was taken."""
+        self.used -= amount
+        self._by_key[key] -= amount
+
+
+class Bucket:
+    """A token bucket: so many units a minute, of which those of one minute can be saved up.
+
+    >>> now = 0.0
+    >>> bucket = Bucket(60, lambda: now)
+    >>> bucket.spend(61)
+    >>> bucket.wait_s()
+    2.0
+    """
+
+    def __init__(self, per_minute: int, clock: Callable[[], float]) -> None:
+        self._most, self._clock = float(per_minute), clock
+        self._level, self._at_s = self._most, clock()
+
+    def wait_s(self) -> float:
+        """Return the seconds until there is a unit; 0 if there is one."""
+        now_s = self._clock()
+        self._level = min(self._most, self._level + (now_s - self._at_s) * self._most / _MINUTE_S)
+        self._at_s = now_s
+        return max(0.0, (1 - self._level) * _MINUTE_S / self._most)
+
+    def spend(self, units: int) -> None:
+        """Take units, also those that are not there yet: whoever comes next waits for them."""
+        self._level -= units
+
+
+class Gate:
+    """Admits the requests of a server.
+
+    Args:
+        settings: the limits, and the keys.
+        names: the models that a client may name.
+        clock: seconds, monotonic.
+
+    Attributes:
+        places: those of requests under way.
+        buffered: bytes of their bodies.
+        under_way: requests, by key.
+
+    Raises:
+        ConfigError: a key is limited to models that do not exist.
+    """
+
+    def __init__(
+        self, settings: ServerConfig, names: Collection[str], clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.settings, self._clock = settings, clock
+        self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
+        self.under_way: Counter[str | None] = Counter()
+        self._buckets: dict[tuple[str | None, str], Bucket] = {}
+        wanted = [settings.limits, *(key.limits for key in settings.keys if key.limits is not None)]
+        unknown = sorted({name for limits in wanted for name in limits.models or ()} - {*names})
+        if unknown:
+            raise ConfigError([f"server: limits.models names {', '.join(unknown)}; known: {', '.join(names)}"])
+
+    def visit(self, owner: ServerKeyConfig | None) -> Visit:
+        """Admit a request with a key. Raises GatewayError (429) if the key has sent too many in a minute."""
+        limits = (owner and owner.limits) or self.settings.limits
+        key = None if owner is None else owner.name
+        requests = self.bucket(key, "requests", limits.requests_per_minute)
+        if requests is not None:
+            if wait_s := requests.wait_s():
+                _refuse(f"This key sends more than {limits.requests_per_minute} requests a minute.", wait_s)
+            requests.spend(1)
+        return Visit(self, key, limits)
+
+    def bucket(self, key: str | None, unit: str, per_minute: int | None) -> Bucket | None:
+        """Return a key's bucket; None without a limit."""
+        if per_minute is None:
+            return None
+        if (key, unit) not in self._buckets:
+            self._buckets[key, unit] = Bucket(per_minute, self._clock)
+        return self._buckets[key, unit]
+
+
+@dataclass
+class Visit:
+    """What one request has taken. `end` gives it back, and may be called twice.
+
+    Attributes:
+        gate: the server's.
+        key: the name of its key, None without keys.
+        limits: the limits of the key.
+        tokens: read and written for it, as far as providers said.
+    """
+
+    gate: Gate
+    key: str | None
+    limits: LimitsConfig
+    tokens: int = 0
+    _places: int = field(default=0, init=False)
+    _bytes: int = field(default=0, init=False)
+
+    @property
+    def _sharer(self) -> str | None:
+        return self.key if len(self.gate.settings.keys) > 1 else None  # a key that is alone shares with nobody
+
+    def begin(self) -> None:
+        """Take a place. Raises GatewayError: all are taken (503), or as many as this key may have (429)."""
+        gate, limits = self.gate, self.limits
+        tokens = gate.bucket(self.key, "tokens", limits.tokens_per_minute)
+        if tokens is not None and (wait_s := tokens.wait_s()):
+            _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens a minute.", wait_s)
+        if limits.at_once is not None and gate.under_way[self.key] >= limits.at_once:
+            _refuse(f"{limits.at_once} requests of this key are under way.")
+        if not gate.places.take(self._sharer, 1):
+            self._full(gate.places, 1, f"{gate.places.used} requests are under way (server.max_requests)")
+        gate.under_way[self.key] += 1
+        self._places = 1
+
+    def buffer(self, count: int) -> None:
+        """Take room for more bytes of the body.
+
+        Raises:
+            GatewayError: the body is too large (413), or there is no room for it (503), or none for this key (429).
+        """
+        most = min(self.gate.settings.max_body_bytes, self.limits.max_body_bytes or self.gate.settings.max_body_bytes)
+        if self._bytes + count > most:
+            raise GatewayError(413, f"The request has more than {most:,} bytes (max_body_bytes).", code="too_large")
+        if not self.gate.buffered.take(self._sharer, count):
+            self._full(self.gate.buffered, count, "requests under way fill the memory (server.max_buffered_bytes)")
+        self._bytes += count
+
+    def refuse_model(self, name: str) -> None:
+        """Refuse a model that the key may not name. Raises GatewayError (403)."""
+        if self.limits.models is not None and name not in self.limits.models:
+            listed = ", ".join(self.limits.models)
+            message = f"This key may ask for {listed} alone (limits.models)."
+            raise GatewayError(403, message, code="model_not_allowed", param="model")
+
+    def end(self) -> None:
+        """Give back what the request has taken, and spend its tokens; without an answer its body's bytes / 4."""
+        spent = self.tokens or (self._places and self._bytes // 4)
+        tokens = self.gate.bucket(self.key, "tokens", self.limits.tokens_per_minute)
+        if tokens is not None:
+            tokens.spend(spent)
+        self.gate.places.give_back(self._sharer, self._places)
+        self.gate.under_way[self.key] -= self._places
+        self.gate.buffered.give_back(self._sharer, self._bytes)
+        self._places = self._bytes = self.tokens = 0
+
+    def _full(self, share: Share, amount: int, what: str) -> NoReturn:
+        if share.used + amount > share.total:
+            raise GatewayError(503, f"{what[0].upper()}{what[1:]}.", code="overloaded", retry_after_s=1)
+        _refuse("This key has its share of what the server can do at once; the rest is for other keys.")
+
+
+def _refuse(message: str, wait_s: float = 1.0) -> NoReturn:
+    raise GatewayError(429, message, code="rate_limit_exceeded", retry_after_s=wait_s)

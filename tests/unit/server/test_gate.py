@@ -1,0 +1,212 @@
+"""What a key may take of the server, and what all requests together may; what one request costs all others."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sys
+from collections import Counter
+from collections.abc import Callable
+from itertools import islice
+from typing import Any
+
+import pytest
+
+from cascade.config.schema import ServerConfig
+from cascade.errors import ConfigError
+from cascade.providers.base import Payload
+from cascade.providers.fake import FakeProvider, reply
+from cascade.server.auth import new_key
+from cascade.server.errors import GatewayError
+from cascade.server.gate import Gate, Share, Visit
+from cascade.types import Request
+
+from .served import ASK, Held, asgi, orchestrator
+from .test_contract import SURE
+
+CHAT = "/v1/chat/completions"
+BODY = {"model": "small", "messages": ASK}
+MADE = {name: new_key() for name in ("app", "batch")}
+HEADERS = {name: {"x-api-key": made.key} for name, made in MADE.items()}
+
+
+def keys(**app: Any) -> Any:
+    """Return two keys, the first with limits."""
+    limits = {"app": {"limits": app}} if app else {}
+    return tuple({"name": name, "sha256": made.sha256, **limits.get(name, {})} for name, made in MADE.items())
+
+
+@pytest.mark.parametrize(
+    ("limits", "bodies", "statuses"),
+    [
+        ({"requests_per_minute": 2}, [BODY] * 3, [200, 200, 429]),
+        ({"tokens_per_minute": 1}, [BODY] * 2, [200, 429]),
+        ({"max_body_bytes": 100}, [BODY, {**BODY, "user": "a" * 100}], [200, 413]),
+        ({"models": ["small", "cascade"]}, [BODY, {**BODY, "model": "large"}, {**BODY, "model": "x"}], [200, 403, 404]),
+        ({"at_once": 1}, [BODY] * 2, [200, 200]),
+    ],
+)
+async def test_a_key_has_limits_of_its_own(limits: dict[str, Any], bodies: list[Any], statuses: list[int]) -> None:
+    script = {name: [SURE] * 4 for name in ("small", "large")}
+    async with orchestrator(script, server={"keys": keys(**limits)}) as served, asgi(served) as client:
+        found = [await client.post(CHAT, json=body, headers=HEADERS["app"]) for body in bodies]
+        others = [
+            await client.post(CHAT, json=body, headers=HEADERS["batch"]) for body in bodies if "x" not in body["model"]
+        ]
+    assert [one.status_code for one in found] == statuses
+    assert all(("retry-after" in one.headers) is (one.status_code == 429) for one in found)
+    assert {one.status_code for one in others} == {200}
+
+
+class SmallHeld(Held):
+    """Holds the calls of the small model alone."""
+
+    async def complete(self, request: Request, timeout_s: float) -> Payload:
+        """Answer."""
+        if request.model != "small":
+            return await FakeProvider.complete(self, request, timeout_s)
+        return await super().complete(request, timeout_s)
+
+
+@pytest.mark.parametrize(("most", "limits", "served_at_once"), [(200, {}, 100), (200, {"at_once": 7}, 7), (1, {}, 1)])
+async def test_a_key_with_many_connections_starves_no_other(
+    most: int, limits: dict[str, Any], served_at_once: int
+) -> None:
+    held = SmallHeld({"small": [SURE] * 300, "large": [SURE]})
+    server = {"keys": keys(**limits), "max_requests": most}
+    async with orchestrator(held, server=server) as served, asgi(served) as client:
+        flood = [asyncio.create_task(client.post(CHAT, json=BODY, headers=HEADERS["app"])) for _ in range(200)]
+        for refused in islice(asyncio.as_completed(flood), 200 - served_at_once):
+            await refused
+        other = await client.post(CHAT, json={**BODY, "model": "large"}, headers=HEADERS["batch"])
+        held.go()
+        found = Counter([(await task).status_code for task in flood])
+        after = await client.post(CHAT, json=BODY, headers=HEADERS["app"])
+    assert other.status_code == (200 if most > 1 else 503)
+    assert found == {200: served_at_once, 429 if most > 1 else 503: 200 - served_at_once}
+    assert after.status_code == 200
+
+
+def buffered(visit: Visit, pieces: int) -> GatewayError | None:
+    """Buffer pieces of 100 kB; return why one was refused."""
+    try:
+        for _ in range(pieces):
+            visit.buffer(100_000)
+    except GatewayError as error:
+        return error
+    return None
+
+
+def test_bodies_under_way_have_one_bound_together() -> None:
+    """Forty slow bodies of 19 MB took 800 MB."""
+    gate = Gate(ServerConfig(keys=keys()), ())
+    app, batch = gate.settings.keys
+    visits = [gate.visit(app if number % 2 else batch) for number in range(80)]
+    refused = [error for visit in visits if (error := buffered(visit, 190))]
+    assert {error.retry_after_s for error in refused} == {1}
+    assert len(refused) >= 70
+    assert gate.buffered.used <= gate.settings.max_buffered_bytes == 200_000_000
+    for visit in visits:
+        visit.end()
+        visit.end()  # nothing is given back twice
+    assert gate.buffered.used == 0
+
+
+def test_what_is_taken_is_given_back_whatever_becomes_of_a_request() -> None:
+    gate = Gate(ServerConfig(max_requests=3, keys=keys(tokens_per_minute=100, at_once=2)), ())
+    app, _ = gate.settings.keys
+    for _ in range(10):
+        visit = gate.visit(app)
+        visit.begin()
+        visit.end()
+    assert (gate.places.used, gate.buffered.used) == (0, 0)
+
+
+def test_buckets_fill_as_time_goes_by() -> None:
+    now = [0.0]
+    limits = {"requests_per_minute": 6, "tokens_per_minute": 600}
+    gate = Gate(ServerConfig(keys=keys(**limits)), (), lambda: now[0])
+    app, batch = gate.settings.keys
+    for _ in range(6):
+        gate.visit(app)
+    with pytest.raises(GatewayError) as caught:
+        gate.visit(app)
+    assert (caught.value.status, caught.value.retry_after_s) == (429, 10.0)
+    gate.visit(batch)
+    now[0] = 10.0
+    visit = gate.visit(app)
+    visit.begin()
+    visit.tokens = 900
+    visit.end()
+    now[0] = 20.0
+    late = gate.visit(app)
+    with pytest.raises(GatewayError) as caught:
+        late.begin()
+    assert caught.value.retry_after_s == pytest.approx(20.1)  # 600 - 900 + 100 tokens: one more than nothing
+    now[0] = 41.0
+    gate.visit(app).begin()
+
+
+async def test_a_request_that_ends_without_an_answer_spends_what_it_sent() -> None:
+    """Else a client that hangs up at the end has no limit."""
+    visit = (gate := Gate(ServerConfig(keys=keys(tokens_per_minute=100)), ())).visit(gate.settings.keys[0])
+    visit.begin()
+    visit.buffer(800)
+    visit.end()
+    with pytest.raises(GatewayError):
+        gate.visit(gate.settings.keys[0]).begin()
+
+
+def test_a_share_is_never_passed_and_one_that_is_alone_takes_all() -> None:
+    share = Share(10)
+    assert [share.take(None, 4) for _ in range(3)] == [True, True, False]
+    assert share.take("a", 2)
+    assert not share.take("b", 1)
+
+
+def test_a_limit_to_models_that_do_not_exist_is_an_error_at_start() -> None:
+    with pytest.raises(ConfigError):
+        Gate(ServerConfig(keys=keys(models=["nope"])), ("small",))
+
+
+WIDE: dict[str, bytes] = {
+    "empty messages": b'{"model": "small", "messages": [' + b"{}," * 49_000 + b"{}]}",
+    "messages": b'{"model": "small", "messages": [' + b'{"role":"user","content":""},' * 16_000 + b'{"role":"user"}]}',
+    "good messages": json.dumps({**BODY, "messages": ASK * 16_000}).encode(),
+    "nested lists": b'{"model": "small", "messages": [' + (b"[" * 50 + b"]" * 50 + b",") * 950 + b"{}]}",
+    "tools": json.dumps({**BODY, "tools": [{"type": "function", "function": {"name": "f"}}] * 9_000}).encode(),
+    "fields": json.dumps({**BODY, **{f"field{number}": 1 for number in range(49_000)}}).encode(),
+    "parts": json.dumps({**BODY, "messages": [{"role": "user", "content": ["a"] * 49_000}]}).encode(),
+    "too wide": b"[" * 300_000,
+    "few": json.dumps(BODY).encode(),
+}
+
+
+@pytest.mark.parametrize("name", WIDE)
+async def test_what_a_request_costs_the_loop_does_not_grow_with_it(name: str) -> None:
+    """Calls made on the loop's thread, as a measure of the time for which all others wait; a megabyte took 4 s."""
+    answers = {"small": [reply("Hi.", logprobs=[-0.1])] * 2}
+    async with orchestrator(answers) as served, asgi(served) as client:
+        await client.post(CHAT, json=BODY)
+        made = await counted(
+            lambda: client.post(CHAT, content=WIDE[name], headers={"content-type": "application/json"})
+        )
+    assert made[0] < (200_000 if name == "tools" else 20_000)  # a tool is looked at 16 times: 20 ms for all
+    assert len(made[1].content) < 3_000
+
+
+async def counted(work: Callable[[], Any]) -> tuple[int, Any]:
+    """Return how many functions this thread called meanwhile, C's too, and the result."""
+    calls = 0
+
+    def noted(_frame: Any, event: str, _given: Any) -> None:
+        nonlocal calls
+        calls += event in {"call", "c_call"}
+
+    before = sys.getprofile()
+    sys.setprofile(noted)
+    try:
+        result = await work()
+    finally:
+        sys.setprofile(before)
+    return calls, result
