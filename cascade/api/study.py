@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -12,8 +14,11 @@ from os import PathLike, fspath
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from cascade.api.logs import Log, LogOptions, parse_where, read_judged, read_log, reads_for
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
+from cascade.budget.tokens import estimate_tokens
 from cascade.checks import share_problems
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, load, policy_section
@@ -32,9 +37,10 @@ from cascade.fitting.attempts import counted, place_of
 from cascade.identity import identity
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import GUIDE_ONLY, Dropped, is_hashed
-from cascade.money import dollars, total_nano_usd, usd_or_none
+from cascade.money import Usage, dollars, total_nano_usd, usd_or_none
 from cascade.orchestrator import Orchestrator
-from cascade.plans.verdict import ALTERNATIVES
+from cascade.plans.prompts import load as load_prompts
+from cascade.plans.verdict import ALTERNATIVES, example_verdicts
 from cascade.plans.verdict import read as read_verdict
 from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, suspension
 from cascade.policies.directory import PolicyDirectory, Requests, hash_of
@@ -47,9 +53,11 @@ from cascade.resilience import portal
 from cascade.runtime import Runtime
 from cascade.scale import HERE
 from cascade.serving.made_for import made_for
+from cascade.studies.diagnosis import Signal, keeps
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
 from cascade.studies.ways import ways
+from cascade.table import Log as Columns
 from cascade.types import Call, Completion, Message, Question, Request
 
 
@@ -135,13 +143,38 @@ def compare(
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
         if "base" in data.facts.sources and data.facts.reference == GUIDE_ONLY:
             tell(f"{data.log.name} can also be read as a ladder, without judging: put ladder: before the log's name")
-    reports = list[Report]()
-    for result in studies:
+    reports, configured = list[Report](), _configured(reading)
+    for data, result in zip(reads, studies, strict=True):
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
-        served = ["--config cascade.yaml"] if Path("cascade.yaml").is_file() and reading.command not in SHIPPED else []
+        served = [] if configured is None else ["--config cascade.yaml"]
         command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
-        reports.append(of_study(result, " ".join(command)))
+        reports.append(of_study(result, " ".join(command), tuple(_addable(data.log, configured))))
     return StudyResult(reports=tuple(reports), detailed=True, listed_as="studies", studies=tuple(studies))
+
+
+def _configured(reading: Reading) -> CascadeConfig | None:
+    """Return the configuration of this folder, for logs of one's own; None if there is none that can be read."""
+    with suppress(ConfigError):
+        path = Path("cascade.yaml")
+        return load(path) if path.is_file() and reading.command not in SHIPPED else None
+    return None
+
+
+def _addable(log: Columns, config: CascadeConfig | None) -> Iterator[Signal]:
+    """Yield the judges and other models of a configuration that a log of single calls lacks, at a high estimate."""
+    if config is None or log.reference is None or not log.decides.all():
+        return
+    lengths = [log.signals.get(name, np.full((1, 1), np.nan))[:, 0] for name in ("prompt_tokens", "reply_tokens")]
+    read, written = (math.ceil(np.nanmean(each)) if not np.isnan(each).all() else None for each in lengths)
+    statement = sum(estimate_tokens(message.content) for message in example_verdicts(load_prompts())[0])
+    logged = {known for node in log.nodes for known in (node.name, node.model)}
+    for name, entry in config.models.items():
+        judges, price, cost = entry.kind == "decision", config.prices()[entry.id], None
+        if logged & ({name, entry.id} if judges else {name, entry.id, entry.model}):
+            continue
+        if price is not None and read is not None and written is not None:
+            cost = price.cost_nano_usd(Usage(read + written + statement, 1) if judges else Usage(read, written))
+        yield Signal(name, frozenset(), (), cost, keeps(log, cost), is_held=False)
 
 
 # --- evaluate ---

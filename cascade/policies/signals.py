@@ -26,6 +26,14 @@ OF_MESSAGES = frozenset(
     {"answer_chars", "tool_calls", "arguments", "arguments_quoted", "message_faults", "model_skipped"}
 )
 """The further signals of a message that answers a chat request (`plans.reply`)."""
+OF_TRUST = {
+    "log-prob": frozenset(_LOGPROBS),
+    "judge": frozenset({"p_yes", "judge_share"}),
+    "check": frozenset({"gate"}),
+    "self-check": frozenset({"self_check"}),
+    "samples": frozenset({"answer_share"}),
+}
+"""The signals that say how good an answer is, by what brings them; the others come with every answer."""
 _LONGEST = 2_000
 """The most characters of an answer that count."""
 _JSON = re.compile(

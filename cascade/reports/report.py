@@ -50,16 +50,18 @@ class Report:
         tables: the details.
         document: the same figures as plain JSON values; money in USD.
         title: what it is about: the name of a log.
+        shown: how many of the tables are shown unasked.
     """
 
     lines: tuple[str, ...]
     tables: tuple[Table, ...] = ()
     document: Any = field(default_factory=dict)
     title: str = ""
+    shown: int = 0
 
     def text(self, *, details: bool = False, width: int | None = None) -> str:
-        """Return it for a terminal: the lines, which the terminal breaks; with `details` the tables."""
-        tables = [line for table in self.tables if details for line in ("", *table.text(width))]
+        """Return it for a terminal: the lines, which the terminal breaks; with `details` all tables."""
+        tables = [line for table in self.tables[: None if details else self.shown] for line in ("", *table.text(width))]
         return "\n".join([*self.lines, *tables[not self.lines :]])
 
 

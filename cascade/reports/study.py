@@ -4,24 +4,66 @@ from __future__ import annotations
 
 import math
 import shlex
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from cascade.fitting.fit import LOG_COSTS
 from cascade.policies.policy import LENGTH
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.studies.diagnosis import Signal
 from cascade.studies.study import SERVED, Interval, Row, Study
+from cascade.studies.ways import NO_SIGNAL
 from cascade.text import percent
 
 TOO_GOOD = 0.99
 """An AUROC above it is doubted: no number that a call brings is so good on real requests."""
 
 
-def of_study(study: Study, command: str | None = None) -> Report:
-    """Return the report of a study; `command` fits the same on the whole log."""
+def of_study(study: Study, command: str | None = None, addable: Sequence[Signal] = ()) -> Report:
+    """Return the report of a study; `command` fits the same on the whole log, which `addable` signals could join."""
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
     next_line = f"Next: {_advice(study, command)}"
-    return Report((*lines, next_line), (_ways_table(study), _why_table(study)), study_document(study), study.log)
+    tried = any(other.name == NO_SIGNAL for other in study.rows)
+    signals = (*(study.why.signals if tried else ()), *addable)
+    document = {**study_document(study), "signals": [_signal(study, signal) for signal in signals]}
+    first = (_signals_table(study, signals),) if signals else ()
+    tables = (*first, _ways_table(study), _why_table(study))
+    return Report((*lines, next_line), tables, document, study.log, shown=len(first))
+
+
+def _signals_table(study: Study, signals: Sequence[Signal]) -> Table:
+    """Return what `fit` costs without a signal, with each and with all, and what each costs."""
+    rows = {row.name: row for row in study.rows}
+    columns = ("signal", "cost of fit", "USD per 1,000", "keeps", "to add, USD")
+    without = rows.get(NO_SIGNAL, rows[SERVED]).cost_share
+    lines = [("none", share(without.mean), "–", share(study.why.asked_again), "–")] if without else []
+    for signal in map(partial(_signal, study), signals):
+        price, adds = signal["usd_per_1000"], signal["adds_usd"]
+        figures = share(signal["cost_share"]), "–" if price is None else f"{price:.3g}", share(signal["keeps"])
+        lines.append((signal["name"], *figures, "–" if adds is None else f"{adds:.3g}"))
+    if len(study.why.signals) > 1:
+        served = rows[SERVED].cost_share
+        lines.append(("all", share(served and served.mean), "–", "–", "–"))
+    title = "cost: a share of the reference's; keeps: first answers to keep so that it pays"
+    return Table(title, columns, tuple(lines))
+
+
+def _signal(study: Study, signal: Signal) -> dict[str, Any]:
+    """Return the figures of a signal: what `fit` costs with it alone, what it costs, and what adding it would."""
+    alone = SERVED if len(study.why.signals) == 1 else f"fit, {signal.name}"
+    row = next((row for row in study.rows if row.name == alone and signal.is_held), None)
+    interval = None if row is None else row.cost_share
+    price = None if signal.cost_nano_usd is None else signal.cost_nano_usd / 1e6
+    return {
+        "name": signal.name,
+        "is_held": signal.is_held,
+        "cost_share": None if interval is None else interval.mean,
+        "usd_per_1000": price,
+        "keeps": signal.keeps,
+        "adds_usd": None if signal.is_held or price is None else price * (study.requests + study.repeated) / 1_000,
+    }
 
 
 def _study_saving(study: Study, row: Row) -> str:
@@ -161,7 +203,7 @@ def study_document(study: Study) -> dict[str, Any]:
         "splits": study.splits,
         "seed": study.seed,
         "bound": study.bound,
-        "why": study.why._asdict(),
+        "why": {name: value for name, value in study.why._asdict().items() if name != "signals"},
         "ways": [
             {
                 "name": row.name,

@@ -5,7 +5,9 @@ Everything is a figure of the log as it is, without splits; nothing here is prov
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -15,12 +17,80 @@ from cascade.conformal.path import UNITS, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.fitting.attempts import FIRST
 from cascade.policies.policy import Depth, named, named_policy
-from cascade.table import Bools, Floats, Log
+from cascade.policies.signals import OF_TRUST
+from cascade.table import AGREEMENT, Bools, Floats, Log
 from cascade.types import BASE_ONLY
 
 MOST_NEEDED = 1_000_000
 _STEP = 1.05
 """Numbers of requests are tried in steps of 5 %: the answer is an estimate."""
+
+
+class Signal(NamedTuple):
+    """Something that says how good an answer is, which a log holds or which could be added to it.
+
+    Attributes:
+        name: what brings it: log-prob, judge, second model …
+        names: the signals of the log that it is, and `nodes` the nodes that bring them and nothing else.
+        cost_nano_usd: what it costs a request, on average; None: unknown.
+        keeps: the share of answers that must be kept so that it pays (`keeps`); None: unknown.
+        is_held: whether the log has it.
+    """
+
+    name: str
+    names: frozenset[str]
+    nodes: tuple[int, ...]
+    cost_nano_usd: float | None
+    keeps: float | None
+    is_held: bool = True
+
+
+def keeps(log: Log, cost_nano_usd: float | None) -> float | None:
+    """Return the share of first answers to keep so that a log costs no more than the reference alone; None: unknown.
+
+    Exact: every request pays its first answer and the signal, of a mean cost; one that is not kept pays the reference
+    too. Above 1 it never pays.
+    """
+    rows = log.priced
+    alone = 0 if log.reference is None else int(log.reference.cost_nano_usd[rows].sum())
+    if cost_nano_usd is None or not alone:
+        return None
+    return float((int(log.cost_nano_usd[rows, 0].sum()) + Fraction(cost_nano_usd) * int(rows.sum())) / alone)
+
+
+def signals_of(log: Log) -> tuple[Signal, ...]:
+    """Return the signals that a log of single calls holds, the last of which is the reference; else none.
+
+    What judges an answer is a node of its own if it reads that answer; other nodes between the first and the last are
+    second models, whose answers may agree with the first.
+    """
+    if log.reference is None or not log.reference.is_last or not log.decides.all() or log.width < 2:
+        return ()
+    known = {name: np.asarray(~np.isnan(values).all(axis=0)) for name, values in log.signals.items()}
+    groups = OF_TRUST | {name: frozenset({name}) for name in known if name.endswith(("uncertainty", "entropy"))}
+    between, listed, judging = range(1, log.width - 1), list[tuple[str, frozenset[str], tuple[int, ...]]](), set[int]()
+    for title, names in groups.items():
+        at = {node for name in names & known.keys() for node in np.flatnonzero(known[name][:-1]).tolist()}
+        judges = title in {"judge", "check"}
+        own = tuple(sorted(node for node in at if judges and node in between and log.nodes[node].reads != ()))
+        judging |= {*own}
+        if at:
+            listed.append((title, names, own))
+    if seconds := tuple([node for node in between if node not in judging]):
+        listed.append(("second model", frozenset({AGREEMENT}), seconds))
+    rows = log.priced
+    costs = [float(log.cost_nano_usd[rows][:, own].sum(axis=1).mean()) if rows.any() else None for *_, own in listed]
+    return tuple([Signal(*each, cost, keeps(log, cost)) for each, cost in zip(listed, costs, strict=True)])
+
+
+def limited(log: Log, signals: Sequence[Signal], every: Sequence[Signal]) -> Log:
+    """Return a log as if it had only some of its signals, without the nodes that bring the others or read them."""
+    nodes = {0, log.width - 1, *(node for signal in signals for node in signal.nodes)}
+    nodes = {node for node in nodes if {*(log.nodes[node].reads or ())} <= nodes}
+    lost = {name for signal in every for name in signal.names} - {name for signal in signals for name in signal.names}
+    part = log.only(sorted(nodes))
+    left = {name: values for name, values in part.signals.items() if name not in lost}
+    return replace(part, signals=left, confidence=np.full(part.confidence.shape, np.nan))
 
 
 class Diagnosis(NamedTuple):
@@ -35,6 +105,7 @@ class Diagnosis(NamedTuple):
         asked_again: the cost of the first model alone / the reference's: what a missing signal of it costs a request.
         proves: about how many groups of requests prove anything that is cheaper than the reference.
         saves_half: about how many save half of what very many would save with this signal.
+        signals: the signals that it holds.
     """
 
     first: str
@@ -46,6 +117,7 @@ class Diagnosis(NamedTuple):
     asked_again: float | None
     proves: int | None
     saves_half: int | None
+    signals: tuple[Signal, ...] = ()
 
 
 def diagnose(log: Log, promise: Promise) -> Diagnosis:
@@ -57,7 +129,7 @@ def diagnose(log: Log, promise: Promise) -> Diagnosis:
     return Diagnosis(
         log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(equal),
         None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
-        _price(log), *needed(log, promise),
+        _price(log), *needed(log, promise), signals_of(log),
     )  # fmt: skip
 
 

@@ -5,14 +5,15 @@ Each is prepared on requests as a user would prepare it, and then played on othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from cascade.conformal.certify import certify
+from cascade.conformal.certify import certify, path_of
 from cascade.conformal.path import UNITS, Point, Scores, loss_jumps, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
@@ -31,6 +32,7 @@ from cascade.policies.policy import (
     drawn_number,
     named_policy,
 )
+from cascade.studies.diagnosis import Signal, limited, signals_of
 from cascade.table import Bools, Floats, Log, Reference
 from cascade.types import BASE_ONLY
 
@@ -115,12 +117,25 @@ class Fitted:
 
     settings: FitSettings | None = None
     name: str = "cascade fit"
+    part: Callable[[Log], Log] = copy  # what it sees of a log
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Fit and certify."""
         del seed
-        done = fit(log, promise, self.settings)
-        return lambda requests: play_fit(done, requests)
+        done = fit(self.part(log), promise, self.settings)
+        return lambda requests: play_fit(done, self.part(requests))
+
+
+NO_SIGNAL = "fit, no signal"
+
+
+def by_signal(log: Log) -> Iterator[Way]:
+    """Yield `fit` without a signal, and with each of several alone."""
+    every = signals_of(log)
+    some: list[tuple[str, tuple[Signal, ...]]] = [(NO_SIGNAL, ())] * bool(every)
+    some += [(f"fit, {signal.name}", (signal,)) for signal in every if len(every) > 1]
+    for name, signals in some:
+        yield Fitted(name=name, part=partial(limited, signals=signals, every=every))
 
 
 def play_fit(done: Fit, log: Log) -> Played:
@@ -216,7 +231,7 @@ def _tested(name: str, policy: Policy, log: Log, promise: Promise, seed: int) ->
 def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
     """Return the last point that is proven at the whole level."""
     walked = policy.walks(log)
-    proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, midway=False)
+    proven = certify(path_of(walked, promise), promise, midway=False)
     if proven is None:
         raise NotCertifiedError(f"{name}: not even the strictest threshold is proven.")
     return proven.point
@@ -349,6 +364,8 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
         playing.append(Router())
     if networks is not None:
         playing += network_ways(promise, networks)
+    if not promise.rules.of_set:
+        playing += by_signal(log)
     return [*playing, Fitted()]
 
 

@@ -109,7 +109,7 @@ def test_the_fit_that_prove_prints_is_for_the_configuration_beside_it(
     cli: Cli, written: Callable[..., str], fake_config: Path
 ) -> None:
     log = written(ladder_log(400))
-    command = cli("prove", log, *PROMISED, "--splits", "2").out.splitlines()[-1]
+    command = cli("prove", log, *PROMISED, "--splits", "2").out.splitlines()[4]
     assert "--config cascade.yaml" in command
     assert "--config" not in cli("prove", "demo-ladder", *PROMISED, "--splits", "2").out
     fake_config.unlink()

@@ -44,6 +44,21 @@ def ladder_rows(n: int, name: str = "made", *, labels: bool = True) -> list[Row]
     return made
 
 
+def test_a_configured_judge_has_the_price_of_adding_it(cli: Cli, written: Callable[..., str], tmp_path: Path) -> None:
+    rows = [{**row, "input_tokens": 100, "output_tokens": 20} for row in ladder_rows(60)]
+    models = "{base: small, guide: large, judge: {model: j, kind: decision, price: {input: 1000, output: 0}}}"
+    (tmp_path / "cascade.yaml").write_text(f"models: {models}\nprovider: fake\n")
+    (found,) = cli("prove", written(rows), *QUICK, "--json").document["studies"]
+    scored, judge = found["signals"]
+    assert [(signal["name"], signal["is_held"]) for signal in (scored, judge)] == [("log-prob", True), ("judge", False)]
+    assert (scored["usd_per_1000"], scored["keeps"]) == (0, pytest.approx(1 / 9))
+    assert judge["adds_usd"] == pytest.approx(0.06 * judge["usd_per_1000"])
+    assert 120 < judge["usd_per_1000"] < 400
+    (tmp_path / "cascade.yaml").write_text("models: {base: 1")
+    (found,) = cli("prove", written(rows), *QUICK, "--json").document["studies"]
+    assert [signal["name"] for signal in found["signals"]] == ["log-prob"]
+
+
 @pytest.mark.parametrize("command", ["prove", "compare"])
 @pytest.mark.parametrize(
     ("options", "kind", "risk", "confidence"),
@@ -82,14 +97,14 @@ def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli: Cli, writt
 def test_five_lines_and_the_rest_on_request(cli: Cli, written: Callable[..., str]) -> None:
     log = written(ladder_rows(300))
     short, long = (cli("prove", log, *QUICK, *more).out.splitlines() for more in ((), ("--details",)))
-    assert len(short) == 5
-    assert long[:5] == short
+    assert len(short) == 10  # and the table of signals
+    assert long[:10] == short
     assert len(long) > 20
     command = f"cascade fit {log} --promise regret --risk 0.05 --confidence 0.9 -o policy"
-    assert short[-1].partition("Next: ")[2] == command
-    filtered = cli("prove", log, *QUICK, "--where", "dataset=made", "--models", "small,large").out.splitlines()[-1]
+    assert short[4].partition("Next: ")[2] == command
+    filtered = cli("prove", log, *QUICK, "--where", "dataset=made", "--models", "small,large").out.splitlines()[4]
     assert "--where dataset=made --models small,large --promise" in filtered
-    assert cli("compare", log, *QUICK).out.splitlines()[:5] == short
+    assert cli("compare", log, *QUICK).out.splitlines()[:10] == short
 
 
 def test_the_same_seed_prints_the_same_bytes_and_another_does_not(cli: Cli, log: str) -> None:
@@ -135,7 +150,7 @@ def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written: Callab
     opened = cascade.open_log(written(ladder_rows(200)), where={"dataset": "made"}, tell=lambda _: None)
     promise, told = Promise("error", 0.3, 0.9), list[str]()
     found = cascade.prove(opened, promise, splits=2, tell=told.append)
-    assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 5)
+    assert (found.studies[0].promise, len(str(found).splitlines())) == (promise, 10)
     assert "log.jsonl --where dataset=made --promise error --risk 0.3 --confidence 0.9" in str(found)
     assert str(cascade.compare(opened, promise, splits=2, tell=told.append)).startswith(str(found))
     assert "<pre" in found._repr_html_()

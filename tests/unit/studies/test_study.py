@@ -16,9 +16,21 @@ from cascade.policies.networks import Networks, NetworkSettings
 from cascade.policies.policy import COST, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
-from cascade.studies.diagnosis import auroc, diagnose, needed
+from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
 from cascade.studies.study import SERVED, Interval, clairvoyant, study
-from cascade.studies.ways import ROUTER, Chosen, Recorded, Router, Uniform, chance, fixed, network_ways, tuned, ways
+from cascade.studies.ways import (
+    NO_SIGNAL,
+    ROUTER,
+    Chosen,
+    Recorded,
+    Router,
+    Uniform,
+    chance,
+    fixed,
+    network_ways,
+    tuned,
+    ways,
+)
 from cascade.table import Baseline, Log, Node, Reference
 from unit.fitting.random_logs import random_log
 from unit.fitting.test_fit import drawn_log
@@ -50,16 +62,20 @@ def rounds(n: int, seed: int = 0) -> Log:
 
 
 @pytest.mark.parametrize(
-    ("log", "promise", "names"),
+    ("log", "names", "signals"),
     [
-        (rounds(30), REGRET, ["LLM-exit, base", "random", "UALA, tuned", "every call"]),
-        (drawn_log(30), REGRET, ["model 0 alone", "random", "every call"]),
-        (drawn_log(30, models=3), REGRET, ["model 0 alone", "model 1 alone", "random", "every call"]),
+        (rounds(30), ["LLM-exit, base", "random", "UALA, tuned", "every call"], []),
+        (drawn_log(30), ["model 0 alone", "random", "every call"], [NO_SIGNAL]),
+        (
+            drawn_log(30, models=3),
+            ["model 0 alone", "model 1 alone", "random", "every call"],
+            [NO_SIGNAL, "fit, self-check", "fit, second model"],
+        ),
     ],
 )
-def test_a_log_has_the_ways_that_it_has_the_numbers_for(log: Log, promise: Promise, names: list[str]) -> None:
-    found = [way.name for way in ways(log, promise)]
-    assert found == [*names, "one threshold", "one threshold, ties broken", SERVED]
+def test_a_log_has_the_ways_that_it_has_the_numbers_for(log: Log, names: list[str], signals: list[str]) -> None:
+    found = [way.name for way in ways(log, REGRET)]
+    assert found == [*names, "one threshold", "one threshold, ties broken", *signals, SERVED]
 
 
 @pytest.mark.parametrize(("promise", "tie"), [(REGRET, COST), (Promise("error", 0.3, 0.9), None)])
@@ -201,6 +217,51 @@ def test_agreement_price_and_signal_are_the_logs(models: int) -> None:
     assert why.signal == "self-check"
 
 
+def judged(n: int, *, second: bool = False) -> Log:
+    """Return a base, its judge at 40 nano-dollars, with `second` another model and its judge, and the guide."""
+    log, rng = drawn_log(n), np.random.default_rng(8)
+    at = [0, 0, 0, 0, 1] if second else [0, 0, 1]
+    nodes = [Node("base", 0, reads=()), Node("judge", 1, reads=(0,))]
+    nodes += [Node("mid", 2, reads=()), Node("judge", 3, reads=(2,))] * second
+    nodes.append(Node("guide", len(nodes), reads=()))
+    sure = np.where(log.right[:, :1] == 1, 0.6, 0.1) + 0.3 * rng.random((n, 1))
+    cost = np.tile([50, 40, 60, 40, 1_000] if second else [50, 40, 1_000], (n, 1))
+    reads = np.array([bool(node.reads) for node in nodes])
+    return replace(
+        log, nodes=tuple(nodes), answer=log.answer[:, at], right=log.right[:, at], cost_nano_usd=cost,
+        bought=np.ones(cost.shape, bool), confidence=np.full(cost.shape, np.nan),
+        signals={"p_yes": np.where(reads, sure, np.nan)}, reference=Reference(log.right[:, 1], cost[:, -1], is_last=True),
+    )  # fmt: skip
+
+
+def test_what_a_signal_saves_and_costs() -> None:
+    log = judged(600)
+    (judge,) = signals_of(log)
+    assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.keeps) == ("judge", (1,), 40.0, 0.09)
+    found = study(log, Promise("regret", 0.1, 0.9), splits=3)
+    document = of_study(found).document["signals"]
+    assert [(signal["usd_per_1000"], signal["adds_usd"]) for signal in document] == [(4e-05, None)]
+    dear = found.row(NO_SIGNAL).cost_share
+    assert dear is not None
+    assert document[0]["cost_share"] < dear.mean - 0.1
+    assert max(map(len, of_study(found).tables[0].text())) <= 80
+    assert of_study(found).text().count("\n") == 9
+
+
+def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_read_them() -> None:
+    log = judged(30, second=True)
+    every = judge, second = signals_of(log)
+    assert [(signal.name, signal.nodes) for signal in every] == [("judge", (1, 3)), ("second model", (2,))]
+    left = [[node.name for node in limited(log, some, every).nodes] for some in ((), (judge,), (second,), every)]
+    assert left == [
+        ["base", "guide"],
+        ["base", "judge", "guide"],
+        ["base", "mid", "guide"],
+        [node.name for node in log.nodes],
+    ]
+    assert not limited(log, (), every).signals
+
+
 def test_numbers_of_requests_for_a_log_of_known_rates() -> None:
     """All right at a twentieth of the cost: 0 losses pass from 45 requests on, as ln .095 / ln .95 says."""
     log = drawn_log(400)
@@ -221,7 +282,7 @@ def test_five_lines_then_tables_and_one_document() -> None:
     found = study(drawn_log(600), REGRET, splits=4)
     report = of_study(found, "cascade fit LOG")
     assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
-    assert report.text() == "\n".join(report.lines)
+    assert report.text().startswith("\n".join(report.lines))
     assert len(report.text(details=True).splitlines()) > len(found.rows) + 10
     document = json.loads(json.dumps(report.document, allow_nan=False))
     assert [way["name"] for way in document["ways"]] == [row.name for row in found.rows]
