@@ -101,11 +101,12 @@ def request_span(
 ) -> Iterator[Span | None]:
     """Make the span of a request in its caller's trace, and let calls carry it on; without a tracer, only the latter.
 
-    Neither the caller's flag nor its choice of an id says whether the span is recorded: that is drawn for `trace_id`.
+    Neither the caller's flag nor its choice of an id says whether the span is recorded: that is drawn for a number of
+    our own. `trace_id` would not do: samplers read its last 64 bits, and two of those are fixed in a UUID.
     """
-    own = trace_id.replace("-", "")
     if tracer is None:
-        TRACEPARENT.set(f"00-{own if caller is None else caller.trace_id}-{secrets.token_hex(8)}-00")
+        trace_id = trace_id.replace("-", "") if caller is None else caller.trace_id
+        TRACEPARENT.set(f"00-{trace_id}-{secrets.token_hex(8)}-00")
         yield None
         return
     from opentelemetry import trace
@@ -114,7 +115,8 @@ def request_span(
     context, kind = Context(), trace.SpanKind.SERVER
     if caller is not None:
         draws = getattr(tracer, "sampler", None)
-        recorded = draws is not None and draws.should_sample(None, int(own, 16), name, kind).decision.is_sampled()
+        drawn = None if draws is None else draws.should_sample(None, secrets.randbits(128), name, kind)
+        recorded = drawn is not None and drawn.decision.is_sampled()
         parent = trace.SpanContext(
             int(caller.trace_id, 16), int(caller.span_id, 16), is_remote=True, trace_flags=trace.TraceFlags(recorded)
         )

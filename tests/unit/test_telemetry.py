@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from contextlib import nullcontext
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
@@ -19,7 +20,7 @@ from cascade.telemetry import Traceparent
 from cascade.types import Request
 from unit.server.served import asgi
 
-pytest.importorskip("opentelemetry.sdk")
+sampling = pytest.importorskip("opentelemetry.sdk.trace.sampling")
 
 SETTINGS = {
     "models": {"base": {"model": "openai/small"}, "guide": {"model": "large"}},
@@ -111,24 +112,12 @@ def test_without_being_asked_for_there_are_none(spans: Any) -> None:
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-@pytest.mark.parametrize(
-    ("header", "known"),
-    [
-        (f"00-{TRACE}-{SPAN}-01", True),
-        (f"cc-{TRACE}-{SPAN}-01-what-comes", True),
-        *((header, False) for header in (None, "", "x" * 10_000, f"ff-{TRACE}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01-x")),
-        *(
-            (header, False)
-            for header in (f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE}-{SPAN}")
-        ),
-        *(
-            (header, False)
-            for header in (f"00-{TRACE.upper()}-{SPAN}-01", f"00-{TRACE}-{SPAN}-01\n", f"{TRACE}-{SPAN}")
-        ),
-    ],
-)
-def test_which_traceparent_is_read(header: str | None, known: bool) -> None:
-    assert Traceparent.of(header) == (Traceparent(TRACE, SPAN) if known else None)
+def test_which_traceparent_is_read() -> None:
+    rest = f"{TRACE}-{SPAN}"
+    assert Traceparent.of(f"00-{rest}-01") == Traceparent.of(f"cc-{rest}-01-what-comes") == Traceparent(TRACE, SPAN)
+    wrong = [None, "", "x" * 10_000, rest, f"00-{rest}", f"00-{rest}-01-x", f"00-{rest}-01\n", f"ff-{rest}-01"]
+    wrong += [f"00-{'0' * 32}-{SPAN}-01", f"00-{TRACE}-{'0' * 16}-01", f"00-{TRACE.upper()}-{SPAN}-01"]
+    assert [header for header in wrong if Traceparent.of(header)] == []
 
 
 async def sent(flag: str | None, **settings: Any) -> tuple[Any, list[Any]]:
@@ -163,8 +152,6 @@ async def test_calls_carry_on_the_trace_and_never_the_flag_of_a_client(flag: str
 async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(
     spans: Any, monkeypatch: Any, flag: str | None, draws: str
 ) -> None:
-    from opentelemetry.sdk.trace import sampling
-
     tracer = telemetry.tracer()
     monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(getattr(sampling, draws)))
     monkeypatch.setattr(telemetry, "tracer", lambda: tracer)
@@ -182,6 +169,18 @@ async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(
     assert {one.parent.span_id for one in asked} == {request.context.span_id}
     if flag is not None:
         assert (f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, SPAN)
+
+
+def test_a_share_of_one_clients_trace_is_drawn_by_no_id_of_its_own_or_of_a_request(
+    spans: Any, monkeypatch: Any
+) -> None:
+    tracer, caller, flags = telemetry.tracer(), Traceparent(TRACE, SPAN), set[bool]()
+    monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(sampling.TraceIdRatioBased(0.5)))
+    for _ in range(64):
+        with telemetry.request_span(tracer, "POST", str(uuid4()), caller, None) as span:
+            assert span is not None
+            flags.add(span.is_recording())
+    assert flags == {True, False}
 
 
 def test_spans_go_where_the_standard_variables_say(monkeypatch: Any) -> None:
