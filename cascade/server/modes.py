@@ -55,7 +55,7 @@ _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _EVERY_S = 15.0
 """Seconds between two turns in which rows expire and audits of ended conversations count."""
-_MODES = ("observe", "enforce", "fallback", "unknown")
+_MODES = ("observe", "enforce", "fallback", "void", "unknown")
 _LONGEST_WHY = 500
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
 """The shortest and the longest pause between two tries to write an outcome to a failed store; it doubles each time."""
@@ -128,6 +128,8 @@ class Modes:
         self.state, self._secret = self.store.begin(self.cascade)
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None
+        self._void: str | None = None
+        """Why the certificate in force does not hold in this process, whose prices or models are others."""
         self._load_task: asyncio.Task[None] | None = None
         self._completing: dict[str, asyncio.Task[None]] = {}
         """The tasks that complete drawn rows, by trace."""
@@ -183,6 +185,8 @@ class Modes:
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return who serves; `guide` is the turn that the guide answers."""
         state, settings = await self.refreshed(), self.settings
+        if self._mode == "void":
+            return replace(guide, mode="void")
         group, number = headers.get("x-cascade-group"), headers.get("x-cascade-turn") or guide.trace_id
         later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
@@ -362,6 +366,11 @@ class Modes:
 
     # --- the state ---
 
+    @property
+    def _mode(self) -> str:
+        """The mode in this process."""
+        return "void" if self.state.mode == "enforce" and self._void is not None else self.state.mode
+
     async def refreshed(self) -> CascadeState:
         """Return the current state, with the policy in force loaded."""
         self._take(await self.link.call(self.store.state, self.cascade, self.state))
@@ -380,7 +389,10 @@ class Modes:
             self.state = state
 
     async def _load(self, certificate: InForce) -> None:
-        """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves."""
+        """Put the policy of a certificate in service; if the certificate does not hold here, the guide serves here.
+
+        The state that others share changes by promotions and alarms alone.
+        """
         files = await self.link.call(self.store.files, self.cascade, certificate.look)
         try:
             with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
@@ -391,15 +403,9 @@ class Modes:
             void = [why for _, reasons in (() if service is None else service.holding) for why in reasons]
         except CascadeError as error:
             void = [str(error)]
-
-        def withdrawn(state: CascadeState, at: str) -> CascadeState:
-            unchanged = state.mode == "enforce" and state.in_force == certificate
-            why = f"the certificate does not hold here: {void[0]}"
-            return state.withdrawn(why, "the server", at) if unchanged else state
-
+        self._loaded, self._void = certificate.look, void[0] if void else None
         if void:
-            await self._changed(withdrawn)
-        self._loaded = certificate.look
+            logger.error("cascade %s: the guide serves in this process: %s", self.cascade, redact(void[0]))
 
     async def _changed(self, decide: Callable[..., CascadeState], *values: Any) -> None:
         """Change the state, given it, some values and the time. Raises UsageError if that is impossible."""
@@ -429,7 +435,7 @@ class Modes:
 
     async def _list(self, _: HttpRequest) -> Response:
         state, counts = await self.refreshed(), await self.link.call(self.store.counts, self.cascade)
-        document = {**json.loads(state.dumps()), "rows": counts._asdict()}
+        document = {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self._void}
         return Response(encoded({"object": "list", "data": [document]}), media_type="application/json")
 
     async def _set(self, request: HttpRequest) -> Response:
@@ -448,7 +454,7 @@ class Modes:
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
-        mode = state.mode if self.link.problem is None else "unknown"
+        mode = self._mode if self.link.problem is None else "unknown"
         modes = [({"mode": name}, int(name == mode)) for name in _MODES]
         turns = [({"what": what}, count) for what, count in sorted(self.counted.items())]
         text = family("mode", "gauge", "1 for the mode that the cascade is in.", modes)

@@ -127,6 +127,17 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         assert (await ask(client, "easy, again")).headers["x-cascade-mode"] == "fallback"
 
 
+async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy(enforcing: Path) -> None:
+    dearer = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
+    async with serving(enforcing, Answers(), models=dearer) as here, serving(enforcing, Answers()) as elsewhere:
+        for client, found in ((here, ("large", "void")), (elsewhere, ("small", "enforce"))) * 2:
+            answer = await ask(client, text_of(1001))
+            assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == found
+        assert 'cascade_mode{mode="void"} 1' in (await here.get("/metrics")).text
+        assert (await here.get("/v1/cascades")).json()["data"][0]["void_here"] is not None
+    assert (state_of(enforcing).mode, state_of(enforcing).alarm) == ("enforce", None)
+
+
 class Wavering(Answers):
     """The base is sure of each answer, and differs from the guide in every second turn."""
 
