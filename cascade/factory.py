@@ -24,7 +24,7 @@ from cascade.plans.nodes import Plan
 from cascade.providers import registry
 from cascade.providers.base import Knows, Lacks, Provider
 from cascade.providers.fields import Fields, ModelFields
-from cascade.providers.guard import Guard
+from cascade.providers.guard import Guard, Pace
 from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 
 if TYPE_CHECKING:
@@ -239,6 +239,8 @@ def build_guards(
     guards, own = dict[str, Guard](), list[Guard]()
     limits = config.timeouts
     per_call_s = min(limits.per_call_s, limits.per_question_s or limits.per_call_s)
+    first_s = min(limits.first_token_s or per_call_s, limits.per_question_s or float("inf"))
+    pace = Pace(first_s, limits.idle_s or limits.per_call_s, limits.per_stream_s)
     for entry in config.models.values():
         by_kind.setdefault(config.provider_of(entry), []).append(entry)
     trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
@@ -248,7 +250,7 @@ def build_guards(
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
-        guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses)
+        guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses, pace=pace)
         if kind not in providers:
             own.append(guard)
         guards |= {entry.id: guard for entry in entries}

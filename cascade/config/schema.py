@@ -295,10 +295,15 @@ class BudgetConfig(StoredConfig):
 class TimeoutsConfig(Section):
     """Wall-clock limits in seconds.
 
-    `per_store_s` is how long a request waits for a store, by default 1.
+    Of a stream `per_call_s` limits only the wait for its first text or thought, or `first_token_s` if that is set;
+    `idle_s`, by default the same, the wait for each further piece, and `per_stream_s` the whole. `per_store_s` is how
+    long a request waits for a store, by default 1.
     """
 
     per_call_s: _Positive = 120.0
+    first_token_s: _Positive | None = None
+    idle_s: _Positive | None = None
+    per_stream_s: _Positive = 600.0
     per_question_s: _Positive | None = None
     per_store_s: _Positive | None = None
 
@@ -348,7 +353,8 @@ class ServerConfig(Section):
     `name` is the cascade's name among the models that a client sees. `any_address` allows addresses other than loopback
     without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending a body and for a client that
     reads nothing, `drain_s` for running requests after the server was told to stop. `access_log` is a file that gets a
-    line of JSON for each request; "-" for the standard output.
+    line of JSON for each request; "-" for the standard output. A connection is kept for `keep_alive_s` between
+    requests, and a stream that is silent for `heartbeat_s` gets a comment.
     """
 
     name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
@@ -366,6 +372,8 @@ class ServerConfig(Section):
     request_s: _Positive = 600.0
     body_s: _Positive = 30.0
     drain_s: _Positive = 30.0
+    keep_alive_s: Annotated[int, Field(ge=1)] = 75
+    heartbeat_s: _Positive = 15.0
     access_log: str | None = Field(default=None, min_length=1)
     review: ReviewConfig = Field(default_factory=ReviewConfig)
 

@@ -37,6 +37,11 @@ class Assembler:
     _usage: Any = None
     _length: int = 0
 
+    @property
+    def began(self) -> bool:
+        """Whether the model has begun to write: a text, a thought or a tool call."""
+        return bool(self._texts or self._more or self._calls)
+
     def add(self, chunk: Payload) -> str:
         """Add one chunk and return its new text, possibly empty."""
         raise_error_inside(chunk, self.request, self.secrets)

@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -87,6 +87,14 @@ class _Tries:
         return remaining
 
 
+class Pace(NamedTuple):
+    """How long a stream may take, in seconds: to its first piece, with all tries; for each further one; as a whole."""
+
+    first_s: float
+    idle_s: float
+    whole_s: float
+
+
 @dataclass(slots=True)
 class Guard:
     """A checked provider: it returns valid `Completion`s or raises `ProviderError`s, in time.
@@ -99,6 +107,7 @@ class Guard:
         secrets: keys that no error may repeat.
         breakers: the circuit breaker of each model; None for none, as in batches.
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
+        pace: the limits of a stream; None: `per_call_s` in all.
 
     Attributes:
         retried: by a model's name, how often a call was made again after a failure.
@@ -111,6 +120,7 @@ class Guard:
     secrets: tuple[str, ...] = field(default=(), repr=False)
     breakers: dict[str, Breaker] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
+    pace: Pace | None = None
     retried: Counter[str] = field(default_factory=Counter)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
@@ -121,7 +131,7 @@ class Guard:
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, checked and in time."""
-        tries = self._begun(request, deadline)
+        tries = self._begun(request, deadline, self.per_call_s)
         while True:
             started = time.monotonic()
             try:
@@ -200,15 +210,18 @@ class Guard:
             return
         from cascade.providers.assembling import Assembler
 
-        tries = self._begun(request, deadline)
+        first_s, idle_s, whole_s = self.pace or (self.per_call_s,) * 3
+        tries, ends_s = self._begun(request, deadline, first_s), _ends_s(request, deadline, whole_s)
         while True:
             started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
             try:
-                coming = self.provider.stream(tries.asked, tries.left_s(started))
+                coming = self.provider.stream(tries.asked, max(tries.left_s(started), ends_s - started))
                 async with aclosing(coming) as chunks:
-                    async for chunk in chunks:
+                    while (chunk := await _next(chunks, tries)) is not None:
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
+                        if assembler.began:
+                            tries.deadline = Deadline(min(ends_s, time.monotonic() + idle_s))
                         tries.left_s(time.monotonic(), billed="maybe")
                 completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
                 break
@@ -237,8 +250,8 @@ class Guard:
         if breaker is not None and not hurried:
             breaker.failed(error)
 
-    def _begun(self, request: Request, deadline: Deadline) -> _Tries:
-        """Return the request without the additions that the model refuses, to be answered within `per_call_s`.
+    def _begun(self, request: Request, deadline: Deadline, limit_s: float) -> _Tries:
+        """Return the request without the additions that the model refuses, to be answered within `limit_s`.
 
         Raises:
             ProviderUnavailableError: the model's circuit is open.
@@ -255,9 +268,7 @@ class Guard:
         if learned and time.monotonic() < until_s:
             gone |= learned
         asked = request._replace(without=tuple(sorted(gone))) if gone else request
-        ends_s = time.monotonic() + self.per_call_s
-        own = Deadline(ends_s if request.caller is not None else min(deadline.at_s, ends_s))
-        return _Tries(asked, own, deadline.at_s)
+        return _Tries(asked, Deadline(_ends_s(request, deadline, limit_s)), deadline.at_s)
 
     def _checked(
         self,
@@ -326,6 +337,22 @@ class Around(ABC):
                 if isinstance(event, Completion):
                     replies.append(event)
                 yield event
+
+
+def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
+    """Return when a call must end: by its caller's deadline, unless it goes on without the caller."""
+    ends_s = time.monotonic() + limit_s
+    return ends_s if request.caller is not None else min(deadline.at_s, ends_s)
+
+
+async def _next(chunks: AsyncGenerator[Payload, None], tries: _Tries) -> Payload | None:
+    """Return the next chunk, None at the end. Raises ProviderTimeoutError if it is late."""
+    try:
+        async with asyncio.timeout(tries.left_s(time.monotonic(), billed="maybe")):
+            return await anext(chunks, None)
+    except TimeoutError:
+        says = f"{tries.asked.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
+        raise ProviderTimeoutError(says, model=tries.asked.model, billed="maybe") from None
 
 
 def _with_calls(payload: Payload, request: Request) -> Payload:

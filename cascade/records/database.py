@@ -159,7 +159,13 @@ class Database:
                 engine = self._opened
                 if engine is None:
                     engine = self._opened = self._server_engine() if self.address.path is None else self._file_engine()
+                    sa.event.listen(engine, "checkin", self._returned)
         return engine
+
+    def _returned(self, _driver: Any, record: Any) -> None:
+        """Close a connection that a thread used while the database was closed."""
+        if self._closed:
+            record.invalidate()
 
     def _prepare(self) -> None:
         path = self.address.path

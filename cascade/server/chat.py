@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, MutableMapping
-from contextlib import aclosing
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 from uuid import uuid4
@@ -63,6 +64,8 @@ class HttpExchange:
     reason: str | None = None
     writer: Dialect | None = None
     started_s: float = field(default_factory=time.monotonic)
+    sent_s: float = field(default_factory=time.monotonic)
+    """When something was sent last."""
 
     @property
     def key(self) -> str | None:
@@ -84,6 +87,7 @@ class HttpExchange:
 
     async def more(self, data: bytes) -> None:
         """Send a piece of the body."""
+        self.sent_s = time.monotonic()
         await self.send({"type": "http.response.body", "body": data, "more_body": True})
 
     async def end(self, data: bytes = b"") -> None:
@@ -179,13 +183,14 @@ class ChatEndpoint:
         """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
         writer, answer = request.dialect, None
         exchange.writer = writer if request.stream else None
-        async with connected(receive), aclosing(self._serve(request, exchange, turn)) as events:
+        served = self._serve(request, exchange, turn)
+        async with connected(receive), self._beating(exchange, draft), aclosing(served) as events:
             async for event in events:
                 if isinstance(event, Answer):
                     answer = event
                     continue
                 model = event.model or event.role
-                if exchange.status is None:
+                if not writer.begun:
                     await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
                 await exchange.more(writer.text(event.text, model))
             if answer is not None and request.stream:
@@ -197,17 +202,41 @@ class ChatEndpoint:
             extension = receipt.extension(answer) if request.explain else None
             await exchange.respond(200, writer.whole(_reply(answer), extension), receipt.headers())
 
+    @asynccontextmanager
+    async def _beating(self, exchange: HttpExchange, draft: Receipt) -> AsyncIterator[None]:
+        """Send a comment whenever the stream is silent: load balancers close a connection on which nothing comes."""
+
+        async def beat() -> None:
+            while True:
+                silent_s = time.monotonic() - exchange.sent_s
+                if silent_s < self._settings.heartbeat_s:
+                    await asyncio.sleep(self._settings.heartbeat_s - silent_s)
+                    continue
+                if exchange.status is None:
+                    await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *draft.headers()])
+                await exchange.more(b": \n\n")
+
+        beats = None if exchange.writer is None else asyncio.create_task(beat())
+        try:
+            yield
+        finally:
+            if beats is not None:
+                beats.cancel()
+                await asyncio.wait([beats])
+
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
         self._metrics.first_text(exchange.duration_s)
-        receipt = receipt._replace(failing=self.orchestrator.runtime.failing_stores)
-        await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
+        if exchange.status is None:  # else a comment has begun it
+            receipt = receipt._replace(failing=self.orchestrator.runtime.failing_stores)
+            await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
     async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> None:
         """Send the rest of an answer: all of it if no text was sent before the decision."""
         receipt, writer = self._receipt(request, exchange, answer, draft), request.dialect
+        is_first = not writer.begun
         extension = receipt.extension(answer if request.explain else None)
         rest = b"".join(writer.ending(_reply(answer), extension if request.explain or writer.counts else None))
-        if exchange.status is None:
+        if is_first:
             await self._begin(exchange, receipt)
         await exchange.more(rest)
 

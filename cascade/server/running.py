@@ -153,5 +153,6 @@ def listener(orchestrator: Orchestrator, instruments: Instruments | None = None)
         access_log=False,
         log_config=None,
         server_header=False,
+        timeout_keep_alive=settings.keep_alive_s,
         timeout_graceful_shutdown=max(1, round(settings.drain_s)),
     )

@@ -1,7 +1,7 @@
 """Calls under shared caps that go on when their client has left: to be booked at what they cost, not at the most.
 
 Some providers stop when a connection ends, others write and bill on, and thinking may not be streamed. So the reply is
-read to its end, at most for `timeouts.per_call_s`: only its usage tells the bill.
+read to its end, within the limits of a call: only its usage tells the bill.
 """
 
 from __future__ import annotations

@@ -88,7 +88,7 @@ class Spending:
         bookings = None if link is None else Bookings(ledger, allows=budget.on_unreachable == "allow_and_record")
         limit = _SHARE * min(getattr(budget, name) for name in budget.shared if getattr(budget, name) is not None)
         limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
-        numbers = (budget.wait_s, config.timeouts.per_call_s, limit)
+        numbers = (budget.wait_s, max(config.timeouts.per_call_s, config.timeouts.per_stream_s), limit)
         return cls(ledger, caps, config.prices(), *numbers, link=link, bookings=bookings)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:

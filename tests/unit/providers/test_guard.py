@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import pytest
+from patience import PATIENCE_S
 
 from cascade.chat import ChatRequest
 from cascade.errors import (
@@ -20,8 +21,9 @@ from cascade.errors import (
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
-from cascade.providers.guard import Guard
+from cascade.providers.guard import Guard, Pace
 from cascade.resilience.portal import NOT_BEGUN, Deadline
+from cascade.resilience.retry import RetryPolicy
 from cascade.types import TextDelta
 from unit.made import Failing, payload, request
 
@@ -244,6 +246,49 @@ async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(er
     assert [event.text for event in got] == ["Dan"]
     assert provider.started == 1
     assert caught.value.__cause__ is None
+
+
+class Silent(Breaking):
+    """Streams some chunks, and then nothing for ever, or the last one again and again."""
+
+    async def stream(self, request: Any, timeout_s: float) -> Any:
+        for chunk in self.chunks:
+            yield chunk
+        while self.error is None:
+            await asyncio.sleep(0)
+            yield self.chunks[-1]
+        await asyncio.Event().wait()
+
+
+ROLE = {"choices": [{"index": 0, "delta": {"role": "assistant", "content": ""}}]}
+THOUGHT = {"choices": [{"index": 0, "delta": {"reasoning_content": "Hm"}}]}
+DONE = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
+
+
+@pytest.mark.parametrize(
+    ("chunks", "on", "pace", "error"),
+    [
+        ([], False, Pace(0.01, PATIENCE_S, PATIENCE_S), ProviderTimeoutError),
+        ([ROLE], True, Pace(0.01, PATIENCE_S, PATIENCE_S), ProviderTimeoutError),  # a role is no text
+        ([PIECE], False, Pace(PATIENCE_S, 0.01, PATIENCE_S), StreamInterruptedError),
+        ([THOUGHT], False, Pace(PATIENCE_S, 0.01, PATIENCE_S), ProviderTimeoutError),
+        ([PIECE], True, Pace(PATIENCE_S, PATIENCE_S, 0.01), StreamInterruptedError),
+    ],
+)
+async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all(
+    chunks: list[Any], on: bool, pace: Pace, error: type[ProviderError]
+) -> None:
+    retry = RetryPolicy(max_retries=0)
+    guard, _ = guarded(Silent(chunks, None if on else down()), pace=pace, retry=retry)
+    with pytest.raises(error):
+        async with asyncio.timeout(PATIENCE_S / 2):
+            await streamed(guard, request(chat=ChatRequest([{"role": "user", "content": "Hi"}])))
+
+
+async def test_a_stream_that_progresses_is_not_cut_by_the_limit_of_a_call() -> None:
+    pace = Pace(PATIENCE_S, PATIENCE_S, PATIENCE_S)
+    guard, _ = guarded(Breaking([PIECE, PIECE, DONE], None), pace=pace, per_call_s=1e-9)
+    assert (await streamed(guard))[-1].text == "DanDan"
 
 
 async def test_a_refused_key_is_no_interruption() -> None:

@@ -20,9 +20,10 @@ from cascade.server.dialects import ServedMessage
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, refusal_of
+from cascade.server.running import listener
 from cascade.types import Request
 
-from .served import ASK, asgi, listening, orchestrator
+from .served import ASK, Held, asgi, listening, orchestrator
 from .test_contract import SURE, UNSURE
 from .test_http import SCHEMA, TOOLS
 
@@ -189,6 +190,43 @@ def test_the_events_of_a_response_are_numbered(clients: dict[Any, Any]) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     assert (events[0].type, events[-1].type) == ("response.created", "response.completed")
     assert [event.delta for event in events if event.type == "response.output_text.delta"] == ["The", " Danube."]
+
+
+class Fails(Held):
+    """Fails once it is let go."""
+
+    async def stream(self, request: Request, timeout_s: float) -> Any:
+        await self._wait()
+        raise errors.BadRequestError("no")
+        yield
+
+
+@pytest.mark.parametrize("breaks", [False, True])
+@pytest.mark.parametrize(("library", "kind"), [(openai, "completions"), (openai, "responses"), (anthropic, "messages")])
+def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(
+    library: Any, kind: str, breaks: bool
+) -> None:
+    held = (Fails if breaks else Held)({"large": [SURE]})
+    settings = {"heartbeat_s": 0.01, "keep_alive_s": 7}
+    with orchestrator(held, server=settings) as served, listening(served) as address:
+        assert listener(served).timeout_keep_alive == 7
+        base = address if library is anthropic else f"{address}/v1"
+        client = library.Client(base_url=base, api_key="none", max_retries=0)
+        part, more = getattr(getattr(client, "chat", client), kind, None) or getattr(client, kind), {}
+        asked: Any = {"input": "easy"} if kind == "responses" else {"messages": ASK}
+        more = {"completions": {"stream_options": {"include_usage": True}}, "messages": {"max_tokens": 50}}.get(
+            kind, {}
+        )
+        stream = part.create(model="large", stream=True, **asked, **more)  # returns with the first byte
+        assert held.waiting.is_set()
+        held.go()
+        if breaks:
+            with pytest.raises(library.APIError):
+                list(stream)
+        else:
+            events = [event.to_json() for event in stream]
+            assert "Danube" in "".join(events)
+            assert any("cost_usd" in event for event in events[-2:])  # of a chat, usage follows
 
 
 async def test_the_asynchronous_clients(url: str) -> None:
