@@ -84,6 +84,7 @@ class StoreLink:
             async with asyncio.timeout(max(0.0, min(self.limit_s, within_s))):
                 value = await asyncio.shield(future)
         except StoreError as error:
+            self.failures += 1
             self.failed(str(error), began_s)
             raise
         except (TimeoutError, asyncio.CancelledError) as error:
@@ -116,16 +117,14 @@ class StoreLink:
 
     def was_late(self, began_s: float, within_s: float) -> StoreError:
         """Count a call that was late, and return its error. Of a caller in a hurry it says nothing of the store."""
+        self.failures += 1
         problem = f"the store of {self.name} did not answer within {min(self.limit_s, max(0.0, within_s)):.2g} s"
         if within_s >= self.limit_s:
             self.failed(problem, began_s)
-        else:
-            self.failures += 1
         return StoreError(f"{problem}.", retryable=True, busy=True)
 
     def failed(self, problem: str, began_s: float) -> None:
         """Note a failure of a call that began then. If another has succeeded since, the store is not left alone."""
-        self.failures += 1
         if self._worked_s >= began_s:
             return
         if self.problem is None:

@@ -222,7 +222,6 @@ class ChatEndpoint:
         finally:
             if beats is not None:
                 beats.cancel()
-                await asyncio.wait([beats])
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
         self._metrics.first_text(exchange.duration_s)
