@@ -13,7 +13,7 @@ import threading
 import time
 import uuid
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
 
@@ -178,6 +178,7 @@ class Caps:
         per_day: for all together, each day (UTC).
         per_month: for all together, each month (UTC).
         total: for all together, without a period.
+        keys: of single keys, by name, in place of `per_key`.
     """
 
     per_key: int | None = None
@@ -185,6 +186,7 @@ class Caps:
     per_day: int | None = None
     per_month: int | None = None
     total: int | None = None
+    keys: Mapping[str, int] = field(default_factory=dict, hash=False)
 
     def of(self, key: str | None, user: str | None, now_s: float) -> dict[str, int]:
         """Return the cap of each account that a request spends from.
@@ -196,7 +198,7 @@ class Caps:
         """
         day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
         named = {
-            f"key:{_plain(key)}": self.per_key,
+            f"key:{_plain(key)}": self.keys.get(key or "", self.per_key),
             f"user:{_plain(user)}": self.per_user,
             f"day:{day}": self.per_day,
             f"month:{day[:7]}": self.per_month,

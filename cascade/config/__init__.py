@@ -81,6 +81,7 @@ class CascadeConfig(Section):
             *strategy_problems(self),
             *_model_problems(self),
             *_provider_problems(self),
+            *_key_problems(self),
         ]
         if problems:
             # One error carries all problems; `load` splits it again.
@@ -168,6 +169,13 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
             yield f"{name} is named more than once"
         elif (config.models[name].decides is None) != (entry.decides is None):
             yield f"{name} and {entry.model} are not both decision models"
+
+
+def _key_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield the keys whose own budget has nothing to take the place of."""
+    for number, key in enumerate(config.server.keys):
+        if key.budget is not None and config.budget.per_key is None:
+            yield f"server.keys[{number}].budget: it takes the place of budget.per_key; set that for the other keys"
 
 
 def _provider_problems(config: CascadeConfig) -> Iterable[str]:

@@ -327,7 +327,7 @@ class ServerKeyConfig(Section):
     `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
     that counts for certificates, `review` judging outputs, under the key's name, `view` the page of status, `metrics`
     reading `/metrics`; `admin` all of these but requests to models, and changing modes. `limits` take the place of the
-    server's.
+    server's, and `budget`, in USD, that of `budget.per_key`.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -335,6 +335,7 @@ class ServerKeyConfig(Section):
     expires: Annotated[date, Field(strict=False)] | None = None
     scopes: tuple[Literal["ask", "feedback", "review", "view", "metrics", "admin"], ...] = ("ask",)
     limits: LimitsConfig | None = None
+    budget: _Positive | None = None
 
 
 class ReviewConfig(Section):

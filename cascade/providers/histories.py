@@ -178,13 +178,20 @@ def without_thinking(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
     return [{name: value for name, value in message.items() if name not in left_out} for message in messages]
 
 
+_BLANKS = re.compile(r"(?:\\[nrt]| )+")
+"""White space in JSON in ASCII: blanks, and what is written as an escape."""
+
+
 def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
     """Return a digest that later turns of a conversation share: up to its first thinking; None without any.
 
+    Some clients change white space in what they send back; that makes no other conversation.
     Others whose conversation begins with the same words have another, or none.
     """
     end = next((at for at, message in enumerate(messages, 1) if _thinks(message)), None)
-    return None if end is None else sha256(json.dumps(messages[:end], sort_keys=True).encode()).hexdigest()
+    if end is None:
+        return None
+    return sha256(_BLANKS.sub(" ", json.dumps(messages[:end], sort_keys=True)).encode()).hexdigest()
 
 
 def _thinks(message: Mapping[str, Any]) -> bool:

@@ -5,6 +5,7 @@ All are counted in this process: with N replicas a key has N times its limits.
 
 from __future__ import annotations
 
+import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
@@ -89,6 +90,7 @@ class Gate:
         places: those of requests under way.
         buffered: bytes of their bodies.
         under_way: requests, by key.
+        reading: held while a large body is read: a parser lets no other thread run; several would starve the loop.
 
     Raises:
         ConfigError: a key is limited to models that do not exist.
@@ -99,6 +101,7 @@ class Gate:
     ) -> None:
         self.settings, self._clock = settings, clock
         self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
+        self.reading = asyncio.Semaphore(1)
         self.under_way: Counter[str | None] = Counter()
         self._buckets: dict[tuple[str | None, str], Bucket] = {}
         wanted = [settings.limits, *(key.limits for key in settings.keys if key.limits is not None)]

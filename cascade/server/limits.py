@@ -55,7 +55,8 @@ async def read_object(
         raise GatewayError(408, message, code="request_timeout") from None
     if len(body) <= _ON_LOOP_BYTES and _marks(body) <= _ON_LOOP_VALUES:
         return read(parsed_object(body, settings))
-    return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
+    async with visit.gate.reading:
+        return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
 
 
 async def _body(receive: Receive, visit: Visit) -> bytes:

@@ -58,6 +58,36 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
         return _serve(config, listens, listening)
 
 
+class Throttle(logging.Filter):
+    """Lets each line of code log so many messages a minute; the next one says how many were left out.
+
+    Args:
+        most: messages a minute.
+
+    >>> throttle, record = Throttle(1), logging.makeLogRecord({"msg": "down"})
+    >>> throttle.filter(record), throttle.filter(record)
+    (True, False)
+    """
+
+    def __init__(self, most: int = 10) -> None:
+        super().__init__()
+        self._most, self._since = most, dict[tuple[str, int], tuple[float, int]]()
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        """Return whether a message is logged."""
+        place = (record.pathname, record.lineno)
+        since_s, count = self._since.get(place, (record.created, 0))
+        if record.created - since_s >= _MINUTE_S:
+            if count > self._most:
+                record.msg, record.args = f"{record.getMessage()} ({count - self._most} more were not logged)", ()
+            since_s, count = record.created, 0
+        self._since[place] = since_s, count + 1
+        return count < self._most
+
+
+_MINUTE_S = 60.0
+
+
 def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[int], None]) -> ServiceStatus | None:
     import uvloop
     from uvicorn import Server
@@ -71,7 +101,8 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
     for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
         if isinstance(guard.provider, Loads):
             guard.provider.load()
-    instruments = Instruments.of(config.server)
+    instruments, throttle = Instruments.of(config.server), Throttle()
+    logging.getLogger("cascade").addFilter(throttle)
     server = Server(listener(orchestrator, instruments))
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
@@ -88,6 +119,7 @@ def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[i
         for number, handler in before.items():
             signal.signal(number, handler)
         instruments.close()
+        logging.getLogger("cascade").removeFilter(throttle)
     if (unrecorded := orchestrator.runtime.unrecorded) is not None:
         raise StoreError(unrecorded)
     service = orchestrator.runtime.service

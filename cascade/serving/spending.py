@@ -80,7 +80,8 @@ class Spending:
 
         budget = config.budget
         caps = Caps(
-            **{name: None if (cap := getattr(budget, name)) is None else nano_usd(cap) for name in budget.shared}
+            **{name: None if (cap := getattr(budget, name)) is None else nano_usd(cap) for name in budget.shared},
+            keys={key.name: nano_usd(key.budget) for key in config.server.keys if key.budget is not None},
         )
         url, limit_s = ledger_url(budget), config.timeouts.per_store_s
         ledger = _opened(url, limit_s)
