@@ -9,9 +9,6 @@ that the losses do not exceed (Jogdeo & Samuels, 1968). So the losses pass at mo
 On average over calibrations, a point passes if (losses + 1) / (n + 1) ≤ risk (conformal risk control; for coverage this
 is split conformal prediction). The losses must not fall as the threshold rises.
 
-A random choice that stops on a share q of requests, at which the first answers are lost at a rate r and the last ones
-never, loses q r. So it passes if few enough of all first answers are lost that r is below risk / q.
-
 References: Angelopoulos et al., Learn then test (2021); Angelopoulos et al., Conformal risk control (2022); Vovk,
 Gammerman & Shafer (2005); Laufer-Goldshtein et al., Efficiently controlling multiple risks with Pareto testing (2023).
 """
@@ -19,16 +16,14 @@ Gammerman & Shafer (2005); Laufer-Goldshtein et al., Efficiently controlling mul
 from __future__ import annotations
 
 import math
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from functools import partial
 
 import numpy as np
 
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.path import UNITS, Path, Point, Walks, along, averaged, loss_jumps, strict_to_lenient
+from cascade.conformal.path import UNITS, Path, Point, Walks, along, loss_jumps, strict_to_lenient
 from cascade.conformal.promise import Kind, Promise
 from cascade.errors import UsageError
 from cascade.table import Floats, Ints
@@ -67,7 +62,9 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     Guarantee: see the module. A point at which nothing is served keeps any promise, in name alone: `silent` says so.
     """
     level = promise.delta if level is None else level
-    count = _passing(path, promise, level)
+    units = most_units(path.n, promise, level)
+    passes = path.loss <= units
+    count = int(np.argmin(np.append(passes, False)))
     if not count:
         return None
     at = count - 1
@@ -83,24 +80,12 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     )
 
 
-def _passing(path: Path, promise: Promise, level: float | None) -> int:
-    """Return how many points pass before the first that fails."""
-    if path.share is None:
-        return int(np.argmin(np.append(path.loss <= most_units(path.n, promise, level), False)))
-    shares, whole = path.share, int(path.loss[-1])  # the larger the share, the fewer losses pass
-    loses = partial(most_units, path.n, promise, level)
-    return bisect_left(range(shares.size), True, key=lambda at: whole > loses(float(shares[at])))
-
-
-def most_units(n: int, promise: Promise, level: float | None, share: float = 1.0) -> int:
-    """Return the most losses, in units, at which a point passes; −1: none does. Of them a share counts, at random."""
+def most_units(n: int, promise: Promise, level: float | None) -> int:
+    """Return the most losses, in units, at which a point passes; −1: none does."""
     if promise.confidence is None:
         return math.floor(Fraction(repr(promise.risk)) * (n + 1) * UNITS) - UNITS
     assert level is not None  # noqa: S101 - a confidence has a level
-    risk = promise.tested_risk if share == 1.0 else math.nextafter(promise.tested_risk / max(share, 1e-9), 0.0)
-    if risk >= 1:
-        return n * UNITS
-    losses = most_losses(n, risk, level / _times(promise))
+    losses = most_losses(n, promise.tested_risk, level / _times(promise))
     return -1 if losses is None else losses * UNITS
 
 
@@ -184,13 +169,11 @@ def points_of(walks: Walks, promise: Promise, *, abstain: bool) -> tuple[Point, 
     return (*opening, *(Point(float(kappa[at])) for at in [*lead[:-1].tolist(), *front[spaced].tolist()]))
 
 
-def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None = None) -> Path:
+def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> Path:
     """Return the path to test: along points, or from the strictest threshold to the most lenient."""
-    if points is not None:
-        return along(walks, promise.rules.at_stop(walks), points)
-    jumps, pair = promise.rules.jumps(walks), walks.log.width == 2 and promise.rules.safe_last(walks.log)
-    drawn = walks.drawn if pair else None
-    return strict_to_lenient(walks, jumps) if drawn is None else averaged(walks, jumps, drawn)
+    if points is None:
+        return strict_to_lenient(walks, promise.rules.jumps(walks))
+    return along(walks, promise.rules.at_stop(walks), points)
 
 
 def _thresholds(walks: Walks) -> Floats:

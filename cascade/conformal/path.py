@@ -26,7 +26,7 @@ from cascade.table import Bools, Floats, Ints, Log
 UNITS = 1 << 30
 """A loss of 1 in units. Losses are counted in whole units, rounded up, so that sums are exact."""
 _LARGEST = float(np.finfo(np.float64).max)
-_CHUNK, _SHARES = 1 << 14, 1 << 12
+_CHUNK = 1 << 14
 
 
 class Scores(NamedTuple):
@@ -42,8 +42,6 @@ class Scores(NamedTuple):
         sure: float64 (n, T), how sure the answer is that is served there; NaN: unknown. None: no answer is withheld.
         order: int64 (n, T), each request's nodes in the order of purchase, as `Log.in_order` takes them; every column
             above is in this order too. A node behind a doubt of −∞ is never bought. None: as listed.
-        drawn: the doubts are drawn evenly between 0 and 1, whatever a request is, and rounded by this. None: they are
-            not.
     """
 
     doubt: Floats
@@ -51,7 +49,6 @@ class Scores(NamedTuple):
     serve: Ints | None = None
     sure: Floats | None = None
     order: Ints | None = None
-    drawn: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +87,6 @@ class Walks:
         keep: float64 (n, T), that at which each answer is kept.
         serve: int64 (n, T), as in `Scores`.
         sure: float64 (n, T), as in `Scores`; NaN where unknown.
-        drawn: as in `Scores`.
     """
 
     log: Log
@@ -98,12 +94,10 @@ class Walks:
     keep: Floats
     serve: Ints
     sure: Floats
-    drawn: float | None = None
 
     def take(self, rows: Ints | Bools) -> Walks:
         """Return the chosen requests."""
-        reach, keep, serve, sure = self.reach[rows], self.keep[rows], self.serve[rows], self.sure[rows]
-        return Walks(self.log.take(rows), reach, keep, serve, sure, self.drawn)
+        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.sure[rows])
 
     def stop(self, kappa: float | Floats) -> Ints:
         """Return the last node that each walk buys, at one threshold or at one for each request: int64 (n,).
@@ -139,7 +133,7 @@ def walks(log: Log, scores: Scores) -> Walks:
         UsageError: a score has another shape than the log.
     """
     shape = log.answer.shape
-    wrong = [name for name, a in scores._asdict().items() if isinstance(a, np.ndarray) and a.shape != shape]
+    wrong = [name for name, a in zip(scores._fields, scores, strict=True) if a is not None and a.shape != shape]
     if wrong:
         raise UsageError(f"The scores {', '.join(wrong)} must have the shape {shape}, as the log {log.name}.")
     if scores.order is not None:
@@ -151,8 +145,7 @@ def walks(log: Log, scores: Scores) -> Walks:
     reach = np.where(log.bought, reach, -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
     serve = newest(log) if scores.serve is None else scores.serve
-    sure = np.full(shape, np.nan) if scores.sure is None else scores.sure
-    return Walks(log, reach, keep, serve, sure, scores.drawn)
+    return Walks(log, reach, keep, serve, np.full(shape, np.nan) if scores.sure is None else scores.sure)
 
 
 def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
@@ -287,8 +280,6 @@ class Path:
         cost_nano_usd: int64 (P,), of the recorded costs.
         silent: int64 (P,), how many requests are served nothing.
         every: whether every threshold at which a decision changes is a point, so that those between two decide alike.
-        share: of a random choice, float64 (P,), rising to 1: the share of requests on which it stops, and so of the
-            losses of the last point that it has on average. None: no random choice.
     """
 
     n: int
@@ -297,7 +288,6 @@ class Path:
     cost_nano_usd: Ints
     silent: Ints
     every: bool = False
-    share: Floats | None = None
 
 
 def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
@@ -317,20 +307,6 @@ def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
     nothing = np.zeros(kappa.size, dtype=np.int64)
     points = tuple(map(Point, kappa.tolist()))
     return Path(walks.log.n, points, jumps.total(kappa), walks.cost.total(kappa), nothing, every=True)
-
-
-def averaged(walks: Walks, jumps: Jumps, drawn: float) -> Path:
-    """Return the path of a random choice between two nodes, the last of which loses nothing, averaged over its draws.
-
-    What the first node's answers lose is known, so which of them the draws would serve adds noise and no evidence.
-    """
-    kappa = np.concatenate([[-np.inf], np.arange(1, _SHARES) / _SHARES, [np.inf]])
-    first, last = jumps.start, jumps.start + jumps.jump[:, 0]
-    whole = int(np.where(jumps.level[:, 0] == np.inf, last, np.maximum(first, last)).sum())
-    share, silent = np.clip(kappa + drawn, 0.0, 1.0), np.zeros(kappa.size, dtype=np.int64)
-    loss = np.ceil(share * whole).astype(np.int64)
-    points = tuple(map(Point, kappa.tolist()))
-    return Path(walks.log.n, points, loss, walks.cost.total(kappa), silent, share=share)
 
 
 def along(walks: Walks, at_stop: Floats, points: tuple[Point, ...]) -> Path:

@@ -4,10 +4,9 @@ Every member, its score and its level are fixed before an outcome is read, so th
 probability 1 − δ, and any request may be used to choose among them. Losses are whole, so a test uses less than its
 level (`certify.spent`); what it leaves, which depends on the number of requests alone, goes to the next member.
 
-What learns has a twentieth of the level where a score says how good an answer is, which takes next to nothing from the
-simple tests. Where only the length of a reply is known, or nothing, it has 85 %, and a random choice what is left: on
-some logs what is known misleads, and no log should cost more than without it. The random choice comes last, since its
-test, on averages, uses all that it gets.
+What learns comes last. Where a score says how good an answer is, it has a twentieth of the level, which takes next to
+nothing from the simple tests; where only the length of a reply is known, or nothing, four fifths of it. There a random
+choice is a member too: on some logs what is known misleads, and no log should cost more than without it.
 
 Reference: `design/path.md`; the union bound.
 """
@@ -22,14 +21,14 @@ from typing import NamedTuple
 import numpy as np
 
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.certify import Certified, certify, path_of, spent
-from cascade.conformal.path import Walks
+from cascade.conformal.certify import Certified, certify, spent
+from cascade.conformal.path import Walks, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.policies.policy import LEARNED, TIE, Policy, Random, Threshold, named, tie_of
 from cascade.table import Ints, Log
 
-BESIDE_SCORE, BESIDE_CHANCE = 0.05, 0.85
-"""The share of the level for what learns beside tests of a score, and beside a random choice (`design/results.md`)."""
+BESIDE_SCORE, BESIDE_LENGTH = 0.05, 0.8
+"""The share of the level for what learns beside tests of a score, and beside weaker tests (`design/results.md`)."""
 CHANCE, CHANCE_BESIDE_SCORE = "random choice", 0.2
 """A random choice, and its share where another plan has a score: where a judge misleads, no more should be paid."""
 LEAST = 100
@@ -44,14 +43,12 @@ class Member(NamedTuple):
         share: its part of the level, 0..1; the shares of a menu sum to 1 at most.
         make: returns the policy; it may learn from the requests that do not certify, and from no others.
         rows: int64, the rows that certify it; None: all.
-        is_drawn: whether it is a random choice, whose test, on averages, spends its whole level.
     """
 
     name: str
     share: float
     make: Callable[[], Policy]
     rows: Ints | None = None
-    is_drawn: bool = False
 
 
 class MemberResult(NamedTuple):
@@ -88,7 +85,7 @@ def simple_members(log: Log, share: float = 1.0, *, chance: bool = False) -> lis
     pairs = [plan for plan in names if chance and len(plan) == 2 and plan not in good]
     scores = good if chance and good else scores
     drawn = 0.0 if not pairs else CHANCE_BESIDE_SCORE if good else 0.5 if scores else 1.0
-    members = [_member(log, CHANCE, pair, share * drawn / len(pairs), Random)._replace(is_drawn=True) for pair in pairs]
+    members = [_member(log, CHANCE, pair, share * drawn / len(pairs), Random) for pair in pairs]
     for plan, score in reversed(scores.items()):
         make = partial(Threshold, score.signal, score.sign, tie=tie_of(log.only(plan)))
         members.insert(0, _member(log, score.name, plan, share * (1 - drawn) / len(scores), make))
@@ -129,14 +126,13 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
 
     if not 2 <= certifies.width <= MOST_NODES:
         return simple()
-    share = BESIDE_CHANCE if weak else BESIDE_SCORE
+    share = BESIDE_LENGTH if weak else BESIDE_SCORE
     allowed_losses = most_losses(rows.size, promise.tested_risk, level * share) or 0
     allowed = max(allowed_losses / rows.size, promise.tested_risk / 3)
-    others = simple(1 - share)
-    if weak and (drawn := [member for member in others if member.is_drawn]):
-        others = [member._replace(share=(1 - share) / len(drawn)) for member in drawn]
-    learned = Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows)
-    return sorted([*others, learned], key=lambda member: member.is_drawn)  # those that spend all come last
+    return [
+        *simple(1 - share),
+        Member(LEARNED, share, lambda: learn(learns, promise.rules, allowed), rows),
+    ]
 
 
 def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[MemberResult]:
@@ -153,7 +149,7 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         policy = member.make()
         proving = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(proving)
-        proven = certify(path_of(walked, promise), promise, here)
+        proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
         cost = None if proven is None else cost_share(walked, proven.point.kappa, proving)
         tested.append(MemberResult(member.name, policy, here, proving.n, proven, cost))
     return tested
@@ -167,8 +163,7 @@ def levels(n: int, members: Sequence[Member], promise: Promise, level: float) ->
     assigned, unspent, total = list[float](), 0.0, 0.0
     for member in members:
         assigned.append(level * member.share + unspent)
-        tested = n if member.rows is None else member.rows.size
-        spends = assigned[-1] if member.is_drawn else spent(tested, promise, assigned[-1])
+        spends = spent(n if member.rows is None else member.rows.size, promise, assigned[-1])
         unspent, total = assigned[-1] - spends, total + spends
     return assigned, total
 

@@ -257,10 +257,11 @@ _DECIDING = frozenset({"decide", "exit", ACT})
 def _candidate_of(step: Step, call: Call) -> int | None:
     """Return the index of the candidate that a call produced: its role's, if this is the call's first sample.
 
-    A call that decides what to do next produced none: its model's answer, if it has one, came from another call.
+    A call that decides what to do next produced none: its model's answer, if it has one, came from another call. So it
+    is with a verdict on a chat in a round of base and guide; a judge in a step of its own offers the answer again.
     """
-    of_chat = call.request.question.chat is not None
-    if call.request.sample or call.request.purpose in _DECIDING or (of_chat and call.request.purpose == "judge"):
+    in_round = call.request.question.chat is not None and step.parents is None
+    if call.request.sample or call.request.purpose in _DECIDING or (in_round and call.request.purpose == "judge"):
         return None
     for index, candidate in enumerate(step.candidates):
         if candidate.source == call.request.role:

@@ -241,7 +241,7 @@ class Random(Policy):
     def scores(self, log: Log) -> Scores:
         """Return hashes of seed, request and node as doubt."""
         draws = [drawn_number(f"{self.seed}|{name}|{at}") for name in log.ids for at in range(log.width)]
-        return Scores(ranked(np.array(draws).reshape(log.answer.shape)), drawn=GRID)
+        return Scores(ranked(np.array(draws).reshape(log.answer.shape)))
 
 
 def drawn_number(text: str) -> float:

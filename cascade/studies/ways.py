@@ -13,7 +13,7 @@ from typing import ClassVar, NamedTuple, Protocol
 
 import numpy as np
 
-from cascade.conformal.certify import certify, path_of
+from cascade.conformal.certify import certify
 from cascade.conformal.path import UNITS, Point, Scores, loss_jumps, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
@@ -231,7 +231,7 @@ def _tested(name: str, policy: Policy, log: Log, promise: Promise, seed: int) ->
 def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
     """Return the last point that is proven at the whole level."""
     walked = policy.walks(log)
-    proven = certify(path_of(walked, promise), promise, midway=False)
+    proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, midway=False)
     if proven is None:
         raise NotCertifiedError(f"{name}: not even the strictest threshold is proven.")
     return proven.point

@@ -14,6 +14,7 @@ from cascade.config import load
 from cascade.conformal.certificate import differences, moving
 from cascade.errors import ConfigError
 from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import rows
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.catalog import Catalog
 from cascade.serving.made_for import made_for
@@ -93,6 +94,8 @@ def test_a_message_is_judged_as_json_with_the_reply_last(chat: dict[str, Any], s
         assert reply_shown["tool_calls"][0]["function"]["name"] == "find"
     else:
         assert json.loads(reply_shown["content"]) == {"river": "Danube"}
+    drafted, judged = rows(answer)  # the judge's row offers the answer again, so that a policy can stop at it
+    assert (judged["candidate"], judged["answer"]) == (0, drafted["answer"])
 
 
 def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path: Path) -> None:
