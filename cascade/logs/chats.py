@@ -54,17 +54,19 @@ def as_mapping(value: Any) -> Mapping[str, Any]:
 def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
     """Return the accepted answers of a chat request, as texts: a JSON value is one answer, null is unknown.
 
-    An empty list means that no tool should be called, and so does null in the categories of the Berkeley Function
-    Calling Leaderboard whose requests none of the offered tools can answer.
+    A list of texts, without tools, has several. An empty list means that no tool should be called, and so does null in
+    those categories of the Berkeley Function Calling Leaderboard whose requests none of the offered tools can answer.
 
     >>> gold_in([], tools=True, kind=None), gold_in(None, tools=True, kind="relevance")
     (('[]',), ('[]',))
-    >>> gold_in("Danube", tools=False, kind=None), gold_in(None, tools=True, kind=None)
-    (('Danube',), ())
+    >>> gold_in(["Danube", "Donau"], tools=False, kind=None), gold_in(None, tools=True, kind=None)
+    (('Danube', 'Donau'), ())
     """
     gold = loaded(given)
     if gold is None or gold == "":
         return (NO_CALL,) if tools and kind in _NO_CALL_KINDS else ()
+    if gold and not tools and isinstance(gold, list) and all(isinstance(text, str) for text in gold):
+        return tuple(dict.fromkeys(gold))
     return (gold if isinstance(gold, str) else json.dumps(gold, ensure_ascii=False),)
 
 

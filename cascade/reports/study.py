@@ -25,8 +25,7 @@ def of_study(study: Study, command: str | None = None, addable: Sequence[Signal]
     row = study.row(SERVED)
     lines = [promise_line(study.promise), _study_saving(study, row), _tried(study), _lost_line(study, row)]
     next_line = f"Next: {_advice(study, command)}"
-    tried = any(other.name == NO_SIGNAL for other in study.rows)
-    signals = (*(study.why.signals if tried else ()), *addable)
+    signals = (*(study.why.signals if any(other.name == NO_SIGNAL for other in study.rows) else ()), *addable)
     document = {**study_document(study), "signals": [_signal(study, signal) for signal in signals]}
     first = (_signals_table(study, signals),) if signals else ()
     tables = (*first, _ways_table(study), _why_table(study))
@@ -46,8 +45,7 @@ def _signals_table(study: Study, signals: Sequence[Signal]) -> Table:
     if len(study.why.signals) > 1:
         served = rows[SERVED].cost_share
         lines.append(("all", share(served and served.mean), "–", "–", "–"))
-    title = "cost: a share of the reference's; keeps: first answers to keep so that it pays"
-    return Table(title, columns, tuple(lines))
+    return Table("cost: a share of the reference's; keeps: answers to keep so that it pays", columns, tuple(lines))
 
 
 def _signal(study: Study, signal: Signal) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
 from cascade.safety import redact
 from cascade.server import auth
+from cascade.server.admission import Admission
 from cascade.server.catalog import Catalog
 from cascade.server.chat import ChatEndpoint, HttpExchange, Scope, Send
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
@@ -31,7 +32,6 @@ from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import FeedbackEndpoint
-from cascade.server.gate import Gate
 from cascade.server.limits import ClientLeftError, Receive
 from cascade.server.meters import Instruments
 from cascade.server.pages import Pages, needs_no_key
@@ -74,7 +74,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
     catalog, stores = Catalog.of(runtime.config, runtime.levels), Stores(runtime.config)
     tools = instruments or Instruments()
-    metrics, gate = tools.metrics, Gate(settings, catalog.routes)
+    metrics, admission = tools.metrics, Admission(settings, catalog.routes)
     runtime.break_circuits()
     runtime.wrap(tools.meters.around)
     runtime.finishes = True
@@ -115,7 +115,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
         text += await tools.text(runtime, [key.name for key in settings.keys])
-        text += family("buffered_bytes", "gauge", "Bodies of requests under way.", gate.buffered.used)
+        text += family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
         return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
 
     async def model(request: Request) -> Response:
@@ -135,7 +135,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
     router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-    return Edge(router, gate, tools, spans=runtime.config.telemetry.spans)
+    return Edge(router, admission, tools, spans=runtime.config.telemetry.spans)
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
@@ -209,15 +209,15 @@ class Edge:
 
     Args:
         app: the application that answers.
-        gate: the limits, and the keys.
+        admission: the limits, and the keys.
         instruments: count the requests for a model, and log all.
         spans: whether a request for a model is a span.
     """
 
-    def __init__(self, app: App, gate: Gate, instruments: Instruments, *, spans: bool) -> None:
+    def __init__(self, app: App, admission: Admission, instruments: Instruments, *, spans: bool) -> None:
         self._tracer = tracer() if spans else None
-        self._app, self._gate, self._instruments = app, gate, instruments
-        self._settings = gate.settings
+        self._app, self._admission, self._instruments = app, admission, instruments
+        self._settings = admission.settings
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -299,7 +299,7 @@ class Edge:
         exchange = scope["exchange"]
         exchange.owner = key = auth.check(headers, settings)
         exchange.trace_id = auth.new_trace(key)
-        exchange.visit = self._gate.visit(key)
+        exchange.visit = self._admission.visit(key)
         if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
             auth.refuse_without(settings, key, *scopes)
 

@@ -15,10 +15,10 @@ from starlette.datastructures import Headers
 from cascade.config.schema import ServerKeyConfig
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import LATE_S
+from cascade.server.admission import Visit
 from cascade.server.catalog import Catalog, ClientRequest
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import GatewayError, Refusal
-from cascade.server.gate import Visit
 from cascade.server.limits import Receive, connected, read_object
 from cascade.server.receipts import Metrics, Receipt
 from cascade.telemetry import Traceparent

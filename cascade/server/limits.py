@@ -10,8 +10,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from cascade.config.schema import ServerConfig
+from cascade.server.admission import Visit
 from cascade.server.errors import GatewayError
-from cascade.server.gate import Visit
 
 Receive: TypeAlias = Callable[[], Awaitable[MutableMapping[str, Any]]]
 """ASGI's: returns the next event of a request."""
@@ -40,7 +40,7 @@ async def read_object(
             room for it (503, 429).
         ClientLeftError: the client hung up before its end.
     """
-    settings, coding = visit.gate.settings, headers.get("content-encoding", "").strip().lower()
+    settings, coding = visit.admission.settings, headers.get("content-encoding", "").strip().lower()
     if coding not in {"", "identity"}:
         message = f"The request is compressed (Content-Encoding: {coding[:40]}). Send it as it is."
         raise GatewayError(415, message, code="compressed")
@@ -55,7 +55,7 @@ async def read_object(
         raise GatewayError(408, message, code="request_timeout") from None
     if len(body) <= _ON_LOOP_BYTES and _marks(body) <= _ON_LOOP_VALUES:
         return read(parsed_object(body, settings))
-    async with visit.gate.reading:
+    async with visit.admission.reading:
         return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
 
 

@@ -48,8 +48,7 @@ class Signal(NamedTuple):
 def keeps(log: Log, cost_nano_usd: float | None) -> float | None:
     """Return the share of first answers to keep so that a log costs no more than the reference alone; None: unknown.
 
-    Exact: every request pays its first answer and the signal, of a mean cost; one that is not kept pays the reference
-    too. Above 1 it never pays.
+    It assumes that kept requests would cost the reference its mean. Above 1 it never pays.
     """
     rows = log.priced
     alone = 0 if log.reference is None else int(log.reference.cost_nano_usd[rows].sum())

@@ -17,10 +17,10 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.admission import Admission
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
-from cascade.server.gate import Gate
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
 from cascade.server.receipts import Metrics, Receipt, header_value
 from cascade.types import Answer
@@ -177,7 +177,7 @@ async def read(
             return events.pop(0)
         return {"type": "http.request"} if ends else await asyncio.Future()
 
-    visit = Gate(ServerConfig(**settings), ()).visit(None)
+    visit = Admission(ServerConfig(**settings), ()).visit(None)
     return await read_object(receive, {"content-type": kind, "content-encoding": coding}, visit, make)
 
 

@@ -16,9 +16,9 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider, reply
+from cascade.server.admission import Admission, Share, Visit
 from cascade.server.auth import new_key
 from cascade.server.errors import GatewayError
-from cascade.server.gate import Gate, Share, Visit
 from cascade.types import Request
 
 from .served import ASK, Held, asgi, orchestrator
@@ -112,62 +112,63 @@ def buffered(visit: Visit, pieces: int) -> GatewayError | None:
 
 def test_bodies_under_way_have_one_bound_together() -> None:
     """Forty slow bodies of 19 MB took 800 MB."""
-    gate = Gate(ServerConfig(keys=keys()), ())
-    app, batch = gate.settings.keys
-    visits = [gate.visit(app if number % 2 else batch) for number in range(80)]
+    admission = Admission(ServerConfig(keys=keys()), ())
+    app, batch = admission.settings.keys
+    visits = [admission.visit(app if number % 2 else batch) for number in range(80)]
     refused = [error for visit in visits if (error := buffered(visit, 190))]
     assert {error.retry_after_s for error in refused} == {1}
     assert len(refused) >= 70
-    assert gate.buffered.used <= gate.settings.max_buffered_bytes == 200_000_000
+    assert admission.buffered.used <= admission.settings.max_buffered_bytes == 200_000_000
     for visit in visits:
         visit.end()
         visit.end()  # nothing is given back twice
-    assert gate.buffered.used == 0
+    assert admission.buffered.used == 0
 
 
 def test_what_is_taken_is_given_back_whatever_becomes_of_a_request() -> None:
-    gate = Gate(ServerConfig(max_requests=3, keys=keys(tokens_per_minute=100, at_once=2)), ())
-    app, _ = gate.settings.keys
+    admission = Admission(ServerConfig(max_requests=3, keys=keys(tokens_per_minute=100, at_once=2)), ())
+    app = admission.settings.keys[0]
     for _ in range(10):
-        visit = gate.visit(app)
+        visit = admission.visit(app)
         visit.begin()
         visit.end()
-    assert (gate.places.used, gate.buffered.used) == (0, 0)
+    assert (admission.places.used, admission.buffered.used) == (0, 0)
 
 
 def test_buckets_fill_as_time_goes_by() -> None:
     now = [0.0]
     limits = {"requests_per_minute": 6, "tokens_per_minute": 600}
-    gate = Gate(ServerConfig(keys=keys(**limits)), (), lambda: now[0])
-    app, batch = gate.settings.keys
+    admission = Admission(ServerConfig(keys=keys(**limits)), (), lambda: now[0])
+    app, batch = admission.settings.keys
     for _ in range(6):
-        gate.visit(app)
+        admission.visit(app)
     with pytest.raises(GatewayError) as caught:
-        gate.visit(app)
+        admission.visit(app)
     assert (caught.value.status, caught.value.retry_after_s) == (429, 10.0)
-    gate.visit(batch)
+    admission.visit(batch)
     now[0] = 10.0
-    visit = gate.visit(app)
+    visit = admission.visit(app)
     visit.begin()
     visit.tokens = 900
     visit.end()
     now[0] = 20.0
-    late = gate.visit(app)
+    late = admission.visit(app)
     with pytest.raises(GatewayError) as caught:
         late.begin()
     assert caught.value.retry_after_s == pytest.approx(20.1)  # 600 - 900 + 100 tokens: one more than nothing
     now[0] = 41.0
-    gate.visit(app).begin()
+    admission.visit(app).begin()
 
 
 async def test_a_request_that_ends_without_an_answer_spends_what_it_sent() -> None:
     """Else a client that hangs up at the end has no limit."""
-    visit = (gate := Gate(ServerConfig(keys=keys(tokens_per_minute=100)), ())).visit(gate.settings.keys[0])
+    admission = Admission(ServerConfig(keys=keys(tokens_per_minute=100)), ())
+    visit = admission.visit(admission.settings.keys[0])
     visit.begin()
     visit.buffer(800)
     visit.end()
     with pytest.raises(GatewayError):
-        gate.visit(gate.settings.keys[0]).begin()
+        admission.visit(admission.settings.keys[0]).begin()
 
 
 def test_a_share_is_never_passed_and_one_that_is_alone_takes_all() -> None:
@@ -179,7 +180,7 @@ def test_a_share_is_never_passed_and_one_that_is_alone_takes_all() -> None:
 
 def test_a_limit_to_models_that_do_not_exist_is_an_error_at_start() -> None:
     with pytest.raises(ConfigError):
-        Gate(ServerConfig(keys=keys(models=["nope"])), ("small",))
+        Admission(ServerConfig(keys=keys(models=["nope"])), ("small",))
 
 
 WIDE: dict[str, bytes] = {

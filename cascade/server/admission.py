@@ -78,7 +78,7 @@ class Bucket:
         self._level -= units
 
 
-class Gate:
+class Admission:
     """Admits the requests of a server.
 
     Args:
@@ -134,13 +134,13 @@ class Visit:
     """What one request has taken. `end` gives it back, and may be called twice.
 
     Attributes:
-        gate: the server's.
+        admission: what admitted it.
         key: the name of its key, None without keys.
         limits: the limits of the key.
         tokens: read and written for it, as far as providers said.
     """
 
-    gate: Gate
+    admission: Admission
     key: str | None
     limits: LimitsConfig
     tokens: int = 0
@@ -149,19 +149,19 @@ class Visit:
 
     @property
     def _sharer(self) -> str | None:
-        return self.key if len(self.gate.settings.keys) > 1 else None  # a key that is alone shares with nobody
+        return self.key if len(self.admission.settings.keys) > 1 else None  # a key that is alone shares with nobody
 
     def begin(self) -> None:
         """Take a place. Raises GatewayError: all are taken (503), or as many as this key may have (429)."""
-        gate, limits = self.gate, self.limits
-        tokens = gate.bucket(self.key, "tokens", limits.tokens_per_minute)
+        admission, limits = self.admission, self.limits
+        tokens = admission.bucket(self.key, "tokens", limits.tokens_per_minute)
         if tokens is not None and (wait_s := tokens.wait_s()):
             _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens a minute.", wait_s)
-        if limits.at_once is not None and gate.under_way[self.key] >= limits.at_once:
+        if limits.at_once is not None and admission.under_way[self.key] >= limits.at_once:
             _refuse(f"{limits.at_once} requests of this key are under way.")
-        if not gate.places.take(self._sharer, 1):
-            self._full(gate.places, 1, f"{gate.places.used} requests are under way (server.max_requests)")
-        gate.under_way[self.key] += 1
+        if not admission.places.take(self._sharer, 1):
+            self._full(admission.places, 1, f"{admission.places.used} requests are under way (server.max_requests)")
+        admission.under_way[self.key] += 1
         self._places = 1
 
     def buffer(self, count: int) -> None:
@@ -170,11 +170,11 @@ class Visit:
         Raises:
             GatewayError: the body is too large (413), or there is no room for it (503), or none for this key (429).
         """
-        most = min(self.gate.settings.max_body_bytes, self.limits.max_body_bytes or self.gate.settings.max_body_bytes)
+        most = min(filter(None, (self.admission.settings.max_body_bytes, self.limits.max_body_bytes)))
         if self._bytes + count > most:
             raise GatewayError(413, f"The request has more than {most:,} bytes (max_body_bytes).", code="too_large")
-        if not self.gate.buffered.take(self._sharer, count):
-            self._full(self.gate.buffered, count, "requests under way fill the memory (server.max_buffered_bytes)")
+        if not self.admission.buffered.take(self._sharer, count):
+            self._full(self.admission.buffered, count, "requests under way fill the memory (server.max_buffered_bytes)")
         self._bytes += count
 
     def refuse_model(self, name: str) -> None:
@@ -187,12 +187,12 @@ class Visit:
     def end(self) -> None:
         """Give back what the request has taken, and spend its tokens; without an answer its body's bytes / 4."""
         spent = self.tokens or (self._places and self._bytes // 4)
-        tokens = self.gate.bucket(self.key, "tokens", self.limits.tokens_per_minute)
+        tokens = self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)
         if tokens is not None:
             tokens.spend(spent)
-        self.gate.places.give_back(self._sharer, self._places)
-        self.gate.under_way[self.key] -= self._places
-        self.gate.buffered.give_back(self._sharer, self._bytes)
+        self.admission.places.give_back(self._sharer, self._places)
+        self.admission.under_way[self.key] -= self._places
+        self.admission.buffered.give_back(self._sharer, self._bytes)
         self._places = self._bytes = self.tokens = 0
 
     def _full(self, share: Share, amount: int, what: str) -> NoReturn:
