@@ -407,6 +407,8 @@ def _recorded(
     runtime: Runtime, log: LogOptions, policy: PolicyDirectory, tell: Tell
 ) -> tuple[tuple[Canary, ...], list[float | None], int | None]:
     """Return inputs of the judge that the fit saw, drawn by the hash of the policy; P(yes) in the log; and the cost."""
+    if all(node.purpose != "judge" for node in runtime.configured.nodes):
+        raise UsageError("The strategy has no judge with a P(yes), so it needs no canaries.")
     where, made = parse_where(log.where or ()), policy.requests
     rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, fspath(log.log), where)
     requests = {row["episode_id"]: (row["question"] or "", row["context"]) for row in rows()}

@@ -10,7 +10,8 @@ is taken off before a model is asked. A message without a mark came from elsewhe
 
 Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
 the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and refuses unknown fields; DeepSeek's
-refuses a turn with tool calls that has no field `reasoning_content`, and takes an empty one.
+refuses a turn with tool calls that has no field `reasoning_content`, and takes an empty one; Gemini's refuses calls
+without its signature, and takes a text in its place (ai.google.dev/gemini-api/docs/thought-signatures).
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ from typing import Any, NamedTuple
 
 
 class _Vendor(NamedTuple):
-    """The names of a vendor's models, the ids of calls that it accepts, its own thinking, and a field it insists on."""
+    """The names of a vendor's models, the ids of calls that it accepts, its own thinking, and a field it insists on.
+
+    `signs` are the fields of the first tool call of a turn that has no signature.
+    """
 
     models: re.Pattern[str]
     ids: re.Pattern[str]
     own: frozenset[str]
     insists: str | None = None
+    signs: Mapping[str, Any] | None = None
 
 
 _THINKING = frozenset({"thinking_blocks", "reasoning_content", "reasoning", "reasoning_details", "reasoning_items"})
@@ -54,7 +59,15 @@ _VENDORS = {
     "deepseek": _Vendor(
         re.compile(r"deepseek"), re.compile(r".{1,64}"), frozenset({"reasoning_content"}), "reasoning_content"
     ),
+    "gemini": _Vendor(
+        re.compile(r"gemini"),
+        re.compile(r".+"),
+        frozenset(),
+        signs={"extra_content": {"google": {"thought_signature": "skip_thought_signature_validator"}}},
+    ),
 }
+_CALL_SEALS = frozenset({"extra_content", "provider_specific_fields"})
+"""The fields of a tool call with its signature, in Gemini's form for OpenAI's clients and in litellm's."""
 _MARK = re.compile(r"by-[0-9a-f]{6}-")
 _WRITTEN_BY, _ASIDE = "written_by", "provider_specific_fields"
 _OF_ITS_FORM = "by-000000-"
@@ -217,13 +230,28 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> 
         copy["content"] = texts or None
     calls = copy.get("tool_calls")
     if isinstance(calls, list | tuple):
-        copy["tool_calls"] = [_with_id(call, "id", _form(vendor)) for call in calls]
+        copy["tool_calls"] = [_with_id(call, "id", _form(vendor)) for call in _sealed(calls, vendor, own=may_be_own)]
     if vendor is not None and vendor.insists is not None and calls and not copy.get(vendor.insists):
         copy[vendor.insists] = ""
     if copy == message:
         return message
     says = any(value for field, value in copy.items() if field != "role")
     return copy if says or "content" not in message or message["content"] == "" else None
+
+
+def _sealed(calls: Sequence[Any], vendor: _Vendor | None, *, own: bool) -> Sequence[Any]:
+    """Return tool calls with signatures for the vendor that signs them, and without for any other."""
+    signs = None if vendor is None else vendor.signs
+    if not own or (vendor is not None and signs is None):
+        calls = [
+            {name: value for name, value in call.items() if name not in _CALL_SEALS}
+            if isinstance(call, Mapping)
+            else call
+            for call in calls
+        ]
+    if signs is None or not calls or any(_CALL_SEALS & call.keys() for call in _mappings(calls)):
+        return calls
+    return [{**calls[0], **signs} if isinstance(calls[0], Mapping) else calls[0], *calls[1:]]
 
 
 def _kept(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> tuple[frozenset[str], frozenset[str]]:

@@ -1,11 +1,13 @@
 """Servers of several vendors on one loopback port: they note the bytes that they get, and answer with a usage.
 
 A vendor answers 400 where the real one would: DeepSeek without the reasoning of a turn with tool calls, Anthropic for a
-signature that it did not make, OpenAI for reasoning that it did not encrypt.
+signature that it did not make, OpenAI for reasoning that it did not encrypt, Gemini (`google`: its form for OpenAI's
+clients) for the first tool call of a turn without its signature or the text in its place.
 """
 
 from __future__ import annotations
 
+import base64
 import json
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -13,12 +15,15 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, NamedTuple, Self
 
 Body = dict[str, Any]
+PLACEHOLDER = "skip_thought_signature_validator"
+"""What Gemini's vendor documents for tool calls that another model made."""
 PATHS = {
     "anthropic": "/v1/messages",
     "openai": "/v1/responses",
     "deepseek": "/deepseek/chat/completions",
     "chat": "/openai/chat/completions",
     "gemini": "/gemini",
+    "google": "/google/chat/completions",
 }
 
 
@@ -129,7 +134,26 @@ def _openai_refuses(body: Body) -> str | None:
     return None
 
 
+def _refused_signature(first_calls: Iterable[tuple[str | None, str]]) -> str | None:
+    bad = [signature for signature, placeholder in first_calls if signature not in {"sig-of-gemini", placeholder}]
+    return f"Function call is missing a thought_signature: {bad}" if bad else None
+
+
+def _google_refuses(body: Body) -> str | None:
+    calls = [message["tool_calls"][0] for message in body["messages"] if message.get("tool_calls")]
+    seals = [call.get("extra_content", {}).get("google", {}) for call in calls]
+    return _refused_signature((seal.get("thought_signature"), PLACEHOLDER) for seal in seals)
+
+
+def _gemini_refuses(body: Body) -> str | None:
+    turns = [[part for part in turn["parts"] if "function_call" in part] for turn in body["contents"]]
+    in_base64 = base64.b64encode(PLACEHOLDER.encode()).decode()
+    return _refused_signature((parts[0].get("thoughtSignature"), in_base64) for parts in turns if parts)
+
+
 REFUSALS: Mapping[str, Callable[[Body], str | None]] = {
+    "google": _google_refuses,
+    "gemini": _gemini_refuses,
     "anthropic": _anthropic_refuses,
     "deepseek": _deepseek_refuses,
     "openai": _openai_refuses,
@@ -157,8 +181,9 @@ def openai_answer(output: list[Body], usage: Body, model: str = "gpt-5") -> Body
     return {**head, **more, "output": output, "usage": usage}
 
 
-def gemini_answer(text: str, usage: Body) -> Body:
-    candidate = {"content": {"role": "model", "parts": [{"text": text}]}, "finishReason": "STOP", "index": 0}
+def gemini_answer(text: str, usage: Body, *parts: Body) -> Body:
+    content = {"role": "model", "parts": [*parts] or [{"text": text}]}
+    candidate = {"content": content, "finishReason": "STOP", "index": 0}
     return {"candidates": [candidate], "usageMetadata": usage, "modelVersion": "gemini-2.5-flash"}
 
 
@@ -230,4 +255,5 @@ STREAMS: Mapping[str, Callable[[Body], Iterator[str]]] = {
     "chat": _chat_stream,
     "openai": _openai_stream,
     "gemini": lambda answer: _events([answer]),
+    "google": _chat_stream,
 }

@@ -182,9 +182,17 @@ def recorded(folder: Path, judge: str = "good", **options: Any) -> Any:
     return verified(folder, models(judge), "record", folder / "log.jsonl", **options)
 
 
-def serving(folder: Path, judge: str) -> Orchestrator:
+def serving(folder: Path, judge: str, refuses: Callable[[int], bool] = lambda _: False) -> Orchestrator:
     settings = config(folder, policy=str(folder / "policy"))
-    return Orchestrator.from_config(settings, providers={"fake": models(judge)})
+    return Orchestrator.from_config(settings, providers={"fake": models(judge, refuses)})
+
+
+def test_where_a_judge_gives_no_verdict_the_guide_answers_without_a_certificate(bare: Path) -> None:
+    with serving(bare, "good", lambda at: at >= 200) as cascade:
+        answers = cascade.ask("river 0101?"), cascade.ask("river 0300?")
+    served = [answer.served and answer.served[1].request.model for answer in answers]
+    assert served == ["small", "large"]
+    assert [answer.certificate is None for answer in answers] == [False, True]
 
 
 def test_canaries_are_recorded_once_and_their_cost_is_told(folder: Path, watched: tuple[Path, Any, list[str]]) -> None:
