@@ -270,6 +270,7 @@ class ProviderError(CascadeError):
     `model` and `status` identify the call, `retryable` is whether it may be made again, `retry_after_s` when, `billed`
     whether the provider may charge for it, `maybe_billed` for how many tries, `usage` the reported tokens, if any.
     `shown`: a client already has a part of the reply, so that no other reply can be served. `advice`: what to do next.
+    `deployment` names the one of the model's deployments that failed last.
     """
 
     exit_code = 5
@@ -277,6 +278,7 @@ class ProviderError(CascadeError):
     retryable: ClassVar[bool] = False
     max_retries: ClassVar[int] = 2
     model: str | None = None
+    deployment: str | None = None
     status: int | None = None
     request_id: str | None = None
     retry_after_s: float | None = None
@@ -288,8 +290,8 @@ class ProviderError(CascadeError):
 
     @property
     def another_may_answer(self) -> bool:
-        """Whether the error is about the server and not the request, so that another model is worth asking."""
-        lost = AddressError | ProviderTimeoutError | AuthenticationError | StreamInterruptedError
+        """Whether the error is about the server or the account, not the request: another model is worth asking."""
+        lost = AddressError | ProviderTimeoutError | AuthenticationError | QuotaError | StreamInterruptedError
         return (self.retryable or isinstance(self, lost)) and not self.shown
 
 

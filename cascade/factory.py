@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -163,7 +163,7 @@ def address(config: CascadeConfig, kind: str, entry: ModelConfig) -> str | None:
 
 
 def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) -> dict[str, Endpoint]:
-    """Return the address and the key of each model, as far as configured.
+    """Return the address and the key of each model, or of each of its deployments, as far as configured.
 
     `openai_http` always needs an address: the provider's, else OPENAI_BASE_URL, else OpenAI's own. `litellm` finds one
     itself if none is configured.
@@ -173,7 +173,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
     """
     shared = config.provider
     found, problems = dict[str, Endpoint](), list[str]()
-    for entry in entries:
+    for entry in (site for whole in entries for site in whole.sites.values()):
         base = address(config, kind, entry)
         key_env = entry.api_key_env or (shared.api_key_env if entry.provider in {None, shared.kind} else None)
         if base is None and key_env is None and entry.id == entry.model and entry.decides is None:
@@ -204,18 +204,24 @@ def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Map
         own = {} if entry.id == entry.model else {"model": entry.model}
         rule = ModelFields(entry.id, opened=frozenset(entry.allow_fields), sends={**own, **entry.settings})
         if isinstance(provider, Knows):
-            rule = rule._replace(knows=provider.knows)
+            rule = rule._replace(knows=_known_everywhere(provider, entry) if entry.deployments else provider.knows)
         if price is not None:
             rule = rule._replace(tiers=PLAIN_TIERS.union(dict(price.tiers)), searches=bool(price.search))
         if entry.settings and isinstance(provider, Lacks):
             problems += [
-                f"models.{name}.settings.{field}: {entry.model} does not take it"
-                for field in provider.lacks(entry.id, entry.settings)
+                f"models.{name}.settings.{field}: {site.model} does not take it"
+                for site in entry.sites.values()
+                for field in provider.lacks(site.id, entry.settings)
             ]
         models[entry.id] = rule
     if problems:
         raise ConfigError(problems)
     return Fields(models)
+
+
+def _known_everywhere(provider: Knows, entry: ModelConfig) -> Callable[[str], frozenset[str]]:
+    sites = [site.id for site in entry.sites.values()]
+    return lambda _: frozenset.intersection(*map(provider.knows, sites))
 
 
 _STANDS_IN = "replay"
@@ -236,8 +242,7 @@ def build_guards(
 
         tracer()
     by_kind: dict[str, list[ModelConfig]] = {}
-    guards, own = dict[str, Guard](), list[Guard]()
-    limits = config.timeouts
+    guards, own, limits = dict[str, Guard](), list[Guard](), config.timeouts
     per_call_s = min(limits.per_call_s, limits.per_question_s or limits.per_call_s)
     first_s = min(limits.first_token_s or per_call_s, limits.per_question_s or float("inf"))
     pace = Pace(first_s, limits.idle_s or limits.per_call_s, limits.per_stream_s)
@@ -250,7 +255,8 @@ def build_guards(
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}
-        guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses, pace=pace)
+        weights = {} if kind == _STANDS_IN else {entry.id: entry.weights for entry in entries}
+        guard = Guard(provider, per_call_s=per_call_s, secrets=keys, refuses=refuses, pace=pace, deployments=weights)
         if kind not in providers:
             own.append(guard)
         guards |= {entry.id: guard for entry in entries}

@@ -355,10 +355,11 @@ class Runtime:
         return (*(name for name, link in self.links.items() if link.problem is not None), *traces)
 
     @property
-    def resting_models(self) -> list[str]:
-        """The models that are not asked for a while, as they failed again and again."""
-        breakers = {name: (guard.breakers or {}).get(name) for name, guard in self.guards.items()}
-        return [name for name, breaker in breakers.items() if breaker is not None and breaker.rests]
+    def models_state(self) -> str:
+        """Return "degraded" if a model or a deployment is not asked for a while, "failing" if none is, else "ok"."""
+        circuits = [circuit for name, guard in self.guards.items() for circuit in guard.circuits(name).values()]
+        down = sum(circuit is not None and circuit.rests for circuit in circuits)
+        return "ok" if not down else "failing" if down == len(circuits) else "degraded"
 
     @property
     def unrecorded(self) -> str | None:

@@ -164,8 +164,9 @@ class TracedGuard(Around):
             yield replies
         except BaseException as error:
             span.set_attribute("error.type", type(error).__name__)
-            if isinstance(error, ProviderError) and error.status is not None:
-                span.set_attribute("http.response.status_code", error.status)
+            if isinstance(error, ProviderError):
+                failed = {"http.response.status_code": error.status, "cascade.deployment": error.deployment}
+                span.set_attributes({name: value for name, value in failed.items() if value is not None})
             span.set_status(Status(StatusCode.ERROR))
             raise
         finally:
@@ -199,6 +200,7 @@ def _answered(completion: Completion, *, content: bool) -> Attributes:
     found: Attributes = {
         "gen_ai.response.model": completion.model,
         "gen_ai.response.id": completion.request_id,
+        "cascade.deployment": completion.deployment,
         "gen_ai.response.finish_reasons": (completion.finish_reason,),
         "gen_ai.usage.input_tokens": usage.input_tokens,
         "gen_ai.usage.output_tokens": usage.output_tokens,

@@ -88,6 +88,7 @@ class Request(NamedTuple):
     down or too expensive for the rest of the budget. `without` names the fields that cascade would add but the model
     refuses. `sends` are the fields that the operator sends with each call of the entry, with the vendor's name of the
     model where `model` is the id of one entry of several. A call with a `caller` outlives the caller's deadline.
+    `deployment` names the one of the model's deployments that a try goes to.
     """
 
     model: str
@@ -107,11 +108,17 @@ class Request(NamedTuple):
     without: tuple[str, ...] = ()
     sends: Mapping[str, Any] = {}
     caller: Requester | None = None
+    deployment: str | None = None
 
     @property
     def wire_model(self) -> str:
         """The vendor's name of the model."""
         return str(self.sends.get("model", self.model))
+
+    @property
+    def site(self) -> str:
+        """The name of what is asked among a provider's endpoints: the model's, or "model at deployment"."""
+        return self.model if self.deployment is None else f"{self.model} at {self.deployment}"
 
 
 class Token(NamedTuple):
@@ -155,6 +162,7 @@ class Completion(NamedTuple):
     earlier failed tries of the call that may still be charged.
     For a chat request, `message` is the assistant's whole message, `text` the same as one text, and `faults` the
     reasons why it should not be served. `shown`: a client already has its text, so it is served despite faults.
+    `deployment` names the one of the model's deployments that answered.
     """
 
     text: str
@@ -173,6 +181,7 @@ class Completion(NamedTuple):
     tier: str | None = None
     details: Mapping[str, Mapping[str, int]] = {}
     iterations: tuple[Iteration, ...] = ()
+    deployment: str | None = None
 
     @property
     def truncated(self) -> bool:

@@ -144,8 +144,9 @@ def _models(config: CascadeConfig) -> Iterator[Finding]:
         if entry.model.endswith(MOVES):
             says = f"{entry.model}: the vendor may give this name to another model; a certificate needs one that stays"
             yield Finding(f"name of {name}", "note", says)
-        if missing := _missing_key(config, entry, kind):
-            yield Finding(f"key of {name}", "problem", missing)
+        for at, site in entry.sites.items():
+            if missing := _missing_key(config, site, kind):
+                yield Finding(f"key of {name}{f' at {at}' if at else ''}", "problem", missing)
         if kind == "local":  # the file that the first question would load
             yield _tried(f"file of {name}", partial(_file, entry.model))
     ours = [entry for entry in config.models.values() if config.provider_of(entry) == "openai_http"]

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 
@@ -98,7 +99,7 @@ class CascadeConfig(Section):
 
         That is `openai_http` for a decision model at OpenAI or at a known address, where litellm is configured.
         """
-        kind, base = entry.provider or self.provider.kind, entry.api_base
+        kind, base = entry.provider or self.provider.kind, all(site.api_base for site in entry.sites.values())
         if kind != "litellm" or entry.decides is None:
             return kind
         known = base or (self.provider.api_base if entry.provider in {None, self.provider.kind} else None)
@@ -152,11 +153,31 @@ def _model_problems(config: CascadeConfig) -> Iterable[str]:
                 "give it one, in USD per million tokens: price: {input: 1.0, output: 4.0}"
             )
         yield from (f"{path}.fallbacks: {problem}" for problem in _fallback_problems(config, entry))
+        if entry.deployments:
+            yield from (f"{path}.deployments{problem}" for problem in _deployment_problems(config, entry))
         if entry.decides is not None and (kind := config.provider_of(entry)) not in _SPEAK_DECISIONS:
             yield f"{path}.dialect: the provider {kind} speaks no {entry.dialect}; use dialect: logprobs"
 
 
 _SPEAK_DECISIONS = frozenset({"openai_http", "litellm", "replay", "fake"})
+
+
+def _deployment_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:
+    if config.provider_of(entry) == "local":
+        yield ": a local model runs in this process alone; leave them out"
+    names, price = dict[Any, str | None](), _listed(entry, entry.model)
+    for name, site in entry.sites.items():
+        target, listed = (site.api_base, site.api_key_env, site.model), _listed(entry, site.model)
+        if target in names:
+            yield f".{name}: it is the same as {names[target]}; give it another api_base or api_key_env"
+        names.setdefault(target, name)
+        if entry.price is None and None not in (price, listed) and listed != price:
+            yield f".{name}.model: {site.model} has another price; give the model a price if it costs the same"
+
+
+def _listed(entry: ModelConfig, model: str) -> Price | None:
+    price = PriceTable.bundled().price(model, decides=entry.decides is not None)
+    return None if price is None else replace(price, source="", note=None)
 
 
 def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[str]:

@@ -23,6 +23,7 @@ from cascade.section import Section
 _Count = Annotated[int, Field(ge=1)]
 _Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 _Address = Annotated[str, AfterValidator(checked_base)]
+_Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")]
 _Share = Annotated[float, Field(gt=0, lt=1)]
 _NotNegative = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
@@ -82,10 +83,23 @@ def _name_alone(value: object) -> object:
     return {"model": value} if isinstance(value, str) else value
 
 
+class DeploymentConfig(Section):
+    """One of several sites that serve a model. What it leaves out is the model's own; so is the price.
+
+    `model` is the model's name there, `weight` its part of the conversations beside the weights of the others.
+    """
+
+    api_base: _Address | None = None
+    api_key_env: str | None = None
+    model: str | None = Field(default=None, min_length=1)
+    weight: _Positive = 1.0
+
+
 class ModelConfig(Section):
     """One model: its name, address, request settings, price, and the additions that it refuses.
 
-    `fallbacks` are other entries under `models`, which answer in their order if the model is down. `refuses` lists the
+    `fallbacks` are other entries under `models`, which answer in their order if the model is down: at all of its
+    `deployments`, which share the conversations and answer in each other's place. `refuses` lists the
     fields that cascade must not add to its requests; instead of `max_tokens` it sends `max_completion_tokens`.
     `allow_fields` opens fields of applications' requests that are refused otherwise (`providers.fields`), and tools as
     "tools.TYPE"; fields that choose an address, a key, a model or a price cannot be opened. `settings` are fields that
@@ -111,6 +125,7 @@ class ModelConfig(Section):
     kind: Literal["chat", "decision"] = "chat"
     dialect: Literal["openai", "systemone", "logprobs"] | None = None
     settings: Mapping[str, Any] = Field(default_factory=dict)
+    deployments: Mapping[_Name, DeploymentConfig] = Field(default_factory=dict)
     _id: str | None = PrivateAttr(default=None)
 
     @property
@@ -123,6 +138,22 @@ class ModelConfig(Section):
         entry = self.model_copy()
         entry._id = name  # noqa: SLF001 - of its own class
         return entry
+
+    @property
+    def weights(self) -> Mapping[str, float]:
+        """The weight of each deployment by its name."""
+        return {name: at.weight for name, at in self.deployments.items()}
+
+    @property
+    def sites(self) -> Mapping[str | None, Self]:
+        """Each deployment by its name, as an entry whose id is the `site` of requests to it; itself without any."""
+        if not self.deployments:
+            return {None: self}
+        own = {name: at.model_dump(exclude_none=True, exclude={"weight"}) for name, at in self.deployments.items()}
+        return {
+            name: self.model_copy(update={**more, "deployments": {}}).called(f"{self.id} at {name}")
+            for name, more in own.items()
+        }
 
     @field_validator("settings")
     @classmethod
@@ -358,7 +389,7 @@ class ServerConfig(Section):
     requests, and a stream that is silent for `heartbeat_s` gets a comment.
     """
 
-    name: str = Field(default="cascade", pattern=r"^[A-Za-z0-9][A-Za-z0-9._-]{0,99}$")
+    name: _Name = "cascade"
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8400, ge=0, le=65_535)
     keys: tuple[ServerKeyConfig, ...] = ()

@@ -50,6 +50,8 @@ ECHOED = "echoed"
 """Key there: the model's name in the reply."""
 FINGERPRINT = "fingerprint"
 """Key there: the build of the model, as the provider reported it."""
+DEPLOYMENT = "deployment"
+"""Key there: which of the model's deployments answered, if it has several."""
 CHAT = "chat"
 """Key there: a chat request was answered: `context` is then the request, and `text` the message, as JSON."""
 CONTENT_COLUMNS = ("user", "question", "context", "gold", "answer", "text")
@@ -287,6 +289,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
         replay |= {} if (hour := completion.usage.hour_input_tokens) is None else {HOUR: hour}
     if completion.fingerprint is not None:
         replay[FINGERPRINT] = completion.fingerprint
+    if completion.deployment is not None:
+        replay[DEPLOYMENT] = completion.deployment
     if completion.maybe_billed:
         replay["maybe_billed"] = completion.maybe_billed
     if call.cost_nano_usd is None and call.cost_bound_nano_usd is not None:

@@ -28,7 +28,7 @@ from cascade.errors import UsageError
 from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
-from cascade.logs.schema import ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
+from cascade.logs.schema import DEPLOYMENT, ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd
 from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
 from cascade.modes.state import Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
@@ -113,10 +113,11 @@ def observed_in(rows: Sequence[Row], drawn: Sequence[Draw], config: CascadeConfi
 def _signs(rows: Iterable[Row]) -> Signs:
     signs: dict[str, set[str]] = defaultdict(set)
     for row in rows:
-        for sign, value in signs_of(
-            row["model"], *[replay_of(row).get(name) for name in (ECHOED, FINGERPRINT)]
-        ).items():
-            signs[sign].add(value)
+        replay = replay_of(row)
+        for deployment in {None, replay.get(DEPLOYMENT)}:
+            reply = signs_of(row["model"], replay.get(ECHOED), replay.get(FINGERPRINT), deployment)
+            for sign, value in reply.items():
+                signs[sign].add(value)
     return {sign: tuple(sorted(values)) for sign, values in signs.items()}
 
 

@@ -77,9 +77,10 @@ class InForce:
     signs: Signs = field(default_factory=dict)
 
 
-def signs_of(model: str, echoed: str | None, build: str | None) -> dict[str, str]:
-    """Return what a reply reports of its model: the name and the build, as far as it does."""
-    signs = {f"{model} answers as": echoed, f"{model} answers from the build": build}
+def signs_of(model: str, echoed: str | None, build: str | None, deployment: str | None = None) -> dict[str, str]:
+    """Return what a reply reports of its model at a deployment: the name and the build, as far as it does."""
+    whose = model if deployment is None else f"{model} at {deployment}"
+    signs = {f"{whose} answers as": echoed, f"{whose} answers from the build": build}
     return {sign: value for sign, value in signs.items() if value is not None}
 
 
@@ -156,19 +157,25 @@ class CascadeState:
         )
         return self.withdrawn(why, "audits", at, monitor=monitor)
 
-    def replied(self, model: str, echoed: str | None, build: str | None, at: str) -> CascadeState:
+    def replied(
+        self, model: str, echoed: str | None, build: str | None, deployment: str | None, at: str
+    ) -> CascadeState:
         """Return the state after a reply of a model, which may have changed; `self` if the reply shows nothing new.
 
         Under a certificate the guide serves from then on. Without one a new era begins: a certificate from requests
         before and after the change would not hold now.
 
+        Each deployment has names and builds of its own. One that no certifying request reached must answer as the
+        model did elsewhere.
+
         Args:
             model: the model.
             echoed: the name that the reply reports; None if it does not.
             build: the build that it reports.
+            deployment: the one of its deployments that replied, if it has several.
             at: the time.
         """
-        reply = signs_of(model, echoed, build)
+        reply, elsewhere = signs_of(model, echoed, build, deployment), signs_of(model, echoed, build)
         certified = self.in_force if self.mode == "enforce" else None
         known = self.signs if certified is None else certified.signs  # another era's build was not certified
         more = {
@@ -178,9 +185,9 @@ class CascadeState:
         }
         state = replace(self, signs={**self.signs, **more}) if more else self
         changes = [
-            f"{sign} {value} now, and {', '.join(known[sign])} before"
-            for sign, value in reply.items()
-            if known.get(sign) and value not in known[sign]
+            f"{sign} {value} now, and {', '.join(earlier)} before"
+            for (sign, value), anywhere in zip(reply.items(), elsewhere, strict=True)
+            if (earlier := known.get(sign) or known.get(anywhere)) and value not in earlier
         ]
         if not changes:
             return state

@@ -57,7 +57,8 @@ class Exchange:
         self._kept = bytearray()  # of a stream the unfinished line, else everything
 
     def _encoded(self) -> bytes:
-        model, dialect = self.request.wire_model.removeprefix("openai/"), self.endpoint.dialect
+        model = (self.endpoint.model or self.request.wire_model).removeprefix("openai/")
+        dialect = self.endpoint.dialect
         body = decision.body(self.request, dialect, model) if dialect else wire_body(self.request, model)
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}

@@ -49,7 +49,7 @@ _MAX_WARNINGS = 1_000
 _REFUSED_S = 3_600.0
 """How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
-"""A time-out of a call that had less than this share of `per_call_s` does not count against its server."""
+"""A time-out of a try that had less than this share of its limit does not count against its server."""
 
 
 _OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
@@ -63,6 +63,12 @@ class _Tries:
 
     asked: Request
     deadline: Deadline
+    limit_s: float
+    """The limit of the tries at one deployment."""
+    ends_s: float
+    """When the tries at all deployments must end."""
+    others: list[Request] = field(default_factory=list)
+    """The same request to deployments that were not asked yet, the next one first."""
     caller_s: float = float("inf")
     """When the caller no longer waits."""
     failed: list[ProviderError] = field(default_factory=list)
@@ -77,6 +83,11 @@ class _Tries:
     def retries_until(self) -> Deadline:
         """When no further try may begin."""
         return Deadline(min(self.deadline.at_s, self.caller_s))
+
+    def go_on(self, asked: Request) -> None:
+        """Go on at another deployment, which has as much time as the one before."""
+        self.asked, self.began_s = asked, time.monotonic()
+        self.deadline = Deadline(min(self.ends_s, self.began_s + self.limit_s))
 
     def left_s(self, now_s: float, *, billed: str = "no") -> float:
         """Return how much time is left. Raises ProviderTimeoutError if none is."""
@@ -101,16 +112,18 @@ class Guard:
 
     Args:
         provider: the provider.
-        per_call_s: wall clock of one call, including its retries.
+        per_call_s: wall clock of one call at one deployment, including its retries.
         retry: when a failed call is made again; None: `RetryPolicy()`.
         sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
-        breakers: the circuit breaker of each model; None for none, as in batches.
+        breakers: the circuit breaker of each model, or deployment (`Request.site`); None for none, as in batches.
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
         pace: the limits of a stream; None: `per_call_s` in all.
+        deployments: by the name of a model that has several, the weight of each by its name.
 
     Attributes:
         retried: by a model's name, how often a call was made again after a failure.
+        tried: the tries at deployments: by the model, the deployment, and "answered" or the class of the error.
     """
 
     provider: Provider
@@ -121,17 +134,20 @@ class Guard:
     breakers: dict[str, Breaker] | None = None
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pace: Pace | None = None
+    deployments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     retried: Counter[str] = field(default_factory=Counter)
+    tried: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
-    """By a model's name, the additions that it refuses, once a request without them was answered, and until when."""
-    _unread: dict[tuple[str, str], None] = field(default_factory=dict)
-    """The last conversations, by model, whose history it refused: it would refuse their later requests, too."""
+    """By a site's name, the additions that it refuses, once a request without them was answered, and until when."""
+    _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
+    """The last conversations, by site, whose history it refused: it would refuse their later requests, too."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
         """Answer a request, checked and in time."""
-        tries = self._begun(request, deadline, self.per_call_s)
+        whole_s = self.per_call_s if self.pace is None else max(self.per_call_s, self.pace.whole_s)
+        tries = self._begun(request, deadline, self.per_call_s, whole_s)
         while True:
             started = time.monotonic()
             try:
@@ -155,7 +171,8 @@ class Guard:
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
         """Return how long to wait before the next try, or raise the error if there is none.
 
-        If the model refuses an addition, the next try is made at once without it.
+        If the model refuses an addition, the next try is made at once without it; and at once at the next deployment,
+        if this one failed. That takes no token of the budget: it is another server, and each is a call's next one once.
         """
         from cascade.resilience.retry import RetryPolicy
 
@@ -164,12 +181,15 @@ class Guard:
             return 0.0
         self._note_history(tries.asked, error)
         tries.failed.append(error)
-        budget, breaker = self._budget(tries.asked), self._breaker(tries.asked.model)
+        site, policy = _site(tries.asked), self.retry or RetryPolicy()
+        budget, breaker = self._budget(site), self._breaker(site)
         self._broke(tries, error)
-        delay = (self.retry or RetryPolicy()).delay_s(error, len(tries.failed) - 1, tries.retries_until)
+        forbidden = tries.asked.at_most_once and error.billed != "no"
+        if tries.others and not forbidden and self._goes_on(tries, error, policy):
+            return 0.0
+        delay = policy.delay_s(error, len(tries.failed) - 1, tries.retries_until)
         if delay is None:
             budget.gave_up(error)
-        forbidden = tries.asked.at_most_once and error.billed != "no"
         broken = breaker is not None and breaker.open
         if delay is None or forbidden or broken or not budget.allows(error):
             error.maybe_billed = sum(one.billed != "no" for one in tries.failed)
@@ -180,23 +200,34 @@ class Guard:
         self.retried[tries.asked.model] += 1
         return delay
 
+    def _goes_on(self, tries: _Tries, error: ProviderError, policy: RetryPolicy) -> bool:
+        """Go on at the next deployment that may be asked, if the error is about the server; return whether."""
+        over = Deadline(min(tries.ends_s, tries.caller_s)).over
+        if over or len(tries.failed) > policy.max_retries or not error.another_may_answer:
+            return False
+        if (asked := self._admitted(tries.others, [])) is None:
+            return False
+        tries.go_on(asked)
+        self.retried[asked.model] += 1
+        return True
+
     def _note_history(self, request: Request, error: ProviderError) -> None:
         bad = isinstance(error, BadRequestError) and not isinstance(error, ContextTooLongError)
         if not bad or request.chat is None or _OF_HISTORY.search(str(error)) is None:
             return
         if (conversation := conversation_of(request.chat.messages)) is not None:
-            self._unread[request.model, conversation] = None
+            self._unread[_site(request), conversation] = None
             while len(self._unread) > _MOST_UNREAD:
                 del self._unread[next(iter(self._unread))]
 
-    def _budget(self, request: Request) -> RetryBudget:
-        found = self._budgets.get(request.model)
+    def _budget(self, site: str) -> RetryBudget:
+        found = self._budgets.get(site)
         if found is not None:
             return found
         from cascade.resilience.retry import RetryBudget
 
         made = RetryBudget() if self.breakers is None else RetryBudget.shared()
-        return self._budgets.setdefault(request.model, made)
+        return self._budgets.setdefault(site, made)
 
     async def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Yield text as it is written and end with the checked completion.
@@ -211,7 +242,8 @@ class Guard:
         from cascade.providers.assembling import Assembler
 
         first_s, idle_s, whole_s = self.pace or (self.per_call_s,) * 3
-        tries, ends_s = self._begun(request, deadline, first_s), _ends_s(request, deadline, whole_s)
+        tries = self._begun(request, deadline, first_s, whole_s)
+        ends_s = tries.ends_s
         while True:
             started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
             try:
@@ -236,39 +268,71 @@ class Guard:
         """Close the provider."""
         await self.provider.close()
 
-    def _breaker(self, model: str) -> Breaker | None:
+    def circuits(self, model: str) -> dict[str, Breaker | None]:
+        """Return the circuits of a model by the names of its deployments; the name is "" where it has none."""
+        sites = [(name, f"{model} at {name}") for name in self.deployments.get(model, ())] or [("", model)]
+        return {name: (self.breakers or {}).get(site) for name, site in sites}
+
+    def _breaker(self, site: str) -> Breaker | None:
         if self.breakers is None:
             return None
         from cascade.resilience.breaker import Breaker
 
-        return self.breakers.setdefault(model, Breaker())
+        return self.breakers.setdefault(site, Breaker())
 
     def _broke(self, tries: _Tries, error: ProviderError) -> None:
         """Report a failure to the circuit breaker, except a time-out after too little time from the caller."""
-        breaker = self._breaker(tries.asked.model)
-        hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * self.per_call_s
+        asked, breaker = tries.asked, self._breaker(_site(tries.asked))
+        error.deployment = asked.deployment
+        if asked.deployment is not None:
+            self.tried[asked.model, asked.deployment, type(error).__name__] += 1
+        hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * tries.limit_s
         if breaker is not None and not hurried:
-            breaker.failed(error)
+            breaker.failed(error, lost=asked.deployment is not None and error.another_may_answer)
 
-    def _begun(self, request: Request, deadline: Deadline, limit_s: float) -> _Tries:
-        """Return the request without the additions that the model refuses, to be answered within `limit_s`.
+    def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:
+        """Return the request at the first deployment that may be asked, to be answered there within `limit_s`.
 
         Raises:
-            ProviderUnavailableError: the model's circuit is open.
-            HistoryRefusedError: the model refused the history of the same conversation before.
+            ProviderUnavailableError: the circuit of the model, or of all its deployments, is open.
+            HistoryRefusedError: they refused the history of the same conversation before.
         """
-        chat = request.chat if self._unread else None
-        if chat is not None and (request.model, conversation_of(chat.messages)) in self._unread:
-            says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
-            raise HistoryRefusedError(says, model=request.model, status=400)
-        if (breaker := self._breaker(request.model)) is not None:
-            breaker.admit(request.model)
-        learned, until_s = self._refused.get(request.model, (frozenset[str](), 0.0))
-        gone = self.refuses.get(request.model, frozenset())
-        if learned and time.monotonic() < until_s:
-            gone |= learned
-        asked = request._replace(without=tuple(sorted(gone))) if gone else request
-        return _Tries(asked, Deadline(_ends_s(request, deadline, limit_s)), deadline.at_s)
+        sites = [request]
+        if weights := self.deployments.get(request.model):
+            from cascade.providers.deployments import ranked
+
+            sites = ranked(request, weights)
+            if self.breakers:
+                sites.sort(key=self._is_limited)
+        waits = list[float]()
+        if (asked := self._admitted(sites, waits)) is None:
+            raise _none_admitted(request, waits)
+        first_ends, ends_s = Deadline(_ends_s(request, deadline, limit_s)), _ends_s(request, deadline, whole_s)
+        return _Tries(asked, first_ends, limit_s, ends_s, sites, deadline.at_s)
+
+    def _admitted(self, sites: list[Request], waits: list[float]) -> Request | None:
+        """Take a request from a list, with those before it: the first whose site may be asked; None if none may.
+
+        Additions that the site refuses are left out. The seconds for which circuits are open are added to `waits`.
+        """
+        while sites:
+            request = sites.pop(0)
+            site, chat = _site(request), request.chat if self._unread else None
+            if chat is not None and (site, conversation_of(chat.messages)) in self._unread:
+                continue
+            if (breaker := self._breaker(site)) is not None and (wait_s := breaker.pause_s()) is not None:
+                waits.append(wait_s)
+                continue
+            learned, until_s = self._refused.get(site, (frozenset[str](), 0.0))
+            gone = self.refuses.get(request.model, frozenset())
+            if learned and time.monotonic() < until_s:
+                gone |= learned
+            return request._replace(without=tuple(sorted(gone))) if gone else request
+        return None
+
+    def _is_limited(self, request: Request) -> bool:
+        breaker = self._breaker(_site(request))
+        return breaker is not None and breaker.limited
 
     def _checked(
         self,
@@ -278,35 +342,41 @@ class Guard:
         tries: _Tries,
         notes: Sequence[str] = (),
     ) -> Completion:
-        completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
+        completion, site = read_completion(payload, request, time.monotonic() - started, self.secrets), request.model
+        if (deployment := tries.asked.deployment) is not None:
+            completion, site = completion._replace(deployment=deployment), tries.asked.site
+            self.tried[request.model, deployment, "answered"] += 1
         if notes:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
-        if (budget := self._budgets.get(request.model)) is not None:  # there is one since the first failure
+        if (budget := self._budgets.get(site)) is not None:  # there is one since the first failure
             budget.succeeded()
-        if self.breakers is not None and (breaker := self._breaker(request.model)) is not None:
+        if self.breakers is not None and (breaker := self._breaker(site)) is not None:
             breaker.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.asked.without:
-            self._learn(request.model, frozenset(tries.asked.without))
+            self._learn(site, frozenset(tries.asked.without))
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
-            note = f"earlier tries failed: {', '.join(type(error).__name__ for error in tries.failed)}"
+            note = f"earlier tries failed: {', '.join(map(_named, tries.failed))}"
             maybe = sum(error.billed != "no" for error in tries.failed)
             completion = completion._replace(notes=(*completion.notes, note), maybe_billed=maybe)
         for note in completion.notes:
-            kind = f"{request.model}: {_DIGITS.sub('', note)}"
-            if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
-                self._warned.add(kind)
-                logger.warning("%s: %s", request.model, note)
+            self._warn(request.model, note)
         return completion
 
-    def _learn(self, model: str, without: frozenset[str]) -> None:
-        """Note that a model answered a request without these additions."""
-        known, until_s = self._refused.get(model, (frozenset[str](), 0.0))
+    def _warn(self, model: str, note: str) -> None:
+        kind = f"{model}: {_DIGITS.sub('', note)}"
+        if kind not in self._warned and len(self._warned) < _MAX_WARNINGS:
+            self._warned.add(kind)
+            logger.warning("%s: %s", model, note)
+
+    def _learn(self, site: str, without: frozenset[str]) -> None:
+        """Note that a site answered a request without these additions."""
+        known, until_s = self._refused.get(site, (frozenset[str](), 0.0))
         if known != without or until_s < time.monotonic():
-            self._refused[model] = without, time.monotonic() + _REFUSED_S
+            self._refused[site] = without, time.monotonic() + _REFUSED_S
 
 
 class Around(ABC):
@@ -345,6 +415,24 @@ def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
     return ends_s if request.caller is not None else min(deadline.at_s, ends_s)
 
 
+def _none_admitted(request: Request, waits: list[float]) -> ProviderError:
+    """Return the error of a request that no site of its model may be asked: circuits are open, or it is refused."""
+    if waits:
+        from cascade.resilience.breaker import resting
+
+        return resting(request.model, min(waits))
+    says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
+    return HistoryRefusedError(says, model=request.model, status=400)
+
+
+def _site(request: Request) -> str:
+    return request.model if request.deployment is None else request.site
+
+
+def _named(error: ProviderError) -> str:
+    return type(error).__name__ + ("" if error.deployment is None else f" at {error.deployment}")
+
+
 async def _next(chunks: AsyncGenerator[Payload, None], tries: _Tries) -> Payload | None:
     """Return the next chunk, None at the end. Raises ProviderTimeoutError if it is late."""
     try:
@@ -377,6 +465,7 @@ def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
     """Return the error of a broken stream: an interruption if it broke after its first text."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
-    error = assembler.interrupted(str(error)) if broke else error
+    site, error = error.deployment, assembler.interrupted(str(error)) if broke else error
+    error.deployment = site
     error.maybe_billed = sum(one.billed != "no" for one in (*failed, error))
     return error

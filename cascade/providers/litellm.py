@@ -132,8 +132,8 @@ class LiteLLM:
     """Answers through litellm.
 
     Args:
-        endpoints: the configured endpoints, by model name. Without one, litellm finds the provider's address, and its
-            key in the provider's usual environment variable.
+        endpoints: the configured endpoints, by `Request.site`. Without one, litellm finds the provider's address, and
+            its key in the provider's usual environment variable.
     """
 
     endpoints: Mapping[str, Endpoint] = field(default_factory=dict)
@@ -171,7 +171,7 @@ class LiteLLM:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. The wait ends on time even if litellm's does not; the call is then cancelled."""
-        litellm, dialect = await _loaded(), getattr(self._endpoint(request.model), "dialect", None)
+        litellm, dialect = await _loaded(), getattr(self._endpoint(request.site), "dialect", None)
         if dialect is None:
             call = self._whole(litellm, self._arguments(request, timeout_s))
         else:
@@ -181,7 +181,7 @@ class LiteLLM:
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks, all of them on time."""
-        if getattr(self._endpoint(request.model), "dialect", None) is not None:
+        if getattr(self._endpoint(request.site), "dialect", None) is not None:
             yield await self.complete(request, timeout_s)
             return
         call = self._chunks(await _loaded(), request, timeout_s)
@@ -203,7 +203,7 @@ class LiteLLM:
                 f"litellm {found} asks no decision models: install 1.110 or newer, or give {request.model} an api_base."
             )
             raise BadRequestError(says, model=request.model)
-        body = decision.body(request, dialect, request.wire_model)
+        body = decision.body(request, dialect, self._name(request))
         reply = await call(**body, **self._reached(request), timeout=timeout_s, max_retries=0, num_retries=0)
         return decision.completion(_plain(reply), request, dialect)
 
@@ -224,31 +224,36 @@ class LiteLLM:
         """Do nothing: litellm keeps its connections for the process."""
 
     def _arguments(self, request: Request, timeout_s: float) -> dict[str, Any]:
+        name = self._name(request)
         if request.chat is not None:
             _refuse_controls(request.chat)
-            _refuse_fetching(request.wire_model, request.chat)
-        arguments = wire_body(request, request.wire_model) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
+            _refuse_fetching(name, request.chat)
+        arguments = wire_body(request, name) | {"timeout": timeout_s, "max_retries": 0, "num_retries": 0}
         for message in arguments["messages"]:
             message.pop("provider_specific_fields", None)  # litellm puts some into the request as they are
         if request.sends:  # else litellm refuses what its list does not have of a newer model
-            supported = _supported(request.wire_model) or ()
+            supported = _supported(name) or ()
             arguments["allowed_openai_params"] = [
-                name for name in request.sends if name in _LISTED.difference(supported)
+                field for field in request.sends if field in _LISTED.difference(supported)
             ]
         if (traceparent := TRACEPARENT.get()) is not None:
             arguments["extra_headers"] = {"traceparent": traceparent}
         arguments["_skip_mcp_handler"] = True  # else 1.106 imports the package mcp where there are tools
         return arguments | self._reached(request)
 
+    def _name(self, request: Request) -> str:
+        """Return litellm's name of the model where it is asked."""
+        return getattr(self._endpoint(request.site), "model", None) or request.wire_model
+
     def _reached(self, request: Request) -> dict[str, Any]:
         """Return the arguments that name the address and the key."""
-        endpoint, arguments = self._endpoint(request.model), dict[str, Any]()
+        endpoint, arguments = self._endpoint(request.site), dict[str, Any]()
         if endpoint is not None and endpoint.api_key is not None:
             arguments["api_key"] = endpoint.api_key
         if endpoint is not None and endpoint.base_url is not None:
             # Without its own key the server gets none: the default key must not go to another address.
             arguments |= {"api_base": endpoint.base_url, "api_key": endpoint.api_key or "none"}
-            if "/" not in request.wire_model:
+            if "/" not in self._name(request):
                 arguments["custom_llm_provider"] = "openai"
         return arguments
 
@@ -260,7 +265,7 @@ class LiteLLM:
         except CascadeError:
             raise
         except Exception as error:  # noqa: BLE001 - litellm raises what any of its providers raises
-            endpoint = self._endpoint(request.model)
+            endpoint = self._endpoint(request.site)
             secrets = (endpoint.api_key,) if endpoint is not None and endpoint.api_key else ()
             raise map_error(request.model, error, secrets) from None
 

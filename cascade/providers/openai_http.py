@@ -99,7 +99,7 @@ class OpenAIHTTP:
                 await portal.on_loop(self._connections.close(), _CLOSE_S)
 
     def _exchange(self, request: Request, timeout_s: float, *, stream: bool) -> Exchange:
-        endpoint = self.endpoints.get(request.model) or self.endpoints.get("") or Endpoint()
+        endpoint = self.endpoints.get(request.site) or self.endpoints.get("") or Endpoint()
         return Exchange(endpoint, request, timeout_s, stream=stream)
 
 

@@ -70,7 +70,7 @@ CERTIFI_ALONE = Trusted()
 
 @dataclass(frozen=True, slots=True)
 class ProviderSettings:
-    """The inputs of a provider: its options, an endpoint per model name ("" for all others), trusted certificates."""
+    """The inputs of a provider: its options, an endpoint per `Request.site` ("": all others), trusted certificates."""
 
     options: Mapping[str, Any]
     endpoints: Mapping[str, Endpoint]

@@ -43,7 +43,7 @@ class Breaker:
         self._clock = clock
         self._failures = 0
         self._length_s = FIRST_PAUSE_S
-        self._opens_at_s = 0.0
+        self._opens_at_s = self._limited_until_s = 0.0
         self._probing = False
         self._renew()
         after_fork(self._renew)
@@ -63,24 +63,21 @@ class Breaker:
             self._probing = True
             return None
 
-    def admit(self, model: str) -> None:
-        """Raise ProviderUnavailableError, not billed, while no call may be made."""
-        left_s = self.pause_s()
-        if left_s is not None:
-            says = f"{model} failed {FAILURES} times in a row and is asked again in {left_s:.1f} s."
-            raise ProviderUnavailableError(says, model=model, retry_after_s=left_s, billed="no")
-
     def succeeded(self) -> None:
         """Close the circuit."""
         if self._failures:
             with self._lock:
                 self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
 
-    def failed(self, error: ProviderError) -> None:
-        """Count a failure; an error that is due to the request, not the server, counts as a success."""
+    def failed(self, error: ProviderError, *, lost: bool = False) -> None:
+        """Count a failure; an error that is due to the request, not the server, counts as a success.
+
+        `lost`: it is due to the server, whatever its class.
+        """
         if isinstance(error, RateLimitedError) and error.retry_after_s is not None:
+            self._limited_until_s = self._clock() + min(error.retry_after_s, LONGEST_PAUSE_S)
             return  # the server named a time to come again, so it is not down
-        if not (error.retryable or isinstance(error, ProviderTimeoutError)):
+        if not (lost or error.retryable or isinstance(error, ProviderTimeoutError)):
             self.succeeded()
             return
         with self._lock:
@@ -97,6 +94,17 @@ class Breaker:
         return self._failures >= FAILURES
 
     @property
+    def limited(self) -> bool:
+        """Whether the server named a time to come again that has not come: others are better asked."""
+        return self._clock() < self._limited_until_s
+
+    @property
     def rests(self) -> bool:
         """Whether calls fail at once now: it is open, and no probe is due."""
         return self.open and self._clock() < self._opens_at_s
+
+
+def resting(model: str, left_s: float) -> ProviderUnavailableError:
+    """Return the error, not billed, of a model that is not asked for some seconds."""
+    says = f"{model} failed {FAILURES} times in a row and is asked again in {left_s:.1f} s."
+    return ProviderUnavailableError(says, model=model, retry_after_s=left_s, billed="no")

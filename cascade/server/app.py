@@ -106,8 +106,7 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
         states |= {name: "failing" for name, link in runtime.links.items() if link.rests}
         if traces is not None and traces.problem is not None:
             states["traces"] = "failing"
-        down = runtime.resting_models
-        states["models"] = "ok" if not down else "failing" if len(down) == len(runtime.guards) else "degraded"
+        states["models"] = runtime.models_state
         serves = "failing" not in {states.get(name) for name in stores.needed}
         return _json({"status": "ready" if serves else "failing", **states}, 200 if serves else 503)
 

@@ -46,7 +46,9 @@ _HELP = {
     "tokens_total": "Tokens that providers reported.",
     "unknown_tokens_total": "Counts of tokens that a reply lacked.",
     "retries_total": "Calls that were made again.",
-    "breaker_open": "1: the model is not asked, having failed often.",
+    "breaker_open": "1: the model is not asked, having failed often, at each of its deployments.",
+    "deployment_open": "1: the deployment is not asked, having failed often.",
+    "deployment_tries_total": "Tries of calls at a deployment, by the outcome.",
     "budget_cap_usd": "The cap of an account.",
     "budget_spent_usd": "What is booked on an account.",
     "budget_held_usd": "What calls under way may cost an account.",
@@ -104,8 +106,7 @@ class Meters:
         ]
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
         families["retries_total"] = [({"model": name}, guard.retried[name]) for name, guard in guards.items()]
-        breakers = {name: (guard.breakers or {}).get(name) for name, guard in guards.items()}
-        families["breaker_open"] = [({"model": name}, int(bool(at and at.open))) for name, at in breakers.items()]
+        families |= _deployments(guards)
         for name, (cap, stands) in sorted((await self._balances(runtime, keys)).items()):
             account = name if name.startswith("key:") else name.partition(":")[0]  # a day without its date
             for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
@@ -127,6 +128,19 @@ class Meters:
         with suppress(StoreError, asyncio.InvalidStateError):
             return self._reading.result()
         return {}
+
+
+def _deployments(guards: Mapping[str, Guard]) -> dict[str, list[tuple[Mapping[str, str], object]]]:
+    """Return the state of the circuits of models and of their deployments, and the tries at these."""
+    models, sites, tries = list[Any](), list[Any](), list[Any]()
+    for model, guard in guards.items():
+        opened = {at: bool(circuit and circuit.open) for at, circuit in guard.circuits(model).items()}
+        models.append(({"model": model}, int(all(opened.values()))))
+        sites += [({"model": model, "deployment": at}, int(broke)) for at, broke in opened.items() if at]
+        for (whose, at, outcome), count in sorted(guard.tried.items()):
+            if whose == model:
+                tries.append(({"model": model, "deployment": at, "outcome": outcome}, count))
+    return {"breaker_open": models, "deployment_open": sites, "deployment_tries_total": tries}
 
 
 class _CountedGuard(Around):

@@ -245,9 +245,10 @@ class Modes:
         """Note what replies report of their models. Only what is new is written to the store."""
         for call in calls:
             if call.completion is not None:
-                reply = call.request.model, call.completion.model, call.completion.fingerprint
-                if self.state.replied(*reply, "") is not self.state:
-                    await self._changed(CascadeState.replied, *reply)
+                reply = call.completion
+                signs = call.request.model, reply.model, reply.fingerprint, reply.deployment
+                if self.state.replied(*signs, "") is not self.state:
+                    await self._changed(CascadeState.replied, *signs)
 
     # --- after the response ---
 

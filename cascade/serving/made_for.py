@@ -89,8 +89,11 @@ def _served_by(config: CascadeConfig, entry: ModelConfig) -> Mapping[str, str | 
     kind = config.provider_of(entry)
     if kind == _STANDS_IN:
         return None
-    base = address(config, kind, entry)
-    return {"provider": kind, "address": None if base is None else bare_address(base)}
+    sites = {(address(config, kind, site), site.model) for site in entry.sites.values()}
+    shown = [
+        (bare_address(base or "") + (f" as {model}" if model != entry.model else "")).strip() for base, model in sites
+    ]
+    return {"provider": kind, "address": ", ".join(sorted(filter(None, shown))) or None}
 
 
 def bare_address(address: str) -> str:

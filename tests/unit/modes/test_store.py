@@ -160,21 +160,21 @@ REPLIES = [  # name, build, mode and era under a certificate, era while the guid
 def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_not(
     echoed: str | None, build: str | None, mode: str, era: int
 ) -> None:
-    known = CascadeState(NAME).replied("small", "small-1", "fp_1", "now").replied("large", "large-1", None, "now")
+    known = CascadeState(NAME).replied("small", "small-1", "fp_1", None, "").replied("large", "large-1", None, None, "")
     certified = replace(
         CERTIFICATE, signs={sign: known.signs[sign] for sign in known.signs if sign.startswith("small")}
     )
-    under = replace(promoted(known), in_force=certified).replied("small", echoed, build, "now")
+    under = replace(promoted(known), in_force=certified).replied("small", echoed, build, None, "now")
     assert (known.era, under.mode, under.era) == (0, mode, era)
-    observed = known.replied("small", echoed, build, "now")
+    observed = known.replied("small", echoed, build, None, "now")
     assert (observed.mode, observed.era) == ("observe", era)
-    assert known.replied("large", None, "fp_9", "now").era == 0  # nothing was known of its builds
-    assert observed.replied("small", "small-1", "fp_1", "now") is observed  # known before
+    assert known.replied("large", None, "fp_9", None, "now").era == 0  # nothing was known of its builds
+    assert observed.replied("small", "small-1", "fp_1", None, "now") is observed  # known before
     if era:  # the build of an earlier era was not certified
         latest = replace(
             CERTIFICATE, signs={sign: (value,) for sign, value in signs_of("small", echoed, build).items()}
         )
-        back = replace(promoted(observed), in_force=latest).replied("small", "small-1", "fp_1", "now")
+        back = replace(promoted(observed), in_force=latest).replied("small", "small-1", "fp_1", None, "now")
         assert (back.mode, back.era) == ("fallback", era + 1)
 
 

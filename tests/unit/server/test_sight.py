@@ -170,7 +170,7 @@ async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(t
         for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE)
         for part in ("bucket", "sum", "count")
     }
-    labels = {label for line in text.splitlines() for label, _ in LABEL.findall(line)} | {"why", "error", "instance"}
+    labels = {label for label, _ in LABEL.findall(text)} | {"why", "error", "instance", "deployment"}
     for expression in expressions():
         plain = re.sub(r'"[^"]*"|\[\d+[smhd]\]', "", expression)
         words = set(re.findall(r"[a-zA-Z_]\w*", plain)) - FUNCTIONS
