@@ -55,15 +55,15 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         raise BadResponseError(f"{request.model} sent no list of choices.", model=request.model)
     choice = first_choice(payload["choices"], notes)
     if choice is None:
-        usage, says = read_usage(payload.get("usage"), request, "", notes), "sent a completion without a choice."
-        raise EmptyCompletionError(f"{request.model} {says}", model=request.model, usage=usage)
+        usage, problem = read_usage(payload.get("usage"), request, "", notes), "sent a completion without a choice."
+        raise EmptyCompletionError(f"{request.model} {problem}", model=request.model, usage=usage)
     raise_error_inside(choice, request, secrets)
     message = choice["message"]
-    whole = None if request.chat is None else whole_message(message, request)
-    text = content_text(message.get("content"), notes) if whole is None else output_text(whole)
+    reply = None if request.chat is None else whole_message(message, request)
+    text = content_text(message.get("content"), notes) if reply is None else output_text(reply)
     usage = read_usage(payload.get("usage"), request, "" if payload.get("object") == DECISION else text, notes)
     finish = ending(choice.get("finish_reason"), request, usage)
-    if whole is None:
+    if reply is None:
         raise_refusal(message, text, finish, request, usage)
     return Completion(
         text=storable(text, notes),
@@ -74,37 +74,37 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         request_id=as_storable(payload["id"])[:200] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
         notes=tuple(notes),
-        message=whole,
-        faults=() if request.chat is None or whole is None else _faults(request.chat, whole, finish),
-        fingerprint=_said(payload, "system_fingerprint"),
-        tier=_said(payload, "service_tier") or _said(fields_of(payload.get("usage")), "service_tier"),
+        message=reply,
+        faults=() if request.chat is None or reply is None else _faults(request.chat, reply, finish),
+        fingerprint=_short_text(payload, "system_fingerprint"),
+        tier=_short_text(payload, "service_tier") or _short_text(fields_of(payload.get("usage")), "service_tier"),
         details={} if usage.estimated else _details(payload.get("usage")),
         iterations=() if usage.estimated else read_iterations(payload.get("usage")),
     )
 
 
-def _faults(chat: ChatRequest, whole: Mapping[str, Any], finish: str) -> tuple[str, ...]:
+def _faults(chat: ChatRequest, reply: Mapping[str, Any], finish: str) -> tuple[str, ...]:
     from cascade.chat_faults import message_faults
 
-    return message_faults(chat, whole, finish)
+    return message_faults(chat, reply, finish)
 
 
-def _said(payload: Mapping[str, Any], name: str) -> str | None:
+def _short_text(payload: Mapping[str, Any], name: str) -> str | None:
     """Return a short text field of the payload, such as the model's build or the service tier; None if absent."""
-    said = payload.get(name)
-    return as_storable(said)[:100] if isinstance(said, str) and said else None
+    text = payload.get(name)
+    return as_storable(text)[:100] if isinstance(text, str) and text else None
 
 
 def _details(usage: Any) -> dict[str, dict[str, int]]:
     """Return the valid counts of a plausible usage, by kind."""
-    found = {}
+    by_kind = {}
     for name in ("prompt_tokens_details", "completion_tokens_details"):
-        given = usage.get(name)
-        if not isinstance(given, dict):
+        counts_of_kind = usage.get(name)
+        if not isinstance(counts_of_kind, dict):
             continue
-        if counts := {as_storable(str(kind))[:100]: many for kind, many in given.items() if is_count(many)}:
-            found[name] = counts
-    return found
+        if counts := {as_storable(str(kind))[:100]: count for kind, count in counts_of_kind.items() if is_count(count)}:
+            by_kind[name] = counts
+    return by_kind
 
 
 def raise_error_inside(payload: Any, request: Request, secrets: tuple[str, ...] = ()) -> None:
@@ -114,9 +114,9 @@ def raise_error_inside(payload: Any, request: Request, secrets: tuple[str, ...] 
     error = payload.get("error")
     if not error:
         return
-    said = error if isinstance(error, dict) else {"message": str(error)}
-    text = f"{said.get('message') or ''} ({said.get('type') or said.get('code') or 'no type'})"
-    raise from_status(status_of(said), text, model=request.model, secrets=secrets)
+    fields = error if isinstance(error, dict) else {"message": str(error)}
+    text = f"{fields.get('message') or ''} ({fields.get('type') or fields.get('code') or 'no type'})"
+    raise from_status(status_of(fields), text, model=request.model, secrets=secrets)
 
 
 _STATUS_WORDS = {
@@ -162,8 +162,8 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
         notes.append(f"{len(valid)} choices came where 1 was asked for")
 
     def index(choice: Mapping[str, Any]) -> int:
-        given = choice.get("index")
-        return given if isinstance(given, int) else MAX_TOKEN_COUNT
+        position = choice.get("index")
+        return position if isinstance(position, int) else MAX_TOKEN_COUNT
 
     return min(valid, key=index)
 
@@ -176,11 +176,11 @@ def ending(finish: object, request: Request, usage: Usage) -> str:
     """
     if not isinstance(finish, str) or not finish:
         return "unknown"
-    known = ENDINGS.get(finish.lower())
-    if known is None:
-        said = quote(as_storable(finish))[:40]
-        raise BadResponseError(f"{request.model} ended its reply with {said!r}.", model=request.model, usage=usage)
-    return known
+    reason = ENDINGS.get(finish.lower())
+    if reason is None:
+        word = quote(as_storable(finish))[:40]
+        raise BadResponseError(f"{request.model} ended its reply with {word!r}.", model=request.model, usage=usage)
+    return reason
 
 
 def raise_refusal(message: Mapping[str, Any], text: str, finish: object, request: Request, usage: Usage) -> None:
@@ -197,9 +197,9 @@ def content_text(content: object, notes: list[str]) -> str:
     if isinstance(content, str):
         return content
     texts = part_texts(content)
-    other = sum(text is None for text in texts)
-    if other:
-        notes.append(f"{other} of {len(texts)} parts of the content are not text and were left out")
+    unread = sum(text is None for text in texts)
+    if unread:
+        notes.append(f"{unread} of {len(texts)} parts of the content are not text and were left out")
     return "".join([text for text in texts if text is not None])
 
 
@@ -214,13 +214,13 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
         prompt, completion = raw.get("prompt_tokens"), raw.get("completion_tokens")
         # A prompt never has 0 tokens: some clients fill in zeros if the server sent nothing.
         if is_count(prompt) and prompt and is_count(completion):
-            told = counted_usage(raw, prompt, completion)
-            if told is not None and not told.output_tokens and text:
+            counted = counted_usage(raw, prompt, completion)
+            if counted is not None and not counted.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
-                told = told._replace(output_tokens=estimate_tokens(text), estimated=True)
+                counted = counted._replace(output_tokens=estimate_tokens(text), estimated=True)
             runs = [run.usage for run in read_iterations(raw)]
-            if told is not None and all(is_believable(run, request) for run in runs or [told]):
-                return told
+            if counted is not None and all(is_believable(run, request) for run in runs or [counted]):
+                return counted
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
     notes.append("usage missing or not a count: estimated")
@@ -233,10 +233,10 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
     reasoning, or both of a cache, beside them: their total says so.
     """
-    parts = [[value for value in values if value is not None] for values in _told(raw, prompt, completion)]
-    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in parts):
+    counts = [[value for value in values if value is not None] for values in _counts(raw, prompt, completion)]
+    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in counts):
         return None
-    total, cached, written, reasoning, *_ = (next(iter(values), None) for values in parts)
+    total, cached, written, reasoning, *_ = (next(iter(values), None) for values in counts)
     in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
     total = total or prompt + completion
     for whole_prompt, whole_completion in (
@@ -262,9 +262,9 @@ def _iteration(run: Mapping[str, Any]) -> Iteration:
     names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
     counts = [run.get(name, 0 if name.startswith("cache") else None) for name in names]
     read, output, cached, written = [count if is_count(count) else None for count in counts]
-    whole = None if read is None or cached is None or written is None else read + cached + written
-    usage = Usage(whole, output, cached, None, False, written, _for_an_hour(run, written))
-    return Iteration(_said(run, "type") or "message", _said(run, "model"), usage)
+    input_tokens = None if read is None or cached is None or written is None else read + cached + written
+    usage = Usage(input_tokens, output, cached, None, False, written, _for_an_hour(run, written))
+    return Iteration(_short_text(run, "type") or "message", _short_text(run, "model"), usage)
 
 
 def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
@@ -278,14 +278,17 @@ def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
 _WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
 
 
-def _told(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
+def _counts(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
     """Return total, cached, written, reasoning, prompt and completion tokens, by every name that servers use."""
-    details, more = fields_of(raw.get("prompt_tokens_details")), fields_of(raw.get("completion_tokens_details"))
+    in_prompt, in_completion = (
+        fields_of(raw.get("prompt_tokens_details")),
+        fields_of(raw.get("completion_tokens_details")),
+    )
     return (
         (raw.get("total_tokens"),),
-        (details.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
-        (*map(details.get, _WRITTEN), raw.get("cache_creation_input_tokens")),
-        (more.get("reasoning_tokens"), raw.get("reasoning_tokens")),
+        (in_prompt.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
+        (*map(in_prompt.get, _WRITTEN), raw.get("cache_creation_input_tokens")),
+        (in_completion.get("reasoning_tokens"), raw.get("reasoning_tokens")),
         (prompt, raw.get("input_tokens")),
         (completion, raw.get("output_tokens")),
     )
@@ -357,29 +360,29 @@ def whole_message(message: Mapping[str, Any], request: Request) -> dict[str, Any
     no object stays as it is: it is a fault (`chat_faults`).
     """
     try:
-        whole = {as_storable(str(name)): _storable_value(item, MOST_LEVELS) for name, item in message.items()}
+        reply = {as_storable(str(name)): _storable_value(value, MOST_LEVELS) for name, value in message.items()}
     except ValueError as error:
         raise BadResponseError(f"{request.model} sent a message that {error}.", model=request.model) from None
-    whole["role"] = "assistant"
-    if isinstance(whole.get("content"), list):
-        whole |= {"refusal": refusal} if (refusal := refusal_of(whole)) else {}
-        whole["content"] = "".join([text for text in part_texts(whole["content"]) if text is not None]) or None
-    if isinstance(whole.get("tool_calls"), list):
-        whole["tool_calls"] = [_call(place, call) for place, call in enumerate(whole["tool_calls"])]
-    return whole
+    reply["role"] = "assistant"
+    if isinstance(reply.get("content"), list):
+        reply |= {"refusal": refusal} if (refusal := refusal_of(reply)) else {}
+        reply["content"] = "".join([text for text in part_texts(reply["content"]) if text is not None]) or None
+    if isinstance(reply.get("tool_calls"), list):
+        reply["tool_calls"] = [_call(position, call) for position, call in enumerate(reply["tool_calls"])]
+    return reply
 
 
-def _call(place: int, call: Any) -> Any:
+def _call(position: int, call: Any) -> Any:
     """Return a tool call in OpenAI's form: an id and a kind, and arguments as a text."""
     if not isinstance(call, dict):
         return call
     kind = call.get("type") if isinstance(call.get("type"), str) else "function"
-    made = {**call, "type": kind, "id": f"call_{place}" if call.get("id") in {None, ""} else str(call["id"])}
+    openai = {**call, "type": kind, "id": f"call_{position}" if call.get("id") in {None, ""} else str(call["id"])}
     function = call.get("function")
     if kind == "function" and isinstance(function, dict) and not isinstance(function.get("arguments"), str):
-        given = function.get("arguments")
-        made["function"] = {**function, "arguments": "{}" if given is None else json.dumps(given, ensure_ascii=False)}
-    return made
+        raw = function.get("arguments")
+        openai["function"] = {**function, "arguments": "{}" if raw is None else json.dumps(raw, ensure_ascii=False)}
+    return openai
 
 
 def _storable_value(value: Any, levels: int) -> Any:
@@ -391,8 +394,8 @@ def _storable_value(value: Any, levels: int) -> Any:
     if levels == 0:
         raise ValueError(f"is nested deeper than {MOST_LEVELS} levels")
     if isinstance(value, Mapping):
-        return {as_storable(str(name)): _storable_value(item, levels - 1) for name, item in value.items()}
-    return [_storable_value(item, levels - 1) for item in value]
+        return {as_storable(str(name)): _storable_value(inner, levels - 1) for name, inner in value.items()}
+    return [_storable_value(inner, levels - 1) for inner in value]
 
 
 def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: tuple[str, ...] = ()) -> str | None:
@@ -446,9 +449,9 @@ def _with_alternatives(value: float | None, entry: dict[str, Any]) -> tuple[floa
     top = entry.get("top_logprobs")
     if not isinstance(top, list) or not top:
         return value, ()
-    others = [other for other in top if isinstance(other, dict)]
-    known = _logprobs(others)
-    return (None, ()) if None in known else (value, tuple(zip(_texts(others), known, strict=True)))
+    alternatives = [alternative for alternative in top if isinstance(alternative, dict)]
+    logprobs = _logprobs(alternatives)
+    return (None, ()) if None in logprobs else (value, tuple(zip(_texts(alternatives), logprobs, strict=True)))
 
 
 def _texts(entries: list[dict[str, Any]]) -> list[str]:
@@ -503,36 +506,36 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     calls = list(_written(message["content"]))
     if not calls or any(call.get("name") not in offered for call in calls):
         return payload
-    made = {**message, "content": None, "tool_calls": [_as_call(index, call) for index, call in enumerate(calls)]}
+    rewritten = {**message, "content": None, "tool_calls": [_as_call(index, call) for index, call in enumerate(calls)]}
     finish = choices[0].get("finish_reason")
-    first = {**choices[0], "message": made, "finish_reason": "tool_calls" if finish == "stop" else finish}
+    first = {**choices[0], "message": rewritten, "finish_reason": "tool_calls" if finish == "stop" else finish}
     return {**payload, "choices": [first, *choices[1:]]}
 
 
 def _written(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the calls in a text that contains nothing else; yield none for any other text."""
-    pieces = _TAGGED.findall(text) or _FENCED.findall(text) or [text]
-    for piece in pieces:
-        for value in _values(piece.strip()):
-            for one in value if isinstance(value, list) else [value]:
-                if isinstance(one, Mapping) and isinstance(one.get("name"), str):
-                    yield one
+    blocks = _TAGGED.findall(text) or _FENCED.findall(text) or [text]
+    for block in blocks:
+        for value in _values(block.strip()):
+            for call in value if isinstance(value, list) else [value]:
+                if isinstance(call, Mapping) and isinstance(call.get("name"), str):
+                    yield call
 
 
 def _values(text: str) -> Iterator[Any]:
     """Yield the consecutive JSON values of a text that contains nothing else; yield none for any other text."""
-    found, place = [], 0
-    while place < len(text):
+    values, position = [], 0
+    while position < len(text):
         try:
-            value, end = _decoder.raw_decode(text, place)
+            value, end = _decoder.raw_decode(text, position)
         except (ValueError, RecursionError):
             return
-        found.append(value)
-        place = end + len(text[end:]) - len(text[end:].lstrip(" \t\r\n,;"))
-    yield from found
+        values.append(value)
+        position = end + len(text[end:]) - len(text[end:].lstrip(" \t\r\n,;"))
+    yield from values
 
 
 def _as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
     arguments = call.get("arguments", call.get("parameters", {}))
-    said = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
-    return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": said}}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": text}}
