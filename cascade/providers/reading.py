@@ -280,7 +280,7 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
 
 def _counts(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
     """Return total, cached, written, reasoning, prompt and completion tokens, by every name that servers use."""
-    in_prompt, in_completion = (
+    in_prompt, in_reply = (
         fields_of(raw.get("prompt_tokens_details")),
         fields_of(raw.get("completion_tokens_details")),
     )
@@ -288,7 +288,7 @@ def _counts(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple
         (raw.get("total_tokens"),),
         (in_prompt.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
         (*map(in_prompt.get, _WRITTEN), raw.get("cache_creation_input_tokens")),
-        (in_completion.get("reasoning_tokens"), raw.get("reasoning_tokens")),
+        (in_reply.get("reasoning_tokens"), raw.get("reasoning_tokens")),
         (prompt, raw.get("input_tokens")),
         (completion, raw.get("output_tokens")),
     )
