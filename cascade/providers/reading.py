@@ -99,10 +99,10 @@ def _details(usage: Any) -> dict[str, dict[str, int]]:
     """Return the valid counts of a plausible usage, by kind."""
     by_kind = {}
     for name in ("prompt_tokens_details", "completion_tokens_details"):
-        counts_of_kind = usage.get(name)
-        if not isinstance(counts_of_kind, dict):
+        raw = usage.get(name)
+        if not isinstance(raw, dict):
             continue
-        if counts := {as_storable(str(kind))[:100]: count for kind, count in counts_of_kind.items() if is_count(count)}:
+        if counts := {as_storable(str(kind))[:100]: count for kind, count in raw.items() if is_count(count)}:
             by_kind[name] = counts
     return by_kind
 
@@ -280,10 +280,7 @@ _WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
 
 def _counts(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
     """Return total, cached, written, reasoning, prompt and completion tokens, by every name that servers use."""
-    in_prompt, in_reply = (
-        fields_of(raw.get("prompt_tokens_details")),
-        fields_of(raw.get("completion_tokens_details")),
-    )
+    in_prompt, in_reply = [fields_of(raw.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion")]
     return (
         (raw.get("total_tokens"),),
         (in_prompt.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
