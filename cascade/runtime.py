@@ -35,6 +35,7 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
     from cascade.records.asks import Trace
     from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy, ServingState
+    from cascade.serving.monitors import CertificateMonitors
     from cascade.serving.spending import Bookings, Spending
 
 
@@ -141,6 +142,7 @@ class Runtime:
         self.configured = build_strategy(config)
         promised = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
         self.service = self._in_service(config, self.configured) if promised else None
+        self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
         self._plain = RunPlan(self.configured, self._bare)
         self._prices: Mapping[str, Price | None] = config.prices()
@@ -149,13 +151,16 @@ class Runtime:
         self.links = {} if self._spending is None or self._spending.link is None else {"budget": self._spending.link}
         self._fallbacks = build_fallbacks(config)
         self._closed = self.finishes = False
+        self._idle: Spending | None = None  # what was spent under an earlier configuration's caps, if there are none
+        self._passed_on = set[str]()  # what another runtime closes
         self.halt = Halt()
         self.guards, self._own = build_guards(config, providers)
         self._spanned = self._with_spans()
         self.fields = build_fields(config, self.guards, self._prices)
         self.traces = self._make_writer()
 
-    def _in_service(self, config: CascadeConfig, strategy: Plan, before: ServingState | None = None) -> ServingState:
+    @staticmethod
+    def _in_service(config: CascadeConfig, strategy: Plan, before: CertificateMonitors | None = None) -> ServingState:
         from cascade.serving.certified import in_service
 
         return in_service(config, strategy, before)
@@ -341,7 +346,31 @@ class Runtime:
             raise UsageError("The configuration names no policy directory: reload_policy(DIR).")
         wanted = DirectoryConfig(kind="directory", path=str(directory or configured))
         config = self.config.model_copy(update={"policy": wanted})
-        self.service, self.config = self._in_service(config, build_strategy(config), self.service), config
+        self.service, self.config = self._in_service(config, build_strategy(config), self._monitors), config
+        self._monitors = self.service.monitors
+
+    def take_over(self, before: Runtime) -> None:
+        """Go on where the runtime of another configuration leaves off, on which questions under way still end.
+
+        The results of audits with their alarms, what is spent and held, the traces' queue, and loaded models go on.
+        """
+        if before._monitors is not None:
+            self._monitors = before._monitors
+            self.service = self.service and self.service.after(before._monitors)
+        earlier, now = before._spending or before._idle, self._spending
+        if earlier is not None and now is None:
+            self._idle = earlier if earlier.link is None else None
+        elif earlier is not None and now is not None and (earlier.link is None) == (now.link is None):
+            now.close()
+            self._spending = earlier.under(now)
+            before._passed_on.add("money")
+            self.links |= {} if earlier.link is None else {"budget": earlier.link}
+        if self.traces is not None and before.traces is not None:
+            self.traces.close()
+            before._passed_on.add("traces")
+            before.traces.content = self.traces.content
+            before.traces.secrets = tuple({*before.traces.secrets, *self.traces.secrets})
+            self.traces = before.traces
 
     @property
     def bookings(self) -> Bookings | None:
@@ -395,9 +424,9 @@ class Runtime:
         await in_thread(partial(self.halt.wait_idle, SETTLE_S))
         for guard in self._own:
             await guard.close()
-        if self._spending is not None:
+        if self._spending is not None and "money" not in self._passed_on:
             await in_thread(self._spending.close)
-        if self.traces is not None:
+        if self.traces is not None and "traces" not in self._passed_on:
             await in_thread(self.traces.close)
 
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:

@@ -135,13 +135,14 @@ def main() -> None:
     given = parser.parse_args()
     from uvicorn import Server
 
+    from cascade.server.app import application
     from cascade.server.running import listener
 
     replay = Replay.open(str(resources.files("cascade").joinpath("data/demo_requests.parquet")))
     with tempfile.TemporaryDirectory(prefix="cascade-pages-") as made:
         asyncio.run(fill(Path(made), replay))
         served = Orchestrator.from_config(load(configured(Path(made))), providers={"local": replay})
-        server = Server(listener(served))
+        server = Server(listener(application(served)))
         thread = threading.Thread(target=server.run, daemon=True)
         thread.start()
         while not server.started:

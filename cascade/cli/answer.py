@@ -107,17 +107,22 @@ def serve(
     if new_key is not None:
         _print_key(new_key)
         return
-    settings = load(config)
     overrides = {"host": host, "port": port, "access_log": access_log}
-    server = settings.server.model_copy(update={name: value for name, value in overrides.items() if value is not None})
-    settings = settings.model_copy(update={"server": server})
+    update = {name: value for name, value in overrides.items() if value is not None}
+
+    def read() -> CascadeConfig:
+        settings = load(config)
+        return settings.model_copy(update={"server": settings.server.model_copy(update=update)})
+
+    settings = read()
+    server = settings.server
     shown = f"[{server.host}]" if ":" in server.host else server.host
 
     def listening(at: int) -> None:
         notes().print(f"serving {server.name} at http://{shown}:{at}/v1, pages at /ui (Ctrl-C ends)")
         notes().print(_recorded(settings))
 
-    status = running.serve(settings, listening)
+    status = running.serve(settings, listening, read)
     if status is not None and status.answered:
         notes().print(status.describe())
 

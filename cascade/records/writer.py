@@ -91,7 +91,7 @@ class TraceWriter:
         self.address = parse(store) if isinstance(store, str) else store
         self.strict = strict
         self.content: Content = content
-        self._secrets = tuple(secrets)
+        self.secrets = tuple(secrets)
         self._begin()
         after_fork(self._begin_in_child)
 
@@ -142,7 +142,7 @@ class TraceWriter:
         texts = (call.completion.text for call in answer.calls if call.completion is not None)
         chars = len(question.text) + len(question.context or "") + sum(map(len, texts))
         done: Future[None] | None = Future() if self.strict else None
-        self._queue.put(_Entry(partial(_rows, answer, head, self.content, self._secrets), chars, done))
+        self._queue.put(_Entry(partial(_rows, answer, head, self.content, self.secrets), chars, done))
         return done
 
     async def settle(self, done: Future[None] | None, answer: Answer, within_s: float = WAIT_S) -> None:

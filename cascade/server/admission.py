@@ -73,6 +73,11 @@ class Bucket:
         self._at_s = now_s
         return max(0.0, (1 - self._level) * _MINUTE_S / self._most)
 
+    def resize(self, per_minute: int) -> None:
+        """Fill at another rate from now on. What is there stays, up to a minute's."""
+        self.wait_s()
+        self._most = float(per_minute)
+
     def spend(self, units: int) -> None:
         """Take units, also those that are not there yet: whoever comes next waits for them."""
         self._level -= units
@@ -90,6 +95,7 @@ class Admission:
         places: those of requests under way.
         buffered: bytes of their bodies.
         under_way: requests, by key.
+        buckets: what each key has left of a minute, by its name and the unit.
         reading: held while a large body is read: a parser lets no other thread run; several would starve the loop.
 
     Raises:
@@ -103,11 +109,23 @@ class Admission:
         self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
         self.reading = asyncio.Semaphore(1)
         self.under_way: Counter[str | None] = Counter()
-        self._buckets: dict[tuple[str | None, str], Bucket] = {}
+        self.buckets: dict[tuple[str | None, str], Bucket] = {}
         wanted = [settings.limits, *(key.limits for key in settings.keys if key.limits is not None)]
         unknown = sorted({name for limits in wanted for name in limits.models or ()} - {*names})
         if unknown:
             raise ConfigError([f"server: limits.models names {', '.join(unknown)}; known: {', '.join(names)}"])
+
+    def take_over(self, before: Admission) -> None:
+        """Count on where another admission leaves off, whose requests are still under way."""
+        most = self.places.total, self.buffered.total
+        self.places, self.buffered, self.under_way = before.places, before.buffered, before.under_way
+        self.places.total, self.buffered.total = most
+        limits = {key.name: key.limits or self.settings.limits for key in self.settings.keys}
+        for (key, unit), bucket in before.buckets.items():
+            per_minute = getattr(limits.get(key or "", self.settings.limits), f"{unit}_per_minute")
+            if per_minute is not None:
+                bucket.resize(per_minute)
+        self.buckets = before.buckets
 
     def visit(self, owner: ServerKeyConfig | None) -> Visit:
         """Admit a request with a key. Raises GatewayError (429) if the key has sent too many in a minute."""
@@ -124,9 +142,9 @@ class Admission:
         """Return a key's bucket; None without a limit."""
         if per_minute is None:
             return None
-        if (key, unit) not in self._buckets:
-            self._buckets[key, unit] = Bucket(per_minute, self._clock)
-        return self._buckets[key, unit]
+        if (key, unit) not in self.buckets:
+            self.buckets[key, unit] = Bucket(per_minute, self._clock)
+        return self.buckets[key, unit]
 
 
 @dataclass

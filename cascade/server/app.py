@@ -9,7 +9,7 @@ import asyncio
 import logging
 import traceback
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
-from contextlib import asynccontextmanager, closing
+from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -22,6 +22,7 @@ from starlette.routing import Route, Router
 from cascade.config import CascadeConfig, ledger_url, modes_url, traces_url
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
+from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
 from cascade.server.admission import Admission
@@ -51,6 +52,8 @@ _CLIENT_LEFT = 499
 _LEFT = "client_left"
 _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
+_POLL_S = 0.1
+"""How often it is seen whether the last request of an edge has ended."""
 _PROBE_S, _PROBES_S = 0.5, 2.0
 """Seconds that a write may wait for its locks, and `/readyz` for all stores, before a store counts as failing."""
 _TABLES = {
@@ -61,7 +64,7 @@ _TABLES = {
 """What requests write, by the store."""
 
 
-def application(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Edge:
+def application(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Gateway:
     """Return the ASGI application that serves an orchestrator. It is closed when the application shuts down.
 
     Args:
@@ -71,13 +74,19 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     Raises:
         ConfigError: no chat request can be served with its configuration.
     """
+    return Gateway(edge(orchestrator, instruments or Instruments()))
+
+
+def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
+    """Return what serves the requests of one configuration. Raises as `application` does."""
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
     catalog, stores = Catalog.of(runtime.config, runtime.levels), Stores(runtime.config)
-    tools = instruments or Instruments()
     metrics, admission = tools.metrics, Admission(settings, catalog.routes)
     runtime.break_circuits()
     runtime.wrap(tools.meters.around)
     runtime.finishes = True
+    for guard in runtime.guards.values():
+        guard.retried, guard.tried = tools.meters.retried, tools.meters.tried
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
@@ -87,13 +96,10 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
         works = [tools.meters.watch_loop(), *([] if modes is None else [modes.forever()])]
-        tasks = [asyncio.create_task(work) for work in works]
-        ready = True
+        whole.tasks, ready = [asyncio.create_task(work) for work in works], True
         yield
         ready = False
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await whole.leave()
         if modes is not None:
             await modes.drain(settings.drain_s)
         await asyncio.to_thread(runtime.halt.wait_idle, settings.drain_s)  # calls whose clients have left
@@ -133,8 +139,51 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
-    router = Router(routes, redirect_slashes=False, lifespan=lifespan)
-    return Edge(router, admission, tools, spans=runtime.config.telemetry.spans)
+    whole = Edge(Router(routes, redirect_slashes=False), admission, tools, runtime, feedback, modes)
+    whole.life = lifespan(None)
+    return whole
+
+
+class Gateway:
+    """The ASGI application: each request is served by the latest edge, and ends on the one that it began on.
+
+    Args:
+        edge: serves the requests, until `swap`.
+    """
+
+    def __init__(self, edge: Edge) -> None:
+        self.edge, self._stops, self._ending = edge, False, set[asyncio.Task[None]]()
+        self._life = Router([], lifespan=self._living)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request, or begin and end with the server."""
+        await (self.edge if scope["type"] == "http" else self._life)(scope, receive, send)
+
+    @asynccontextmanager
+    async def _living(self, _: object) -> AsyncIterator[None]:
+        await self.edge.life.__aenter__()
+        yield
+        self._stops = True
+        await asyncio.gather(*self._ending, return_exceptions=True)
+        await self.edge.life.__aexit__(None, None, None)
+
+    async def swap(self, edge: Edge) -> None:
+        """Serve further requests with another edge, which takes over what must not be forgotten.
+
+        The one before ends once its requests and calls have, each within its own limits.
+        """
+        await self.edge.leave()
+        edge.take_over(self.edge)
+        task = asyncio.create_task(self._end(self.edge))
+        self._ending.add(task)
+        task.add_done_callback(self._ending.discard)
+        self.edge = edge
+        await edge.life.__aenter__()
+
+    async def _end(self, edge: Edge) -> None:
+        while edge.busy and not self._stops:  # noqa: ASYNC110 - three rooms would have to tell an event
+            await asyncio.sleep(_POLL_S)
+        await edge.life.__aexit__(None, None, None)
 
 
 def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
@@ -210,19 +259,53 @@ class Edge:
         app: the application that answers.
         admission: the limits, and the keys.
         instruments: count the requests for a model, and log all.
-        spans: whether a request for a model is a span.
+        runtime: makes the calls.
+        feedback: takes feedback.
+        modes: the cascade's modes, if it has any.
+
+    Attributes:
+        life: begins and ends it.
+        tasks: what runs beside the requests.
     """
 
-    def __init__(self, app: App, admission: Admission, instruments: Instruments, *, spans: bool) -> None:
-        self._tracer = tracer() if spans else None
+    life: AbstractAsyncContextManager[None]
+
+    def __init__(
+        self,
+        app: App,
+        admission: Admission,
+        instruments: Instruments,
+        runtime: Runtime,
+        feedback: FeedbackEndpoint,
+        modes: Modes | None,
+    ) -> None:
+        self._tracer = tracer() if runtime.config.telemetry.spans else None
         self._app, self._admission, self._instruments = app, admission, instruments
-        self._settings = admission.settings
+        self._feedback, self._modes, self._settings = feedback, modes, admission.settings
+        self.runtime, self.tasks, self._under_way = runtime, list[asyncio.Task[None]](), 0
+
+    @property
+    def busy(self) -> bool:
+        """Whether requests, calls whose clients have left, or calls for drawn requests are under way."""
+        completing = self._modes is not None and bool(self._modes.completing)
+        return self._under_way > 0 or completing or not self.runtime.halt.wait_idle(0.0)
+
+    async def leave(self) -> None:
+        """End what runs beside the requests."""
+        for task in self.tasks:
+            task.cancel()
+        await asyncio.gather(*self.tasks, return_exceptions=True)
+
+    def take_over(self, before: Edge) -> None:
+        """Go on where another edge leaves off."""
+        self.runtime.take_over(before.runtime)
+        self._admission.take_over(before._admission)
+        self._feedback.waiting = before._feedback.waiting
+        if self._modes is not None and before._modes is not None:
+            self._modes.take_over(before._modes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
-        if scope["type"] != "http":
-            await self._app(scope, receive, send)
-            return
         path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
         kinds = (kind for base, kind in _DIALECTS.items() if path == base or path.startswith(f"{base}/"))
         caller = Traceparent.of(Headers(scope=scope).get("traceparent"))
@@ -233,6 +316,7 @@ class Edge:
             exchange.status = message.get("status", exchange.status)
             await send(message)
 
+        self._under_way += 1
         try:
             refusal = await self._answered(scope, receive, noting)
             if refusal is not None:
@@ -240,6 +324,7 @@ class Edge:
         except ClientLeftError:
             exchange.status, exchange.reason = _CLIENT_LEFT, _LEFT
         finally:
+            self._under_way -= 1
             self._ended(exchange, scope["method"], path)
 
     def _ended(self, exchange: HttpExchange, method: str, path: str) -> None:

@@ -85,20 +85,23 @@ class FeedbackEndpoint:
     Args:
         orchestrator: the orchestrator that gave the answers.
         modes: the cascade's modes, if it has any: an audit there compares with the guide, and counts no feedback.
+
+    Attributes:
+        waiting: the answers whose feedback would be counted, by trace.
     """
 
     def __init__(self, orchestrator: Orchestrator, modes: Modes | None = None) -> None:
         self._orchestrator, self._modes = orchestrator, modes
         self._settings = orchestrator.runtime.config.server
         self._url = traces_url(orchestrator.runtime.config.traces)
-        self._waiting: OrderedDict[str, Answer] = OrderedDict()
+        self.waiting: OrderedDict[str, Answer] = OrderedDict()
 
     def hold(self, trace_id: str, answer: Answer) -> None:
         """Keep an answer whose feedback would be counted."""
         if answer.audited and answer.certificate is not None:
-            self._waiting[trace_id] = answer
-            while len(self._waiting) > MOST_HELD:
-                self._waiting.popitem(last=False)
+            self.waiting[trace_id] = answer
+            while len(self.waiting) > MOST_HELD:
+                self.waiting.popitem(last=False)
 
     async def post(self, request: Request) -> Response:
         """Handle one feedback request."""
@@ -152,7 +155,7 @@ class FeedbackEndpoint:
             return False, "the promise is that answers equal the guide's, which needs no feedback"
         if feedback.right is None:
             return False, "it does not say whether the answer is right"
-        answer = self._waiting.pop(feedback.trace_id, None)
+        answer = self.waiting.pop(feedback.trace_id, None)
         if answer is None:
             return False, "the answer was not audited here, or was counted before"
         text, right = answer.text, feedback.right

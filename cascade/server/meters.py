@@ -63,6 +63,7 @@ class Meters:
         self._errors: Counter[tuple[str, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
         self._unknown: Counter[str] = Counter()
+        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
         self._lag = Histogram()
         self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
 
@@ -105,7 +106,7 @@ class Meters:
             ({"model": model, "kind": kind}, count) for (model, kind), count in sorted(self._tokens.items())
         ]
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
-        families["retries_total"] = [({"model": name}, guard.retried[name]) for name, guard in guards.items()]
+        families["retries_total"] = [({"model": name}, self.retried[name]) for name in guards]
         families |= _deployments(guards)
         for name, (cap, stands) in sorted((await self._balances(runtime, keys)).items()):
             account = name if name.startswith("key:") else name.partition(":")[0]  # a day without its date
@@ -226,11 +227,15 @@ class Instruments:
 
     Args:
         access: the access log, if there is one.
+
+    Attributes:
+        reloads: how often SIGHUP came, by the outcome.
     """
 
     access: AccessLog | None = None
     metrics: Metrics = field(default_factory=Metrics)
     meters: Meters = field(default_factory=Meters)
+    reloads: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, settings: ServerConfig) -> Instruments:
@@ -241,6 +246,8 @@ class Instruments:
         """Return what `Meters` and the access log count, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
         text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
+        reloads = [({"outcome": outcome}, self.reloads[outcome]) for outcome in ("done", "refused")]
+        text += family("reloads_total", "counter", "Configurations read again.", reloads)
         return text + await self.meters.text(runtime, keys)
 
     def close(self) -> None:

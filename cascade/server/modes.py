@@ -105,6 +105,7 @@ class Modes:
         store: keeps the state.
         state: the state as it was last read.
         counted: requests by outcome, since the process began.
+        completing: the tasks that complete drawn rows, by trace.
 
     Raises:
         ConfigError: the cascade can have no modes.
@@ -131,8 +132,7 @@ class Modes:
         self._void: str | None = None
         """Why the certificate in force does not hold in this process, whose prices or models are others."""
         self._load_task: asyncio.Task[None] | None = None
-        self._completing: dict[str, asyncio.Task[None]] = {}
-        """The tasks that complete drawn rows, by trace."""
+        self.completing: dict[str, asyncio.Task[None]] = {}
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
         self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
@@ -167,8 +167,8 @@ class Modes:
         finally:
             if turn.row is not None:
                 task = asyncio.create_task(self._completed(turn, turn.row, why))
-                self._completing[trace_id] = task
-                task.add_done_callback(lambda _: self._completing.pop(trace_id, None))
+                self.completing[trace_id] = task
+                task.add_done_callback(lambda _: self.completing.pop(trace_id, None))
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
@@ -346,18 +346,23 @@ class Modes:
 
     async def completed(self, trace_id: str, timeout_s: float) -> bool:
         """Wait until a drawn request's trace is complete, if this process completes it; return whether it is."""
-        task = self._completing.get(trace_id)
+        task = self.completing.get(trace_id)
         if task is not None:
             await asyncio.wait([task], timeout=timeout_s)
         return not await self.link.call(self.store.is_pending, trace_id)
+
+    def take_over(self, before: Modes) -> None:
+        """Count on where other modes leave off, and remember what those could not save."""
+        self.counted, self._unsaved = before.counted, before._unsaved
+        self.link.failures = before.link.failures
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until all drawn rows are complete; rows that are late become missing.
 
         While the store does not answer, they stay pending, and count as missing after an hour (`LOST_S`).
         """
-        if self._completing:
-            _, late = await asyncio.wait(self._completing.values(), timeout=timeout_s)
+        if self.completing:
+            _, late = await asyncio.wait(self.completing.values(), timeout=timeout_s)
             self._stopping = True
             for task in late:
                 task.cancel()

@@ -1,31 +1,38 @@
-"""Runs the server: listens, serves until it is stopped, lets running requests end, and closes."""
+"""Runs the server: listens, serves until it is stopped, lets running requests end, and closes.
+
+SIGHUP reads the configuration again. What it describes is built beside what serves, and takes its place if that works.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
 from cascade.config import CascadeConfig, environment
-from cascade.errors import ConfigError, MissingExtraError, StoreError
+from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
 from cascade.resilience import portal
+from cascade.safety import redact
 from cascade.server.auth import listening_problems
 from cascade.telemetry import export
 
 if TYPE_CHECKING:
     from uvicorn import Config, Server
 
+    from cascade.server.app import Edge, Gateway
     from cascade.server.meters import Instruments
     from cascade.serving.monitors import ServiceStatus
 
+logger = logging.getLogger("cascade")
 _PACKAGES = ("starlette", "uvicorn", "uvloop", "httptools", "orjson", "jinja2")
 
 
@@ -38,10 +45,15 @@ def refuse_missing() -> None:
             raise MissingExtraError(package, "cascade serve")
 
 
-def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: None) -> ServiceStatus | None:
-    """Serve a configuration until SIGINT, SIGTERM or SIGHUP comes. The configuration is read only at the start.
+def serve(
+    config: CascadeConfig,
+    listening: Callable[[int], None] = lambda _: None,
+    again: Callable[[], CascadeConfig] | None = None,
+) -> ServiceStatus | None:
+    """Serve a configuration until SIGINT or SIGTERM comes, or its terminal is closed.
 
-    `listening` is called with the port once the server takes requests. Returns the counts of what was answered; None if
+    `listening` is called with the port once the server takes requests, and `again` at SIGHUP: it reads the
+    configuration again. Returns the counts of what was answered; None if
     nothing is promised. The first signal stops listening; requests under way have `server.drain_s` to end, and the rest
     are cancelled.
 
@@ -51,11 +63,37 @@ def serve(config: CascadeConfig, listening: Callable[[int], None] = lambda _: No
         StoreError: it has served, and something is not on record.
     """
     refuse_missing()
-    problems = list(listening_problems(config.server))
-    if problems:
-        raise ConfigError(problems)
+    refuse(config)
     with _bound(config.server.host, config.server.port) as listens:
-        return _serve(config, listens, listening)
+        return _serve(config, listens, listening, again or (lambda: config))
+
+
+def refuse(config: CascadeConfig) -> None:
+    """Raise ConfigError if the server may not listen at its address."""
+    if problems := list(listening_problems(config.server)):
+        raise ConfigError(problems)
+
+
+_FIXED = {
+    "server": ("host", "port", "access_log", "max_head_bytes", "keep_alive_s"),
+    "traces": ("store", "store_env", "strict"),
+    "modes": ("store", "store_env"),
+    "budget": ("store", "store_env"),
+    "timeouts": ("per_store_s",),
+}
+"""By the section, what a reload does not change: the address, its connections, and where things are kept."""
+
+
+def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
+    """Return a configuration with what a reload does not change as it was before; log what that is."""
+    for section, names in _FIXED.items():
+        old, new = getattr(before, section), getattr(now, section)
+        if old is not None and new is not None and (section != "budget" or (old.is_shared and new.is_shared)):
+            update = {name: getattr(old, name) for name in names if getattr(old, name) != getattr(new, name)}
+            for name in update:
+                logger.warning("%s.%s: a reload does not change it; restart the server", section, name)
+            now = now.model_copy(update={section: new.model_copy(update=update)})
+    return now
 
 
 class Throttle(logging.Filter):
@@ -88,55 +126,99 @@ class Throttle(logging.Filter):
 _MINUTE_S = 60.0
 
 
-def _serve(config: CascadeConfig, listens: socket.socket, listening: Callable[[int], None]) -> ServiceStatus | None:
+def _serve(
+    config: CascadeConfig,
+    listens: socket.socket,
+    listening: Callable[[int], None],
+    again: Callable[[], CascadeConfig],
+) -> ServiceStatus | None:
     import uvloop
     from uvicorn import Server
 
+    from cascade.server.app import Gateway
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
-    if export(environment):
-        config = config.model_copy(update={"telemetry": config.telemetry.model_copy(update={"spans": True})})
-    orchestrator = Orchestrator.from_config(config)
-    for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
-        if isinstance(guard.provider, Loads):
-            guard.provider.load()
     instruments, throttle = Instruments.of(config.server), Throttle()
+    gateway = Gateway(_built(config, instruments))
     logging.getLogger("cascade").addFilter(throttle)
-    server = Server(listener(orchestrator, instruments))
+    server = Server(listener(gateway))
+
+    async def reload() -> None:
+        nonlocal config
+        try:
+            now = fixed(config, await asyncio.to_thread(again))
+            refuse(now)
+            await gateway.swap(await asyncio.to_thread(_built, now, instruments))
+        except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on
+            instruments.reloads["refused"] += 1
+            why = str(error) if isinstance(error, CascadeError) else f"{type(error).__name__}: {error}"
+            logger.error("the configuration is not used, and the one before serves on: %s", redact(why))  # noqa: TRY400
+        else:
+            config = now
+            instruments.reloads["done"] += 1
+
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
     gc.collect()
     gc.freeze()
     # uvicorn raises the signal again once all is closed, although a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
-    if (hang_up := getattr(signal, "SIGHUP", None)) is not None and signal.getsignal(hang_up) is signal.SIG_DFL:
-        before[hang_up] = signal.signal(hang_up, lambda *_: signal.raise_signal(signal.SIGTERM))  # otherwise requests
-        # are dropped
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, listens, listening))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, listens, listening, reload))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
         instruments.close()
         logging.getLogger("cascade").removeFilter(throttle)
-    if (unrecorded := orchestrator.runtime.unrecorded) is not None:
+    runtime = gateway.edge.runtime
+    if (unrecorded := runtime.unrecorded) is not None:
         raise StoreError(unrecorded)
-    service = orchestrator.runtime.service
-    return None if service is None else service.status
+    return None if runtime.service is None else runtime.service.status
 
 
-async def _served(server: Server, listens: socket.socket, listening: Callable[[int], None]) -> None:
-    begin = server.startup
+def _built(config: CascadeConfig, instruments: Instruments) -> Edge:
+    """Return what serves a configuration, loaded."""
+    from cascade.server.app import edge
+
+    if export(environment):
+        config = config.model_copy(update={"telemetry": config.telemetry.model_copy(update={"spans": True})})
+    orchestrator = Orchestrator.from_config(config)
+    try:
+        for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
+            if isinstance(guard.provider, Loads):
+                guard.provider.load()
+        return edge(orchestrator, instruments)
+    except CascadeError:
+        orchestrator.close()
+        raise
+
+
+async def _served(
+    server: Server, listens: socket.socket, listening: Callable[[int], None], reload: Callable[[], Awaitable[None]]
+) -> None:
+    begin, terminal, came = server.startup, os.isatty(0), asyncio.Event()
 
     async def startup(sockets: list[socket.socket] | None = None) -> None:
         await begin(sockets)
         if server.started:
             listening(int(listens.getsockname()[1]))
 
+    async def reloading() -> None:
+        while await came.wait():
+            came.clear()
+            if terminal and not os.isatty(0):  # it was closed
+                signal.raise_signal(signal.SIGTERM)
+            await reload()
+
+    hang_up = getattr(signal, "SIGHUP", None)
+    if hang_up is not None and signal.getsignal(hang_up) is signal.SIG_DFL:  # under nohup it stays ignored
+        asyncio.get_running_loop().add_signal_handler(hang_up, came.set)
     server.startup = startup  # type: ignore[method-assign]
+    task = asyncio.create_task(reloading())
     with portal.adopted():
         await server.serve([listens])
+    task.cancel()
 
 
 def _bound(host: str, port: int) -> socket.socket:
@@ -164,17 +246,16 @@ def _raise_file_limit() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
 
 
-def listener(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Config:
-    """Return uvicorn's settings for an orchestrator, measured with some instruments (`app.application`)."""
+def listener(gateway: Gateway) -> Config:
+    """Return uvicorn's settings for an application."""
     from uvicorn import Config
 
-    from cascade.server.app import application
     from cascade.server.wire import LimitedConnection
 
-    settings = orchestrator.runtime.config.server
+    settings = gateway.edge.runtime.config.server
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Config(
-        application(orchestrator, instruments),
+        gateway,
         host=settings.host,
         port=settings.port,
         loop="uvloop",

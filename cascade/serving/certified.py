@@ -78,7 +78,7 @@ class CertifiedPolicy:
         self._strategy = strategy if selection is None else strategy.only(selection)
         self._reference = strategy.only(Selection(reference=True))
         self._walk = reference_walk(strategy) if selection is not None and selection.reference else None
-        self._monitors, self._today, self._level = monitors, today, level
+        self.monitors, self._today, self._level = monitors, today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
@@ -129,7 +129,7 @@ class CertifiedPolicy:
         reasons = self._reasons(certificate, question.segment)
         if certificate is None:
             return reasons
-        if (alarm := self._monitors.of(certificate).alarm) is not None:
+        if (alarm := self.monitors.of(certificate).alarm) is not None:
             reasons = (*reasons, alarm)
         return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")).values())
 
@@ -142,12 +142,12 @@ class CertifiedPolicy:
             NotCertifiedError: a certificate is required, and none holds any more.
         """
         certificate, reasons = self._covering(question), self.uncovered(question)
-        audit = self._monitors.drawn(certificate, question)
+        audit = self.monitors.drawn(certificate, question)
         if reasons and self._wanted.required:
             raise NotCertifiedError(_refusal(reasons))
         plain = RunPlan(self._strategy, audit=audit, level=self._level)
         plain = plain._replace(warnings=tuple([f"{NO_CERTIFICATE}{reason}" for reason in reasons]))
-        audited = UNAUDITED if certificate is None else self._monitors.of(certificate)
+        audited = UNAUDITED if certificate is None else self.monitors.of(certificate)
         if audited.alarm is not None or (reasons and self._to_guide and self._by_segment):
             return self._fallback(plain, certificate, alarmed=audited.alarm is not None)
         plain = plain._replace(policy=self._live(question.segment), walk=self._walk)
@@ -172,7 +172,7 @@ class CertifiedPolicy:
         """Follow the walk, and count its answer at the end (`status`)."""
         answer = yield from walk
         uncovered = () if answer.certificate is not None else self._why_uncovered(answer.question)
-        self._monitors.answered(answer.certificate is not None, answer.cost_nano_usd, uncovered)
+        self.monitors.answered(answer.certificate is not None, answer.cost_nano_usd, uncovered)
         if answer.certificate is not None and answer.audited and self._compares(answer.certificate):
             self._compare(answer, answer.certificate)
         return answer
@@ -182,9 +182,9 @@ class CertifiedPolicy:
         certificate = self._covering(question)
         if certificate is None:
             return ("no certificate",)
-        if self._monitors.of(certificate).by_canaries:
+        if self.monitors.of(certificate).by_canaries:
             return ("canaries",)
-        if self._monitors.of(certificate).alarm is not None or self._reasons(certificate, question.segment):
+        if self.monitors.of(certificate).alarm is not None or self._reasons(certificate, question.segment):
             return ("a certificate that does not hold",)
         names = unlike(kind_of(question.chat), certificate.made_for.get("requests"))
         return {name if name in PROPERTIES else "other content" for name in names} or ("a call",)
@@ -200,7 +200,7 @@ class CertifiedPolicy:
 
         last = self._last(answer)
         if last is None or (failed := failures(last)):
-            self._monitors.missing("the reference was not asked" if last is None else failed[0])
+            self.monitors.missing("the reference was not asked" if last is None else failed[0])
             return
         comparator = get_matcher(certificate.comparator or default_for(None).name)
         outputs, chat = [candidate.text for candidate in last.candidates], answer.question.chat
@@ -223,7 +223,7 @@ class CertifiedPolicy:
     @property
     def alarm(self) -> str | None:
         """A sentence about the audits that withdrew certificates, by segment; None without an alarm."""
-        alarms = {name: self._monitors.of(certificate).alarm for name, certificate in self._by_segment.items()}
+        alarms = {name: self.monitors.of(certificate).alarm for name, certificate in self._by_segment.items()}
         return (
             "; ".join([text if name is None else f"segment {name}: {text}" for name, text in alarms.items() if text])
             or None
@@ -246,7 +246,7 @@ class CertifiedPolicy:
         by_steps = {"labels", "reference"} <= set(rules.needs) and self._strategy.ends_with_reference
         by_steps = by_steps and reference_right is None
         if (rules.of_set or by_steps) and (unknown := self._unknown(answer, certificate)) is not None:
-            return self._monitors.missing(unknown)
+            return self.monitors.missing(unknown)
         loss = rules.audited(self._audit(answer, right, reference_right))
         if loss is None:
             return AuditOutcome(reason="a single answer does not show whether the promise is kept")
@@ -254,7 +254,7 @@ class CertifiedPolicy:
         missed = loss > coin  # a graded loss is a miss with its own probability, so that misses have the promised rate
         if certificate.id not in self._voided:
             return AuditOutcome(missed, reason="it was given under an earlier certificate")
-        return self._monitors.count(certificate, missed, group_of(answer.question))
+        return self.monitors.count(certificate, missed, group_of(answer.question))
 
     def _audit(self, answer: Answer, right: Judge, reference_right: bool | None) -> Audit:
         """Return an audited answer as promises judge it."""
@@ -321,6 +321,14 @@ class ServingState:
     levels: Mapping[str, float]
     by_level: Mapping[str, CertifiedPolicy]
 
+    def after(self, before: CertificateMonitors) -> ServingState:
+        """Return the state with the audit results so far: what withdrew a certificate withdraws it here, too."""
+        before.settings, before.folder = self.monitors.settings, self.monitors.folder
+        before.share(certificate for serving in self.by_level.values() for certificate in serving.certificates)
+        for serving in self.by_level.values():
+            serving.monitors = before
+        return replace(self, monitors=before)
+
     def at(self, level: str | None) -> CertifiedPolicy:
         """Return the policy of a level, by default the default one. Raises UsageError if there is no such level."""
         if level is None:
@@ -354,7 +362,7 @@ class ServingState:
 def in_service(
     config: CascadeConfig,
     strategy: Plan,
-    before: ServingState | None = None,
+    before: CertificateMonitors | None = None,
     *,
     today: Callable[[], date] = today_utc,
 ) -> ServingState:
@@ -363,14 +371,14 @@ def in_service(
     Args:
         config: the configuration.
         strategy: the strategy that it describes.
-        before: the previous state, whose audit results are kept.
+        before: the audit results so far.
         today: the clock.
 
     Raises:
         ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
         UsageError: audits once raised an alarm about one of the certificates.
     """
-    monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before.monitors
+    monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before
     if not isinstance(config.policy, DirectoryConfig):
         serving = CertifiedPolicy(config, strategy, build_policy(config), (), monitors, today=today)
         return ServingState(serving, strategy, monitors, {}, {"": serving})

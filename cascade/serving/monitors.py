@@ -131,7 +131,7 @@ class CertificateMonitors:
     def __init__(self, settings: GuaranteeConfig) -> None:
         self.folder: str | None = None
         """The policy directory in service, where another process may record that canaries suspend it."""
-        self._settings = settings
+        self.settings = settings
         self._begin()
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
@@ -146,7 +146,7 @@ class CertificateMonitors:
 
     def drawn(self, certificate: Certificate | None, question: Question) -> bool:
         """Whether a question is audited: the first one of its group under a certificate, if the group is drawn."""
-        audit = self._settings.audit
+        audit = self.settings.audit
         if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
             return False
         name = "" if certificate is None else certificate.id, group
@@ -197,7 +197,7 @@ class CertificateMonitors:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
         names = {certificate.id for certificate in certificates}
         with self._lock:
-            self._level = self._settings.monitor.level / max(len(names), 1)
+            self._level = self.settings.monitor.level / max(len(names), 1)
             for name in names & self._known.keys():
                 if (monitor := self._known[name].monitor) is not None:
                     # The level is only the limit of the evidence: this is the monitor that began at it.

@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
@@ -91,6 +91,13 @@ class Spending:
         limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
         numbers = (budget.wait_s, max(config.timeouts.per_call_s, config.timeouts.per_stream_s), limit)
         return cls(ledger, caps, config.prices(), *numbers, link=link, bookings=bookings)
+
+    def under(self, now: Spending) -> Spending:
+        """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
+        if self.bookings is not None and now.bookings is not None:
+            self.bookings.allows = now.bookings.allows
+        money = {name: getattr(self, name) for name in ("ledger", "owner", "link", "bookings", "unsettled")}
+        return replace(now, **money)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""

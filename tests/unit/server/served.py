@@ -15,7 +15,7 @@ from uvicorn import Server
 from cascade import Orchestrator
 from cascade.providers.base import Payload
 from cascade.providers.fake import FakeProvider
-from cascade.server.app import application
+from cascade.server.app import Gateway, application
 from cascade.server.running import listener
 from cascade.types import Request
 
@@ -46,9 +46,10 @@ def asgi(served: Orchestrator, **headers: str) -> httpx.AsyncClient:
 
 
 @asynccontextmanager
-async def living(served: Orchestrator) -> AsyncIterator[httpx.AsyncClient]:
+async def living(served: Orchestrator | Gateway) -> AsyncIterator[httpx.AsyncClient]:
     """Yield a client of the application, which starts before and is shut down after the block, as in a server."""
-    app, told, said = application(served), asyncio.Queue[Any](), asyncio.Queue[Any]()
+    app = served if isinstance(served, Gateway) else application(served)
+    told, said = asyncio.Queue[Any](), asyncio.Queue[Any]()
     life = asyncio.create_task(app({"type": "lifespan", "asgi": {}, "state": {}}, told.get, said.put))
     await told.put({"type": "lifespan.startup"})
     assert (await said.get())["type"] == "lifespan.startup.complete"
@@ -79,7 +80,7 @@ def listening(served: Orchestrator) -> Iterator[str]:
             await super().startup(sockets)
             started.set()
 
-    config = listener(served)
+    config = listener(application(served))
     config.port = 0
     server = Told(config)
     thread = threading.Thread(target=server.run)

@@ -247,7 +247,7 @@ def test_it_says_that_it_serves_once_it_does_and_where(tmp_path: Path) -> None:
         assert process.wait(WAIT_S) == 0
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_lets_a_request_end_and_takes_no_other(
     number: int, loopback: Any, tmp_path: Path, monkeypatch: Any
 ) -> None:

@@ -15,6 +15,7 @@ from cascade import errors
 from cascade.errors import BadResponseError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.histories import packed
+from cascade.server.app import application
 from cascade.server.auth import new_key
 from cascade.server.dialects import ServedMessage
 from cascade.server.dialects.messages import Messages
@@ -209,7 +210,7 @@ def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(
     held = (Fails if breaks else Held)({"large": [SURE]})
     settings = {"heartbeat_s": 0.01, "keep_alive_s": 7}
     with orchestrator(held, server=settings) as served, listening(served) as address:
-        assert listener(served).timeout_keep_alive == 7
+        assert listener(application(served)).timeout_keep_alive == 7
         base = address if library is anthropic else f"{address}/v1"
         client = library.Client(base_url=base, api_key="none", max_retries=0)
         part, more = getattr(getattr(client, "chat", client), kind, None) or getattr(client, kind), {}

@@ -153,9 +153,9 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> Non
                 str(number),
                 Answer(Question("?"), "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate()),
             )
-        assert len(endpoint._waiting) == MOST_HELD
-        assert "plain" not in endpoint._waiting
-        assert "0" not in endpoint._waiting
+        assert len(endpoint.waiting) == MOST_HELD
+        assert "plain" not in endpoint.waiting
+        assert "0" not in endpoint.waiting
 
 
 def test_nan_is_no_score() -> None:
