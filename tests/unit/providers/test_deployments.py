@@ -122,7 +122,7 @@ async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_d
 
 
 async def test_an_open_circuit_is_passed_over_until_it_has_rested_and_only_all_of_them_are_an_outage() -> None:
-    guard, sites, now = guarded(failing := {"east": DOWN})
+    guard, sites, now = guarded(failing := {"east": FREE[-2]})  # its key
     answers = [(await ask(guard, asked)).deployment for asked in (*[HOME] * 2 * FAILURES, *ALL)]
     assert sites.order.count("east") == FAILURES
     assert answers[2 * FAILURES :] == [next(name for name in order(asked) if name != "east") for asked in ALL]
