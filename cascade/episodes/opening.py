@@ -17,7 +17,7 @@ from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.files import opened_log
-from cascade.logs.rowcheck import checked_where, shown
+from cascade.logs.rowcheck import checked_where, spelled
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.records.address import is_url
 
@@ -144,7 +144,7 @@ def _nothing_chosen(log: str, where: Mapping[str, str]) -> str:
     for row in itertools.islice(rows_of(log), _LOOKED_AT):
         any_row = True
         for column, counts in values.items():
-            counts[shown(row.get(column))] += 1
+            counts[spelled(row.get(column))] += 1
     if not any_row:
         return f"{log} is empty: it has no row of an episode log."
     missing = [

@@ -40,24 +40,24 @@ class Tables:
     dropped: Dropped
     targets: dict[str, str] = field(default_factory=dict)
 
-    def place(self, file: int, row: int) -> str:
-        """Return the place of a record."""
-        return self.sources[file].place(row)
+    def location(self, file: int, row: int) -> str:
+        """Return the location of a record."""
+        return self.sources[file].location(row)
 
     def count(self, reasons: str, note: bool = False) -> None:
         """Count what a query finds: a reason, how often, and the first records as [file, row]."""
-        for reason, count, places in self.duck.rows(reasons):
+        for reason, count, records in self.duck.rows(reasons):
             report = self.dropped.note if note else self.dropped.drop
-            for file, row in places[:-1]:
-                report(reason, self.place(file, row), 1)
-            file, row = places[-1]
-            report(reason, self.place(file, row), count - len(places) + 1)
+            for file, row in records[:-1]:
+                report(reason, self.location(file, row), 1)
+            file, row = records[-1]
+            report(reason, self.location(file, row), count - len(records) + 1)
 
 
-def counted(reason: str, table: str, where: str) -> str:
+def counted(reason: str, table: str, condition: str) -> str:
     """Return a query for `Tables.count`."""
     return (
-        f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {where} "
+        f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {condition} "
         "GROUP BY ALL HAVING count(*) > 0 ORDER BY min(n)"
     )
 
@@ -66,7 +66,7 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
     """Make the table `raw` of the fields as texts, with the reason why a record is no call in `status`."""
     duck = tables.duck
     union = " UNION ALL BY NAME ".join(f"({source.select(paths, preset.prepare)})" for source in tables.sources)
-    kept = {name: sql for name, sql in preset.sql.items() if is_target(name)}
+    computed = {name: sql for name, sql in preset.sql.items() if is_target(name)}
     # an expression reads the file's values, also of the columns that it replaces, and the expressions before it
     plain = {name: name_literal(name) for name in paths if name not in preset.sql and (is_target(name) or preset.rows)}
     listed = ", ".join(
@@ -88,7 +88,7 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
     for source in tables.sources:
         if source.rejects:
             note_rejects(duck, source, tables.dropped)
-    tables.targets = {name: name_literal(name) for name in (*paths, *kept) if is_target(name)}
+    tables.targets = {name: name_literal(name) for name in (*paths, *computed) if is_target(name)}
     skipped = ", ".join(map(text_literal, preset.skip)) or "''"
     tables.count(counted("status", "raw", f"status <> '' AND status IN ({skipped})"), note=True)
     tables.count(counted("status", "raw", f"status <> '' AND status NOT IN ({skipped})"))
@@ -117,16 +117,16 @@ def macro_of(target: str) -> str:
 _WRONG = {"cost_usd": "is no amount of USD", "at": "is no time: the order of the rows counts"}
 
 
-def _faults(targets: Sequence[str], preset: Preset, shown: Mapping[str, str]) -> dict[str, str]:
-    """Return tests of a call's texts by what they find: values that become null. `shown` has their fields' names."""
+def _faults(targets: Sequence[str], preset: Preset, fields: Mapping[str, str]) -> dict[str, str]:
+    """Return tests of a call's texts by what they find: values that become null. `fields` has their fields' names."""
     faults = {}
     for name in targets:
         text, value = name_literal(name), f"{macro_of(name)}({name_literal(name)})"
         if macro_of(name) not in {"unless_empty", "texts"}:
             kind = _WRONG.get(name) or f"is no {KINDS.get(name, NUMBER)}"
-            faults[f"{shown.get(name, name)} {kind}, read as null"] = f"{text} IS NOT NULL AND {value} IS NULL"
+            faults[f"{fields.get(name, name)} {kind}, read as null"] = f"{text} IS NOT NULL AND {value} IS NULL"
         if name.startswith(SIGNALS) and name.endswith("logprob"):
-            faults[f"{shown.get(name, name)} is above 0, which no log-prob is, read as null"] = f"{value} > 0"
+            faults[f"{fields.get(name, name)} is above 0, which no log-prob is, read as null"] = f"{value} > 0"
     if preset.list_price:
         spent = [f"{macro_of(name)}({name_literal(name)})" for name in ("cost_nano_usd", "cost_usd") if name in targets]
         free = "NOT free AND " if preset.free else ""
@@ -142,29 +142,29 @@ def typed(targets: Sequence[str]) -> str:
     def value(name: str, otherwise: str = "NULL") -> str:
         return f"{macro_of(name)}({name_literal(name)})" if name in has else otherwise
 
-    made = {name: value(name) for name in (*_TEXTS, *COLUMNS) if name in has and name not in {"names", "gold"}}
+    values = {name: value(name) for name in (*_TEXTS, *COLUMNS) if name in has and name not in {"names", "gold"}}
     if "gold" in has:
-        made["gold"] = value("gold")
+        values["gold"] = value("gold")
     if "names" in has:
-        made["names"] = 'TRY_CAST("names" AS VARCHAR[])'
-    made["cost_nano_usd"] = f"coalesce({value('cost_nano_usd', 'NULL::BIGINT')}, {value('cost_usd', 'NULL::BIGINT')})"
+        values["names"] = 'TRY_CAST("names" AS VARCHAR[])'
+    values["cost_nano_usd"] = f"coalesce({value('cost_nano_usd', 'NULL::BIGINT')}, {value('cost_usd', 'NULL::BIGINT')})"
     if has & {"at", "created_at"}:
-        made["at_s"] = value("at", f"seconds({value('created_at')})")
+        values["at_s"] = value("at", f"seconds({value('created_at')})")
     if "at" in has:
-        made["created_at"] = 'iso(seconds("at"))'
+        values["created_at"] = 'iso(seconds("at"))'
     waits = [value("latency_ms", "NULL::DOUBLE"), f"round({value('latency_s', 'NULL::DOUBLE')} * 1000, 3)"]
     if "ended_at" in has:
-        taken = f"round(({value('ended_at')} - {made['at_s']}) * 1000, 3)"
-        waits.append(f"list_filter([{taken}], lambda ms: ms >= 0)[1]")
+        duration = f"round(({value('ended_at')} - {values['at_s']}) * 1000, 3)"
+        waits.append(f"list_filter([{duration}], lambda ms: ms >= 0)[1]")
     if has & {"latency_ms", "latency_s", "ended_at"}:
-        made["latency_ms"] = f"coalesce({', '.join(waits)})"
+        values["latency_ms"] = f"coalesce({', '.join(waits)})"
     signals = [name for name in targets if name.startswith(SIGNALS)]
     if signals:
         pairs = ", ".join(f"{text_literal(name.removeprefix(SIGNALS))}, {_signal(name)}" for name in signals)
-        made["signals"] = f"nullif(json_merge_patch('{{}}', json_object({pairs}))::VARCHAR, '{{}}')"
+        values["signals"] = f"nullif(json_merge_patch('{{}}', json_object({pairs}))::VARCHAR, '{{}}')"
     elif "signals" in has:
-        made["signals"] = 'as_object("signals")'
-    return ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in made.items())
+        values["signals"] = 'as_object("signals")'
+    return ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in values.items())
 
 
 def _signal(name: str) -> str:
@@ -172,20 +172,20 @@ def _signal(name: str) -> str:
     return f"CASE WHEN {column} <= 0 THEN {column} END" if name.endswith("logprob") else column
 
 
-def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, str]) -> None:
+def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, str]) -> None:
     """Make the table `calls` from a query with the texts of each call."""
     duck, targets = tables.duck, list(tables.targets)
-    duck.run(f"CREATE VIEW told AS {told}")
-    faults = _faults(targets, preset, shown)
+    duck.run(f"CREATE VIEW told AS {texts}")
+    faults = _faults(targets, preset, fields)
     bits = [f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(faults.values())]
     columns = f"n, file, row{', free' if preset.free else ''}, {' + '.join(bits) or 0} AS faults, {typed(targets)}"
     duck.run(f"CREATE VIEW values AS SELECT {columns} FROM told")
-    there = [row[0] for row in duck.rows("DESCRIBE values")]
-    duck.run(f"CREATE VIEW whole_values AS {_with_nulls('values', there)}")
+    names = [row[0] for row in duck.rows("DESCRIBE values")]
+    duck.run(f"CREATE VIEW whole_values AS {_with_nulls('values', names)}")
     query = "SELECT * FROM whole_values"
-    if {"request", "reply"} & {*there} or _has_messages(tables, there):
-        query, there = _with_chats(query, preset), [*there, *_OF_CHAT]
-    stored = dict.fromkeys([*there, "cost_source"])
+    if {"request", "reply"} & {*names} or _has_messages(tables, names):
+        query, names = _with_chats(query, preset), [*names, *_OF_CHAT]
+    stored = dict.fromkeys([*names, "cost_source"])
     # a column of nulls would be stored as one value for each call
     duck.run(f"CREATE TABLE known AS SELECT {', '.join(map(name_literal, stored))} FROM ({_with_costs(query, preset)})")
     duck.run(f"CREATE VIEW calls AS {_with_nulls('known', stored)}")
@@ -196,17 +196,17 @@ def make_calls(tables: Tables, told: str, preset: Preset, shown: Mapping[str, st
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
 
 
-def _with_nulls(table: str, there: Collection[str]) -> str:
+def _with_nulls(table: str, names: Collection[str]) -> str:
     """Return a query of a table with every column of a call: null where it lacks it."""
     nulls = {name: f"NULL::{sql_type(name)}" for name in (*COLUMNS, *_TEXTS)}
-    nulls |= {"at_s": "NULL::DOUBLE", "names": "[model]" if "model" in there else "NULL::VARCHAR[]"}
-    listed = [f"{sql} AS {name_literal(name)}" for name, sql in nulls.items() if name not in there]
+    nulls |= {"at_s": "NULL::DOUBLE", "names": "[model]" if "model" in names else "NULL::VARCHAR[]"}
+    listed = [f"{sql} AS {name_literal(name)}" for name, sql in nulls.items() if name not in names]
     return f"SELECT {', '.join(['*', *listed])} FROM {table}"
 
 
-def _has_messages(tables: Tables, there: Collection[str]) -> bool:
+def _has_messages(tables: Tables, names: Collection[str]) -> bool:
     """Whether the question or the answer of a table's first calls is JSON: messages, perhaps."""
-    columns = [name for name in ("question", "answer") if name in there]
+    columns = [name for name in ("question", "answer") if name in names]
     tests = " OR ".join(f"left(ltrim({name}), 1) IN ('[', '{{')" for name in columns)
     return bool(columns) and bool(
         tables.duck.value(f"SELECT count(*) FILTER ({tests}) FROM (SELECT * FROM values LIMIT 100)")
@@ -218,20 +218,20 @@ _OF_CHAT = ("chat", "question", "context", "answer", "text", "signals")
 
 def _with_chats(query: str, preset: Preset) -> str:
     """Return a query with the columns of a chat for requests and replies that are recorded whole."""
-    asked, said, always = _json_text("question"), _json_text("answer"), "'yes'" if preset.chats else "NULL"
-    request = f"coalesce(request, {asked})"
-    reply = f"coalesce(reply, {said}, CASE WHEN {asked} IS NOT NULL THEN answer END)"
+    question, answer, always = _json_text("question"), _json_text("answer"), "'yes'" if preset.chats else "NULL"
+    request = f"coalesce(request, {question})"
+    reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL THEN answer END)"
     counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
     arguments = f"{always}, {request}, tools, system, {reply}, finish, {counts}"
     chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({arguments}) END"
     of = {name: f"json_extract_string(chat, '/{name}')" for name in ("question", "context", "answer", "text")}
     plain = {
-        "question": f"coalesce(CASE WHEN {asked} IS NULL THEN question END, {of['question']}, question)",
+        "question": f"coalesce(CASE WHEN {question} IS NULL THEN question END, {of['question']}, question)",
         "context": "context",
-        "answer": f"CASE WHEN {said} IS NULL THEN answer ELSE coalesce({of['text']}, answer) END",
+        "answer": f"CASE WHEN {answer} IS NULL THEN answer ELSE coalesce({of['text']}, answer) END",
         "text": f"coalesce(text, CASE WHEN reply IS NOT NULL THEN {of['text']} END)",
     }
-    of["answer"] = f"coalesce(CASE WHEN {said} IS NULL THEN answer END, {of['answer']})"
+    of["answer"] = f"coalesce(CASE WHEN {answer} IS NULL THEN answer END, {of['answer']})"
     columns = [f"CASE WHEN {of['context']} IS NULL THEN {plain[name]} ELSE {of[name]} END AS {name}" for name in of]
     columns.append(
         "CASE WHEN signals IS NULL THEN json_extract(chat, '/signals')::VARCHAR ELSE "
@@ -295,25 +295,25 @@ def drop_copies(tables: Tables) -> None:
     _drop(tables, "'a call inside of another with the same model, question and text: one call'", within)
 
 
-def _drop(tables: Tables, reason: str, where: str) -> None:
-    tables.count(counted(reason, "calls", where))
-    tables.duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {where})")
+def _drop(tables: Tables, reason: str, condition: str) -> None:
+    tables.count(counted(reason, "calls", condition))
+    tables.duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {condition})")
 
 
 def place_calls(tables: Tables, preset: Preset, options: Asked) -> None:
     """Make the relation `placed`: the calls with their episode, step and place, and what is equal in an episode."""
     duck = tables.duck
-    places = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
+    prefixes = ", ".join(text_literal(f"{source.path.name}{source.unit}") for source in tables.sources)
     named = "digest(question, context)" if preset.runs else "NULL"
-    trace = f"coalesce(trace, question_id, call_id, {named}, [{places}][file + 1] || row)"
+    trace = f"coalesce(trace, question_id, call_id, {named}, [{prefixes}][file + 1] || row)"
     if preset.flat and not options.roles:
         _place_flat(tables, trace, options)
         return
     placing = "n, file, row, model, names, walk, step, candidate, source, horizon, at_s"
     narrow = f'{placing}, episode_id, dataset, segment, "group"'
     query = f"SELECT {narrow}, hash(context) AS context, {trace} AS episode FROM calls"
-    parts = ["dataset", "segment"] + ([] if preset.runs else ["context"])
-    for column in parts:
+    separating = ["dataset", "segment"] + ([] if preset.runs else ["context"])
+    for column in separating:
         if duck.value(f"SELECT count(DISTINCT {name_literal(column)}) FROM calls") > 1:
             query = _split(query, name_literal(column), column == "context")
     run = "CASE WHEN episode_id IS NULL THEN row_number() OVER (PARTITION BY episode, model ORDER BY n) ELSE 1 END"
@@ -325,7 +325,7 @@ def place_calls(tables: Tables, preset: Preset, options: Asked) -> None:
         "CREATE TABLE timed AS SELECT *, row_number() OVER (PARTITION BY episode, walk ORDER BY moment, n) AS turn "
         f"FROM (SELECT *, {order} AS moment FROM parted WINDOW w AS (PARTITION BY episode, walk))"
     )
-    _place(tables, preset, options)
+    _place_in_steps(tables, preset, options)
     table = {name: "keyed" if name == "group" else "calls" for name in OF_EPISODE}
     heads = ", ".join(
         f"arg_min({table[name]}.{name_literal(name)}, turn) AS {name_literal(name)}" for name in OF_EPISODE
@@ -405,27 +405,27 @@ def models_in_order(tables: Tables, preset: Preset, options: Asked) -> tuple[lis
     Raises:
         UsageError: a model is not in the log, or nothing says which is the cheaper one.
     """
-    found = tables.duck.rows(
+    rows = tables.duck.rows(
         "SELECT model, avg(cost_nano_usd), min(n) FROM calls WHERE model IS NOT NULL GROUP BY model ORDER BY 3"
     )
-    there = [model for model, _, _ in found]
+    models = [model for model, _, _ in rows]
     if options.models:
         return list(options.models), "as --models says"
-    costs = {model: float(mean) for model, mean, _ in found if mean is not None}
-    if len(costs) == len(there):
-        by_cost = sorted(there, key=lambda model: costs[model])
-        shown = ", ".join(f"{model} {costs[model] / 1e9:.3g}" for model in by_cost)
-        return by_cost, f"in the order of their mean costs (USD: {shown})"
+    costs = {model: float(mean) for model, mean, _ in rows if mean is not None}
+    if len(costs) == len(models):
+        by_cost = sorted(models, key=lambda model: costs[model])
+        listed = ", ".join(f"{model} {costs[model] / 1e9:.3g}" for model in by_cost)
+        return by_cost, f"in the order of their mean costs (USD: {listed})"
     if preset.files or preset.runs:
-        return there, "in the order of the files" if preset.files else "in the order in which they appear"
-    unpriced = [model for model in there if model not in costs]
+        return models, "in the order of the files" if preset.files else "in the order in which they appear"
+    unpriced = [model for model in models if model not in costs]
     raise UsageError(
         f"The models are ordered by cost, but the log has no cost of {', '.join(unpriced)}. Name the models of the "
-        f"cascade, the cheapest first: --models {','.join(there)}"
+        f"cascade, the cheapest first: --models {','.join(models)}"
     )
 
 
-def _place(tables: Tables, preset: Preset, options: Asked) -> None:
+def _place_in_steps(tables: Tables, preset: Preset, options: Asked) -> None:
     """Make the table `keyed`: each call with its step, candidate and source."""
     duck = tables.duck
     if options.roles:
@@ -473,8 +473,8 @@ def _note_order(tables: Tables) -> None:
 def _place_in_rounds(tables: Tables, options: Asked) -> None:
     """Place the calls by their models' roles: a second call of the base or the guide in a step opens the next step."""
     duck = tables.duck
-    there = {name for (name,) in duck.rows("SELECT DISTINCT unnest(names) FROM timed")}
-    wrong = [f"{name}{did_you_mean(name, sorted(there - {None}))}" for name in options.roles if name not in there]
+    names = {name for (name,) in duck.rows("SELECT DISTINCT unnest(names) FROM timed")}
+    wrong = [f"{name}{did_you_mean(name, sorted(names - {None}))}" for name in options.roles if name not in names]
     if wrong:
         raise UsageError(f"The log has no model {'; and no model '.join(wrong)}.")
     pairs = ", ".join(f"{text_literal(model)}: {text_literal(role)}" for model, role in options.roles.items())
@@ -521,8 +521,8 @@ def write_rows(tables: Tables, options: Asked, path: Path, *, placed: bool, sort
     if not placed:
         answer = "coalesce(answer, unless_empty(trim(text)))"
         silent = f"(candidate IS NULL OR (text IS NOT NULL AND {answer} IS NULL AND correct IS NULL))"
-        shown = {"candidate": "candidate", "answer": answer, "correct": "correct"}
-        columns |= {name: f"CASE WHEN NOT ({silent} OR {_FAULTY}) THEN {sql} END" for name, sql in shown.items()}
+        reply = {"candidate": "candidate", "answer": answer, "correct": "correct"}
+        columns |= {name: f"CASE WHEN NOT ({silent} OR {_FAULTY}) THEN {sql} END" for name, sql in reply.items()}
         columns |= {"schema_version": str(SCHEMA_VERSION)}
         reason = "a message with a fault: counted as no answer, since cascade asks the next model instead of serving it"
         if not options.roles and "signals" in {row[0] for row in duck.rows("DESCRIBE known")}:
@@ -533,10 +533,10 @@ def write_rows(tables: Tables, options: Asked, path: Path, *, placed: bool, sort
     query = f"SELECT n, {listed} FROM {source}"
     if duck.value("SELECT count(walk) FROM calls"):
         only = "count(candidate) OVER (PARTITION BY episode_id, walk) = 1"
-        kept = (
+        is_kept = (
             f"CASE WHEN walk IS NOT NULL AND candidate IS NOT NULL AND kept IS NULL AND {only} THEN true ELSE kept END"
         )
-        query = f"SELECT * REPLACE ({kept} AS kept) FROM ({query})"
+        query = f"SELECT * REPLACE ({is_kept} AS kept) FROM ({query})"
     _note_unused(tables, options)
     return copy_rows(duck, f"SELECT * EXCLUDE (n) FROM ({query}){' ORDER BY n' if sort else ''}", path)
 
@@ -550,8 +550,8 @@ def _given_by_hand(options: Asked) -> dict[str, str]:
     if options.costs:
         cost = _by_model(options.costs, "model")
         columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
-        given = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
-        columns["cost_source"] = f"CASE WHEN {given} THEN 'given by hand' ELSE cost_source END"
+        unpriced = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
+        columns["cost_source"] = f"CASE WHEN {unpriced} THEN 'given by hand' ELSE cost_source END"
     if options.rename:
         columns["model"] = f"coalesce({_by_model(options.rename, 'model')}, model)"
         columns["source"] = f"coalesce({_by_model(options.rename, 'source')}, source)"

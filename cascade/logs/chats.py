@@ -47,11 +47,11 @@ def loaded(value: Any) -> Any:
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return an object, given as such or as JSON; an empty one for anything else."""
-    found = loaded(value)
-    return found if isinstance(found, Mapping) else {}
+    decoded = loaded(value)
+    return decoded if isinstance(decoded, Mapping) else {}
 
 
-def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
+def gold_in(raw: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
     """Return the accepted answers of a chat request, as texts: a JSON value is one answer, null is unknown.
 
     A list of texts, without tools, has several. An empty list means that no tool should be called, and so does null in
@@ -62,7 +62,7 @@ def gold_in(given: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
     >>> gold_in(["Danube", "Donau"], tools=False, kind=None), gold_in(None, tools=True, kind=None)
     (('Danube', 'Donau'), ())
     """
-    gold = loaded(given)
+    gold = loaded(raw)
     if gold is None or gold == "":
         return (NO_CALL,) if tools and kind in _NO_CALL_KINDS else ()
     if gold and not tools and isinstance(gold, list) and all(isinstance(text, str) for text in gold):
@@ -98,8 +98,8 @@ def chat_columns(
     answer = reply_in(reply)
     if answer is not None and finish is not None and answer.finish_reason is None:
         answer = answer._replace(finish_reason=_first_of(finish))
-    asked = next((said for each in reversed(sent) if each["role"] == "user" and (said := _shown_text(each))), None)
-    columns: dict[str, Any] = {"question": asked}
+    question = next((text for turn in reversed(sent) if turn["role"] == "user" and (text := _shown_text(turn))), None)
+    columns: dict[str, Any] = {"question": question}
     if answer is not None:
         columns["text"] = said_by(answer.message).strip()
     if answer is not None and answer.tokens is not None:
@@ -126,8 +126,8 @@ def _first_of(finish: str) -> str:
 
 def usage_of(counts: Sequence[Any]) -> Usage:
     """Return input, output, cached and reasoning tokens, given as texts, as a usage."""
-    sent, said, cached, reasoning = (None if count is None else int(count) for count in counts)
-    return Usage(sent, said, cached, reasoning)
+    sent, output, cached, reasoning = (None if count is None else int(count) for count in counts)
+    return Usage(sent, output, cached, reasoning)
 
 
 def _completion(reply: Reply, text: str, counts: Sequence[Any]) -> Completion:
@@ -136,10 +136,10 @@ def _completion(reply: Reply, text: str, counts: Sequence[Any]) -> Completion:
 
 def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any]) -> dict[str, Any]:
     """Return the columns of a message that answers a request, with the signals that it would have live."""
-    message, said, usage = reply.message, output_text(reply.message), usage_of(counts)
+    message, text, usage = reply.message, output_text(reply.message), usage_of(counts)
     finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
     faults = message_faults(request, message, finish)
-    whole = Completion(said, finish, usage, reply.tokens, message=message, faults=faults)
+    completion = Completion(text, finish, usage, reply.tokens, message=message, faults=faults)
     question = Question.of_chat(request)
     replay = {
         "purpose": "answer",
@@ -152,16 +152,16 @@ def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any]) -> dict[
     return {
         "question": question.text,
         "context": question.context,
-        "answer": said,
+        "answer": text,
         "text": json.dumps(message, ensure_ascii=False),
-        "signals": {**message_signals(request, whole), "replay": replay},
+        "signals": {**message_signals(request, completion), "replay": replay},
     }
 
 
 def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, system: Any) -> ChatRequest:
     """Return the chat request that was sent; raise UsageError if there is none, or if it could not be sent again."""
     options = {name: body[name] for name in _KEPT if body.get(name) not in _EMPTY}
-    offered = [held for message in sent if (held := _tool_in(message)) is not None]
+    offered = [tool for message in sent if (tool := _tool_in(message)) is not None]
     messages = [message for message in sent if _tool_in(message) is None]
     instructions = loaded(system if system is not None else body.get("system"))
     if instructions:
@@ -185,9 +185,9 @@ def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
 
 
 def _body(request: Any) -> Mapping[str, Any]:
-    found = as_mapping(request)
-    inside = as_mapping(found.get("body"))
-    return inside if inside.get("messages") else found
+    body = as_mapping(request)
+    inside = as_mapping(body.get("body"))
+    return inside if inside.get("messages") else body
 
 
 def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
@@ -196,9 +196,9 @@ def sent_with(body: Mapping[str, Any], question: str | None) -> str | None:
     >>> sent_with({"temperature": 0}, "Where is my parcel?")
     '{"temperature": 0, "messages": [{"role": "user", "content": "Where is my parcel?"}]}'
     """
-    asked = messages_in(question)
-    own = {**body, **_body(question), "messages": [*messages_in(body), *asked]}
-    return json.dumps(own, ensure_ascii=False) if asked else None
+    messages = messages_in(question)
+    own = {**body, **_body(question), "messages": [*messages_in(body), *messages]}
+    return json.dumps(own, ensure_ascii=False) if messages else None
 
 
 def check_sent(body: Mapping[str, Any]) -> None:
@@ -213,9 +213,9 @@ def check_sent(body: Mapping[str, Any]) -> None:
 # --- messages ---
 
 
-def messages_in(given: Any, depth: int = 0) -> list[dict[str, Any]]:
+def messages_in(request: Any, depth: int = 0) -> list[dict[str, Any]]:
     """Return messages in OpenAI's form, from messages, a body with them, or a prompt."""
-    value = loaded(given)
+    value = loaded(request)
     if isinstance(value, str):
         return [{"role": "user", "content": value}] if value.strip() else []
     if depth > _MAX_DEPTH:
@@ -224,62 +224,62 @@ def messages_in(given: Any, depth: int = 0) -> list[dict[str, Any]]:
         inside = next((value[name] for name in ("body", *_MESSAGES) if value.get(name)), None)
         return messages_in(inside, depth + 1)
     listed = value if isinstance(value, list) else [value]
-    if listed and all(isinstance(each, list) for each in listed):
+    if listed and all(isinstance(batch, list) for batch in listed):
         return messages_in(listed[0], depth + 1)  # LangChain's batches of messages
-    return [message for each in listed if isinstance(each, Mapping) for message in _message(_unwrapped(each))]
+    return [message for raw in listed if isinstance(raw, Mapping) for message in _message(_unwrapped(raw))]
 
 
-def _unwrapped(given: Mapping[str, Any]) -> Mapping[str, Any]:
+def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return a message out of OpenInference's `message` or LangChain's `data`."""
-    inside = loaded(given.get("message"))
+    inside = loaded(message.get("message"))
     if isinstance(inside, Mapping):
         return inside
-    data = given.get("data")
-    if isinstance(data, Mapping) and "role" not in given:
-        return {**data, "role": given.get("type")}
-    return given
+    data = message.get("data")
+    if isinstance(data, Mapping) and "role" not in message:
+        return {**data, "role": message.get("type")}
+    return message
 
 
-def _message(given: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield a message in OpenAI's form. One whose parts answer several tool calls is one message for each."""
-    role = str(given.get("role") or ("user" if "parts" in given else ""))
+def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """Yield a message in OpenAI's form. One whose blocks answer several tool calls is one message for each."""
+    role = str(message.get("role") or ("user" if "parts" in message else ""))
     role = _ROLES.get(role, role)
-    content = given.get("parts", loaded(given.get("content")) if role != "user" else given.get("content"))
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list) else []
+    listed = message.get("parts", loaded(message.get("content")) if role != "user" else message.get("content"))
+    blocks = [block for block in listed if isinstance(block, Mapping)] if isinstance(listed, list) else []
     if not role:
         return
-    if "parts" in given or any(part.get("type") in _CALLS | _RESULTS for part in parts):
-        yield from _of_parts(role, parts)
+    if "parts" in message or any(block.get("type") in _CALLS | _RESULTS for block in blocks):
+        yield from _of_blocks(role, blocks)
         return
-    kept = {name: given[name] for name in _FIELDS & given.keys()}
-    calls = loaded(kept.pop("tool_calls", None))
+    fields = {name: message[name] for name in _FIELDS & message.keys()}
+    calls = loaded(fields.pop("tool_calls", None))
     if isinstance(calls, list) and calls:
-        kept["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1) if isinstance(call, Mapping)]
-    if role == "tool" and "tool_call_id" not in kept and given.get("id"):
-        kept["tool_call_id"] = str(given["id"])
-    said = kept.pop("content", None)
-    if role == "assistant" and parts and all(part.get("type") == "text" for part in parts):
-        said = "".join(str(part.get("text", "")) for part in parts)  # Anthropic's
-    yield {"role": role, "content": said, **kept}
+        fields["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1) if isinstance(call, Mapping)]
+    if role == "tool" and "tool_call_id" not in fields and message.get("id"):
+        fields["tool_call_id"] = str(message["id"])
+    content = fields.pop("content", None)
+    if role == "assistant" and blocks and all(block.get("type") == "text" for block in blocks):
+        content = "".join(str(block.get("text", "")) for block in blocks)  # Anthropic's
+    yield {"role": role, "content": content, **fields}
 
 
-def _of_parts(role: str, parts: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a message's parts: answers of tools, each by itself, then the texts with the calls."""
-    for part in parts:
-        if part.get("type") in _RESULTS or "functionResponse" in part:
-            held = next((part[name] for name in ("response", "result", "content", "output") if part.get(name)), "")
-            yield {"role": "tool", "tool_call_id": part.get("id", part.get("tool_use_id")), "content": _text(held)}
-    said = [str(part.get("content", part.get("text"))) for part in parts if _speaks(part)]
-    calls = [part for part in parts if part.get("type") in _CALLS]
-    if said or calls:
-        message: dict[str, Any] = {"role": role, "content": "\n".join(said) if said else None}
+def _of_blocks(role: str, blocks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
+    """Yield the messages of a message's blocks: answers of tools, each by itself, then the texts with the calls."""
+    for block in blocks:
+        if block.get("type") in _RESULTS or "functionResponse" in block:
+            output = next((block[name] for name in ("response", "result", "content", "output") if block.get(name)), "")
+            yield {"role": "tool", "tool_call_id": block.get("id", block.get("tool_use_id")), "content": _text(output)}
+    texts = [str(block.get("content", block.get("text"))) for block in blocks if _speaks(block)]
+    calls = [block for block in blocks if block.get("type") in _CALLS]
+    if texts or calls:
+        message: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
         if calls:
             message["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1)]
         yield message
 
 
-def _speaks(part: Mapping[str, Any]) -> bool:
-    return part.get("type") in _SPOKEN and isinstance(part.get("content", part.get("text")), str)
+def _speaks(block: Mapping[str, Any]) -> bool:
+    return block.get("type") in _SPOKEN and isinstance(block.get("content", block.get("text")), str)
 
 
 def _text(value: Any) -> str:
@@ -288,12 +288,12 @@ def _text(value: Any) -> str:
 
 def _openai_call(call: Mapping[str, Any], at: int) -> dict[str, Any]:
     """Return a tool call in OpenAI's form, from there or from {name, arguments | args | input, id}."""
-    held = call.get("tool_call", call)  # OpenInference's
-    call = held if isinstance(held, Mapping) else call
+    wrapped = call.get("tool_call", call)  # OpenInference's
+    call = wrapped if isinstance(wrapped, Mapping) else call
     inside = call.get("function")
     named = inside if isinstance(inside, Mapping) else call
-    given: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
-    function = {"name": named.get("name"), "arguments": _text(given)}
+    arguments: Any = next((named[name] for name in ("arguments", "args", "input") if named.get(name) is not None), {})
+    function = {"name": named.get("name"), "arguments": _text(arguments)}
     return {"id": str(call.get("id") or f"call_{at}"), "type": "function", "function": function}
 
 
@@ -311,14 +311,14 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
 
 def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
     """Return the tool among the messages, as Langfuse's callback for LangChain writes it; None if there is none."""
-    held = loaded(message.get("content")) if message.get("role") == "tool" else None
-    return held if isinstance(held, Mapping) and "tool_call_id" not in message and "function" in held else None
+    tool = loaded(message.get("content")) if message.get("role") == "tool" else None
+    return tool if isinstance(tool, Mapping) and "tool_call_id" not in message and "function" in tool else None
 
 
 # --- replies ---
 
 
-def reply_in(given: Any) -> Reply | None:
+def reply_in(reply: Any) -> Reply | None:
     """Return a model's message, from a completion, its choices, messages, a message or a text; None if there is none.
 
     Of several choices the first was served. Log-probs are those of OpenAI's chat completions.
@@ -326,52 +326,52 @@ def reply_in(given: Any) -> Reply | None:
     >>> reply_in({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]})
     Reply(message={'role': 'assistant', 'content': 'Paris'}, finish_reason='stop', tokens=None)
     """
-    value = loaded(given)
+    value = loaded(reply)
     if isinstance(value, Mapping):
         value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
     listed: Iterable[Any] = value if isinstance(value, list) else [value]
-    held = [each for each in listed if each not in _EMPTY]
-    if held and isinstance(held[0], str):
-        return Reply({"role": "assistant", "content": held[0]}) if held[0].strip() else None
-    items = [each for each in held if isinstance(each, Mapping)]
-    if any("role" in each or each.get("type") in _CALLS for each in items) and len(items) > 1:
+    entries = [entry for entry in listed if entry not in _EMPTY]
+    if entries and isinstance(entries[0], str):
+        return Reply({"role": "assistant", "content": entries[0]}) if entries[0].strip() else None
+    items = [entry for entry in entries if isinstance(entry, Mapping)]
+    if any("role" in entry or entry.get("type") in _CALLS for entry in items) and len(items) > 1:
         items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
     return _reply(items[0]) if items else None
 
 
 def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
     """Return the last assistant's message of several, with the calls that stand beside it."""
-    spoken = [each for each in items if str(each.get("role")) in {"assistant", "ai", "model"}]
-    calls = [each for each in items if each.get("type") in _CALLS]
+    spoken = [entry for entry in items if str(entry.get("role")) in {"assistant", "ai", "model"}]
+    calls = [entry for entry in items if entry.get("type") in _CALLS]
     last = dict(spoken[-1]) if spoken else {"role": "assistant", "content": None}
     return {**last, "tool_calls": calls} if calls else last
 
 
-def _reply(item: Mapping[str, Any]) -> Reply | None:
-    inside = loaded(item.get("message", item.get("content") if "candidates" in item else None))
-    message = inside if isinstance(inside, Mapping) else item.get("content")
-    message = message if isinstance(message, Mapping) else inside if isinstance(inside, Mapping) else item
-    if item.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
-        message = {"content": item["text"]}  # a completion of a text
+def _reply(choice: Mapping[str, Any]) -> Reply | None:
+    inside = loaded(choice.get("message", choice.get("content") if "candidates" in choice else None))
+    message = inside if isinstance(inside, Mapping) else choice.get("content")
+    message = message if isinstance(message, Mapping) else inside if isinstance(inside, Mapping) else choice
+    if choice.get("text") is not None and not message.keys() & {"role", "content", "parts"}:
+        message = {"content": choice["text"]}  # a completion of a text
     if not message.keys() & {"role", "content", "tool_calls", "parts"}:
         return None
-    said = list(_message({**message, "role": "assistant"}))
-    finish = item.get("finish_reason", item.get("finishReason", item.get("stop_reason")))
-    return Reply(said[-1], None if finish is None else str(finish), tokens_in(item)) if said else None
+    messages = list(_message({**message, "role": "assistant"}))
+    finish = choice.get("finish_reason", choice.get("finishReason", choice.get("stop_reason")))
+    return Reply(messages[-1], None if finish is None else str(finish), tokens_in(choice)) if messages else None
 
 
 def tokens_in(choice: Mapping[str, Any]) -> tuple[Token, ...] | None:
     """Return the tokens of a choice with their log-probs; None if it has none."""
-    held = choice.get("logprobs")
-    listed = held.get("content") if isinstance(held, Mapping) else None
-    if not isinstance(listed, list) or not all(isinstance(each, Mapping) for each in listed):
+    logprobs = choice.get("logprobs")
+    listed = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    if not isinstance(listed, list) or not all(isinstance(token, Mapping) for token in listed):
         return None
-    return tuple([Token(_spelled(each), _logprob(each), _alternatives(each)) for each in listed])
+    return tuple([Token(_spelled(token), _logprob(token), _alternatives(token)) for token in listed])
 
 
 def _alternatives(token: Mapping[str, Any]) -> tuple[tuple[str, float], ...]:
-    found = [(_spelled(each), _logprob(each)) for each in token.get("top_logprobs") or () if isinstance(each, Mapping)]
-    return tuple([(spelled, value) for spelled, value in found if value is not None])
+    pairs = [(_spelled(top), _logprob(top)) for top in token.get("top_logprobs") or () if isinstance(top, Mapping)]
+    return tuple([(spelled, value) for spelled, value in pairs if value is not None])
 
 
 def _spelled(token: Mapping[str, Any]) -> str:

@@ -97,7 +97,7 @@ class _Numbers(dict[Any, int]):
 
 def calls_of(rows: Iterable[Row]) -> Calls:
     """Return the calls of some rows (`logs.schema`), in any order; they are read once."""
-    places, names, reads, keys = _Numbers(), _Numbers(), _Numbers(), _Numbers()
+    episodes, names, reads, keys = _Numbers(), _Numbers(), _Numbers(), _Numbers()
     heads, calls, flags, floats = list[list[Any]](), list[tuple[int, ...]](), list[tuple[bool, ...]](), list[Any]()
     signals: dict[str, dict[int, float]] = {}
     refused: dict[int, frozenset[int]] = {}
@@ -106,10 +106,10 @@ def calls_of(rows: Iterable[Row]) -> Calls:
         if row["walk"] == schema.CUT:  # that is money spent, and no part of an episode
             continue
         gold = gold or bool(row.get("gold"))
-        place = row["dataset"] or "log", row["episode_id"]
-        number = places[place]
+        episode = row["dataset"] or "log", row["episode_id"]
+        number = episodes[episode]
         if number == len(heads):
-            heads.append([*place, *[None] * 6])
+            heads.append([*episode, *[None] * 6])
         replay, answer, model = replay_of(row), row["answer"], row["model"] or None
         _note_head(heads[number], row)
         parents, echo, at = row.get("parents"), replay.get(schema.ECHOED), len(calls)
@@ -120,7 +120,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
                 *[names[text] for text in texts],
                 names[echo if model and isinstance(echo, str) else None],
                 reads[None if parents is None else tuple(parents)],
-                *[_known(row, name) for name in _COUNTS],
+                *[_count(row, name) for name in _COUNTS],
                 -1 if row["kept"] is None else int(row["kept"]),
                 keys[None if answer is None else answer_key(answer, chat_of(row))],
             )
@@ -170,7 +170,7 @@ def _features(
 _COUNTS = ("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens")
 
 
-def _known(row: Row, name: str) -> int:
+def _count(row: Row, name: str) -> int:
     """Return a count of a row; −1 where it is unknown, or above what it can be."""
     value = row[name]
     return -1 if value is None or value > AT_MOST.get(name, MAX_WHOLE) else int(value)
@@ -232,31 +232,31 @@ def calls_in(duck: Duck, query: str) -> Calls:
         "is_told": f"coalesce(cost_source = '{schema.CARRIED_OVER}', false) OR {replay['told']}",
         "failed": replay["failed"],
     }
-    known = [name for name in names if name != "replay"]
+    measured = [name for name in names if name != "replay"]
     floats = {"right": "correct::DOUBLE", "confidence": "confidence"}
-    floats |= {f"signal {at}": f"signal(signals, {text_literal(pointer([name]))})" for at, name in enumerate(known)}
+    floats |= {f"signal {at}": f"signal(signals, {text_literal(pointer([name]))})" for at, name in enumerate(measured)}
     kinds = {name: "BIGINT" if name in _LARGE else "INTEGER" for name in COLUMNS}
     columns = [f"coalesce({numbers.get(name, name)}, -1)::{kind} AS {name}" for name, kind in kinds.items()]
     columns += [f"coalesce({sql}, false) AS {name}" for name, sql in flags.items()]
     columns += [f"coalesce({sql}, 'nan')::DOUBLE AS {name_literal(name)}" for name, sql in floats.items()]
     heads = "coalesce(nullif(dataset, ''), 'log') = heads.of_set AND episode_id = heads.name"
-    found = duck.run(f"SELECT {', '.join(columns)} FROM log JOIN heads ON {heads} ORDER BY n").fetchnumpy()
-    failing = duck.rows(f"SELECT signals FROM log WHERE {flags['failed']} ORDER BY n") if found["failed"].any() else []
-    values, keys = np.unique(found["key"], return_inverse=True)
-    found["key"] = keys - (values[:1] == -1).sum()
+    arrays = duck.run(f"SELECT {', '.join(columns)} FROM log JOIN heads ON {heads} ORDER BY n").fetchnumpy()
+    failing = duck.rows(f"SELECT signals FROM log WHERE {flags['failed']} ORDER BY n") if arrays["failed"].any() else []
+    values, keys = np.unique(arrays["key"], return_inverse=True)
+    arrays["key"] = keys - (values[:1] == -1).sum()
     return Calls(
         episodes,
         called,
         tuple([tuple(json.loads(text)) for text in reads]),
         {
             int(at): schema.refused_steps({"signals": json.loads(signals)})
-            for at, (signals,) in zip(np.flatnonzero(found["failed"]), failing, strict=True)
+            for at, (signals,) in zip(np.flatnonzero(arrays["failed"]), failing, strict=True)
         },
-        {name: np.asarray(found.pop(name), dtype=np.int64) for name in COLUMNS},
-        {name: np.asarray(found[name]) for name in FLAGS},
-        np.asarray(found["right"]),
-        np.asarray(found["confidence"]),
-        {name: np.asarray(found[f"signal {at}"]) for at, name in enumerate(known)},
+        {name: np.asarray(arrays.pop(name), dtype=np.int64) for name in COLUMNS},
+        {name: np.asarray(arrays[name]) for name in FLAGS},
+        np.asarray(arrays["right"]),
+        np.asarray(arrays["confidence"]),
+        {name: np.asarray(arrays[f"signal {at}"]) for at, name in enumerate(measured)},
         bool(duck.value("SELECT count(*) FROM log WHERE gold <> '[]'")),
     )
 
@@ -277,8 +277,8 @@ def _replay(logged: bool) -> dict[str, str]:
     if not logged:
         nothing = dict.fromkeys(("purpose", "echo", "chat"), "NULL::VARCHAR")
         return nothing | dict.fromkeys(("finished", "told", "failed"), "false")
-    made = {name: f"json_extract(signals, '/replay/{name}')" for name in (schema.TOLD, schema.FAILED, schema.CHAT)}
-    is_true = {name: f"coalesce({sql}::VARCHAR NOT IN {_FALSE}, false)" for name, sql in made.items()}
+    fields = {name: f"json_extract(signals, '/replay/{name}')" for name in (schema.TOLD, schema.FAILED, schema.CHAT)}
+    is_true = {name: f"coalesce({sql}::VARCHAR NOT IN {_FALSE}, false)" for name, sql in fields.items()}
     return {
         "purpose": "json_extract_string(signals, '/replay/purpose')",
         "echo": f"CASE WHEN json_type(signals, '/replay/{schema.ECHOED}') = 'VARCHAR' "
@@ -318,19 +318,19 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
         f"arg_min({kind}, n) FILTER (question IS NOT NULL) AS kind FROM log GROUP BY ALL)"
     )
     columns = np.empty((7, duck.value("SELECT count(*) FROM heads")), dtype=object)
-    found = (
+    query = (
         "SELECT episode, of_set, name, in_group, part, request_id(question, context), digest(question, context), kind, "
         f"CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{{64}}') THEN question END, context, "
         f"{replay['chat']} FROM heads LEFT JOIN log ON n = asked"
     )
 
     def pieces() -> Iterator[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]:
-        for rows in duck.pieces(found):
+        for rows in duck.pieces(query):
             episodes, *texts, _, _, _ = zip(*rows, strict=True)
-            same: dict[Any, Any] = {}  # equal texts share their memory
-            columns[:, episodes] = [[same.setdefault(text, text) for text in column] for column in texts]
-            asked = [(row[0], (row[8], row[9], row[10] and request_of(row[10]))) for row in rows if row[8] is not None]
-            yield [episode for episode, _ in asked], [request for _, request in asked]
+            interned: dict[Any, Any] = {}  # equal texts share their memory
+            columns[:, episodes] = [[interned.setdefault(text, text) for text in column] for column in texts]
+            pairs = [(row[0], (row[8], row[9], row[10] and request_of(row[10]))) for row in rows if row[8] is not None]
+            yield [episode for episode, _ in pairs], [request for _, request in pairs]
 
     features = _features(columns.shape[1], pieces())
     kinds: dict[str | None, RequestKind | None] = {None: None, "plain": PLAIN, "unsaid": UNSAID}

@@ -134,16 +134,16 @@ class Duck:
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return all rows of a small query."""
-        found: list[tuple[Any, ...]] = self.run(sql).fetchall()
-        return found
+        rows: list[tuple[Any, ...]] = self.run(sql).fetchall()
+        return rows
 
     def pieces(self, sql: str) -> Iterator[list[tuple[Any, ...]]]:
         """Yield the rows of a large query, some thousand at a time."""
         import duckdb
 
-        found = self.run(sql)
+        cursor = self.run(sql)
         try:
-            while rows := found.fetchmany(_FETCHED):
+            while rows := cursor.fetchmany(_FETCHED):
                 yield rows
         except duckdb.Error as error:
             raise self._refused(error) from None
@@ -159,8 +159,8 @@ class Duck:
 
     def nano_usd(self, amount: str) -> int | None:
         """Return an amount of USD in nano-USD, rounded half to even; None if the text is no amount."""
-        found: int | None = self.value(f"SELECT nano({text_literal(amount)})")
-        return found
+        nano: int | None = self.value(f"SELECT nano({text_literal(amount)})")
+        return nano
 
     def define(self, name: str, function: Callable[..., Any], arguments: int, result: str = "VARCHAR") -> None:
         """Make a Python function of texts available in SQL; null arguments reach it as None."""

@@ -1,8 +1,7 @@
 """Logs in files: rows as lines of JSON, compressed or not, or as Parquet; written atomically, read in pieces.
 
-`logs.schema` defines a row. Rows of another schema are refused. A row that
-cannot be read is dropped and counted, with its place, and reading goes on (F54 to F57). It is an error only if no row
-at all can be read.
+`logs.schema` defines a row. Rows of another schema are refused. A row that cannot be read is dropped and counted, with
+its location, and reading goes on (F54 to F57). It is an error only if no row at all can be read.
 """
 
 from __future__ import annotations
@@ -79,8 +78,8 @@ def opened_log(
         UsageError: nothing in it can be read, it has another schema, or `where` names no column.
         MissingExtraError: duckdb is not installed.
     """
-    wanted = checked_where(where)
-    with imported([path], Asked(models=models), dropped, where=wanted) as log:
+    filters = checked_where(where)
+    with imported([path], Asked(models=models), dropped, where=filters) as log:
         yield log
 
 

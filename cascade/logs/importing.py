@@ -112,14 +112,14 @@ def imported(
     files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
     with opened([*files, *([] if output is None else [output.absolute()])], options.memory) as duck:
         _define(duck)
-        found, kind = _recognised(duck, sources(duck, files, counted), options) if rows is None else ([], OWN)
-        tables = Tables(duck, found, counted)
+        relations, kind = _recognised(duck, sources(duck, files, counted), options) if rows is None else ([], OWN)
+        tables = Tables(duck, relations, counted)
         if kind == OWN and where is not None:
-            yield Imported(duck, kind, own_rows(duck, found, counted, where), counted)
+            yield Imported(duck, kind, own_rows(duck, relations, counted, where), counted)
             return
         if kind == OWN:
             _refuse_options(typed)
-            query = load_rows(duck, rows) if rows is not None else own_rows(duck, found, counted)
+            query = load_rows(duck, rows) if rows is not None else own_rows(duck, relations, counted)
             duck.run(f"CREATE VIEW calls AS {query}")
             write: Callable[[Path], int] = partial(write_rows, tables, options, placed=True)
         else:
@@ -133,13 +133,13 @@ def imported(
 
 def _refuse_options(options: Asked) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
-    given = {
+    refused = {
         "--map": options.columns,
         "--models": options.models,
         "--role": options.roles,
         "--dataset": options.dataset,
     }
-    wrong = [name for name, value in (given | {"--request": options.request is not None}).items() if value]
+    wrong = [name for name, value in (refused | {"--request": options.request is not None}).items() if value]
     if wrong:
         raise UsageError(
             f"The log has cascade's own rows: it takes no {', '.join(wrong)}. See --where, --rename, --cost."
@@ -150,10 +150,10 @@ def _files(path: Path) -> list[Path]:
     if not path.is_dir():
         first_bytes(path, 1)  # a missing file is named as it was given
         return [path]
-    found = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_ENDINGS))
-    if not found:
+    files = sorted(file for file in path.rglob("*") if file.is_file() and file.name.endswith(_ENDINGS))
+    if not files:
         raise UsageError(f"The folder {path} has no log ({', '.join(_ENDINGS)}).")
-    return found
+    return files
 
 
 def _define(duck: Duck) -> None:
@@ -172,29 +172,29 @@ def _define(duck: Duck) -> None:
 
 def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | None:
     """Return the accepted answers of a chat request as JSON; null if they are unknown."""
-    found = chats.gold_in(gold, tools=bool(chats.loaded(tools)), kind=kind)
-    return json.dumps(found, ensure_ascii=False) if found else None
+    answers = chats.gold_in(gold, tools=bool(chats.loaded(tools)), kind=kind)
+    return json.dumps(answers, ensure_ascii=False) if answers else None
 
 
-def _recognised(duck: Duck, found: list[Source], options: Asked) -> tuple[list[Source], str]:
+def _recognised(duck: Duck, relations: list[Source], options: Asked) -> tuple[list[Source], str]:
     """Return the files with their records in reach, and the kind of the log."""
-    found = [opened_up(duck, each, ("data",)) if _is_page(each) else each for each in found]
-    names = {name for each in found for name in each.names}
-    kind = options.kind or next((kind for each in found if (kind := kind_of(each.names)) is not None), "table")
+    relations = [opened_up(duck, source, ("data",)) if _is_page(source) else source for source in relations]
+    names = {name for source in relations for name in source.names}
+    kind = options.kind or next((kind for source in relations if (kind := kind_of(source.names)) is not None), "table")
     if not names:
-        return found, OWN  # nothing but damage, or nothing at all
+        return relations, OWN  # nothing but damage, or nothing at all
     if kind == OWN:
-        return found, OWN
+        return relations, OWN
     if preset(kind).prepare:
         from cascade.logs.spans import prepared_observation, prepared_span  # most logs have no spans
 
         duck.define("prepared_span", prepared_span, 2)
         duck.define("prepared_observation", prepared_observation, 2)
-        found = [each if each.is_json else as_json(each) for each in found]
+        relations = [source if source.is_json else as_json(source) for source in relations]
     for chain in preset(kind).each:
         if chain[0] in names:
-            found = [opened_up(duck, each, chain) if chain[0] in each.names else each for each in found]
-    return found, kind
+            relations = [opened_up(duck, source, chain) if chain[0] in source.names else source for source in relations]
+    return relations, kind
 
 
 def _is_page(source: Source) -> bool:
@@ -204,7 +204,7 @@ def _is_page(source: Source) -> bool:
 def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -> Callable[[Path], int]:
     """Make the calls of a foreign log, and return what writes their rows into a file."""
     mapped = mapping(options.columns)
-    names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
+    names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
     flat = _flat(names, mapped, chosen)
     if flat is not None:
         return _import_flat(tables, chosen, flat, mapped, options, tell)
@@ -221,8 +221,8 @@ def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -
         return partial(write_rows, tables, options, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
-        known = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
-        paths |= {name: [name] for name in names if name in known or name.startswith(SIGNALS)}
+        targets = {*COLUMNS, *ALSO, "question_id"} - {"schema_version"}
+        paths |= {name: [name] for name in names if name in targets or name.startswith(SIGNALS)}
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
         chosen = _of_table(tables, chosen, paths, names)
@@ -262,7 +262,7 @@ def _import_calls(
 ) -> None:
     read_raw(tables, {**paths, **chosen.let}, chosen)
     _check_mapping(tables, mapped.columns, chosen.prepare)
-    told = "SELECT * FROM raw WHERE status IS NULL"
+    texts = "SELECT * FROM raw WHERE status IS NULL"
     if (chosen.files or len(tables.sources) > 1) and "model" not in tables.targets:
         if len(tables.sources) < 2:
             raise UsageError(
@@ -270,50 +270,50 @@ def _import_calls(
                 "model's first, as in small/samples_arc.jsonl large/samples_arc.jsonl."
             )
         models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
-        told = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
+        texts = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
         tables.targets["model"] = "model"
     if options.models and chosen.steps == "models":
-        there = [model for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({told}) WHERE model IS NOT NULL")]
-        _check_models(options.models, there)
-        told = f"SELECT * FROM ({told}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
-    shown = {name: next((p for p in path), name) for name, path in paths.items()}
-    make_calls(tables, told, chosen, shown)
+        logged = [name for (name,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({texts}) WHERE model IS NOT NULL")]
+        _check_models(options.models, logged)
+        texts = f"SELECT * FROM ({texts}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
+    fields = {name: next((p for p in path), name) for name, path in paths.items()}
+    make_calls(tables, texts, chosen, fields)
     drop_copies(tables)
     place_calls(tables, chosen, options)
 
 
-def _check_models(models: Sequence[str], there: Sequence[str]) -> None:
-    problems = [f"{name}{did_you_mean(name, there)}" for name in models if name not in there]
+def _check_models(models: Sequence[str], logged: Sequence[str]) -> None:
+    problems = [f"{name}{did_you_mean(name, logged)}" for name in models if name not in logged]
     if problems:
-        raise UsageError(f"The log has no answer of {'; '.join(problems)} (it has {', '.join(there) or 'no model'})")
+        raise UsageError(f"The log has no answer of {'; '.join(problems)} (it has {', '.join(logged) or 'no model'})")
     if len(set(models)) < len(models):
         raise UsageError(f"--models names a model twice: {', '.join(models)}.")
 
 
 def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | None = None) -> None:
     """Raise UsageError for mapped fields that no record has; it says which fields there are."""
-    names = list(dict.fromkeys(name for each in tables.sources for name in each.names))
+    names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
     absent = [
         path
         for column, path in columns.items()
         if path not in names and not tables.duck.value(f"SELECT count({name_literal(column)}) FROM raw")
     ]
     if absent:
-        there = [*names, *_paths_inside(tables, prepare)]
-        problems = [f"the log has no field {path}{did_you_mean(path, there)}" for path in absent]
+        fields = [*names, *_paths_inside(tables, prepare)]
+        problems = [f"the log has no field {path}{did_you_mean(path, fields)}" for path in absent]
         raise UsageError(f"{tables.sources[0].path} cannot be read with this mapping: {'; '.join(problems)}.")
 
 
 def _paths_inside(tables: Tables, prepare: str | None = None) -> list[str]:
     """Return the paths of values inside the first records' objects."""
-    found: dict[str, None] = {}
+    paths: dict[str, None] = {}
     for source in tables.sources:
         if source.is_json:
             line = "line" if prepare is None else f"{prepare}(line, around)"
             for (text,) in tables.duck.rows(f"SELECT {line} FROM ({source.relation} LIMIT {_LOOKED_AT})"):
                 for path in _leaves(chats.loaded(text)):
-                    found[path] = None
-    return list(found)
+                    paths[path] = None
+    return list(paths)
 
 
 def _leaves(value: Any, path: str = "") -> Iterator[str]:
@@ -334,11 +334,11 @@ def file_models(paths: Sequence[Path]) -> list[str]:
     """
     folders = [path.absolute().parent for path in paths]
     if len({*folders}) > 1:
-        same = common_start([[*folder.parts, ""] for folder in folders])
-        return ["/".join(folder.parts[same:]) or folder.name for folder in folders]
+        common = common_start([[*folder.parts, ""] for folder in folders])
+        return ["/".join(folder.parts[common:]) or folder.name for folder in folders]
     words = [re.split(r"[_]", path.name.split(".jsonl")[0].removesuffix(path.suffix)) for path in paths]
-    same = common_start(words)
-    return ["_".join(each[same:]) for each in words]
+    common = common_start(words)
+    return ["_".join(name[common:]) for name in words]
 
 
 # --- tables ---
@@ -350,11 +350,11 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
     several = len(tables.sources) > 1
     lacking = missing(fields, {name: path[0] for name, path in paths.items()} | ({"model": ""} if several else {}))
     if lacking:
-        there = ", ".join(fields[:60])
+        listed = ", ".join(fields[:60])
         raise UsageError(
             f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks "
             f"columns: add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
-            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {there}"
+            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {listed}"
         )
     if "episode_id" in paths:
         paths["trace"] = paths.pop("episode_id")
@@ -363,8 +363,8 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
 
 
 def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    used = {path.split(".")[0] for each in paths.values() for path in each} | {
-        p for each in paths.values() for p in each
+    used = {path.split(".")[0] for alternatives in paths.values() for path in alternatives} | {
+        p for alternatives in paths.values() for p in alternatives
     }
     ignored = [name for name in names if name not in used]
     lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
@@ -383,45 +383,45 @@ def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
     mark = max(chosen.models.values(), key=len)
     models = [name.removesuffix(mark) for name in names if name.endswith(mark)]
     columns = {
-        model: {what: f"{model}{end}" for what, end in chosen.models.items() if f"{model}{end}" in names}
+        model: {column: f"{model}{end}" for column, end in chosen.models.items() if f"{model}{end}" in names}
         for model in models
     }
     question = {
-        what: next(path for path in paths if path in names)
-        for what, paths in chosen.columns.items()
+        column: next(path for path in paths if path in names)
+        for column, paths in chosen.columns.items()
         if {*paths} & {*names}
     }
     return Layout(question, columns, {})
 
 
 def _import_flat(
-    tables: Tables, chosen: Preset, found: Layout, mapped: Mapped, options: Asked, tell: Tell | None
+    tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: Asked, tell: Tell | None
 ) -> Callable[[Path], int]:
     path = tables.sources[0].path
-    if not found.question.keys() & {"question", "episode_id"}:
+    if not flat.question.keys() & {"question", "episode_id"}:
         raise UsageError(
-            f"{path} is read as a table with columns for the models {', '.join(found.models)}, and no column has the "
-            f"question: add {' '.join(missing(list(found.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
+            f"{path} is read as a table with columns for the models {', '.join(flat.models)}, and no column has the "
+            f"question: add {' '.join(missing(list(flat.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
         )
     chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True, flat=True)
-    models = list(found.models)
-    fields = {f"{at} {what}": [field] for at, model in enumerate(models) for what, field in found.models[model].items()}
-    doubtful = {f"? {name}": [name] for name, line in found.ignored.items() if line}
-    read_raw(tables, {what: [name] for what, name in found.question.items()} | fields | doubtful, chosen)
-    of_models = [(m, what, p) for m, each in mapped.of_model.items() if m in models for what, p in each.items()]
-    _check_mapping(tables, {what: path for what, path in found.question.items() if what in mapped.columns})
-    _check_mapping(tables, {f"{models.index(m)} {what}": p for m, what, p in of_models})
-    refuse_doubtful(found, _binary(tables, [name[2:] for name in doubtful]), path)
-    for name, line in found.ignored.items():
+    models = list(flat.models)
+    fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
+    doubtful = {f"? {name}": [name] for name, line in flat.ignored.items() if line}
+    read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields | doubtful, chosen)
+    of_models = [(m, name, p) for m, columns in mapped.of_model.items() if m in models for name, p in columns.items()]
+    _check_mapping(tables, {column: path for column, path in flat.question.items() if column in mapped.columns})
+    _check_mapping(tables, {f"{models.index(m)} {name}": p for m, name, p in of_models})
+    refuse_doubtful(flat, _binary(tables, [name[2:] for name in doubtful]), path)
+    for name, line in flat.ignored.items():
         if "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
     _check_models(options.models, models)
     listed = [model for model in models if model in (options.models or models)]
-    make_calls(tables, _calls_of_flat(tables, found, listed), chosen, {})
+    make_calls(tables, _calls_of_flat(tables, flat, listed), chosen, {})
     by_step, reason = models_in_order(tables, chosen, options)
     _drop_unasked(tables, by_step, options)
     if tell is not None:
-        ordered = replace(found, models={model: found.models[model] for model in by_step})
+        ordered = replace(flat, models={model: flat.models[model] for model in by_step})
         tell(ordered.describe(None if options.roles else reason))
     place_calls(tables, chosen, replace(options, models=tuple(by_step)))
     return partial(write_rows, tables, options, placed=False, sort=bool(options.roles) or by_step != listed)
@@ -439,15 +439,15 @@ def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
     return [name for name, flag in zip(names, flags, strict=True) if flag]
 
 
-def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
+def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
     """Return a query with a row of texts for each model of each row: those of row n begin at n * models."""
-    question = {("trace" if what == "episode_id" else what): what for what in found.question}
-    shared = ", ".join(f"{name_literal(what)} AS {name_literal(name)}" for name, what in question.items())
-    columns = sorted({name for model in models for name in found.models[model]})
+    question = {("trace" if column == "episode_id" else column): column for column in flat.question}
+    shared = ", ".join(f"{name_literal(column)} AS {name_literal(name)}" for name, column in question.items())
+    columns = sorted({name for model in models for name in flat.models[model]})
     calls = []
     for at, model in enumerate(models):
-        place, own = list(found.models).index(model), found.models[model]
-        values = {what: name_literal(f"{place} {what}") if what in own else "NULL::VARCHAR" for what in columns}
+        index, own = list(flat.models).index(model), flat.models[model]
+        values = {column: name_literal(f"{index} {column}") if column in own else "NULL::VARCHAR" for column in columns}
         fields = {"n": f"n * {len(models)} + {at}", "model": text_literal(model), **values}
         calls.append(", ".join(f"{text_literal(name)}: {sql}" for name, sql in fields.items()))
     tables.targets = {name: name_literal(name) for name in (*question, "model", *columns)}
@@ -457,14 +457,14 @@ def _calls_of_flat(tables: Tables, found: Layout, models: Sequence[str]) -> str:
 
 def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Asked) -> None:
     """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
-    duck, place = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
+    duck, rung = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
     if not duck.value(f"SELECT count(*) FROM calls WHERE {silent}"):
         return
     duck.run(
-        f"CREATE TABLE reached AS SELECT file, row, max({place}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
+        f"CREATE TABLE reached AS SELECT file, row, max({rung}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
     )
-    later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {place})"
+    later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {rung})"
     absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
     tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
     duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {unasked})")

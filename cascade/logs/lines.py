@@ -73,9 +73,9 @@ def short_name(path: Path) -> str:
 
 def write_all(file: IO[bytes], data: bytes) -> int:
     """Write all data, in as many pieces as an unbuffered file takes; return the number of bytes."""
-    left = memoryview(data)
-    while left:
-        left = left[file.write(left) :]
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest) :]
     return len(data)
 
 
@@ -95,12 +95,12 @@ def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
                 line = _next_line(file, dropped, f"{path.name}:{number}")
 
 
-def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, place: str) -> bytes:
+def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, location: str) -> bytes:
     try:
         return file.readline(MAX_LINE_BYTES)
     except (EOFError, zlib.error, OSError):
         # A compressed file that was cut short or damaged fails only here; the rows before are kept.
-        dropped.drop("the file is cut short or damaged from here on", place)
+        dropped.drop("the file is cut short or damaged from here on", location)
         return b""
 
 
@@ -110,10 +110,10 @@ def _without_mark(line: bytes, path: Path) -> bytes:
     return line.removeprefix(_UTF8_MARK)
 
 
-def text_of(raw: bytes, dropped: Dropped, place: str) -> str:
+def text_of(raw: bytes, dropped: Dropped, location: str) -> str:
     """Return the text of some bytes; invalid UTF-8 is replaced and noted."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        dropped.note("bytes that are not UTF-8, replaced", place)
+        dropped.note("bytes that are not UTF-8, replaced", location)
         return raw.decode("utf-8", "replace")

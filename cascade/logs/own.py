@@ -124,7 +124,7 @@ def _checked(duck: Duck, source: Source, dropped: Dropped) -> str:
         return _checked(duck, source._replace(stored=_whole_groups(duck, source, dropped)), dropped)
     for (reason, kind), times in zip(reasons.items(), counts, strict=True):
         report = dropped.drop if kind == "status" else dropped.note
-        for text, many, places in (
+        for text, total, numbers in (
             duck.rows(
                 f"SELECT {reason} AS reason, count(*), min(row, {_PLACES}) FROM ({rows}) WHERE reason IS NOT NULL "
                 "GROUP BY reason ORDER BY min(row)"
@@ -132,19 +132,19 @@ def _checked(duck: Duck, source: Source, dropped: Dropped) -> str:
             if times
             else ()
         ):
-            for at, row in enumerate(places):
-                report(text, source.place(row), 1 if at + 1 < len(places) else many - at)
+            for at, row in enumerate(numbers):
+                report(text, source.location(row), 1 if at + 1 < len(numbers) else total - at)
     filled = {
         "episode_id": "coalesce(episode_id, digest(question, context))", "schema_version": str(SCHEMA_VERSION),
     }  # fmt: skip
     columns = ", ".join(f"{filled.get(name, name_literal(name))} AS {name_literal(name)}" for name in COLUMNS)
-    other = duck.rows(
+    foreign = duck.rows(
         f"SELECT row, schema_version FROM ({rows}) WHERE schema_version <> {SCHEMA_VERSION} AND status IS NULL "
         "ORDER BY row LIMIT 1"
     )
-    for row, found in other:  # the meaning of its columns is unknown here (F56)
+    for row, schema in foreign:  # the meaning of its columns is unknown here (F56)
         raise UsageError(
-            f"{source.place(row)} has the schema {found}, and this version of cascade reads {SCHEMA_VERSION} alone."
+            f"{source.location(row)} has the schema {schema}, and this version of cascade reads {SCHEMA_VERSION} alone."
         )
     return (
         f"SELECT {source.number * _FILE}::BIGINT + row AS n, {source.number} AS file, row, {columns} FROM ({rows}) "
@@ -158,7 +158,7 @@ _FILE = 1 << 40
 
 def _whole_groups(duck: Duck, source: Source, dropped: Dropped) -> str:
     """Return a query of the row groups of a damaged Parquet file that can be read; count the rows of the others."""
-    first, whole = 0, [f"{source.stored} WHERE false"]
+    first, queries = 0, [f"{source.stored} WHERE false"]
     for (size,) in duck.rows(
         f"SELECT any_value(row_group_num_rows) FROM parquet_metadata({text_literal(source.path)}) "
         "GROUP BY row_group_id ORDER BY row_group_id"
@@ -166,31 +166,31 @@ def _whole_groups(duck: Duck, source: Source, dropped: Dropped) -> str:
         group = f"{source.stored} WHERE file_row_number BETWEEN {first} AND {first + size - 1}"
         try:
             duck.rows(f"SELECT bit_xor(hash(COLUMNS(*))) FROM ({group})")
-            whole.append(group)
+            queries.append(group)
         except UsageError:
-            dropped.drop("a damaged part of the file", source.place(first + 1), size)
+            dropped.drop("a damaged part of the file", source.location(first + 1), size)
         first += size
-    return " UNION ALL ".join(whole)
+    return " UNION ALL ".join(queries)
 
 
 def _value(name: str, kind: str) -> str:
     """Return a column of some SQL type as a value of its own type; null where it has none."""
-    wanted, column = KINDS[name], name_literal(name)
+    own_type, column = KINDS[name], name_literal(name)
     text = column if kind == "VARCHAR" else as_text(name, kind)
-    if wanted == WHOLE:
+    if own_type == WHOLE:
         plain = "true" if kind in _INTEGERS else rf"regexp_full_match({text}, '\d{{1,19}}(\.0*)?')"
         number = column if kind in _INTEGERS else f"TRY_CAST({text} AS HUGEINT)"
         low, high = AT_LEAST.get(name, 0), AT_MOST.get(name, MAX_WHOLE)
         return f"CASE WHEN {plain} AND {number} BETWEEN {low} AND {high} THEN {number} END"
-    if wanted == NUMBER:
+    if own_type == NUMBER:
         return f"finite({column}::DOUBLE)" if kind in _NUMBERS else f"finite(TRY_CAST({text} AS DOUBLE))"
-    if wanted == TRUTH:
+    if own_type == TRUTH:
         true, false = (", ".join(map(text_literal, texts)) for texts in (("true", "1", "1.0"), ("false", "0", "0.0")))
         spelled = f"CASE WHEN {text} IN ({true}) THEN true WHEN {text} IN ({false}) THEN false END"
         return column if kind == "BOOLEAN" else spelled
-    if wanted == TEXTS:
+    if own_type == TEXTS:
         return f"accepted({column})" if kind == "JSON" else f"CASE WHEN {column} IS NOT NULL THEN texts({text}) END"
-    return text if wanted == TEXT else f"as_object({text})" if name == "signals" else f"step_list({text})"
+    return text if own_type == TEXT else f"as_object({text})" if name == "signals" else f"step_list({text})"
 
 
 def _odd(name: str, kind: str) -> str:

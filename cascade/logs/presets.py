@@ -105,8 +105,8 @@ def presets() -> Mapping[str, Preset]:
     """Return the formats by name; that of tables, which no field identifies, is the last."""
     folder = resources.files("cascade.logs").joinpath("presets")
     read = [yaml.safe_load(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".yaml")]
-    found = {each["name"]: _preset(each) for each in read}
-    return {name: found[name] for name in sorted(found, key=lambda name: (not found[name].known_by, name))}
+    by_name = {raw["name"]: _preset(raw) for raw in read}
+    return {name: by_name[name] for name in sorted(by_name, key=lambda name: (not by_name[name].known_by, name))}
 
 
 def _preset(raw: Mapping[str, Any]) -> Preset:
@@ -116,10 +116,10 @@ def _preset(raw: Mapping[str, Any]) -> Preset:
 
 def kind_of(names: Iterable[str]) -> str | None:
     """Return the kind of a log by the names of its fields: `OWN`, or a preset's name; None if they identify none."""
-    there = set(names)
-    if there >= {"step", "episode_id"} or there >= {"step", "question", "source"} or {"step"} <= there <= {*COLUMNS}:
+    has = set(names)
+    if has >= {"step", "episode_id"} or has >= {"step", "question", "source"} or {"step"} <= has <= {*COLUMNS}:
         return OWN
-    return next((name for name, each in presets().items() if any(there >= known for known in each.known_by)), None)
+    return next((name for name, form in presets().items() if any(has >= fields for fields in form.known_by)), None)
 
 
 def preset(kind: str) -> Preset:
@@ -137,21 +137,21 @@ class Mapped:
     of_model: Mapping[str, Mapping[str, str]]
 
 
-def mapping(given: Mapping[str, str] | None) -> Mapped:
+def mapping(fields: Mapping[str, str] | None) -> Mapped:
     """Return a mapping of COLUMN or MODEL.COLUMN to a field; raise UsageError that names every unknown column."""
-    known = {*COLUMNS, *ALSO} - {"schema_version"}
+    targets = {*COLUMNS, *ALSO} - {"schema_version"}
     columns, of_model = dict[str, str](), dict[str, dict[str, str]]()
     wrong = []
-    for name, path in (given or {}).items():
+    for name, path in (fields or {}).items():
         of = _TARGET.fullmatch(name)
-        if name in known or _SIGNAL.fullmatch(name):
+        if name in targets or _SIGNAL.fullmatch(name):
             columns[name] = path
         elif of is not None:
             of_model.setdefault(of["model"], {})[of["what"]] = path
         else:
-            wrong.append(f"{name}{hint_at(name, known)}")
+            wrong.append(f"{name}{hint_at(name, targets)}")
     if wrong:
-        names = ", ".join(name for name in (*COLUMNS, *ALSO) if name in known)
+        names = ", ".join(name for name in (*COLUMNS, *ALSO) if name in targets)
         raise UsageError(
             f"Nothing can be mapped to {'; nor to '.join(wrong)}. A field can be mapped to: {names}, signals.NAME, and "
             f"in a table with columns for each model, to MODEL.answer, MODEL.correct and the like"

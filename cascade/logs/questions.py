@@ -79,21 +79,21 @@ def read_questions(
         mapped: the file's field for fields of ours: {"question": "prompt", "answer": "meta.target"}.
 
     Raises:
-        UsageError: the file has invalid questions; one message lists the first 20 problems with their places.
+        UsageError: the file has invalid questions; one message lists the first 20 problems with their locations.
         MissingExtraError: Parquet without duckdb.
     """
     path, unread = Path(path), Dropped()
     drafts = [_draft(record) for record in _renamed(path, list(records(path, unread)), mapped or {})]
-    asked = [one.asked for one in drafts if one.asked is not None]
-    problems = [f"{one.place}: {problem}" for one in drafts for problem in one.problems] + _doubles(drafts)
+    questions = [draft.question for draft in drafts if draft.question is not None]
+    problems = [f"{draft.location}: {problem}" for draft in drafts for problem in draft.problems] + _doubles(drafts)
     if not drafts and not unread.count:
         problems = [f"{path.name}: there is no question in it"]
     if problems or unread.count:
         raise UsageError(_listed(path, unread.first + problems, unread.count + len(problems)))
-    for one in drafts:
-        if dropped is not None and one.asked is not None and not one.asked.gold:
-            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if one.asked.matcher == "tool_calls" else ""), one.place)
-    return _told_apart(asked)
+    for draft in drafts:
+        if dropped is not None and draft.question is not None and not draft.question.gold:
+            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if draft.question.matcher == "tool_calls" else ""), draft.location)
+    return _told_apart(questions)
 
 
 def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> list[Record]:
@@ -102,14 +102,14 @@ def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> li
     if unknown:
         raise UsageError(f"Nothing can be mapped to {'; nor to '.join(unknown)}.")
     values = [{name: _at(record.fields, field) for name, field in mapped.items()} for record in records]
-    absent = [field for name, field in mapped.items() if all(found[name] is None for found in values)]
+    absent = [field for name, field in mapped.items() if all(fields[name] is None for fields in values)]
     if absent:
-        there = list(dict.fromkeys(name for record in records for name in record.fields))
-        problems = [f"it has no field {field}{did_you_mean(field, there)}" for field in absent]
+        names = list(dict.fromkeys(name for record in records for name in record.fields))
+        problems = [f"it has no field {field}{did_you_mean(field, names)}" for field in absent]
         raise UsageError(f"{path} cannot be read with this mapping: {'; '.join(problems)}.")
     hidden = _ANSWERS if "answer" in mapped else ()
-    kept = [{name: value for name, value in record.fields.items() if name not in hidden} for record in records]
-    return [Record(record.place, {**own, **new}) for record, own, new in zip(records, kept, values, strict=True)]
+    visible = [{name: value for name, value in record.fields.items() if name not in hidden} for record in records]
+    return [Record(record.location, {**own, **new}) for record, own, new in zip(records, visible, values, strict=True)]
 
 
 def _at(fields: Any, path: str) -> Any:
@@ -129,17 +129,17 @@ def text(value: Any) -> str | None:
 
 
 def _listed(path: Path, problems: Sequence[str], count: int) -> str:
-    shown = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
-    more = f"\n  and {count - _LISTED:,} more" if count > _LISTED else ""
+    lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
+    rest = f"\n  and {count - _LISTED:,} more" if count > _LISTED else ""
     named = "1 problem" if count == 1 else f"{count:,} problems"
-    return f"{path} cannot be asked: {named}:{shown}{more}"
+    return f"{path} cannot be asked: {named}:{lines}{rest}"
 
 
 class _Draft(NamedTuple):
     """A record's question, or its problems. `named`: the file itself gave the id."""
 
-    place: str
-    asked: AskedQuestion | None
+    location: str
+    question: AskedQuestion | None
     named: bool
     problems: tuple[str, ...] = ()
 
@@ -148,25 +148,25 @@ def _doubles(drafts: Iterable[_Draft]) -> list[str]:
     """Return a problem for each id that the file gives to two questions."""
     first: dict[str, str] = {}
     problems = []
-    for place, asked, named, _ in drafts:
-        if asked is None or not named:
+    for location, question, named, _ in drafts:
+        if question is None or not named:
             continue
-        if asked.id in first:
-            problems.append(f"{place}: the id {asked.id} is that of {first[asked.id]}")
-        first.setdefault(asked.id, place)
+        if question.id in first:
+            problems.append(f"{location}: the id {question.id} is that of {first[question.id]}")
+        first.setdefault(question.id, location)
     return problems
 
 
-def _told_apart(asked: Iterable[AskedQuestion]) -> list[AskedQuestion]:
+def _told_apart(questions: Iterable[AskedQuestion]) -> list[AskedQuestion]:
     """Give the second of two equal questions another id in the same group: published sets have some twice."""
-    seen: dict[str, int] = {}
-    apart = []
-    for one in asked:
-        seen[one.id] = seen.get(one.id, 0) + 1
-        nth = seen[one.id]
-        name = one.id if nth == 1 else f"{one.id}-{nth}"
-        apart.append(AskedQuestion(name, one.question, one.gold, one.group, one.split, one.kind, one.matcher))
-    return apart
+    counts: dict[str, int] = {}
+    distinct = []
+    for question in questions:
+        counts[question.id] = counts.get(question.id, 0) + 1
+        nth = counts[question.id]
+        name = question.id if nth == 1 else f"{question.id}-{nth}"
+        distinct.append(replace(question, id=name))
+    return distinct
 
 
 # --- records ---
@@ -179,15 +179,15 @@ def _chat_draft(record: Record) -> _Draft:
     try:
         request = chat_request(body if isinstance(body, Mapping) else {}, {})
     except UsageError as error:
-        return _Draft(record.place, None, named=False, problems=(str(error),))
+        return _Draft(record.location, None, named=False, problems=(str(error),))
     question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
-    given = text(_first(fields, ("custom_id", *_IDS)))
-    name = given or question_id(question.text, question.context)
+    own_id = text(_first(fields, ("custom_id", *_IDS)))
+    name = own_id or question_id(question.text, question.context)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, (*_KINDS, "category")))
     golds = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=kind)
     matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
-    asked = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
-    return _Draft(record.place, asked, named=given is not None)
+    asked_question = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.location, asked_question, named=own_id is not None)
 
 
 def _draft(record: Record) -> _Draft:
@@ -202,19 +202,19 @@ def _draft(record: Record) -> _Draft:
             problems.append(str(odd))
             return None
 
-    said = attempt(_text, fields)
+    stem = attempt(_text, fields)
     choices = attempt(_choices, fields) or ()
     context = attempt(_context, fields.get("context"))
     gold = attempt(_gold, _first(fields, _ANSWERS), choices)
     if problems:
-        return _Draft(record.place, None, named=False, problems=tuple(problems))
-    question = Question("\n".join([said, *_shown(choices)]), context, segment=text(fields.get("segment")))
-    given = text(_first(fields, _IDS))
-    name = given or question_id(question.text, question.context)
+        return _Draft(record.location, None, named=False, problems=tuple(problems))
+    question = Question("\n".join([stem, *_lettered(choices)]), context, segment=text(fields.get("segment")))
+    own_id = text(_first(fields, _IDS))
+    name = own_id or question_id(question.text, question.context)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
     matcher = "label" if choices else None
-    asked = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
-    return _Draft(record.place, asked, named=given is not None)
+    asked_question = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
+    return _Draft(record.location, asked_question, named=own_id is not None)
 
 
 class OddQuestionError(ValueError):
@@ -228,31 +228,31 @@ def _first(fields: Mapping[str, Any], names: Iterable[str]) -> Any:
 def _text(fields: Mapping[str, Any]) -> str:
     if "question" not in fields:
         raise OddQuestionError(f"it has no field question{did_you_mean('question', fields)}")
-    said = text(fields["question"])
-    if said is None or not said.strip():
+    question = text(fields["question"])
+    if question is None or not question.strip():
         raise OddQuestionError("the question is empty")
-    return said.strip()
+    return question.strip()
 
 
-def _context(given: Any) -> str | None:
+def _context(context: Any) -> str | None:
     """Return a context as one text: from a text, texts, or HotpotQA's paragraphs in either format."""
-    if isinstance(given, str) and given.startswith("[["):  # paragraphs, in a table's cell
-        given = loaded(given)
-    if given is None or isinstance(given, str):
-        return given or None
-    if isinstance(given, Mapping) and {"title", "sentences"} <= given.keys():
-        given = list(zip(given["title"], given["sentences"], strict=False))
-    if not isinstance(given, list):
+    if isinstance(context, str) and context.startswith("[["):  # paragraphs, in a table's cell
+        context = loaded(context)
+    if context is None or isinstance(context, str):
+        return context or None
+    if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
+        context = list(zip(context["title"], context["sentences"], strict=False))
+    if not isinstance(context, list):
         raise OddQuestionError("the context is neither a text nor paragraphs")
-    return "\n\n".join([_paragraph(one) for one in given]) or None
+    return "\n\n".join([_paragraph(paragraph) for paragraph in context]) or None
 
 
-def _paragraph(given: Any) -> str:
-    if isinstance(given, str):
-        return given.strip()
-    if isinstance(given, list | tuple) and len(given) == 2 and isinstance(given[1], list):
-        title, sentences = given
-        if isinstance(title, str) and all(isinstance(one, str) for one in sentences):
+def _paragraph(paragraph: Any) -> str:
+    if isinstance(paragraph, str):
+        return paragraph.strip()
+    if isinstance(paragraph, list | tuple) and len(paragraph) == 2 and isinstance(paragraph[1], list):
+        title, sentences = paragraph
+        if isinstance(title, str) and all(isinstance(sentence, str) for sentence in sentences):
             return f"{title}\n{''.join(sentences).strip()}"
     raise OddQuestionError("a paragraph of the context is neither a text nor a title with sentences")
 
@@ -262,44 +262,44 @@ def _paragraph(given: Any) -> str:
 
 def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
     """Return the choices: a list, a list of texts beside their labels, or columns named A, B, C and so on."""
-    given = loaded(fields.get("choices"))
-    if isinstance(given, Mapping) and isinstance(given.get("text"), list):
-        given = given["text"]
-    if given is None:
-        given = [fields[letter] for letter in itertools.takewhile(lambda one: fields.get(one) is not None, LETTERS)]
-    if not isinstance(given, list) or any(text(one) is None for one in given):
+    choices = loaded(fields.get("choices"))
+    if isinstance(choices, Mapping) and isinstance(choices.get("text"), list):
+        choices = choices["text"]
+    if choices is None:
+        choices = [fields[letter] for letter in itertools.takewhile(lambda name: fields.get(name) is not None, LETTERS)]
+    if not isinstance(choices, list) or any(text(choice) is None for choice in choices):
         raise OddQuestionError("the choices are not a list of texts")
-    if len(given) == 1 or len(given) > len(LETTERS):
-        raise OddQuestionError(f"there are {len(given)} choices; from 2 to {len(LETTERS)} can be asked")
-    return tuple([str(one).strip() for one in given])
+    if len(choices) == 1 or len(choices) > len(LETTERS):
+        raise OddQuestionError(f"there are {len(choices)} choices; from 2 to {len(LETTERS)} can be asked")
+    return tuple([str(choice).strip() for choice in choices])
 
 
-def _shown(choices: Sequence[str]) -> list[str]:
+def _lettered(choices: Sequence[str]) -> list[str]:
     return [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
 
 
-def _gold(given: Any, choices: Sequence[str]) -> tuple[str, ...]:
+def _gold(gold: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """Return the accepted answers; for a question with choices, the letter and the text of each right one."""
-    if isinstance(given, Mapping):
-        given = given.get("text")  # SQuAD's form: texts beside the places where they start
-    listed = texts_in(given) if isinstance(given, str) else given if isinstance(given, list) else [given]
-    found = [one for one in listed if one is not None and one != ""]
-    if any(text(one) is None for one in found):
+    if isinstance(gold, Mapping):
+        gold = gold.get("text")  # SQuAD's form: texts beside the places where they start
+    listed = texts_in(gold) if isinstance(gold, str) else gold if isinstance(gold, list) else [gold]
+    answers = [answer for answer in listed if answer is not None and answer != ""]
+    if any(text(answer) is None for answer in answers):
         raise OddQuestionError("an answer is not a text")
     if not choices:
-        return tuple(dict.fromkeys(str(one).strip() for one in found))
-    places = [_place(one, choices) for one in found]
-    return tuple(itertools.chain.from_iterable((LETTERS[place], choices[place]) for place in places))
+        return tuple(dict.fromkeys(str(answer).strip() for answer in answers))
+    indices = [_choice_index(answer, choices) for answer in answers]
+    return tuple(itertools.chain.from_iterable((LETTERS[index], choices[index]) for index in indices))
 
 
-def _place(answer: Any, choices: Sequence[str]) -> int:
+def _choice_index(answer: Any, choices: Sequence[str]) -> int:
     """Return the number of the choice that an answer names by its text, its letter, or its number from 0."""
-    said = str(answer).strip()
+    spelled = str(answer).strip()
     letters = LETTERS[: len(choices)]
-    if isinstance(answer, str) and len(said) == 1 and said.upper() in letters:
-        return letters.index(said.upper())
-    if isinstance(answer, str) and said in choices:
-        return choices.index(said)
-    if said.isdecimal() and int(said) < len(choices):
-        return int(said)
-    raise OddQuestionError(f"the answer {said[:60]!r} is not among the {len(choices)} choices")
+    if isinstance(answer, str) and len(spelled) == 1 and spelled.upper() in letters:
+        return letters.index(spelled.upper())
+    if isinstance(answer, str) and spelled in choices:
+        return choices.index(spelled)
+    if spelled.isdecimal() and int(spelled) < len(choices):
+        return int(spelled)
+    raise OddQuestionError(f"the answer {spelled[:60]!r} is not among the {len(choices)} choices")

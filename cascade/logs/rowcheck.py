@@ -44,7 +44,7 @@ def _text(_name: str, value: Any) -> str:
     raise OddValueError
 
 
-def _whole(name: str, value: Any) -> int:
+def _whole_number(name: str, value: Any) -> int:
     if isinstance(value, float | Decimal) and math.isfinite(value) and value == int(value):
         value = int(value)  # a database's NUMERIC is a Decimal
     if isinstance(value, bool) or not isinstance(value, int):
@@ -75,32 +75,32 @@ def _texts(name: str, value: Any) -> list[str]:
         return [value]
     if not isinstance(value, list | tuple):
         raise OddValueError
-    return [_text(name, one) for one in value]
+    return [_text(name, text) for text in value]
 
 
 def _step_numbers(name: str, value: Any) -> list[int]:
     if not isinstance(value, list | tuple):
         raise OddValueError
-    found = [_whole(name, one) for one in value]
-    if 0 in found:
+    steps = [_whole_number(name, step) for step in value]
+    if 0 in steps:
         raise OddValueError
-    return sorted(set(found))
+    return sorted(set(steps))
 
 
-def texts_in(given: str) -> list[str]:
+def texts_in(text: str) -> list[str]:
     """Return the texts of a JSON list of texts; any other text is returned as one text, even if it is other JSON.
 
     >>> texts_in('["a", "b"]'), texts_in("[4, 1]")
     (['a', 'b'], ['[4, 1]'])
     """
-    if given.startswith("["):
+    if text.startswith("["):
         try:
-            found = json.loads(given)
+            texts = json.loads(text)
         except (ValueError, RecursionError):
-            return [given]
-        if isinstance(found, list) and all(isinstance(one, str) for one in found):
-            return found
-    return [given]
+            return [text]
+        if isinstance(texts, list) and all(isinstance(entry, str) for entry in texts):
+            return texts
+    return [text]
 
 
 def _numbers(_name: str, value: Any) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _numbers(_name: str, value: Any) -> dict[str, Any]:
 Check = Callable[[str, Any], Any]
 _BY_KIND: Mapping[str, Check] = {
     TEXT: _text,
-    WHOLE: _whole,
+    WHOLE: _whole_number,
     NUMBER: _number,
     TRUTH: _truth,
     TEXTS: _texts,
@@ -133,38 +133,38 @@ def instant(text: str) -> datetime | None:
     '2026-11-21 07:00:00+00:00'
     """
     try:
-        found = datetime.fromisoformat(text)
-        return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        moment = datetime.fromisoformat(text)
+        return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment.astimezone(UTC)
     except (ValueError, OverflowError):
         return None
 
 
-def fitting_signals(signals: dict[str, Any], place: str, dropped: Dropped) -> dict[str, Any]:
+def fitting_signals(signals: dict[str, Any], location: str, dropped: Dropped) -> dict[str, Any]:
     """Return signals with null for every value that is not a finite number; "replay" is left unchanged."""
     if all(type(value) is float or value is None for name, value in signals.items() if name != "replay"):
         return signals  # as nearly all are, but for what Parquet's own nulls and a decoder's have made null already
-    made = dict(signals)
+    fitting = dict(signals)
     for name, value in signals.items():
         if name == "replay" or value is None:
             continue
         try:
-            made[name] = _number(name, float(value) if isinstance(value, bool) else value)
+            fitting[name] = _number(name, float(value) if isinstance(value, bool) else value)
         except OddValueError:
-            made[name] = None
-            dropped.note(f"signals.{name[:80]} is no number, read as null", place)
-    return made
+            fitting[name] = None
+            dropped.note(f"signals.{name[:80]} is no number, read as null", location)
+    return fitting
 
 
 def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     """Return a filter unchanged; raise UsageError that names every column that cannot be compared."""
-    wanted = dict(where or {})
-    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in wanted if name not in KINDS]
+    filters = dict(where or {})
+    wrong = [f"{name}{did_you_mean(name, COLUMNS)}" for name in filters if name not in KINDS]
     if wrong:
         raise UsageError(f"There is no column {'; and no column '.join(wrong)}")
-    lists = [name for name in wanted if KINDS[name] in AS_JSON]
+    lists = [name for name in filters if KINDS[name] in AS_JSON]
     if lists:
         raise UsageError(f"{' and '.join(lists)} cannot be compared with a text. Filter on another column.")
-    return wanted
+    return filters
 
 
 def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
@@ -173,10 +173,10 @@ def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
     >>> matches({"step": 2, "walk": None, "correct": True}, {"step": "2", "walk": "null", "correct": "true"})
     True
     """
-    return all(shown(row.get(name)) == wanted for name, wanted in where.items())
+    return all(spelled(row.get(name)) == text for name, text in where.items())
 
 
-def shown(value: Any) -> str:
+def spelled(value: Any) -> str:
     """Return a value as it is written in a filter."""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
 
@@ -189,10 +189,10 @@ def storable(row: Mapping[str, Any]) -> dict[str, Any]:
     odd_columns = [name for name, value in row.items() if not _all_finite(value)]
     if not odd_columns:
         return dict(row)
-    made = {name: _finite(value) for name, value in row.items()}
-    signals = dict(made.get("signals") or {})
+    finite = {name: _finite(value) for name, value in row.items()}
+    signals = dict(finite.get("signals") or {})
     signals["replay"] = {**(signals.get("replay") or {}), "not_finite": odd_columns}
-    return made | {"signals": signals}
+    return finite | {"signals": signals}
 
 
 def _all_finite(value: Any) -> bool:
@@ -207,5 +207,5 @@ def _finite(value: Any) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, Mapping):
-        return {name: _finite(one) for name, one in value.items()}
-    return [_finite(one) for one in value] if isinstance(value, list | tuple) else value
+        return {name: _finite(entry) for name, entry in value.items()}
+    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value

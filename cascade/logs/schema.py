@@ -158,13 +158,13 @@ def request_digest(request: Request) -> str:
 
     If the answer is random (a temperature, and no seed) the digest includes the step, since a later step samples again.
     """
-    asked = request.messages if request.chat is None else request.chat.canonical
-    sent = (request.model, asked, request.max_tokens, request.temperature, request.top_logprobs)
+    content = request.messages if request.chat is None else request.chat.canonical
+    sent = (request.model, content, request.max_tokens, request.temperature, request.top_logprobs)
     drawn = (request.step,) if request.temperature > 0 and request.seed is None else ()
     own = (request.sends,) if request.sends else ()
     # The None keeps the digests of the logs on record.
-    said = json.dumps([*sent, request.seed, None, request.sample, *drawn, *own], ensure_ascii=False, default=str)
-    return hashlib.sha256(said.encode("utf-8", "replace")).hexdigest()[:16]
+    text = json.dumps([*sent, request.seed, None, request.sample, *drawn, *own], ensure_ascii=False, default=str)
+    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:
@@ -230,18 +230,18 @@ def _unfinished(call: Call) -> Step:
 
 
 def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
-    made = _candidate_of(step, call)
+    candidate = _candidate_of(step, call)
     usage = completion.usage
     return {
         "step": step.number,
         "parents": None if step.parents is None else list(step.parents),
-        "candidate": made,
+        "candidate": candidate,
         "source": call.request.role,
         "model": call.request.model,
-        "answer": None if made is None else step.candidates[made].text,
+        "answer": None if candidate is None else step.candidates[candidate].text,
         "text": said_text(completion),
-        "confidence": None if made is None else step.candidates[made].confidence,
-        "kept": None if made is None or step.decision is None else made in step.decision.keep,
+        "confidence": None if candidate is None else step.candidates[candidate].confidence,
+        "kept": None if candidate is None or step.decision is None else candidate in step.decision.keep,
         "signals": _signals(step, call, completion),
         "input_tokens": usage.input_tokens,
         "cached_input_tokens": usage.cached_input_tokens,
@@ -300,8 +300,8 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
 
 def token_row(token: Token) -> list[Any]:
     """Return a token in a row's form."""
-    shown = [token.text, _finite(token.logprob)]
-    return [*shown, [[text, _finite(value)] for text, value in token.top]] if token.top else shown
+    row = [token.text, _finite(token.logprob)]
+    return [*row, [[text, _finite(value)] for text, value in token.top]] if token.top else row
 
 
 def _finite(value: float | None) -> float | None:
@@ -368,9 +368,9 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
     )
 
 
-def _token_of(parts: list[Any]) -> Token:
-    text, logprob, *top = parts
-    alternatives = tuple([(said, _infinite(value)) for said, value in (top[0] if top else ())])
+def _token_of(row: list[Any]) -> Token:
+    text, logprob, *top = row
+    alternatives = tuple([(alternative, _infinite(value)) for alternative, value in (top[0] if top else ())])
     return Token(text, None if logprob is None else _infinite(logprob), alternatives)
 
 
@@ -408,13 +408,13 @@ _PLACES_SAID = 3
 
 @dataclass(slots=True)
 class Dropped:
-    """Counts of what was left out while a log was read (F54 to F57), by reason, with the first places of each.
+    """Counts of what was left out while a log was read (F54 to F57), by reason, with the first locations of each.
 
     Attributes:
         rows: how many rows are missing, by reason.
         notes: how often a row was kept although it had an invalid value, by reason; the value became null, never 0.
-        first: the first three places of each reason to drop a row, as "log.jsonl:17: not a JSON object".
-        noted: the first three places of each note.
+        first: the first three locations of each reason to drop a row, as "log.jsonl:17: not a JSON object".
+        noted: the first three locations of each note.
     """
 
     rows: Counter[str] = field(default_factory=Counter)
@@ -427,16 +427,16 @@ class Dropped:
         """How many rows were dropped."""
         return self.rows.total()
 
-    def drop(self, reason: str, place: str, count: int = 1) -> None:
+    def drop(self, reason: str, location: str, count: int = 1) -> None:
         """Count rows that are left out."""
         if self.rows[reason] < _PLACES_PER_REASON:
-            self.first.append(f"{place}: {reason}")
+            self.first.append(f"{location}: {reason}")
         self.rows[reason] += count
 
-    def note(self, reason: str, place: str, count: int = 1) -> None:
+    def note(self, reason: str, location: str, count: int = 1) -> None:
         """Count an oddity of rows that are kept."""
         if self.notes[reason] < _PLACES_PER_REASON:
-            self.noted.append(f"{place}: {reason}")
+            self.noted.append(f"{location}: {reason}")
         self.notes[reason] += count
 
     def describe(self) -> str:
@@ -447,14 +447,14 @@ class Dropped:
         >>> dropped.describe()
         '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
         """
-        parts = []
+        clauses = []
         if self.rows:
-            parts.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
+            clauses.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
         if self.notes:
-            parts.append(f"noted: {_counted(self.notes)}")
-        if not parts:
+            clauses.append(f"noted: {_counted(self.notes)}")
+        if not clauses:
             return ""
-        return f"{'; '.join(parts)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
+        return f"{'; '.join(clauses)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -47,7 +47,7 @@ class Source(NamedTuple):
     Attributes:
         path: the file.
         number: its number among the files.
-        unit: what its rows are called in a place: ":" of lines, " row " or " item ".
+        unit: what its rows are called in a location: ":" of lines, " row " or " item ".
         names: its fields, in the order of their first appearance.
         relation: SQL of a relation with `row` and, of JSON, `line` (null: unreadable), `around` and `torn`; of a table,
             a column of texts for each name.
@@ -77,17 +77,17 @@ class Source(NamedTuple):
         fields = [name for name in self.names if name in COLUMNS]
         listed = ", ".join(text_literal(pointer([name])) for name in fields) or "'/'"
         columns = "".join(f", held[{at}] AS {name_literal(name)}" for at, name in enumerate(fields, 1))
-        held = f"SELECT row, {_BAD} AS bad, line, json_extract_string(line, [{listed}]) AS held FROM ({self.relation})"
+        query = f"SELECT row, {_BAD} AS bad, line, json_extract_string(line, [{listed}]) AS held FROM ({self.relation})"
         gold = ", CASE WHEN gold IS NOT NULL THEN json_extract(line, '/gold') END AS gold" if "gold" in fields else ""
         return (
-            f"SELECT * REPLACE ({gold[2:]}) FROM (SELECT row, bad, line{columns} FROM ({held}))"
+            f"SELECT * REPLACE ({gold[2:]}) FROM (SELECT row, bad, line{columns} FROM ({query}))"
             if gold
-            else f"SELECT row, bad{columns} FROM ({held})",
+            else f"SELECT row, bad{columns} FROM ({query})",
             dict.fromkeys(fields, "VARCHAR") | ({"gold": "JSON"} if gold else {}),
         )
 
-    def place(self, row: int) -> str:
-        """Return the place of a record, as an error or a note names it."""
+    def location(self, row: int) -> str:
+        """Return the location of a record, as an error or a note names it."""
         return f"{self.path.name}{self.unit}{row}"
 
     def select(self, fields: Mapping[str, Sequence[str]], prepare: str | None = None) -> str:
@@ -108,8 +108,8 @@ class Source(NamedTuple):
             for name, paths in fields.items()
         ]
         listed = ", ".join(map(text_literal, pointers)) or "'/'"
-        held = f"SELECT row, line, torn, json_extract_string({line}, [{listed}]) AS held FROM ({self.relation})"
-        return f"{', '.join([head, f'{_BAD} AS bad', *columns])} FROM ({held})"
+        query = f"SELECT row, line, torn, json_extract_string({line}, [{listed}]) AS held FROM ({self.relation})"
+        return f"{', '.join([head, f'{_BAD} AS bad', *columns])} FROM ({query})"
 
     def _ways(self, path: str) -> list[str]:
         """Return the JSON pointers under which a path may be, and the field that may hold JSON as a text."""
@@ -136,12 +136,12 @@ class Source(NamedTuple):
         return head, path[len(head) + 1 :]
 
     def _first(self, paths: Sequence[str]) -> str:
-        found = []
+        expressions = []
         for path in paths:
             head, rest = (path, "") if path in self.names else self._head(path) if "." in path else ("", "")
             if head in self.names:
-                found.append(_in_text(name_literal(head), rest) if rest else name_literal(head))
-        return _coalesced(found)
+                expressions.append(_in_text(name_literal(head), rest) if rest else name_literal(head))
+        return _coalesced(expressions)
 
 
 _BAD = "CASE WHEN line IS NULL THEN CASE WHEN torn THEN 'a torn last line' ELSE 'not a JSON object' END END"
@@ -186,9 +186,9 @@ def _source(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
 
 
 class Record(NamedTuple):
-    """One record and its place in the file."""
+    """One record and its location in the file."""
 
-    place: str
+    location: str
     fields: Mapping[str, Any]
 
 
@@ -203,11 +203,11 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
             for row, *values in rows:
                 if not source.is_json:
                     cells = {name: value or None for name, value in zip(source.names, values, strict=True)}
-                    yield Record(source.place(row), cells)
+                    yield Record(source.location(row), cells)
                 elif values[0] is not None:
-                    yield Record(source.place(row), json.loads(values[0], parse_constant=lambda _: None))
+                    yield Record(source.location(row), json.loads(values[0], parse_constant=lambda _: None))
                 else:
-                    dropped.drop("a torn last line" if values[1] else "not a JSON object", source.place(row))
+                    dropped.drop("a torn last line" if values[1] else "not a JSON object", source.location(row))
         if source.rejects:
             note_rejects(duck, source, dropped)
 
@@ -293,11 +293,11 @@ def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Sou
 
 
 def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
-    found = duck.rows(
+    rows = duck.rows(
         "SELECT name FROM (SELECT row, unnest(json_keys(line)) AS name, generate_subscripts(json_keys(line), 1) "
         f"AS number FROM ({lines})) GROUP BY name ORDER BY min(row * 10000 + number)"
     )
-    return tuple(name for (name,) in found)
+    return tuple(name for (name,) in rows)
 
 
 def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
@@ -378,11 +378,11 @@ def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
             text.at += 1
             yield from _items(text)
             return
-        while text.more():
+        while text.read_more():
             pass
-    if text.held:
+    if text.buffer:
         try:
-            yield json.loads(text.held)
+            yield json.loads(text.buffer)
         except (ValueError, RecursionError) as error:
             dropped.drop(f"not JSON ({error})", path.name)
 
@@ -391,52 +391,52 @@ class _Text:
     """A file's text, processed up to `at`; the text before it is freed when more is read."""
 
     def __init__(self, file: IO[bytes] | Any, path: Path, dropped: Dropped) -> None:
-        self.held, self.at = "", 0
+        self.buffer, self.at = "", 0
         self.path, self.dropped = path, dropped
         self._file = file
         self._decode = codecs.getincrementaldecoder("utf-8")("replace")
 
-    def more(self) -> bool:
+    def read_more(self) -> bool:
         """Read as much again as is in memory; return False at the end."""
-        self.held, self.at = self.held[self.at :], 0
+        self.buffer, self.at = self.buffer[self.at :], 0
         try:
-            raw = self._file.read(max(_CHUNK_BYTES, len(self.held)))
+            raw = self._file.read(max(_CHUNK_BYTES, len(self.buffer)))
         except (EOFError, OSError, zlib.error):
             self.dropped.drop("the file is cut short or damaged from here on", self.path.name)
             return False
-        self.held += self._decode.decode(raw, final=not raw)
+        self.buffer += self._decode.decode(raw, final=not raw)
         return bool(raw)
 
     def next(self, blank: str) -> str:
         """Return the next character that is not blank, without consuming it; an empty text at the end."""
         while True:
-            while self.at < len(self.held):
-                if self.held[self.at] not in blank:
-                    return self.held[self.at]
+            while self.at < len(self.buffer):
+                if self.buffer[self.at] not in blank:
+                    return self.buffer[self.at]
                 self.at += 1
-            if not self.more():
+            if not self.read_more():
                 return ""
 
 
 def _items(text: _Text) -> Iterator[Any]:
     """Yield the items of a list whose opening bracket was read. Each new attempt at a long item has twice the text."""
     number, parse = 0, json.JSONDecoder().raw_decode
-    while (found := text.next(" \t\r\n,")) != "]":
+    while (character := text.next(" \t\r\n,")) != "]":
         number += 1
-        place = f"{text.path.name} item {number}"
-        if not found:
-            text.dropped.drop("the list is cut short", place)
+        location = f"{text.path.name} item {number}"
+        if not character:
+            text.dropped.drop("the list is cut short", location)
             return
         while True:
             try:
-                value, end = parse(text.held, text.at)
+                value, end = parse(text.buffer, text.at)
             except (ValueError, RecursionError):
-                if len(text.held) - text.at > MAX_LINE_BYTES or not text.more():
-                    text.dropped.drop("not JSON from here on", place)
+                if len(text.buffer) - text.at > MAX_LINE_BYTES or not text.read_more():
+                    text.dropped.drop("not JSON from here on", location)
                     return
                 continue
-            if end < len(text.held) or isinstance(value, dict | list) or not text.more():
-                text.at = min(end, len(text.held))
+            if end < len(text.buffer) or isinstance(value, dict | list) or not text.read_more():
+                text.at = min(end, len(text.buffer))
                 break
         yield value
 
@@ -473,9 +473,9 @@ def table_suffix(path: Path) -> str:
 
 
 class Cells(NamedTuple):
-    """One line of a table, and its place in the file."""
+    """One line of a table, and its location in the file."""
 
-    place: str
+    location: str
     cells: list[str]
 
 
@@ -486,16 +486,16 @@ def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
     texts = (text_of(line, dropped, f"{path.name}:{number}") for number, line in numbered_lines(path, dropped))
     rows = csv.reader(texts, delimiter=separator(path), strict=False)
     while True:
-        place = f"{path.name}:{rows.line_num + 1}"
+        location = f"{path.name}:{rows.line_num + 1}"
         try:
             cells = next(rows, None)
         except csv.Error as error:
-            dropped.drop(f"no row of a table: {error}", place)
+            dropped.drop(f"no row of a table: {error}", location)
             continue
         if cells is None:
             return
         if cells:
-            yield Cells(place, cells)
+            yield Cells(location, cells)
 
 
 def separator(path: Path) -> str:
@@ -517,11 +517,11 @@ def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
         copy = duck.folder / f"mended{number}"
         with copy.open("w", newline="", encoding="utf-8") as clean:
             writer = csv.writer(clean, lineterminator="\n")
-            for place, cells in table_lines(path, Dropped()):
+            for location, cells in table_lines(path, Dropped()):
                 if len(cells) == len(names):
                     writer.writerow(cells)
                 else:
-                    dropped.drop("fewer or more cells than the first line", place)
+                    dropped.drop("fewer or more cells than the first line", location)
         relation = _cells(Readable(copy, max(file.longest, _CHUNK_BYTES), torn=False), ",", names)
     return Source(path, number, " row ", tuple(names), relation, is_json=False, rejects=True)
 

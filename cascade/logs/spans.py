@@ -19,17 +19,17 @@ _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _EVALUATION = "gen_ai.evaluation"
 
 
-def attributes(given: Any) -> dict[str, Any]:
+def attributes(raw: Any) -> dict[str, Any]:
     """Return attributes as plain values, from OTLP's list of keys and typed values or from an object.
 
     >>> attributes([{"key": "a", "value": {"intValue": "52"}}, {"key": "b", "value": {"arrayValue": {"values": []}}}])
     {'a': '52', 'b': []}
     """
-    found = loaded(given)
-    if isinstance(found, Mapping):
-        return dict(found)
-    pairs = [each for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
-    return {str(each.get("key")): _typed(each.get("value")) for each in pairs}
+    decoded = loaded(raw)
+    if isinstance(decoded, Mapping):
+        return dict(decoded)
+    pairs = [pair for pair in decoded if isinstance(pair, Mapping)] if isinstance(decoded, list) else []
+    return {str(pair.get("key")): _typed(pair.get("value")) for pair in pairs}
 
 
 def _typed(value: Any) -> Any:
@@ -37,7 +37,7 @@ def _typed(value: Any) -> Any:
         return None
     kind, inside = next(iter(value.items()))
     if kind == "arrayValue":
-        return [_typed(each) for each in as_mapping(inside).get("values") or ()]
+        return [_typed(entry) for entry in as_mapping(inside).get("values") or ()]
     return attributes(as_mapping(inside).get("values")) if kind == "kvlistValue" else inside
 
 
@@ -47,29 +47,29 @@ def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
     >>> nested({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "model": "m"})
     {'gen_ai.prompt': [{'role': 'user', 'content': 'Hi'}], 'model': 'm'}
     """
-    made: dict[str, Any] = {}
+    fields: dict[str, Any] = {}
     lists: dict[str, dict[int, dict[str, Any]]] = {}
     for name, value in flat.items():
-        found = _NUMBERED.fullmatch(name)
-        if found is None:
-            made[name] = value
+        match = _NUMBERED.fullmatch(name)
+        if match is None:
+            fields[name] = value
         else:
-            lists.setdefault(found["start"], {}).setdefault(int(found["at"]), {})[found["rest"]] = value
-            made.setdefault(found["start"], None)
+            lists.setdefault(match["start"], {}).setdefault(int(match["at"]), {})[match["rest"]] = value
+            fields.setdefault(match["start"], None)
     for name, items in lists.items():
-        made[name] = [_message(nested(items[at])) for at in sorted(items)]
-    return made
+        fields[name] = [_message(nested(items[at])) for at in sorted(items)]
+    return fields
 
 
-def _message(item: dict[str, Any]) -> dict[str, Any]:
+def _message(message: dict[str, Any]) -> dict[str, Any]:
     """Return an item with the names under `message.` as an object, as OpenInference means them."""
-    inside = {name.removeprefix("message."): value for name, value in item.items() if name.startswith("message.")}
-    kept = {name: value for name, value in item.items() if not name.startswith("message.")}
-    for fields in (inside, kept):
+    inside = {name.removeprefix("message."): value for name, value in message.items() if name.startswith("message.")}
+    outer = {name: value for name, value in message.items() if not name.startswith("message.")}
+    for fields in (inside, outer):
         call = {name.split(".", 1)[1]: fields.pop(name) for name in list(fields) if name.startswith("tool_call.")}
         function = {name.split(".", 1)[1]: call.pop(name) for name in list(call) if name.startswith("function.")}
         fields.update({**call, "function": function} if function else call)
-    return kept | {"message": inside} if inside else kept
+    return outer | {"message": inside} if inside else outer
 
 
 def prepared_span(line: str | None, _around: str | None) -> str | None:
@@ -80,9 +80,9 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
     flat, request, choices, scores = nested(attributes(span.get("attributes"))), [], [], {}
     for event in span.get("events") or ():
         fields, name = attributes(as_mapping(event).get("attributes")), str(as_mapping(event).get("name"))
-        found = _MESSAGE.fullmatch(name)
-        if found is not None:
-            request.append({**fields, "role": found[1]})
+        match = _MESSAGE.fullmatch(name)
+        if match is not None:
+            request.append({**fields, "role": match[1]})
         elif name == "gen_ai.choice":
             choices.append(fields if "message" in fields else {"message": fields})
         elif name == f"{_EVALUATION}.result":
@@ -96,27 +96,27 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
 
 def prepared_observation(line: str | None, around: str | None) -> str | None:
     """Return one of Langfuse's observations with snake case names, its scores by name, and the trace around it."""
-    found, trace = _snake(as_mapping(line)), _snake(as_mapping(around))
-    if not found:
+    record, trace = _snake(as_mapping(line)), _snake(as_mapping(around))
+    if not record:
         return None
-    scores = {**_scores(trace.get("scores"), found.get("id")), **_scores(found.get("scores"), found.get("id"))}
-    return json.dumps({**found, "scores": scores, "around": {**trace, "observations": None}})
+    scores = {**_scores(trace.get("scores"), record.get("id")), **_scores(record.get("scores"), record.get("id"))}
+    return json.dumps({**record, "scores": scores, "around": {**trace, "observations": None}})
 
 
-def _snake(given: Mapping[str, Any]) -> dict[str, Any]:
+def _snake(fields: Mapping[str, Any]) -> dict[str, Any]:
     """Return an object with its names in the spelling of the exports to a bucket.
 
     >>> _snake({"parentObservationId": 1, "trace_id": 2})
     {'parent_observation_id': 1, 'trace_id': 2}
     """
-    return {_CAPITAL.sub(lambda found: f"_{found[1]}", name).lower(): value for name, value in given.items()}
+    return {_CAPITAL.sub(lambda match: f"_{match[1]}", name).lower(): value for name, value in fields.items()}
 
 
-def _scores(given: Any, observation: Any) -> dict[str, Any]:
+def _scores(raw: Any, observation: Any) -> dict[str, Any]:
     """Return the scores of a trace and of this observation, by name."""
-    found = loaded(given)
-    if isinstance(found, Mapping):
-        return dict(found)
-    scores = [_snake(each) for each in found if isinstance(each, Mapping)] if isinstance(found, list) else []
+    decoded = loaded(raw)
+    if isinstance(decoded, Mapping):
+        return dict(decoded)
+    scores = [_snake(score) for score in decoded if isinstance(score, Mapping)] if isinstance(decoded, list) else []
     mine = [score for score in scores if score.get("name") and score.get("observation_id") in {None, observation}]
     return {str(score["name"]): score.get("string_value") or score.get("value") for score in mine}

@@ -94,12 +94,12 @@ class Layout:
 
 
 def _listed(columns: Mapping[str, str]) -> str:
-    return ", ".join(f"{name} is {in_words(what)}" for what, name in columns.items())
+    return ", ".join(f"{name} is {in_words(column)}" for column, name in columns.items())
 
 
-def in_words(what: str) -> str:
+def in_words(name: str) -> str:
     """Return what a column holds, in words."""
-    return _IN_WORDS.get(what) or (f"the signal {what.removeprefix(SIGNALS)}" if what.startswith(SIGNALS) else what)
+    return _IN_WORDS.get(name) or (f"the signal {name.removeprefix(SIGNALS)}" if name.startswith(SIGNALS) else name)
 
 
 def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
@@ -108,20 +108,20 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
     >>> layout(["question", "a_answer", "a_cost_usd", "b_answer"], Mapped({}, {})).models
     {'a': {'answer': 'a_answer', 'cost_usd': 'a_cost_usd'}, 'b': {'answer': 'b_answer'}}
     """
-    taken = {*mapped.columns.values(), *(path for columns in mapped.of_model.values() for path in columns.values())}
-    question = {what: name for name, what in OF_QUESTION.items() if name in names and name not in taken}
+    claimed = {*mapped.columns.values(), *(path for columns in mapped.of_model.values() for path in columns.values())}
+    question = {column: name for name, column in OF_QUESTION.items() if name in names and name not in claimed}
     question |= mapped.columns
-    found: dict[str, dict[str, str]] = {}
+    by_model: dict[str, dict[str, str]] = {}
     for name in names:
-        column = None if name in taken or name in question.values() else _COLUMN.fullmatch(name)
-        if column is not None:
-            found.setdefault(column["model"], {}).setdefault(OF_MODEL[column["what"]], name)
-    usual = {name for name in names if _names_a_column(name, found)} - taken
+        match = None if name in claimed or name in question.values() else _COLUMN.fullmatch(name)
+        if match is not None:
+            by_model.setdefault(match["model"], {}).setdefault(OF_MODEL[match["what"]], name)
+    usual = {name for name in names if _names_a_column(name, by_model)} - claimed
     for model, columns in mapped.of_model.items():
-        found[model] = {**found.get(model, {}), **columns}
+        by_model[model] = {**by_model.get(model, {}), **columns}
     models = {
         model: columns
-        for model, columns in found.items()
+        for model, columns in by_model.items()
         if columns.keys() & {"answer", "correct"} and not usual & {*columns.values()}
     }
     if len(models) < 2 or mapped.columns.keys() & {"model", "answer"}:
@@ -143,7 +143,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
     fields, of_model = (OF_QUESTION, "") if model is None else (OF_MODEL, f"{model}.")
-    usual = next((what for what, names in _USUAL.items() if what in fields and end.casefold() in names), None)
+    usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None and end != "score":  # a score may be a signal
         return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
     near = get_close_matches(end, fields, n=1, cutoff=0.8)
@@ -152,22 +152,22 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     return "" if model is None else f" (a signal? --map {model}.signals.{end}={name})"
 
 
-def refuse_doubtful(found: Layout, binary: Iterable[str], path: object) -> None:
+def refuse_doubtful(flat: Layout, binary: Iterable[str], path: object) -> None:
     """Raise UsageError for unread fields of a model that hold only 0 and 1: grades that would pass as signals (L3).
 
     `binary`: the fields with no other values.
     """
-    asked = []
+    problems = []
     for name in binary:
-        model = next((model for model in found.models if name.startswith((f"{model}_", f"{model}."))), None)
-        if model is not None and "correct" not in found.models[model]:
+        model = next((model for model in flat.models if name.startswith((f"{model}_", f"{model}."))), None)
+        if model is not None and "correct" not in flat.models[model]:
             signal = f"{model}.signals.{name[len(model) + 1 :]}={name}"
-            asked.append(
+            problems.append(
                 f"{name} holds only 0 and 1. If it says whether {model} is right, add --map {model}.correct={name}; if "
                 f"it is known before the answer is served, add --map {signal}"
             )
-    if asked:
-        raise UsageError(f"{path} cannot be read yet: {'; '.join(asked)}.")
+    if problems:
+        raise UsageError(f"{path} cannot be read yet: {'; '.join(problems)}.")
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
@@ -182,7 +182,7 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]
 
 
-def _suggested(what: str, names: Sequence[str], taken: set[str]) -> str | None:
-    last = {name.rpartition(".")[2].casefold(): name for name in reversed(names) if name not in taken}
-    near = get_close_matches(what, last, n=1)
-    return next((last[usual] for usual in (what, *_USUAL.get(what, ()), *near) if usual in last), None)
+def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
+    last = {name.rpartition(".")[2].casefold(): name for name in reversed(names) if name not in used}
+    near = get_close_matches(column, last, n=1)
+    return next((last[usual] for usual in (column, *_USUAL.get(column, ()), *near) if usual in last), None)
