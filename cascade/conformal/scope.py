@@ -290,6 +290,11 @@ def _differences(kind: RequestKind, seen: Seen) -> Iterator[tuple[str, str]]:
     yield from ((name, f"the request lacks {name}, which all of the log have") for name in missing if name != _LIMIT)
 
 
+def has_chats(seen: Seen | None) -> bool:
+    """Whether a log may have chat requests, so that its certificate may cover some."""
+    return _CHAT_FORM not in unlike({_FORM: _CHAT}, seen)
+
+
 def form_unsaid(seen: Seen | None) -> bool:
     """Return whether a log does not say in which form the models saw some of its requests."""
     return seen is not None and _UNSAID in seen["kinds"].get(_FORM, {}).get("texts", ())

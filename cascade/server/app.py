@@ -87,6 +87,8 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     runtime.finishes = True
     for guard in runtime.guards.values():
         guard.retried, guard.tried = tools.meters.retried, tools.meters.tried
+    if runtime.service is not None and runtime.service.covers_no_chat:
+        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]

@@ -19,7 +19,7 @@ from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Audit, Judge
-from cascade.conformal.scope import PROPERTIES, Scope, failures, kind_of, unlike
+from cascade.conformal.scope import PROPERTIES, Scope, failures, has_chats, kind_of, unlike
 from cascade.engine import Run
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
@@ -347,6 +347,12 @@ class ServingState:
         alarms = {level: serving.alarm for level, serving in self.by_level.items()}
         listed = [f"level {level}: {alarm}" if level else alarm for level, alarm in alarms.items() if alarm is not None]
         return "; ".join(listed) or None
+
+    @property
+    def covers_no_chat(self) -> bool:
+        """Whether all certificates are of questions, so that none covers a chat request."""
+        served = [certificate for serving in self.by_level.values() for certificate in serving.certificates]
+        return bool(served) and not any(has_chats(certificate.made_for.get("requests")) for certificate in served)
 
     @property
     def status(self) -> ServiceStatus:

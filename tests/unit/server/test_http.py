@@ -399,7 +399,7 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(("calibrated", "covers"), [(kind_of(ChatRequest(ASK)), True), (PLAIN, False)])
 async def test_a_certificate_made_from_questions_covers_no_chat_request(
-    tmp_path: Path, calibrated: Any, covers: bool
+    tmp_path: Path, calibrated: Any, covers: bool, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The request is one message without a setting: nothing but the lack of cascade's prompt tells it from them."""
     directory(tmp_path / "policy", level(2.5, 0.1, seen([calibrated] * 99)), policy=SURE_ENOUGH)
@@ -409,6 +409,7 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
     warned = any("no certificate" in warning for warning in response.json()["cascade"]["warnings"])
     assert ("x-cascade-certificate" in response.headers) is covers
     assert ("x-cascade-uncovered" in response.headers) is warned is not covers
+    assert ("of questions" in caplog.text) is warned
 
 
 @pytest.mark.parametrize("stream", [False, True])
