@@ -62,14 +62,14 @@ class ChatRequest:
 
     def __post_init__(self) -> None:
         """Check and copy the request, so that later changes of the caller's objects have no effect."""
-        given = _dumped(self.messages)
-        noticed = iter(_problems(given, self.options))
+        dumped = _dumped(self.messages)
+        noticed = iter(_problems(dumped, self.options))
         problems = list(islice(noticed, _MOST_PROBLEMS))
         if rest := sum(1 for _ in noticed):
             problems.append(f"and {rest:,} more")
         if not problems:
             try:
-                messages, options = _copied([list(given), dict(self.options)])
+                messages, options = _copied([list(dumped), dict(self.options)])
                 canonical = _encode_strictly({"messages": messages, **options})
                 if not _is_text(canonical):
                     messages, options = json.loads(json.dumps([messages, options]))  # joins pairs of surrogates
@@ -144,17 +144,17 @@ class ChatRequest:
         """
         if not self.options.get("logprobs"):
             return None
-        asked = self.options.get("top_logprobs")
-        return max(1, asked if isinstance(asked, int) else 1)
+        count = self.options.get("top_logprobs")
+        return max(1, count if isinstance(count, int) else 1)
 
     @property
     def json_schema(self) -> Mapping[str, Any] | None:
         """The JSON schema that the reply must follow; None without one."""
-        wanted = self.options.get("response_format")
-        if not isinstance(wanted, Mapping) or wanted.get("type") != "json_schema":
+        reply_format = self.options.get("response_format")
+        if not isinstance(reply_format, Mapping) or reply_format.get("type") != "json_schema":
             return None
-        held = wanted.get("json_schema")
-        schema = held.get("schema") if isinstance(held, Mapping) else None
+        named_schema = reply_format.get("json_schema")
+        schema = named_schema.get("schema") if isinstance(named_schema, Mapping) else None
         return schema if isinstance(schema, Mapping) else None
 
     @property
@@ -164,19 +164,19 @@ class ChatRequest:
         >>> ChatRequest([{"role": "user", "content": "?"}], {"response_format": {"enum": ["A", "B"]}}).labels
         ('A', 'B')
         """
-        wanted = self.options.get("response_format")
-        schema = self.json_schema or (wanted if isinstance(wanted, Mapping) else {})
+        reply_format = self.options.get("response_format")
+        schema = self.json_schema or (reply_format if isinstance(reply_format, Mapping) else {})
         inside = schema.get("properties")
         if isinstance(inside, Mapping) and len(inside) == 1:
-            (schema,) = [one if isinstance(one, Mapping) else {} for one in inside.values()]
+            (schema,) = [schema if isinstance(schema, Mapping) else {} for schema in inside.values()]
         listed = schema.get("enum")
-        return tuple([str(one) for one in listed]) if isinstance(listed, list) and listed else ()
+        return tuple([str(label) for label in listed]) if isinstance(listed, list) and listed else ()
 
     @property
     def wants_json(self) -> bool:
         """Whether the reply must be JSON, with or without a schema."""
-        wanted = self.options.get("response_format")
-        return isinstance(wanted, Mapping) and wanted.get("type") in ("json_schema", "json_object")
+        reply_format = self.options.get("response_format")
+        return isinstance(reply_format, Mapping) and reply_format.get("type") in ("json_schema", "json_object")
 
 
 _MOST_PROBLEMS = 20
@@ -199,9 +199,9 @@ def _is_text(canonical: str) -> bool:
 
 def _dumped(messages: Any) -> Any:
     """Return messages with each pydantic model as the dict that OpenAI's client would send."""
-    if not isinstance(messages, list | tuple) or all(type(one) is dict for one in messages):
+    if not isinstance(messages, list | tuple) or all(type(turn) is dict for turn in messages):
         return messages
-    return [one.model_dump(mode="json", exclude_unset=True) if isinstance(one, Dumps) else one for one in messages]
+    return [turn.model_dump(mode="json", exclude_unset=True) if isinstance(turn, Dumps) else turn for turn in messages]
 
 
 _encode_strictly = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=(",", ":"), allow_nan=False).encode
@@ -219,11 +219,11 @@ Chat: TypeAlias = ChatRequest | Mapping[str, Any] | Sequence[Mapping[str, Any] |
 """The forms of a chat request that callers may pass: a `ChatRequest`, a body in OpenAI's form, or messages."""
 
 
-def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
+def chat_request(chat: Chat, fields: Mapping[str, Any]) -> ChatRequest:
     """Return a caller's request as a `ChatRequest`.
 
     Args:
-        given: a request, a body, or messages.
+        chat: a request, a body, or messages.
         fields: further fields of the body, and `group` and `segment`.
 
     Raises:
@@ -231,11 +231,11 @@ def chat_request(given: Chat, fields: Mapping[str, Any]) -> ChatRequest:
     """
     hangs_with = {name: value for name, value in fields.items() if name in {"group", "segment"}}
     options = {name: value for name, value in fields.items() if name not in hangs_with and not _is_left_out(value)}
-    if isinstance(given, ChatRequest):
+    if isinstance(chat, ChatRequest):
         if options:
             raise UsageError(f"A ChatRequest has its own fields; {', '.join(sorted(options))} cannot be added to it.")
-        return replace(given, **hangs_with) if hangs_with else given
-    body = given if isinstance(given, Mapping) else {"messages": given}
+        return replace(chat, **hangs_with) if hangs_with else chat
+    body = chat if isinstance(chat, Mapping) else {"messages": chat}
     twice = sorted(options.keys() & body.keys())
     if twice:
         raise UsageError(f"Given twice, in the body and by name: {', '.join(twice)}.")
@@ -261,23 +261,23 @@ def part_texts(content: object) -> list[str | None]:
     """Return the text of each part of a message's content; "" for a refusal, None for a part that is not text."""
     if isinstance(content, str):
         return [content]
-    return [_part_text(part) for part in content] if isinstance(content, list | tuple) else []
+    return [_part_text(block) for block in content] if isinstance(content, list | tuple) else []
 
 
-def _part_text(part: object) -> str | None:
-    if isinstance(part, str):
-        return part
-    held = part if isinstance(part, Mapping) else {}
-    text = held.get("text")
+def _part_text(block: object) -> str | None:
+    if isinstance(block, str):
+        return block
+    fields = block if isinstance(block, Mapping) else {}
+    text = fields.get("text")
     if isinstance(text, str):
         return text
-    return "" if isinstance(held.get("refusal"), str) else None
+    return "" if isinstance(fields.get("refusal"), str) else None
 
 
 def has_image(content: object) -> bool:
     """Return whether a message's content has an image among its parts."""
-    parts = content if isinstance(content, list | tuple) else ()
-    return any(isinstance(part, Mapping) and "image" in str(part.get("type")) for part in parts)
+    blocks = content if isinstance(content, list | tuple) else ()
+    return any(isinstance(block, Mapping) and "image" in str(block.get("type")) for block in blocks)
 
 
 def said_by(message: Mapping[str, Any]) -> str:
@@ -312,8 +312,8 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     'I cannot help with that.'
     """
     content = message.get("content")
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
-    return "".join([one["refusal"] for one in (message, *parts) if isinstance(one.get("refusal"), str)])
+    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list | tuple) else []
+    return "".join([source["refusal"] for source in (message, *blocks) if isinstance(source.get("refusal"), str)])
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
@@ -364,13 +364,13 @@ def parsed(text: str) -> Any:
 
 def arguments_of(call: Mapping[str, Any]) -> Any:
     """Return a call's parsed arguments, or their text if they are not JSON; missing arguments are an empty object."""
-    given = function_of(call).get("arguments")
-    if not isinstance(given, str):
-        return {} if given is None else given
+    arguments = function_of(call).get("arguments")
+    if not isinstance(arguments, str):
+        return {} if arguments is None else arguments
     try:
-        return parsed(given) if given.strip() else {}
+        return parsed(arguments) if arguments.strip() else {}
     except ValueError:
-        return given
+        return arguments
 
 
 def _problems(messages: object, options: object) -> Iterable[str]:
@@ -419,33 +419,33 @@ _PART_FIELDS = {"image_url": "image_url", "file": "file", "input_audio": "input_
 """Types of parts, with the field that holds their content."""
 
 
-def _part_problems(where: str, part: object) -> Iterable[str]:
+def _part_problems(path: str, block: object) -> Iterable[str]:
     """Yield what is wrong with a part: a library that writes the request fails on it, as if its server were down."""
-    if isinstance(part, str):
+    if isinstance(block, str):
         return
-    if not isinstance(part, Mapping):
-        yield f"{where} must be a dict with a type, not {type(part).__name__}"
+    if not isinstance(block, Mapping):
+        yield f"{path} must be a dict with a type, not {type(block).__name__}"
         return
-    name = _PART_FIELDS.get(str(part.get("type")))
+    name = _PART_FIELDS.get(str(block.get("type")))
     if name is None:
         return
-    held = part.get(name)
-    if not (isinstance(held, Mapping) or (name == "image_url" and isinstance(held, str))):
-        yield f"{where}.{name} must be a dict"
-    elif name == "image_url" and isinstance(held, Mapping) and not isinstance(held.get("url"), str):
-        yield f"{where}.image_url.url must be a text"
+    content = block.get(name)
+    if not (isinstance(content, Mapping) or (name == "image_url" and isinstance(content, str))):
+        yield f"{path}.{name} must be a dict"
+    elif name == "image_url" and isinstance(content, Mapping) and not isinstance(content.get("url"), str):
+        yield f"{path}.image_url.url must be a text"
 
 
-def _message_problems(where: str, message: object) -> Iterable[str]:
+def _message_problems(path: str, message: object) -> Iterable[str]:
     if type(message) is not dict and not isinstance(message, Mapping):  # what is a dict is quickly seen
-        yield f"{where} must be a dict with a role and content, not {type(message).__name__}"
+        yield f"{path} must be a dict with a role and content, not {type(message).__name__}"
         return
     if message.get("role") not in ROLES:
-        yield f"{where}.role must be one of {', '.join(ROLES)}, not {message.get('role')!r}"
+        yield f"{path}.role must be one of {', '.join(ROLES)}, not {message.get('role')!r}"
     content = message.get("content")
     if not (content is None or isinstance(content, str | list | tuple)):
-        yield f"{where}.content must be a text, a list of parts or null, not {type(content).__name__}"
-    for number, part in enumerate(content if isinstance(content, list | tuple) else ()):
-        yield from _part_problems(f"{where}.content[{number}]", part)
+        yield f"{path}.content must be a text, a list of parts or null, not {type(content).__name__}"
+    for number, block in enumerate(content if isinstance(content, list | tuple) else ()):
+        yield from _part_problems(f"{path}.content[{number}]", block)
     if content is None and message.get("role") in ("system", "developer", "user", "tool"):
-        yield f"{where}.content is missing"
+        yield f"{path}.content is missing"

@@ -35,26 +35,26 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
         message: the assistant's message, in OpenAI's form.
         finish_reason: why the model stopped.
     """
-    found: list[str] = []
+    faults: list[str] = []
     calls, finish_reason = calls_of(message), ENDINGS.get(finish_reason.lower(), finish_reason)
     if refusal_of(message).strip() or finish_reason == "content_filter":
-        found.append("the model or its filter refused to answer")  # F110
+        faults.append("the model or its filter refused to answer")  # F110
     elif not calls and not said_by(message).strip() and not isinstance(message.get("audio"), Mapping):
-        found.append("the reply holds neither text nor a tool call")  # F109
+        faults.append("the reply holds neither text nor a tool call")  # F109
     if finish_reason == "length":
         whose = "" if request.max_tokens is not None else ", which cascade set: max_tokens under models raises it"
-        found.append(f"the reply was cut at its token limit{whose}")  # F107
+        faults.append(f"the reply was cut at its token limit{whose}")  # F107
     elif finish_reason != "unknown" and finish_reason.lower() not in ENDINGS:
-        found.append(f"the reply ended with {finish_reason[:_SHOWN_CHARS]!r}")  # F27
-    found += _choice_faults(request, calls)
-    given = message.get("tool_calls")
-    if isinstance(given, list) and len(calls) < len(given):
-        found.append("a tool call is not a JSON object")  # F103
+        faults.append(f"the reply ended with {finish_reason[:_SHOWN_CHARS]!r}")  # F27
+    faults += _choice_faults(request, calls)
+    raw_calls = message.get("tool_calls")
+    if isinstance(raw_calls, list) and len(calls) < len(raw_calls):
+        faults.append("a tool call is not a JSON object")  # F103
     for call in calls:
-        found += _call_faults(request, call)
-    if not calls and not found and request.wants_json:
-        found += _json_faults(request, said_by(message))
-    return tuple(dict.fromkeys(found))
+        faults += _call_faults(request, call)
+    if not calls and not faults and request.wants_json:
+        faults += _json_faults(request, said_by(message))
+    return tuple(dict.fromkeys(faults))
 
 
 def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
@@ -67,9 +67,9 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
     if not calls and choice == "required" and request.tools:
         yield "no tool was called where one must be"  # F106
     if isinstance(choice, Mapping):
-        wanted = function_of(choice).get("name")
-        if wanted and wanted not in [function_of(call).get("name") for call in calls]:
-            yield f"the tool {wanted!r} was not called, and the request demands it"  # F106
+        name = function_of(choice).get("name")
+        if name and name not in [function_of(call).get("name") for call in calls]:
+            yield f"the tool {name!r} was not called, and the request demands it"  # F106
 
 
 def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]:
@@ -77,18 +77,18 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
     kind = call.get("type") or "function"
     called = call.get(kind) if isinstance(kind, str) else None
     called = called if isinstance(called, Mapping) else {}
-    name, given = called.get("name"), called.get("arguments")
+    name, raw_arguments = called.get("name"), called.get("arguments")
     tool = _tool(request, str(kind), name)
     if tool is None:
         yield f"the tool {str(name)[:_SHOWN_CHARS]!r} was not offered"  # F102
         return
     if kind != "function":
         return  # the input of other kinds of tools is free text
-    if isinstance(given, str) and len(given) > MOST_ARGUMENT_CHARS:
+    if isinstance(raw_arguments, str) and len(raw_arguments) > MOST_ARGUMENT_CHARS:
         yield f"the arguments of {name} have more than {MOST_ARGUMENT_CHARS:,} characters"  # F115
         return
     try:
-        arguments = given if isinstance(given, Mapping) else parsed(given or "{}")
+        arguments = raw_arguments if isinstance(raw_arguments, Mapping) else parsed(raw_arguments or "{}")
     except (ValueError, TypeError):
         yield f"the arguments of {name} are not JSON"  # F101
         return
@@ -103,9 +103,9 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
 def _tool(request: ChatRequest, kind: str, name: object) -> Mapping[str, Any] | None:
     """Return the tool of a kind and name that a request offers; None if there is none."""
     old = request.options.get("functions") if kind == "function" else None
-    offered = [*request.tools, *({"function": one} for one in (old if isinstance(old, list) else ()))]
-    found = [held for tool in offered if isinstance(held := tool.get(kind), Mapping) and held.get("name") == name]
-    return found[-1] if found and isinstance(name, str) else None
+    offered = [*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))]
+    named = [fields for tool in offered if isinstance(fields := tool.get(kind), Mapping) and fields.get("name") == name]
+    return named[-1] if named and isinstance(name, str) else None
 
 
 def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:
@@ -183,25 +183,25 @@ def _bounded_validator() -> Any:
     from jsonschema.validators import extend
 
     def counted(keyword: str, act: Callable[..., Any]) -> Callable[..., Any]:
-        def bounded(validator: Any, wanted: Any, value: Any, schema: Any) -> Any:
-            _work.left -= _steps(keyword, wanted, value)
+        def bounded(validator: Any, rule: Any, value: Any, schema: Any) -> Any:
+            _work.left -= _steps(keyword, rule, value)
             if _work.left < 0:
                 raise _TooMuchWorkError
-            return act(validator, wanted, value, schema)
+            return act(validator, rule, value, schema)
 
         return bounded
 
-    known = Draft202012Validator.VALIDATORS
-    return extend(Draft202012Validator, {name: counted(name, act) for name, act in known.items()})
+    validators = Draft202012Validator.VALIDATORS
+    return extend(Draft202012Validator, {name: counted(name, act) for name, act in validators.items()})
 
 
-def _steps(keyword: str, wanted: Any, value: Any) -> int:
+def _steps(keyword: str, rule: Any, value: Any) -> int:
     """Return the amount of work of a keyword for a value."""
     if keyword == "uniqueItems" and isinstance(value, list):
         return 1 + len(value) ** 2  # each is compared with each
     if keyword == "pattern" and isinstance(value, str):
-        return _matching(wanted, len(value))
-    return max(1, len(wanted)) if isinstance(wanted, list | dict) else 1
+        return _matching(rule, len(value))
+    return max(1, len(rule)) if isinstance(rule, list | dict) else 1
 
 
 _CHOICE = re.compile(r"[*+?|]|\{\d*,")

@@ -51,11 +51,11 @@ class Registry(Generic[T]):
 
     def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
         """Return the objects of these names (by default all) by name, without those that cannot be used."""
-        found = {}
+        plugins = {}
         for name in self.names if names is None else names:
             with suppress(UsageError):
-                found[name] = self.find(name)
-        return {name: one for name, one in found.items() if one is not None}
+                plugins[name] = self.find(name)
+        return {name: plugin for name, plugin in plugins.items() if plugin is not None}
 
     def find(self, name: str) -> T | None:
         """Return the object of a name; None if there is none.
@@ -64,37 +64,37 @@ class Registry(Generic[T]):
             UsageError: it exists and cannot be used: its import fails, two packages register this name, or it is not a
                 plug-in of this sort. The message says what to do.
         """
-        place = self._place(name)
-        if place is None:
+        path = self._path(name)
+        if path is None:
             return None
-        called = f"The {self.sort} {name!r}" + (f" ({place})" if place != name else "")
+        called = f"The {self.sort} {name!r}" + (f" ({path})" if path != name else "")
         try:
-            found = imported(place)
+            plugin = imported(path)
         except ValueError as error:
             raise UsageError(f"{called} {error}. {_ADVICE}") from error
-        lacking = self.lacks(found)
+        lacking = self.lacks(plugin)
         if lacking is not None:
             raise UsageError(f"{called} cannot be used: {lacking}.")
-        kept: T = found
-        return kept
+        checked: T = plugin
+        return checked
 
     def file(self, name: str) -> Path | None:
         """Return the file that defines the object of a name, as `file_of`; None if there is none."""
-        place = self._place(name)
-        return None if place is None else file_of(place)
+        path = self._path(name)
+        return None if path is None else file_of(path)
 
-    def _place(self, name: str) -> str | None:
+    def _path(self, name: str) -> str | None:
         if name in self.built_in:
             return self.built_in[name]
         if self.by_place and ":" in name:
             return name
         points = [point for point in entry_points(group=self.group) if point.name == name]
-        places = sorted({f"{point.module}:{point.attr}" for point in points})
-        if len(places) > 1:
+        paths = sorted({f"{point.module}:{point.attr}" for point in points})
+        if len(paths) > 1:
             raise UsageError(
-                f"{len(places)} packages bring a {self.sort} {name!r} ({', '.join(places)}); uninstall all but one."
+                f"{len(paths)} packages bring a {self.sort} {name!r} ({', '.join(paths)}); uninstall all but one."
             )
-        return places[0] if places else None
+        return paths[0] if paths else None
 
 
 _ADVICE = "Repair or uninstall the package that provides it, or add the folder of its module to PYTHONPATH."
@@ -107,30 +107,30 @@ def subclass_of(base: type) -> Callable[[Any], str | None]:
     (None, 'it is not a subclass of builtins.int')
     """
 
-    def lacks(found: Any) -> str | None:
-        if not isinstance(found, type) or not issubclass(found, base):
+    def lacks(plugin: Any) -> str | None:
+        if not isinstance(plugin, type) or not issubclass(plugin, base):
             return f"it is not a subclass of {base.__module__}.{base.__qualname__}"
-        missing = sorted(getattr(found, "__abstractmethods__", ()))
+        missing = sorted(getattr(plugin, "__abstractmethods__", ()))
         return f"it does not define {', '.join(missing)}" if missing else None
 
     return lacks
 
 
-def callable_alone(found: Any) -> str | None:
+def callable_alone(plugin: Any) -> str | None:
     """Return why an object cannot be a factory, as for `Registry.lacks`."""
-    return None if callable(found) else "it cannot be called"
+    return None if callable(plugin) else "it cannot be called"
 
 
-def imported(place: str) -> Any:
+def imported(path: str) -> Any:
     """Return the object at "module:attribute". The module is imported, which runs it.
 
     Raises:
-        ValueError: the place has another form, or there is no such object. The message goes on where a name ends.
+        ValueError: the path has another form, or there is no such object. The message goes on where a name ends.
 
     >>> imported("math:sqrt")(9.0)
     3.0
     """
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     if not module or not attribute:
         raise ValueError('must be "module:attribute", such as my_module:MyClass')
     try:
@@ -143,9 +143,9 @@ def imported(place: str) -> Any:
     except ModuleNotFoundError as error:
         raise ValueError(f"cannot be found: there is no module {error.name}") from None
     except AttributeError as error:
-        held = sys.modules.get(module)
-        names = [name for name in dir(held) if not name.startswith("_")]
-        if held is None or attribute in names:  # raised by the module's own code
+        loaded = sys.modules.get(module)
+        names = [name for name in dir(loaded) if not name.startswith("_")]
+        if loaded is None or attribute in names:  # raised by the module's own code
             raise ValueError(f"cannot be imported: AttributeError: {quote(str(error))}") from error
         raise ValueError(f"cannot be found in {module}{did_you_mean(attribute, names)}") from None
     except CascadeError:
@@ -154,7 +154,7 @@ def imported(place: str) -> Any:
         raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error
 
 
-def file_of(place: str) -> Path | None:
+def file_of(path: str) -> Path | None:
     """Return the file of the module at "module:attribute"; None where there is no such module or it has no file.
 
     The module is not imported; the packages around it are.
@@ -163,7 +163,7 @@ def file_of(place: str) -> Path | None:
     'decoder.py'
     """
     try:
-        spec = find_spec(place.partition(":")[0])
+        spec = find_spec(path.partition(":")[0])
     except (ImportError, ValueError):
         return None
     return Path(spec.origin) if spec is not None and spec.has_location and spec.origin is not None else None

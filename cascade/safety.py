@@ -103,9 +103,9 @@ def taken_out(text: str) -> str | None:
     """
     if not _SUSPECT.search(text):
         return None
-    seen = _without_invisible(text)
-    gone = Counter(_LINE_ENDS.sub("\n", text)) - Counter(seen)
-    marks = [mark[0] for mark in _MARKS.finditer(seen)]
+    visible = _without_invisible(text)
+    gone = Counter(_LINE_ENDS.sub("\n", text)) - Counter(visible)
+    marks = [mark[0] for mark in _MARKS.finditer(visible)]
     counts = [
         _counted(sum(gone.values()), "invisible character", [f"U+{ord(char):04X}" for char in gone]),
         _counted(len(marks), "mark", [repr(mark) for mark in dict.fromkeys(marks)], " of a chat template"),
@@ -131,11 +131,11 @@ def seen_places(text: str) -> list[int] | None:
 _NAMED_AT_MOST = 5
 
 
-def _counted(many: int, noun: str, examples: list[str], more: str = "") -> str:
-    if not many:
+def _counted(count: int, noun: str, examples: list[str], suffix: str = "") -> str:
+    if not count:
         return ""
-    shown = ", ".join(examples[:_NAMED_AT_MOST]) + (", …" if len(examples) > _NAMED_AT_MOST else "")
-    return f"{many:,} {noun}{'' if many == 1 else 's'}{more} ({shown})"
+    listed = ", ".join(examples[:_NAMED_AT_MOST]) + (", …" if len(examples) > _NAMED_AT_MOST else "")
+    return f"{count:,} {noun}{'' if count == 1 else 's'}{suffix} ({listed})"
 
 
 def _without_invisible(text: str) -> str:
@@ -177,23 +177,23 @@ class _Shape(NamedTuple):
     Its group, if it has any, is the key alone; a match in which no group takes part is no key.
     """
 
-    piece: str
+    substring: str
     pattern: re.Pattern[str]
 
 
-def _any_case(piece: str, pattern: str) -> _Shape:
-    return _Shape(piece, re.compile(pattern, re.IGNORECASE | re.ASCII))
+def _any_case(substring: str, pattern: str) -> _Shape:
+    return _Shape(substring, re.compile(pattern, re.IGNORECASE | re.ASCII))
 
 
 def _exact(prefix: str, rest: str) -> _Shape:
     return _Shape(prefix.lower(), re.compile(rf"(?<![A-Za-z0-9]){re.escape(prefix)}{rest}", re.ASCII))
 
 
-def _field(piece: str, name: str) -> _Shape:
+def _field(substring: str, name: str) -> _Shape:
     """Return the shape of a value behind the name of a secret: `"client-secret": "…"`, `API_KEY=…`."""
     sign = r"\\?[\"']?\s{0,8}[:=]\s{0,8}"
     return _any_case(
-        piece, rf"{name}{sign}(?:\\?[\"']({_NO_NAME}{_ODD}[^\s\"'\\]{{8,}})|({_NO_NAME}{_ODD}[\w./+=~-]{{16,}}))"
+        substring, rf"{name}{sign}(?:\\?[\"']({_NO_NAME}{_ODD}[^\s\"'\\]{{8,}})|({_NO_NAME}{_ODD}[\w./+=~-]{{16,}}))"
     )
 
 
@@ -276,20 +276,20 @@ def _keys(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
 
     Files in Base64 are searched for the given secrets alone: for shapes, a megabyte takes half a second.
     """
-    known, last = [secret for secret in secrets if secret], 0
-    yield from _verbatim(text, known)
+    filled, last = [secret for secret in secrets if secret], 0
+    yield from _verbatim(text, filled)
     files = [file.span(1) for file in _FILE.finditer(text)]
     for start, end in (*files, (len(text), len(text))):
-        yield from ((last + first, last + after) for first, after in _keys_in(text[last:start], known))
+        yield from ((last + first, last + after) for first, after in _keys_in(text[last:start], filled))
         last = end
 
 
-def _keys_in(text: str, known: Sequence[str]) -> Iterator[tuple[int, int]]:
-    yield from _shaped(text, known)
-    places = seen_places(text)
-    if places is not None:
-        bare = "".join([text[index] for index in places])
-        yield from ((places[start], places[end - 1] + 1) for start, end in _shaped(bare, known))
+def _keys_in(text: str, secrets: Sequence[str]) -> Iterator[tuple[int, int]]:
+    yield from _shaped(text, secrets)
+    positions = seen_places(text)
+    if positions is not None:
+        bare = "".join([text[index] for index in positions])
+        yield from ((positions[start], positions[end - 1] + 1) for start, end in _shaped(bare, secrets))
 
 
 def _verbatim(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
@@ -311,12 +311,12 @@ def _shaped(text: str, secrets: Iterable[str]) -> Iterator[tuple[int, int]]:
         end = start + _STEP + _LONGEST_KEY
         lowered = text[start:end].lower()
         for shape in _SHAPES:
-            if shape.piece not in lowered:
+            if shape.substring not in lowered:
                 continue
             for match in shape.pattern.finditer(text, start, end):
-                whole = shape.pattern.match(text, match.start()) if match.end() == end else None
+                full = shape.pattern.match(text, match.start()) if match.end() == end else None
                 if match.lastindex or not shape.pattern.groups:
-                    yield (whole or match).span(match.lastindex or 0)
+                    yield (full or match).span(match.lastindex or 0)
 
 
 # --- files ---

@@ -137,7 +137,7 @@ class Log:
         problems = [f"{name} has the shape {a.shape}, not {shape}" for name, a in columns.items() if a.shape != shape]
         rows = {"groups": len(self.groups), "complete": self.complete.size, "segments": len(self.segments) or shape[0]}
         rows |= {f"features[{name}]": values.size for name, values in self.features.items()}
-        problems += [f"{name} has {many} rows, not {shape[0]}" for name, many in rows.items() if many != shape[0]]
+        problems += [f"{name} has {size} rows, not {shape[0]}" for name, size in rows.items() if size != shape[0]]
         steps = [node.step for node in self.nodes]
         if not steps or steps != sorted(steps):
             problems.append("the nodes must be listed by rising step, and there must be one")
@@ -192,8 +192,8 @@ class Log:
     @property
     def priced(self) -> Bools:
         """Bool (n,): whether every cost of the request is known, the reference's included."""
-        known = np.asarray((self.cost_nano_usd >= 0).all(axis=1), dtype=np.bool_)
-        return known if self.reference is None else known & (self.reference.cost_nano_usd >= 0)
+        priced = np.asarray((self.cost_nano_usd >= 0).all(axis=1), dtype=np.bool_)
+        return priced if self.reference is None else priced & (self.reference.cost_nano_usd >= 0)
 
     def in_groups(self, groups: AbstractSet[str]) -> Bools:
         """Bool (n,): whether the group of each request is among these."""
@@ -204,12 +204,12 @@ class Log:
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if np.array_equal(chosen, np.arange(self.n)):
             return self
-        places = chosen.tolist()
+        indices = chosen.tolist()
         return replace(
             self,
-            ids=tuple([self.ids[row] for row in places]),
-            groups=tuple([self.groups[row] for row in places]),
-            segments=tuple([self.segments[row] for row in places]),
+            ids=tuple([self.ids[row] for row in indices]),
+            groups=tuple([self.groups[row] for row in indices]),
+            segments=tuple([self.segments[row] for row in indices]),
             answer=self.answer[chosen],
             right=self.right[chosen],
             cost_nano_usd=self.cost_nano_usd[chosen],
@@ -250,10 +250,10 @@ class Log:
             raise UsageError(f"An order of purchase has every node of {self.name} once in each row.")
         if not self.decides.all():
             raise UsageError(f"Nodes of {self.name} are bought together, and cannot be bought in another order.")
-        there = np.take_along_axis(self.bought, order, axis=1)
-        cut = there & ~np.logical_and.accumulate(there, axis=1)
-        places = tuple([Node(f"call {place + 1}", place) for place in range(self.width)])
-        return self._gathered(places, order, self.complete & ~cut.any(axis=1))
+        bought = np.take_along_axis(self.bought, order, axis=1)
+        cut = bought & ~np.logical_and.accumulate(bought, axis=1)
+        nodes = tuple([Node(f"call {step + 1}", step) for step in range(self.width)])
+        return self._gathered(nodes, order, self.complete & ~cut.any(axis=1))
 
     def _gathered(self, nodes: tuple[Node, ...], columns: Ints, complete: Bools) -> Log:
         """Return the requests with these columns, int64 (n, k), each up to the first that its record lacks."""
@@ -283,13 +283,13 @@ class Log:
 
         `answer` has the nodes in the order of purchase. Which nodes a step of several compares is its strategy's own.
         """
-        there, earlier = answer >= 0, np.tri(answer.shape[1], k=-1)
-        same = (answer[:, :, None] == answer[:, None, :]) & there[:, None, :]
-        many = there.astype(np.float64) @ earlier.T
-        known = there & (many > 0) & self.decides.all()
+        answered, earlier = answer >= 0, np.tri(answer.shape[1], k=-1)
+        equal = (answer[:, :, None] == answer[:, None, :]) & answered[:, None, :]
+        counts = answered.astype(np.float64) @ earlier.T
+        comparable = answered & (counts > 0) & self.decides.all()
         if self.texts_known is not None:
-            known &= self.texts_known[:, None]
-        return np.where(known, (same * earlier).sum(axis=2) / np.maximum(many, 1.0), np.nan)
+            comparable &= self.texts_known[:, None]
+        return np.where(comparable, (equal * earlier).sum(axis=2) / np.maximum(counts, 1.0), np.nan)
 
     def alone(self) -> Log:
         """Return the same requests as the reference alone answers them: one node.
@@ -299,16 +299,16 @@ class Log:
         """
         if self.reference is None:
             raise UsageError(f"{self.name} has no answer of a reference alone.")
-        known, cost = ~np.isnan(self.reference.right), self.reference.cost_nano_usd
+        judged, cost = ~np.isnan(self.reference.right), self.reference.cost_nano_usd
         unknown = np.full((self.n, 1), np.nan)
         return replace(
             self,
             nodes=(Node("reference", 0),),
-            answer=np.where(known, 0, -1)[:, None],
+            answer=np.where(judged, 0, -1)[:, None],
             right=self.reference.right[:, None],
             cost_nano_usd=cost[:, None],
-            bought=known[:, None],
-            complete=known,
+            bought=judged[:, None],
+            complete=judged,
             confidence=unknown,
             signals=dict.fromkeys(self.signals, unknown),
             reference=self.reference._replace(is_last=True),
@@ -325,42 +325,42 @@ def joined(logs: Sequence[Log], name: str) -> Log:
         raise UsageError(
             f"The logs {', '.join([log.name for log in logs])} have other nodes, so they cannot be joined."
         )
-    parts = [_filled(log, logs) for log in logs]
-    first, columns = parts[0], dict[str, Any]()
+    filled = [_filled(log, logs) for log in logs]
+    first, columns = filled[0], dict[str, Any]()
     for column in ("ids", "groups", "segments"):
-        columns[column] = tuple([value for log in parts for value in getattr(log, column)])
+        columns[column] = tuple([value for log in filled for value in getattr(log, column)])
     for column in ("answer", "right", "cost_nano_usd", "bought", "complete", "confidence", "drawn", "texts_known"):
-        columns[column] = np.concatenate([getattr(log, column) for log in parts])
+        columns[column] = np.concatenate([getattr(log, column) for log in filled])
     for column in ("signals", "features"):
         names = getattr(first, column)
-        columns[column] = {key: np.concatenate([getattr(log, column)[key] for log in parts]) for key in names}
-    ways = {key: [log.baselines[key] for log in parts] for key in first.baselines}
-    known = [log.reference for log in parts if log.reference is not None]
-    if known:
-        right, cost = (np.concatenate([reference[place] for reference in known]) for place in (0, 1))
-        columns["reference"] = Reference(right, cost, all(reference.is_last for reference in known))
+        columns[column] = {key: np.concatenate([getattr(log, column)[key] for log in filled]) for key in names}
+    ways = {key: [log.baselines[key] for log in filled] for key in first.baselines}
+    references = [log.reference for log in filled if log.reference is not None]
+    if references:
+        right, cost = (np.concatenate([reference[at] for reference in references]) for at in (0, 1))
+        columns["reference"] = Reference(right, cost, all(reference.is_last for reference in references))
     return replace(
         first,
         name=name,
         **columns,
-        baselines={key: Baseline._make(map(np.concatenate, zip(*each, strict=True))) for key, each in ways.items()},
-        revealing=any(log.revealing for log in parts),
+        baselines={key: Baseline._make(map(np.concatenate, zip(*logged, strict=True))) for key, logged in ways.items()},
+        revealing=any(log.revealing for log in filled),
     )
 
 
-def _filled(log: Log, others: Sequence[Log]) -> Log:
+def _filled(log: Log, logs: Sequence[Log]) -> Log:
     """Return a log with every column that one of the others has, unknown where it lacks it."""
-    nan, none, every = np.full(log.n, np.nan), np.zeros(log.n, dtype=np.int64), np.ones(log.n, dtype=np.bool_)
-    nothing = Baseline(~every, ~every, nan, none - 1, none, none)
+    nan, zeros, every = np.full(log.n, np.nan), np.zeros(log.n, dtype=np.int64), np.ones(log.n, dtype=np.bool_)
+    nothing = Baseline(~every, ~every, nan, zeros - 1, zeros, zeros)
     blank = np.full(log.answer.shape, np.nan)
-    lacks = log.reference is None and any(other.reference is not None for other in others)
-    last = all(other.reference.is_last for other in others if other.reference is not None)
+    lacks = log.reference is None and any(peer.reference is not None for peer in logs)
+    last = all(peer.reference.is_last for peer in logs if peer.reference is not None)
     return replace(
         log,
-        signals={key: log.signals.get(key, blank) for other in others for key in other.signals},
-        features={key: log.features.get(key, nan) for other in others for key in other.features},
-        baselines={key: log.baselines.get(key, nothing) for other in others for key in other.baselines},
-        reference=Reference(nan, none - 1, last) if lacks else log.reference,
+        signals={key: log.signals.get(key, blank) for peer in logs for key in peer.signals},
+        features={key: log.features.get(key, nan) for peer in logs for key in peer.features},
+        baselines={key: log.baselines.get(key, nothing) for peer in logs for key in peer.baselines},
+        reference=Reference(nan, zeros - 1, last) if lacks else log.reference,
         drawn=every if log.drawn is None else log.drawn,
         texts_known=every if log.texts_known is None else log.texts_known,
     )

@@ -157,8 +157,8 @@ class TracedGuard(Around):
         """Make a span without making it current, since a stream's caller runs between its pieces."""
         from opentelemetry.trace import SpanKind, Status, StatusCode
 
-        asked, replies = _asked(request, content=self._content), list[Completion]()
-        span = self._tracer.start_span(f"chat {request.model}", kind=SpanKind.CLIENT, attributes=asked)
+        attributes, replies = _request_attributes(request, content=self._content), list[Completion]()
+        span = self._tracer.start_span(f"chat {request.model}", kind=SpanKind.CLIENT, attributes=attributes)
         TRACEPARENT.set(_carried(span))  # a later call sets its own
         try:
             yield replies
@@ -175,8 +175,8 @@ class TracedGuard(Around):
             span.end()
 
 
-def _asked(request: Request, *, content: bool) -> Attributes:
-    found: Attributes = {
+def _request_attributes(request: Request, *, content: bool) -> Attributes:
+    attributes: Attributes = {
         "gen_ai.operation.name": "chat",
         "gen_ai.provider.name": request.model.partition("/")[0] if "/" in request.model else "_OTHER",
         "gen_ai.request.model": request.model,
@@ -186,18 +186,18 @@ def _asked(request: Request, *, content: bool) -> Attributes:
         "cascade.step": request.step,
     }
     if request.chat is None:
-        found["gen_ai.request.temperature"] = request.temperature
+        attributes["gen_ai.request.temperature"] = request.temperature
     if request.instead_of is not None:
-        found["cascade.instead_of"] = request.instead_of
+        attributes["cascade.instead_of"] = request.instead_of
     if content:
-        said: Any = [one._asdict() for one in request.messages] if request.chat is None else request.chat.messages
-        found["gen_ai.input.messages"] = _messages(said)
-    return found
+        messages: Any = [turn._asdict() for turn in request.messages] if request.chat is None else request.chat.messages
+        attributes["gen_ai.input.messages"] = _messages(messages)
+    return attributes
 
 
 def _answered(completion: Completion, *, content: bool) -> Attributes:
     usage = completion.usage
-    found: Attributes = {
+    attributes: Attributes = {
         "gen_ai.response.model": completion.model,
         "gen_ai.response.id": completion.request_id,
         "cascade.deployment": completion.deployment,
@@ -206,16 +206,16 @@ def _answered(completion: Completion, *, content: bool) -> Attributes:
         "gen_ai.usage.output_tokens": usage.output_tokens,
     }
     if content:
-        said = completion.message or {"role": "assistant", "content": completion.text}
-        found["gen_ai.output.messages"] = _messages([said])
-    return {name: value for name, value in found.items() if value is not None}
+        message = completion.message or {"role": "assistant", "content": completion.text}
+        attributes["gen_ai.output.messages"] = _messages([message])
+    return {name: value for name, value in attributes.items() if value is not None}
 
 
-def _messages(said: Iterable[Mapping[str, Any]]) -> str:
+def _messages(messages: Iterable[Mapping[str, Any]]) -> str:
     """Return messages in the form of the conventions. Tool calls are also parts."""
-    found = []
-    for one in said:
-        parts: list[Attributes] = [{"type": "text", "content": text_of(one.get("content"))}]
-        parts += [{"type": "tool_call", **function_of(call)} for call in calls_of(one)]
-        found.append({"role": one.get("role"), "parts": [part for part in parts if part.get("content") != ""]})
-    return json.dumps(found, ensure_ascii=False, default=str)
+    turns = []
+    for message in messages:
+        blocks: list[Attributes] = [{"type": "text", "content": text_of(message.get("content"))}]
+        blocks += [{"type": "tool_call", **function_of(call)} for call in calls_of(message)]
+        turns.append({"role": message.get("role"), "parts": [block for block in blocks if block.get("content") != ""]})
+    return json.dumps(turns, ensure_ascii=False, default=str)

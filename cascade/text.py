@@ -50,13 +50,13 @@ def data_block(fields: Mapping[str, Any]) -> str:
     return "<data>\n{}\n</data>".format(data_object(fields).replace("<", "\\u003c"))
 
 
-def counted(many: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     """Return a count with its noun, in the plural with an s unless the count is 1.
 
     >>> counted(1, "question"), counted(1_299, "step")
     ('1 question', '1,299 steps')
     """
-    return f"{many:,} {noun}" if many == 1 else f"{many:,} {noun}s"
+    return f"{count:,} {noun}" if count == 1 else f"{count:,} {noun}s"
 
 
 def percent(share: float, *, rest: bool = False) -> str:
@@ -139,7 +139,7 @@ def _lines(columns: Sequence[tuple[Sequence[str], int]]) -> Iterator[str]:
         wrapped = textwrap.wrap(row[-1], columns[-1][1], break_long_words=False, break_on_hyphens=False) or [""]
         cells = zip((*row[:-1], wrapped[0]), figures, columns, strict=True)
         yield "  ".join(f"{cell:{'>' if right else '<'}{width}}" for cell, right, (_, width) in cells).rstrip()
-        yield from (indent + piece for piece in wrapped[1:])
+        yield from (indent + line for line in wrapped[1:])
 
 
 def wrapped(line: str, width: int) -> str:
@@ -162,7 +162,7 @@ def wrapped(line: str, width: int) -> str:
 _DATED = re.compile(r"[-@:._](?:v?\d[\w.:-]*|latest)")
 
 
-def same_model(asked: str, told: str) -> bool:
+def same_model(sent: str, echoed: str) -> bool:
     """Return whether two names can be of the same model: equal except for a prefix before a slash, or a date.
 
     >>> same_model("openai/gpt-4o", "gpt-4o-2024-08-06"), same_model("gpt-4o", "gpt-4o-mini")
@@ -170,6 +170,6 @@ def same_model(asked: str, told: str) -> bool:
     >>> same_model("typesafe/jev-latest", "jev-1.14.0")
     True
     """
-    asked = asked.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix("-latest")
-    told = told.rsplit("/", 1)[-1].removesuffix(".gguf")
-    return told == asked or (told.startswith(asked) and _DATED.fullmatch(told[len(asked) :]) is not None)
+    sent = sent.rsplit("/", 1)[-1].removesuffix(".gguf").removesuffix("-latest")
+    echoed = echoed.rsplit("/", 1)[-1].removesuffix(".gguf")
+    return echoed == sent or (echoed.startswith(sent) and _DATED.fullmatch(echoed[len(sent) :]) is not None)

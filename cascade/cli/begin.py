@@ -84,7 +84,7 @@ def pull(names: Annotated[list[str] | None, typer.Argument(help="The models; by 
 
     Example: cascade models pull smollm2-135m
     """
-    fetch([weights.known(name) for name in dict.fromkeys(names or weights.registry())])
+    fetch([weights.entry_of(name) for name in dict.fromkeys(names or weights.registry())])
 
 
 def fetch(wanted: list[weights.Weights]) -> None:

@@ -52,7 +52,7 @@ def demo(
     fitted = None if tiny else fit_requests(config)
     lines = [_TINY] if fitted is None else fitted.reports[0].lines[:-1]  # the last says how to write it
     out.print("\n".join([*lines, "", _SERVE.format(requests)]))
-    fetch([weights.known(name) for name in dict.fromkeys((base, guide))])
+    fetch([weights.entry_of(name) for name in dict.fromkeys((base, guide))])
     outcomes, started = list[shop.Outcome](), time.monotonic()
     provider = Memo(Local())
     try:

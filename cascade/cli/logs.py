@@ -112,7 +112,7 @@ def _demo() -> tuple[list[AskedQuestion], CascadeConfig]:
     from cascade.demo import requests as shop
     from cascade.providers import weights
 
-    fetch([weights.known(name) for name in shop.PAIR])
+    fetch([weights.entry_of(name) for name in shop.PAIR])
     return [message.question for message in shop.demo_requests("log")], shop.ladder_config(shop.demo_config(*shop.PAIR))
 
 

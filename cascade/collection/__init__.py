@@ -68,9 +68,9 @@ def collect(
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
     _check(config, output, journal_of(output), resume=resume, capped=max_cost_nano_usd is not None)
-    for asked in questions:
-        for warning in left_out(asked.question):
-            logger.warning("%s: %s", asked.id, warning)
+    for question in questions:
+        for warning in left_out(question.question):
+            logger.warning("%s: %s", question.id, warning)
     # Every step is logged, so the configured policy does not have to exist yet.
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_of(output)) as journal:
@@ -86,14 +86,14 @@ def collect(
         return done
 
 
-def _recall(output: Path, journal: Journal, wanted: Callable[[Mapping[str, Any]], bool]) -> None:
+def _recall(output: Path, journal: Journal, accepts: Callable[[Mapping[str, Any]], bool]) -> None:
     """Take up what earlier runs left: calls in the journal and in the log, and no half-written files."""
     for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
         stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
     if journal.bad_lines:
         logger.warning("%s: lines that are no calls, passed over: %d", journal_of(output), journal.bad_lines)
     if output.exists():
-        recall(output, journal, wanted)
+        recall(output, journal, accepts)
 
 
 def journal_of(output: Path) -> Path:
@@ -125,6 +125,6 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         raise MissingExtraError("duckdb", f"Writing {output}")
 
 
-def recall(log: Path, journal: Journal, wanted: Callable[[Mapping[str, Any]], bool] = is_call) -> None:
+def recall(log: Path, journal: Journal, accepts: Callable[[Mapping[str, Any]], bool] = is_call) -> None:
     """Copy a finished log's calls back into a journal, so that a larger set of questions pays only for new calls."""
-    journal.add(filter(wanted, read_rows(log)))
+    journal.add(filter(accepts, read_rows(log)))

