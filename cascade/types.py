@@ -293,13 +293,13 @@ class Step(NamedTuple):
             return "not decided"
         if self.audited:
             return "run for an audit: nothing is kept"
-        kept = " and ".join(self.candidates[index].source for index in decision.keep)
+        sources = " and ".join(self.candidates[index].source for index in decision.keep)
         if decision.proceed:
             onward = "asked on" if decision.buy is None else f"asked {decision.buy_name or f'step {decision.buy}'}"
-            return f"{_compared(decision)}: {onward}" + (f", keeping {kept}" if kept else "")
+            return f"{_compared(decision)}: {onward}" + (f", keeping {sources}" if sources else "")
         goes_on = not decision.next_score < decision.kappa  # an unknown doubt, too
         ending = "the last step" if goes_on else _compared(decision)
-        return f"{ending}: " + (f"served {kept}" if kept else "nothing to serve")
+        return f"{ending}: " + (f"served {sources}" if sources else "nothing to serve")
 
 
 def _compared(decision: Decision) -> str:
@@ -356,18 +356,18 @@ class Answer:
     def served(self) -> tuple[Candidate, Call] | None:
         """The candidate whose text is served, and its call; None if nothing is served."""
         for step in self.steps:
-            kept = step.decision.keep if step.decision is not None else ()
-            for index in kept or range(len(step.candidates)):
-                found = step.candidates[index]
-                made = [
+            indices = step.decision.keep if step.decision is not None else ()
+            for index in indices or range(len(step.candidates)):
+                candidate = step.candidates[index]
+                calls = [
                     call
                     for call in step.calls
-                    if call.request.role == found.source
+                    if call.request.role == candidate.source
                     and call.completion is not None
-                    and (found.message is None or call.completion.message == found.message)
+                    and (candidate.message is None or call.completion.message == candidate.message)
                 ]
-                if found.text == self.text and made:
-                    return found._replace(model=made[-1].request.model), made[-1]
+                if candidate.text == self.text and calls:
+                    return candidate._replace(model=calls[-1].request.model), calls[-1]
         return None
 
     @property
@@ -376,7 +376,7 @@ class Answer:
 
         By default the guide answers such a question (`guarantee.uncovered`).
         """
-        reasons = [said.removeprefix(NO_CERTIFICATE) for said in self.warnings if said.startswith(NO_CERTIFICATE)]
+        reasons = [note.removeprefix(NO_CERTIFICATE) for note in self.warnings if note.startswith(NO_CERTIFICATE)]
         return "; ".join(reasons) or None
 
     @property
@@ -424,15 +424,15 @@ class Answer:
         message = {"role": "assistant", "content": self.text} if candidate.message is None else dict(candidate.message)
         finish = "tool_calls" if message.get("tool_calls") else completion.finish_reason
         finish = finish if finish in _FINISH_REASONS else "stop"
-        asked = self.question.chat
-        told = {"system_fingerprint": completion.fingerprint, "service_tier": completion.tier}
-        logprobs = _openai_logprobs(completion) if asked is not None and asked.top_logprobs else None
+        chat = self.question.chat
+        extras = {"system_fingerprint": completion.fingerprint, "service_tier": completion.tier}
+        logprobs = _openai_logprobs(completion) if chat is not None and chat.top_logprobs else None
         return {
             "id": completion.request_id or "chatcmpl-cascade",
             "object": "chat.completion",
             "created": int(datetime.now(UTC).timestamp()),
             "model": completion.model or candidate.model,
-            **{name: said for name, said in told.items() if said is not None},
+            **{name: text for name, text in extras.items() if text is not None},
             "choices": [{"index": 0, "message": message, "finish_reason": finish, "logprobs": logprobs}],
             "usage": _openai_usage(completion),
         }
@@ -469,8 +469,8 @@ class Answer:
         """Return the path in words, one line per step, ending with the reason for the stop."""
         lines = []
         for step in self.steps:
-            shown = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
-            lines.append(f"step {step.number}: {shown} -> {step.reason}")
+            candidates = ", ".join(f"{c.source}: {c.text!r}" for c in step.candidates) or "no usable answer"
+            lines.append(f"step {step.number}: {candidates} -> {step.reason}")
             lines.extend(f"  note: {note}" for note in step.notes)
         lines.extend(f"warning: {warning}" for warning in self.warnings)
         asked_at = [] if self.level is None else [f"level: {self.level}"]
@@ -502,8 +502,8 @@ def _openai_logprobs(completion: Completion) -> dict[str, Any] | None:
         return None
     return {
         "content": [
-            {**_openai_token(one.text, one.logprob), "top_logprobs": [_openai_token(*other) for other in one.top]}
-            for one in completion.tokens
+            {**_openai_token(token.text, token.logprob), "top_logprobs": [_openai_token(*top) for top in token.top]}
+            for token in completion.tokens
         ]
     }
 
@@ -520,17 +520,17 @@ def _openai_usage(completion: Completion) -> dict[str, Any] | None:
     if read is None or written is None:
         return None
     counts: dict[str, Any] = {"prompt_tokens": read, "completion_tokens": written, "total_tokens": read + written}
-    known = {
+    breakdown = {
         "prompt_tokens_details": {
             "cached_tokens": usage.cached_input_tokens,
             "cache_write_tokens": usage.written_input_tokens,
         },
         "completion_tokens_details": {"reasoning_tokens": usage.reasoning_tokens},
     }
-    for name, ours in known.items():
-        found = {**details.get(name, {}), **{kind: many for kind, many in ours.items() if many is not None}}
-        if found:
-            counts[name] = found
+    for name, ours in breakdown.items():
+        figures = {**details.get(name, {}), **{kind: count for kind, count in ours.items() if count is not None}}
+        if figures:
+            counts[name] = figures
     if usage.writes is not None:  # under LiteLLM's name, since OpenAI has none
         counts.setdefault("prompt_tokens_details", {})["cache_creation_token_details"] = usage.writes
     if completion.iterations:
@@ -544,9 +544,9 @@ def _plain(value: Any) -> Any:
     if hasattr(value, "_asdict"):
         return _plain(value._asdict())
     if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
+        return {str(key): _plain(entry) for key, entry in value.items()}
     if isinstance(value, tuple | list):
-        return [_plain(item) for item in value]
+        return [_plain(entry) for entry in value]
     if isinstance(value, float) and (value in {float("inf"), float("-inf")} or value != value):  # noqa: PLR0124 - NaN
         return str(value)
     return value
