@@ -95,8 +95,7 @@ async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path: Path)
 
     second, third = serving(folders[0]), serving(folders[0])
     async with reloading(serving(folders[0])) as (client, reload):
-        early = await observed.ask(client, "Which river?")
-        await reload(second)
+        early, _ = await observed.ask(client, "Which river?"), await reload(second)
         assert await tell(client, early, False)  # it was served before
         assert (monitored(second).audits, monitored(second).misses) == (1, 1)
         for number in range(40):
@@ -210,8 +209,7 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
         named = [{"name": str(n), "sha256": key.sha256, "scopes": ["ask", "metrics"]} for n, key in enumerate(keys)]
         models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
         provider = {"kind": "openai_http", "api_base": loopback.address}
-        server = {"port": 0, "keys": named, **others}
-        settings = {**CONFIG, "models": models, "provider": provider, "server": server}
+        settings = {**CONFIG, "models": models, "provider": provider, "server": {"port": 0, "keys": named, **others}}
         path.write_text(json.dumps(settings), "utf-8")
 
     write(1.0, KEYS)
