@@ -10,6 +10,7 @@ processor time a request takes in the server says what a quiet core would do, wh
     python benchmarks/gateway.py --firstpass VENV/bin     firstpass's proxy beside it (it writes a receipt a request)
     python benchmarks/gateway.py --streams 1000           so many streams at once
     python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
+    python benchmarks/gateway.py --ledger URL             a server with caps in this store instead, and the ratio
 
 With --rounds 0 nothing is measured but what the last two say.
 
@@ -256,8 +257,8 @@ def process(port: int, *command: str, **environment: str) -> Iterator[subprocess
         log.close()
 
 
-def cascade_config(folder: str, port: int, behind: int) -> str:
-    """Write the configuration of a server whose cascade makes two calls, and return its path."""
+def cascade_config(folder: str, port: int, behind: int, ledger: str | None = None) -> str:
+    """Write the configuration of a server whose cascade makes two calls, and return its path; `ledger` keeps caps."""
     config = {
         "models": {
             "base": {"model": "small", "price": {"input": 1.0, "output": 2.0}},
@@ -273,7 +274,10 @@ def cascade_config(folder: str, port: int, behind: int) -> str:
         "traces": "off",
         "server": {"port": port, "max_requests": 5_000},
     }
-    path = Path(folder) / "cascade.yaml"
+    if ledger is not None:
+        config["timeouts"] = {"per_store_s": 10.0}
+        config["budget"] = {"per_key": 1e6, "per_day": 1e6, "total": 1e6, "store": ledger}
+    path = Path(folder) / f"{port}.yaml"
     path.write_text(json.dumps(config), "utf-8")
     return str(path)
 
@@ -340,6 +344,14 @@ def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) ->
             )
 
 
+def show_ledger(found: dict[int, dict[str, list[Load]]]) -> None:
+    """Print the rate with a ledger over that without, of each round."""
+    for connections, by_name in found.items():
+        pairs = zip(by_name["pass-through, ledger"], by_name["pass-through"], strict=True)
+        shares = [one.per_s / base.per_s for one, base in pairs]
+        print(f"{connections:11d} with a ledger / without: {statistics.median(shares):.3f} (least {min(shares):.3f})")
+
+
 def resident_bytes(run: subprocess.Popen[bytes]) -> int:
     """Return the resident set of a process."""
     pages = int(Path(f"/proc/{run.pid}/statm").read_text("ascii").split()[1])
@@ -371,6 +383,7 @@ def main() -> None:
     parser.add_argument("--count", type=int, default=400, help="requests of one measurement")
     parser.add_argument("--streams", type=int, default=0)
     parser.add_argument("--memory", type=int, default=0)
+    parser.add_argument("--ledger", help="the URL of a store of caps, whose sums stay in it")
     asked = parser.parse_args()
     if asked.backend:
         uvloop.run(backend(asked.backend))
@@ -399,7 +412,16 @@ def main() -> None:
             if asked.firstpass is not None:
                 proxy = peers.enter_context(firstpass(asked.firstpass, folder, behind))
                 targets["firstpass proxy"] = Target.of(*proxy, "small")
-            show(measured(targets, asked.rounds, asked.count), targets)
+            if asked.ledger is not None:
+                capped = free_port()
+                config = cascade_config(folder, capped, behind, asked.ledger)
+                run = peers.enter_context(process(capped, sys.executable, "-m", "cascade", "serve", "-c", config))
+                targets = {name: targets[name] for name in ("direct", "pass-through")}
+                targets["pass-through, ledger"] = Target.of(run.pid, capped, "small")
+            found = measured(targets, asked.rounds, asked.count)
+            show(found, targets)
+            if asked.ledger is not None:
+                show_ledger(found)
         if asked.streams:
             one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
             print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")

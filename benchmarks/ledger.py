@@ -51,7 +51,7 @@ def rate(ledger: Ledger, threads: int, count: int, caps: Callable[[int], dict[st
     def work(number: int) -> None:
         wanted = caps(number)
         for _ in range(count):
-            hold = ledger.reserve(HOLD, wanted, "bench", 1e12)
+            hold = ledger.reserve(HOLD, wanted, 1e12)
             assert isinstance(hold, Hold)  # noqa: S101 - the cap is out of reach
             ledger.settle(hold, PRICE)
 
@@ -115,12 +115,13 @@ class Provider(threading.Thread):
 
 def spend(url: str, port: int, number: int, caps: dict[str, int]) -> None:
     """Hold, call and settle until killed, or until a cap ends it."""
-    ledger, owner = SqlLedger.open(url), f"process-{number}"
+    owner = f"process-{number}"
+    ledger = SqlLedger.open(url, owner=owner)
     ledger.recover(0.0, owner)  # what the process before it left
     wanted = {name: cap for name, cap in caps.items() if name in {"total", f"key:{number % 4}"}}
     with socket.create_connection(("127.0.0.1", port)) as provider:
         while True:
-            hold = ledger.reserve(HOLD, wanted, owner, datetime.now(UTC).timestamp() + 600)
+            hold = ledger.reserve(HOLD, wanted, datetime.now(UTC).timestamp() + 600)
             if not isinstance(hold, Hold):
                 if not hold.may_fit_later:
                     return

@@ -33,10 +33,11 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
     from cascade.budget.caps import Account
     from cascade.policies.live import Live
     from cascade.records.asks import Trace
+    from cascade.records.ledger import SqlLedger
     from cascade.records.writer import TraceWriter
     from cascade.serving.certified import CertifiedPolicy, ServingState
     from cascade.serving.monitors import CertificateMonitors
-    from cascade.serving.spending import Bookings, Spending
+    from cascade.serving.spending import Spending
 
 
 _STUCK_S = 60.0
@@ -373,8 +374,8 @@ class Runtime:
             self.traces = before.traces
 
     @property
-    def bookings(self) -> Bookings | None:
-        """What is booked once the ledger answers again; None without a ledger in a database."""
+    def bookings(self) -> SqlLedger | None:
+        """What counts calls that were made without it; None without a ledger in a database."""
         return None if self._spending is None else self._spending.bookings
 
     @property

@@ -1,7 +1,8 @@
 """Caps on many requests together: a ledger of accounts, each with money spent and money held.
 
 Before a call its highest price is held on every account that has a cap; after it the real cost is booked and the hold
-ends. `MemoryLedger` serves one process, `records.ledger` any number of them. Amounts are integer nano-dollars.
+ends. `MemoryLedger` serves one process, `records.ledger` any number of them: each holds a `Lease` of an account, from
+which its calls' holds are carved. Amounts are integer nano-dollars.
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ import re
 import threading
 import time
 import uuid
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple, Protocol
@@ -61,18 +64,21 @@ class Refused(NamedTuple):
 class Ledger(Protocol):
     """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
 
-    Each raises StoreError if its database cannot be reached.
+    `reserve`, `recover` and `account` raise StoreError if its database cannot be reached; the others do not ask it.
     """
 
-    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+    def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none.
 
         Args:
             amount: nano-dollars, at least 0.
             caps: the cap of each account.
-            owner: the holder.
             expires_s: seconds since 1970. A hold that is not settled by then is booked in full by `recover`.
         """
+        ...
+
+    def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
+        """Do the same if no database need be asked; None: only `reserve` can tell."""
         ...
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
@@ -105,14 +111,15 @@ class MemoryLedger:
     """A ledger in this process's memory, which ends with it.
 
     >>> ledger = MemoryLedger()
-    >>> hold = ledger.reserve(70, {"total": 100}, "me", expires_s=1e12)
-    >>> ledger.reserve(40, {"total": 100}, "me", expires_s=1e12).account
+    >>> hold = ledger.reserve(70, {"total": 100}, expires_s=1e12)
+    >>> ledger.reserve(40, {"total": 100}, expires_s=1e12).account
     'total'
     >>> ledger.settle(hold, 20), ledger.account("total")
     (True, Account(spent=20, held=0))
     """
 
-    def __init__(self) -> None:
+    def __init__(self, owner: str = "") -> None:
+        self._owner = owner
         self._accounts: dict[str, Account] = {}
         self._holds: dict[str, Hold] = {}
         self._numbers = itertools.count()
@@ -122,7 +129,7 @@ class MemoryLedger:
     def _renew(self) -> None:
         self._lock = threading.Lock()
 
-    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
+    def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""
         with self._lock:
             balances = {name: self._accounts.get(name, _EMPTY) for name in caps}
@@ -131,9 +138,14 @@ class MemoryLedger:
                     return Refused(name, caps[name], stands)
             for name, stands in balances.items():
                 self._accounts[name] = Account(stands.spent, stands.held + amount)
-            hold = Hold(str(next(self._numbers)), amount, tuple(caps), owner, expires_s)
+            hold = Hold(str(next(self._numbers)), amount, tuple(caps), self._owner, expires_s)
             self._holds[hold.id] = hold
             return hold
+
+    def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
+        """Hold an amount on all accounts, or on none."""
+        hold = self.reserve(amount, caps, expires_s)
+        return hold if isinstance(hold, Hold) else None
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
         """End a hold and book its cost."""
@@ -165,6 +177,157 @@ class MemoryLedger:
 
 
 _EMPTY = Account()
+_OFTEN = 2
+"""Holds in a turn from which on a lease has slack: an account of a user, say, has exact holds."""
+_SHARE = 0.05
+"""Of an account's room: the most slack of one process."""
+_AHEAD_S = 10.0
+"""For how long after its last change a lease serves calls. One in use changes every turn."""
+
+
+class Renewal(NamedTuple):
+    """What a lease becomes once a transaction is known to be committed; `longer`: by how much its amount grows."""
+
+    id: str | None
+    amount: int
+    longer: int
+    spent: int
+    granted: int
+    expires_s: float
+
+
+@dataclass(eq=False, slots=True)
+class Lease:
+    """A process's part of an account. `carved + spent` is at most `amount`, unless a call cost more than its hold.
+
+    Attributes:
+        cap: the account's cap.
+        id: the row that holds `amount` for it until `expires_s`; None without one.
+        carved: of `amount`, what calls under way hold; `holds` counts them.
+        spent: what was booked and is not written yet.
+        change: one whose outcome is not known yet; whatever it is, `free` can be used.
+        lost: whether the row was recovered: the account has been charged with `amount`.
+        last_s: when its last hold ends.
+    """
+
+    cap: int = 0
+    id: str | None = None
+    amount: int = 0
+    expires_s: float = 0.0
+    carved: int = 0
+    holds: int = 0
+    spent: int = 0
+    change: Renewal | None = None
+    lost: bool = False
+    last_s: float = 0.0
+    _calls: int = 0
+    _turn_spent: int = 0
+    _most: int = 0
+    _usual: int = 0
+    _last: int = 0
+
+    @property
+    def free(self) -> int:
+        """What can be carved."""
+        change = self.change
+        least = self.amount if change is None else min(self.amount, change.amount - change.granted + change.spent)
+        return least - self.carved - self.spent
+
+    @property
+    def changes(self) -> bool:
+        """Whether there is something to write."""
+        return bool(self.spent or self.free or self.change or not self.holds)
+
+    def fits(self, amount: int, cap: int, expires_s: float) -> bool:
+        """Whether a hold can be carved. It ends no later than the lease, which nobody recovers before."""
+        return amount <= self.free and expires_s <= self.expires_s and cap == self.cap
+
+    def carve(self, amount: int, expires_s: float) -> None:
+        """Carve a hold."""
+        self.carved, self.holds, self._calls, self._last = self.carved + amount, self.holds + 1, self._calls + 1, amount
+        self._most = max(self._most, self.carved + self._turn_spent)
+        self.last_s = max(self.last_s, expires_s)
+
+    def settle(self, amount: int, cost: int) -> None:
+        """End a hold."""
+        self.carved, self.holds = self.carved - amount, self.holds - 1
+        self.book(cost)
+
+    def book(self, cost: int) -> None:
+        """Add a cost."""
+        self.spent, self._turn_spent = self.spent + cost, self._turn_spent + cost
+
+    def turn(self) -> None:
+        """Begin a turn. What was in use at once in the last one, with what was spent in it, is usual now."""
+        self._usual = self._most if self._calls >= _OFTEN else 0
+        self._most, self._turn_spent, self._calls = self.carved, 0, 0
+
+    def slack(self, kept: int, room: int) -> int:
+        """Return what to lease beyond `kept`: never a large share of the room, and nothing that no call fits in."""
+        now = max(self._most, kept + self._turn_spent) if self._calls >= _OFTEN else 0
+        slack = min(max(self._usual, now) - kept, int(room * _SHARE))
+        return slack if slack >= max(1, self._last) else 0
+
+    @property
+    def rows(self) -> list[str]:
+        """The rows that may exist for it."""
+        return [row for row in (self.id, self.change and self.change.id) if row is not None]
+
+    def commit(self) -> None:
+        """Become what the change says."""
+        if (change := self.change) is not None:
+            self.id, self.amount, self.expires_s = change.id, change.amount, change.expires_s
+            self.spent, self.change = self.spent - change.spent, None
+
+    def end_change(self, rows: AbstractSet[str]) -> Lease:
+        """Learn by the rows that exist what became of a change; return the lease, or what takes a lost one's place."""
+        if (change := self.change) and (change.id in rows if change.id is not None else self.id not in rows):
+            self.commit()
+        self.change, self.lost = None, self.id is not None and self.id not in rows
+        return Lease(self.cap, spent=max(0, self.carved + self.spent - self.amount)) if self.lost else self
+
+
+@dataclass(eq=False, slots=True)
+class Ask:
+    """A call that asks for a hold: the leases that have it, and the caps of accounts on which there is none yet."""
+
+    hold: Hold
+    needs: dict[str, int] = field(default_factory=dict)
+    leases: list[Lease] = field(default_factory=list)
+    answer: Hold | Refused | Exception | None = None
+
+
+def plan(
+    asks: Sequence[Ask], leases: Mapping[str, Lease], stands: Mapping[str, Account], exact: AbstractSet[str]
+) -> dict[str, Renewal]:
+    """Answer asks in their order, and set and return the change of each lease: by accounts' balances in the database.
+
+    On accounts in `exact`, whose slack others wait for, there is none.
+    """
+    room = {name: lease.cap - sum(stands[name]) + lease.free for name, lease in leases.items()}
+    granted, ends_s, changes = Counter[str](), dict[str, float](), dict[str, Renewal]()
+    for ask in asks:
+        amount = ask.hold.amount
+        full = next((name for name in ask.needs if amount > room[name]), None)
+        if full is None:
+            room.update({name: room[name] - amount for name in ask.needs})
+            granted.update(dict.fromkeys(ask.needs, amount))
+            ends_s.update({name: max(ask.hold.expires_s, ends_s.get(name, 0.0)) for name in ask.needs})
+            ask.answer = ask.hold
+        else:
+            cap, spent = leases[full].cap, stands[full].spent + leases[full].spent
+            ask.answer = Refused(full, cap, Account(spent, cap - room[full] - spent))
+    for name, lease in leases.items():
+        kept, over = lease.carved + granted[name], lease.carved + lease.spent > lease.amount
+        amount = kept + (0 if name in exact else lease.slack(kept, room[name]))
+        # The row tells whether a cost beyond the lease was written. One within it is covered by a row that is lost.
+        row = new_id() if amount > kept or lease.holds or name in ends_s or over else None
+        end_s = max(lease.expires_s, max(lease.last_s, ends_s.get(name, 0.0)) + _AHEAD_S)
+        lease.change = Renewal(row, amount, amount - lease.amount, lease.spent, granted[name], end_s)
+        changes[name] = lease.change
+    return changes
+
+
 _PLAIN = re.compile(r"[!-~]{1,100}")
 
 

@@ -1,118 +1,312 @@
-"""A ledger in SQLite or PostgreSQL, which any number of processes share.
+"""A ledger in SQLite or PostgreSQL, which any number of processes share by leases.
 
-Each change of an account is one conditional statement, so a stale value is never written back. Accounts are changed in
-the order of their names, so two transactions never wait for each other.
+A lease is a row of `holds` on one account. Calls' holds are carved from it in memory, so most calls ask no database. A
+thread writes each turn what was spent, and what the leases become (`budget.caps.plan`). A process that is killed leaves
+its leases, which are booked in full once they have ended.
+
+A transaction locks its accounts in one order, then its rows of `holds`, so two never wait for each other.
 """
 
 from __future__ import annotations
 
+import atexit
+import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
-from typing import TypeVar
+from datetime import UTC, datetime
+from logging import getLogger
+from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cascade.budget.caps import Account, Hold, Refused, new_id
+from cascade.budget.caps import Account, Ask, Hold, Lease, Refused, Renewal, new_id, plan
 from cascade.errors import StoreError
+from cascade.forks import after_fork
+from cascade.money import exact_dollars
 from cascade.records import link
 from cascade.records.database import Database, accounts, holds, insert
+from cascade.safety import redact
 
+logger = getLogger("cascade")
 T = TypeVar("T")
 _TRIES = 3
-"""How often a change is tried if its connection breaks. A change may be made twice: a repeated hold is booked in full
-when it expires, and a hold is settled only once."""
-_MORE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=sa.bindparam("amount"))
-_HELD = accounts.c.held + _MORE.excluded.held
-_HOLD = _MORE.on_conflict_do_update(
-    index_elements=["name"], set_={"held": _HELD}, where=accounts.c.spent + _HELD <= sa.bindparam("cap")
-)
-"""Adds to what an account holds; changes no row where the account has no room."""
+"""How often a change is tried if its connection breaks: whether it was made before is seen by the ids of its rows."""
+_TURN_S = 0.25
+"""How often what was spent is written: by so much, balances are late in other processes."""
+_WAITS_S = 4 * _TURN_S
+"""For how long nobody keeps slack of an account on which one found no room."""
+_MOST_WAITING = 10_000
 _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
+_WAITS = f"waits{_BETWEEN}"
+"""With an account's name behind it, the id of a hold of nothing, which asks others for their slack."""
+_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0).on_conflict_do_nothing()
+_NAMED = accounts.c.name.in_(sa.bindparam("names", expanding=True))
+_WAITED = sa.exists().where(holds.c.id == _WAITS + accounts.c.name, holds.c.expires_s > sa.bindparam("now_s"))
+_LOCKED = sa.select(accounts, _WAITED.label("waited")).where(_NAMED).order_by(accounts.c.name)
+_LOCKED = _LOCKED.with_for_update(of=accounts)
+_ENDED = sa.delete(holds).where(holds.c.id.in_(sa.bindparam("ids", expanding=True))).returning(holds.c.id)
+_BOOKED = sa.update(accounts).where(accounts.c.name == sa.bindparam("account"))
+_BOOKED = _BOOKED.values(spent=accounts.c.spent + sa.bindparam("more"), held=accounts.c.held + sa.bindparam("longer"))
+_HELD = insert(holds)
+_HELD = _HELD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _HELD.excluded.expires_s})
 
 
 class SqlLedger:
-    """A ledger in a database. Made by `open`; close it. Each method raises StoreError if the database fails.
+    """A ledger in a database. Made by `open`; close it. What asks the database raises StoreError if it fails.
 
     Args:
         database: the database of the accounts.
+        owner: the name of this process in it.
+
+    Attributes:
+        allowed: how many calls were made without asking it; who made them counts.
+        waiting: how many costs wait that no hold covers.
+        lost_nano_usd: what was never booked of such costs, as the process ended or too many were waiting.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database = database
+    def __init__(self, database: Database, owner: str | None = None) -> None:
+        self._database, self._owner = database, owner or new_id()
+        self.allowed = self.lost_nano_usd = 0
+        self._begin()
+        after_fork(self._begin)
+
+    def _begin(self) -> None:
+        """Begin with nothing: leases stay with the process that forked."""
+        self._lock = threading.Condition()
+        """Of what is in memory. The database is not asked under it."""
+        self._writing = threading.Lock()
+        """Of the database, and of what is known of it."""
+        self._leases: dict[str, Lease] = {}
+        self._holds: dict[str, tuple[Hold, list[Lease]]] = {}
+        self._asks: list[Ask] = []
+        self._thread: threading.Thread | None = None
+        self._closing = False
+        self.waiting = self._unbooked = 0
 
     @classmethod
-    def open(cls, url: str, limit_s: float | None = None) -> SqlLedger:
+    def open(cls, url: str, limit_s: float | None = None, owner: str | None = None) -> SqlLedger:
         """Return the ledger at a store's URL; `limit_s` as in `Database.shared`. Raises as `Database`."""
-        return cls(Database.shared(url, limit_s))
+        return cls(Database.shared(url, limit_s), owner)
 
-    def reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
-        """Hold an amount on all accounts, or on none."""
-        names = sorted(caps)
-        for name in names:
-            if amount > caps[name]:
-                return Refused(name, caps[name], self.account(name))
-        return _lasting(lambda: self._reserve(amount, {name: caps[name] for name in names}, owner, expires_s))
+    def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
+        """Hold an amount on all accounts if leases have it."""
+        with self._lock:
+            ask = self._asked(amount, caps, expires_s)
+            return None if ask.needs or self._closing else self._carved(ask)
 
-    def _reserve(self, amount: int, caps: Mapping[str, int], owner: str, expires_s: float) -> Hold | Refused:
-        hold = Hold(new_id(), amount, tuple(caps), owner, expires_s)
-        with suppress(_NoRoomError), self._database.transaction() as connection:
-            for name, cap in caps.items():
-                if not connection.execute(_HOLD, {"name": name, "amount": amount, "cap": cap}).rowcount:
-                    full = name
-                    raise _NoRoomError
-            row = hold._asdict() | {"accounts": _BETWEEN.join(caps)}
-            connection.execute(sa.insert(holds), row)
+    def _asked(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Ask:
+        """Return the leases that a call fits in, and what it needs beyond them."""
+        ask = Ask(Hold(new_id(), amount, tuple(caps), self._owner, expires_s))
+        for name in sorted(caps):
+            lease = self._leases.get(name)
+            if lease is not None and lease.fits(amount, caps[name], expires_s):
+                ask.leases.append(lease)
+            else:
+                ask.needs[name] = caps[name]
+        return ask
+
+    def _carved(self, ask: Ask) -> Hold:
+        for lease in ask.leases:
+            lease.carve(ask.hold.amount, ask.hold.expires_s)
+        self._holds[ask.hold.id] = ask.hold, ask.leases
+        return ask.hold
+
+    def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
+        """Hold an amount on all accounts, or on none. Calls that come while the database is asked go together."""
+        if (small := min(caps, key=lambda name: (caps[name], name), default=None)) and amount > caps[small]:
+            return Refused(small, caps[small], self.account(small))
+        with self._lock:
+            ask = self._asked(amount, caps, expires_s)
+            hold = self._carved(ask)
+            if not ask.needs:
+                return hold
+            self._asks.append(ask)
+        with self._writing, suppress(Exception):  # it is the answer
+            if ask.answer is None:
+                self._write()
+        if isinstance(ask.answer, Hold):
             return hold
-        return Refused(full, caps[full], self.account(full))
+        self.settle(hold, 0)
+        if isinstance(ask.answer, Refused):
+            return ask.answer
+        raise ask.answer or AssertionError("`_write` answers all")
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
         """End a hold and book its cost, or all of it if the cost is None; return False if it has ended before."""
-        return _lasting(lambda: self._settle(hold.id, cost))
-
-    def _settle(self, hold_id: str, cost: int | None) -> bool:
-        end = sa.delete(holds).where(holds.c.id == hold_id).returning(holds.c.amount, holds.c.accounts)
-        with self._database.transaction() as connection:
-            # A hold is on the disk before its call is made. If the power fails within a second of a settlement, the
-            # hold reappears and is booked in full when it expires: no spending is lost.
-            if connection.dialect.name == "postgresql":
-                connection.exec_driver_sql("SET LOCAL synchronous_commit TO OFF")
-            ended = connection.execute(end).one_or_none()
-            if ended is None:
+        with self._lock:
+            if hold.id not in self._holds:
                 return False
-            spent = accounts.c.spent + (ended.amount if cost is None else cost)
-            book = sa.update(accounts).values(held=accounts.c.held - ended.amount, spent=spent)
-            for name in ended.accounts.split(_BETWEEN) if ended.accounts else ():
-                connection.execute(book.where(accounts.c.name == name))
-        return True
+            _, leases = self._holds.pop(hold.id)
+            for lease in leases:
+                lease.settle(hold.amount, hold.amount if cost is None else cost)
+            return not leases or any(not lease.lost for lease in leases)
+
+    def book(self, names: Collection[str], cost: int) -> None:
+        """Add a cost that no hold covers, as soon as the database answers."""
+        with self._lock:
+            if self._closing or self.waiting >= _MOST_WAITING:
+                self._lose(cost)
+                return
+            for name in names:
+                self._leases.setdefault(name, Lease()).book(cost)
+            self.waiting, self._unbooked = self.waiting + 1, self._unbooked + cost
+            self._awake()
+
+    def _lose(self, cost: int) -> None:
+        self.lost_nano_usd += cost
+        logger.error("budget: %s USD were spent and could not be booked", exact_dollars(cost))
+
+    def _awake(self) -> None:
+        """See to it that a thread takes turns."""
+        if self._thread is None and not self._closing:
+            self._thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
+            self._thread.start()
+            atexit.register(self.close)
+
+    def _run(self) -> None:
+        """Take turns as long as there are leases, and once more at the end."""
+        pause_s, closing = _TURN_S, False
+        while not closing:
+            with self._lock:
+                closing = self._lock.wait_for(lambda: self._closing, pause_s)
+                if not self._leases:
+                    self._thread = None
+                    break
+            try:
+                self.turn()
+                pause_s = _TURN_S
+            except Exception as error:  # noqa: BLE001 - the next turn tries again
+                logger.warning("budget: %d bookings wait for the ledger: %s", self.waiting, redact(str(error)))
+                pause_s = link.AGAIN_S
+        atexit.unregister(self.close)
+
+    def turn(self) -> None:
+        """Write what was spent since the last turn, and lease as much as was in use at once."""
+        with self._lock:
+            for lease in self._leases.values():
+                lease.turn()
+            names = [name for name, lease in self._leases.items() if lease.changes]
+            waiting, unbooked = self.waiting, self._unbooked
+        with self._writing:
+            self._write(names)
+        with self._lock:
+            self.waiting, self._unbooked = self.waiting - waiting, self._unbooked - unbooked
+
+    def _write(self, names: Collection[str] = ()) -> None:
+        """Answer all asks, and write leases of these names."""
+        with self._lock:
+            asks, self._asks = self._asks, []
+        try:
+            _lasting(lambda: self._transact(asks, names))
+        except Exception as error:
+            for ask in asks:
+                ask.answer = error
+            raise
+
+    def _transact(self, asks: Sequence[Ask], names: Collection[str]) -> None:
+        with self._lock:
+            for ask in asks:
+                for name, cap in ask.needs.items():
+                    self._leases.setdefault(name, Lease()).cap = cap
+                self._awake()
+            wanted = sorted({*names, *(name for ask in asks for name in ask.needs)})
+            leases = {name: self._leases[name] for name in wanted if name in self._leases}
+        if not leases:
+            return
+        now_s = datetime.now(UTC).timestamp()
+        with self._database.transaction() as connection:
+            if made := [{"name": name} for name, lease in leases.items() if lease.id is None]:
+                connection.execute(_MADE, made)
+            found = connection.execute(_LOCKED, {"names": list(leases), "now_s": now_s}).all()
+            ids = [row for lease in leases.values() for row in lease.rows]
+            rows = set(connection.scalars(_ENDED, {"ids": ids}))
+            stands = {row.name: Account(row.spent, row.held) for row in found}
+            exact = {row.name for row in found if row.waited or self._closing}
+            with self._lock:
+                leases = {name: lease.end_change(rows) for name, lease in leases.items()}
+                self._leases |= leases
+                changes = plan(asks, leases, stands, exact)
+            self._change(connection, changes, asks, now_s)
+        with self._lock:
+            self._commit(asks, leases)
+
+    def _commit(self, asks: Sequence[Ask], leases: Mapping[str, Lease]) -> None:
+        """Let calls use what is in the database now."""
+        for lease in leases.values():
+            lease.commit()
+        for ask in asks:
+            if isinstance(ask.answer, Hold) and ask.hold.id in self._holds:  # else it was refused, or has ended
+                for lease in (leases[name] for name in ask.needs):
+                    lease.carve(ask.hold.amount, ask.hold.expires_s)
+                    ask.leases.append(lease)
+        for name, lease in leases.items():
+            if not (lease.rows or lease.holds or lease.spent):
+                del self._leases[name]
+
+    def _change(
+        self, connection: sa.Connection, changes: Mapping[str, Renewal], asks: Sequence[Ask], now_s: float
+    ) -> None:
+        """Write what leases become, whose rows are gone, and mark accounts on which a call could fit later."""
+        booked = [{"account": name, "more": one.spent, "longer": one.longer} for name, one in changes.items()]
+        connection.execute(_BOOKED, booked)
+        full = {ask.answer.account for ask in asks if isinstance(ask.answer, Refused) and ask.answer.may_fit_later}
+        rows = [
+            Hold(one.id, one.amount, (name,), self._owner, one.expires_s) for name, one in changes.items() if one.id
+        ]
+        rows += [Hold(_WAITS + name, 0, (name,), self._owner, now_s + _WAITS_S) for name in sorted(full)]
+        if rows:
+            connection.execute(_HELD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book expired holds, and those of an owner that has ended, in full; return how many."""
-        lost = sa.select(holds.c.id).where((holds.c.expires_s <= now_s) | (holds.c.owner == (owner or "")))
-        return sum(_lasting(lambda hold_id=hold_id: self._settle(hold_id, None)) for hold_id in self._all(lost))  # type: ignore[misc]
+        """Book expired holds, leases of others that have ended, and those of an owner, in full; return how many."""
+        with self._lock:
+            late = [hold for hold, _ in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
+        count = sum(self.settle(hold, None) for hold in late)
+        lost = sa.select(holds).where((holds.c.expires_s <= now_s) | (holds.c.owner == (owner or "")))
+        with self._writing:
+            own = [row for lease in self._leases.values() for row in lease.rows]
+            for row in _lasting(lambda: self._all(lost.where(holds.c.id.not_in(own)))):
+                count += _lasting(lambda row=row: self._recovered(row))  # type: ignore[misc]
+        return count
 
-    def _all(self, query: sa.Select[tuple[str]]) -> list[str]:
+    def _all(self, query: sa.Select[Any]) -> Sequence[Any]:
         with self._database.transaction(reading=True) as connection:
-            return list(connection.scalars(query))
+            return connection.execute(query).all()
+
+    def _recovered(self, row: Any) -> bool:
+        names = row.accounts.split(_BETWEEN) if row.accounts else []
+        with self._database.transaction() as connection:
+            connection.execute(_LOCKED, {"names": names, "now_s": 0.0})
+            if not connection.scalars(_ENDED, {"ids": [row.id]}).all():
+                return False
+            if names:
+                connection.execute(_BOOKED, [{"account": n, "more": row.amount, "longer": -row.amount} for n in names])
+        return bool(row.amount)
 
     def account(self, name: str) -> Account:
-        """Return the balance of an account."""
-        return _lasting(lambda: self._account(name))
-
-    def _account(self, name: str) -> Account:
-        query = sa.select(accounts.c.spent, accounts.c.held).where(accounts.c.name == name)
-        with self._database.transaction(reading=True) as connection:
-            balance = connection.execute(query).one_or_none()
-        return Account() if balance is None else Account(*balance)
+        """Return the balance of an account. What other processes lease is held until they write."""
+        with self._writing:
+            if name in self._leases:
+                self._write([name])
+            balances = _lasting(lambda: self._all(sa.select(accounts).where(accounts.c.name == name)))
+            with self._lock:
+                stands, lease = balances[0] if balances else (name, 0, 0), self._leases.get(name, Lease())
+                return Account(stands[1] + lease.spent, stands[2] - lease.amount + lease.carved)
 
     def close(self) -> None:
-        """Close the connections."""
+        """Write what was spent, give back leases, and close the connections; what cannot be booked is lost."""
+        with self._lock:
+            self._closing = True
+            self._lock.notify_all()
+            thread = self._thread
+        if thread is not None:
+            thread.join(2 * link.LIMIT_S)
+        if self.waiting:
+            self._lose(self._unbooked)
+            self.waiting = self._unbooked = 0
         self._database.close()
-
-
-class _NoRoomError(Exception):
-    """An account has no room: the holds on other accounts are rolled back."""
 
 
 def _lasting(act: Callable[[], T]) -> T:

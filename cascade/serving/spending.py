@@ -1,46 +1,39 @@
 """Caps shared by many requests: each call's highest cost is held on the ledger before the call and settled after it.
 
 `SpendingGuard` takes the place of a `Guard`. A call that does not fit waits while others hold money that they may not
-need, and is then refused. Ledgers in a database are called in a thread, so that they do not block an event loop.
+need, and is then refused. A database is asked in a thread, so that it does not block an event loop.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
-from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, new_id
+from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused
 from cascade.budget.caps import ends_s as period_ends_s
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, CascadeError, ProviderError, StoreError
-from cascade.forks import after_fork
+from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
-from cascade.records import link as links
-from cascade.records.link import LATE_S, StoreLink
+from cascade.records.link import StoreLink
 from cascade.resilience.portal import NOT_BEGUN, Deadline
-from cascade.safety import redact
 from cascade.types import Completion, Request, Requester
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
+    from cascade.records.ledger import SqlLedger
 
-logger = logging.getLogger("cascade")
 _SLACK_S = 60.0
 """Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
 _STAND_IN = "stand-in"
 """The owner of holds that a ledger in this process makes while the other does not answer."""
-_NO_CAP = 2**62
-_MOST_WAITING = 10_000
 _SHARE = 0.1
 """Of the smallest shared cap: what calls whose callers have left may hold for a key by default."""
 
@@ -56,9 +49,9 @@ class Spending:
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
         most_unsettled: nano-dollars held for calls of one key whose callers have left, above which it makes no others.
-        owner: the owner of the holds.
         link: the way to a ledger in a database; None for one in memory.
-        bookings: what is booked once such a ledger answers again.
+        stand_in: counts calls, in this process alone, while such a ledger does not answer, so that each process goes at
+            most once over a cap by its size; None: no calls are made then.
     """
 
     ledger: Ledger
@@ -67,9 +60,8 @@ class Spending:
     wait_s: float
     call_s: float
     most_unsettled: int
-    owner: str = field(default_factory=new_id)
     link: StoreLink | None = None
-    bookings: Bookings | None = None
+    stand_in: MemoryLedger | None = None
     unsettled: Counter[str | None] = field(default_factory=Counter)
     """By a key's name, nano-dollars held for calls whose callers have left."""
 
@@ -84,35 +76,55 @@ class Spending:
             keys={key.name: nano_usd(key.budget) for key in config.server.keys if key.budget is not None},
         )
         url, limit_s = ledger_url(budget), config.timeouts.per_store_s
-        ledger = _opened(url, limit_s)
         link = None if url is None else StoreLink("budget", limit_s)
-        bookings = None if link is None else Bookings(ledger, allows=budget.on_unreachable == "allow_and_record")
+        stand_in = MemoryLedger(_STAND_IN) if link is not None and budget.on_unreachable == "allow_and_record" else None
         limit = _SHARE * min(getattr(budget, name) for name in budget.shared if getattr(budget, name) is not None)
         limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
         numbers = (budget.wait_s, max(config.timeouts.per_call_s, config.timeouts.per_stream_s), limit)
-        return cls(ledger, caps, config.prices(), *numbers, link=link, bookings=bookings)
+        return cls(_opened(url, limit_s), caps, config.prices(), *numbers, link=link, stand_in=stand_in)
+
+    @property
+    def bookings(self) -> SqlLedger | None:
+        """The ledger, if it is in a database: it counts what was not booked."""
+        return None if self.link is None else cast("SqlLedger", self.ledger)
 
     def under(self, now: Spending) -> Spending:
         """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
-        if self.bookings is not None and now.bookings is not None:
-            self.bookings.allows = now.bookings.allows
-        money = {name: getattr(self, name) for name in ("ledger", "owner", "link", "bookings", "unsettled")}
-        return replace(now, **money)
+        stand_in = now.stand_in and (self.stand_in or now.stand_in)
+        return replace(now, ledger=self.ledger, link=self.link, unsettled=self.unsettled, stand_in=stand_in)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
         return SpendingGuard(self, guard, key)
 
-    def reserve(self, request: Request, key: str | None, ends_s: float, stand_in: Ledger | None = None) -> Hold | None:
+    def reserve(self, request: Request, key: str | None, ends_s: float, ledger: Ledger | None = None) -> Hold | None:
         """Hold the highest cost of a call; None: it should wait for money held by others, as it may until `ends_s`.
 
-        `stand_in` takes the place of a ledger that does not answer.
+        `ledger` takes the place of one that does not answer.
 
         Raises:
             BudgetExceededError: it does not fit, or its price is unknown.
             StoreError: the ledger cannot be reached.
         """
-        waits = time.monotonic() < ends_s
+        if (ask := self._ask(request, key, waits := time.monotonic() < ends_s)) is None:
+            return None
+        ledger, now_s = ledger or self.ledger, datetime.now(UTC).timestamp()
+        hold = ledger.reserve(*ask)
+        if isinstance(hold, Refused) and hold.may_fit_later and ledger.recover(now_s):
+            hold = ledger.reserve(*ask)
+        if not isinstance(hold, Refused):
+            return hold
+        if hold.may_fit_later and waits:
+            return None
+        raise _over(hold, request, ask[0], now_s)
+
+    def carve(self, request: Request, key: str | None) -> Hold | None:
+        """Hold the highest cost of a call without asking a database; None: only `reserve` can tell."""
+        ask = self._ask(request, key, waits=True)
+        return None if ask is None else self.ledger.carve(*ask)
+
+    def _ask(self, request: Request, key: str | None, waits: bool) -> tuple[int, dict[str, int], float] | None:
+        """Return what to hold, the caps on it and when it is lost; None: too much is held for callers that left."""
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
@@ -122,16 +134,7 @@ class Spending:
             raise _unsettled(request.model, held, self.most_unsettled)
         chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
         caps = self.caps.of(key, None if chat is None else chat.user, now_s)
-        expires_s = now_s + self.call_s + _SLACK_S
-        ledger, owner = (self.ledger, self.owner) if stand_in is None else (stand_in, _STAND_IN)
-        hold = ledger.reserve(amount, caps, owner, expires_s)
-        if isinstance(hold, Refused) and hold.may_fit_later and ledger.recover(now_s):
-            hold = ledger.reserve(amount, caps, owner, expires_s)
-        if not isinstance(hold, Refused):
-            return hold
-        if hold.may_fit_later and waits:
-            return None
-        raise _over(hold, request, amount, now_s)
+        return amount, caps, now_s + self.call_s + _SLACK_S
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
         """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold.
@@ -150,128 +153,27 @@ class Spending:
         self.settle(hold, cost)
 
     def settle(self, hold: Hold, cost: int | None) -> None:
-        """Settle a hold. Raises StoreError if the ledger cannot be reached: it is settled later."""
-        if self.bookings is not None and hold.owner == _STAND_IN:
-            self.bookings.stand_in.settle(hold, cost)
-            self.bookings.add(hold.accounts, hold.amount if cost is None else cost)
-            return
-        try:
+        """Settle a hold. No database is asked."""
+        if self.stand_in is not None and hold.owner == _STAND_IN:
+            self.stand_in.settle(hold, cost)
+            cast("SqlLedger", self.ledger).book(hold.accounts, hold.amount if cost is None else cost)
+        else:
             self.ledger.settle(hold, cost)
-        except StoreError:
-            if self.bookings is not None:
-                self.bookings.add(hold, cost)
-            raise
 
     def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError."""
+        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError.
+
+        What other processes spent last counts as held for a quarter of a second, as does what they lease.
+        """
         now_s = datetime.now(UTC).timestamp()
         caps = {name: cap for key in keys for name, cap in self.caps.of(key, None, now_s).items()}
         return {name: (cap, self.ledger.account(name)) for name, cap in caps.items() if not name.startswith("user:")}
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""
-        if self.bookings is not None:
-            self.bookings.close()
         if self.link is not None:
             self.link.close()
         self.ledger.close()
-
-
-class Bookings:
-    """What is to be booked once the ledger answers again; a thread tries until it is.
-
-    Args:
-        ledger: the ledger.
-        allows: whether calls are made while it does not answer. `stand_in` counts them, in this process alone, so that
-            each process goes at most once over a cap by its size.
-
-    Attributes:
-        allowed: how many calls were made without the ledger.
-        lost_nano_usd: what was never booked, as the process ended or too much was waiting.
-    """
-
-    def __init__(self, ledger: Ledger, *, allows: bool = False) -> None:
-        self.allows, self.stand_in = allows, MemoryLedger()
-        self.allowed = self.lost_nano_usd = 0
-        self._ledger = ledger
-        self._begin()
-        after_fork(self._begin)
-
-    def _begin(self) -> None:
-        """Begin with nothing: the parent of a forked child books what waits."""
-        self._changed = threading.Condition()
-        self._waiting: dict[Hold | tuple[str, ...], int | None] = {}
-        self._booking: dict[Hold | tuple[str, ...], int | None] = {}
-        self._thread: threading.Thread | None = None
-        self._closing = False
-
-    @property
-    def waiting(self) -> int:
-        """How many bookings wait."""
-        return len(self._waiting) + len(self._booking)
-
-    def add(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
-        """Settle a hold at its cost, or add a known cost to accounts, as soon as possible."""
-        with self._changed:
-            if self.waiting >= _MOST_WAITING and what not in self._waiting:
-                self._lose(what, cost)
-                return
-            before = self._waiting.get(what)
-            self._waiting[what] = cost if before is None or cost is None else before + cost
-            if self._thread is None and not self._closing:
-                self._thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
-                self._thread.start()
-
-    def _run(self) -> None:
-        while True:
-            with self._changed:
-                if not self._waiting:
-                    self._thread = None
-                    self._changed.notify_all()
-                    return
-                what, cost = self._waiting.popitem()
-                self._booking[what] = cost
-            try:
-                self._book(what, cost)
-            except CascadeError as error:
-                with self._changed:
-                    self._booking.clear()
-                    self.add(what, cost)
-                    if self._closing:
-                        return
-                    logger.warning("budget: %d bookings wait for the ledger: %s", self.waiting, redact(str(error)))
-                    self._changed.wait_for(lambda: self._closing, links.AGAIN_S)
-            else:
-                with self._changed:
-                    self._booking.clear()
-
-    def _book(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
-        if isinstance(what, Hold):
-            self._ledger.settle(what, cost)
-            return
-        now_s = datetime.now(UTC).timestamp()
-        # Whatever the caps are: it was spent. If it is not settled, it counts as lost, and is booked in full.
-        hold = self._ledger.reserve(cost or 0, dict.fromkeys(what, _NO_CAP), _STAND_IN, now_s)
-        if isinstance(hold, Hold):
-            self._ledger.settle(hold, cost)
-
-    def _lose(self, what: Hold | tuple[str, ...], cost: int | None) -> None:
-        if not isinstance(what, Hold):  # a hold is booked in full when it expires
-            self.lost_nano_usd += cost or 0
-            logger.error("budget: %s USD were spent and could not be booked", exact_dollars(cost or 0))
-
-    def close(self) -> None:
-        """Try once more; what cannot be booked is counted as lost."""
-        with self._changed:
-            self._closing = True
-            self._changed.notify_all()
-            thread = self._thread
-        if thread is not None:
-            thread.join(2 * links.LIMIT_S)
-        with self._changed:
-            for booking in [*self._waiting.items(), *self._booking.items()]:
-                self._lose(*booking)
-            self._waiting.clear()
 
 
 class SpendingGuard(Around):
@@ -307,27 +209,23 @@ class SpendingGuard(Around):
             failure = error
             raise
         finally:
-            link, outcome = self._spending.link, (hold, request, replies, failure)
-            if link is None or hold.owner == _STAND_IN:
-                self._spending.book(*outcome)
-            else:
-                within_s = (float("inf") if caller.gone else deadline.remaining_s()) + LATE_S
-                with suppress(StoreError):  # it is booked later
-                    await link.call(self._spending.book, *outcome, within_s=within_s, always=True)
+            self._spending.book(hold, request, replies, failure)
 
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
-        asked, link, bookings = (request, self._key, ends_s), self._spending.link, self._spending.bookings
-        if link is None:
-            return self._spending.reserve(*asked)
+        spending, asked = self._spending, (request, self._key, ends_s)
+        if (hold := spending.carve(request, self._key)) is not None:
+            return hold
+        if spending.link is None:
+            return spending.reserve(*asked)
         within_s = deadline.remaining_s() / 2  # the rest is for the call
         try:
-            return await link.call(self._spending.reserve, *asked, within_s=within_s, late=self._give_back)
+            return await spending.link.call(spending.reserve, *asked, within_s=within_s, late=self._give_back)
         except StoreError as error:
-            if bookings is None or not bookings.allows:
+            if spending.stand_in is None or spending.bookings is None:
                 raise _down(str(error)) from None
-        hold = self._spending.reserve(*asked, bookings.stand_in)
-        bookings.allowed += hold is not None
+        hold = spending.reserve(*asked, spending.stand_in)
+        spending.bookings.allowed += hold is not None
         return hold
 
     def _give_back(self, hold: Hold | None) -> None:

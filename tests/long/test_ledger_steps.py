@@ -29,7 +29,7 @@ def test_a_million_steps_pass_no_cap_and_lose_nothing() -> None:
             if step < 0.5:
                 names = rng.sample(sorted(CAPS), rng.randint(1, 4))
                 wanted = {name: CAPS[name] for name in names}
-                found = ledger.reserve(rng.randint(0, 70), wanted, rng.choice("ab"), float(rng.randint(0, 9)))
+                found = ledger.reserve(rng.randint(0, 70), wanted, float(rng.randint(0, 9)))
                 if isinstance(found, Hold):
                     open_.append(found)
             elif step < 0.999 and open_:
@@ -39,8 +39,8 @@ def test_a_million_steps_pass_no_cap_and_lose_nothing() -> None:
                 assert not ledger.settle(hold, cost)
                 end(hold, cost)
             else:
-                lost = [hold for hold in open_ if hold.owner == "a" or hold.expires_s <= 3.0]
-                assert ledger.recover(3.0, "a") == len(lost)
+                lost = [hold for hold in open_ if hold.expires_s <= 3.0]
+                assert ledger.recover(3.0) == len(lost)
                 open_ = [hold for hold in open_ if hold not in lost]
                 for hold in lost:
                     end(hold, hold.amount)

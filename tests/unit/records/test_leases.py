@@ -1,0 +1,210 @@
+"""Leases of the ledger in a database: what asks it, what goes back, who is killed, forked or late."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import ExitStack
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE_S, at_once, in_child, until
+from stores import postgres_url
+
+from cascade.budget.caps import Account, Hold, Refused
+from cascade.errors import StoreError
+from cascade.records import ledger as sql
+from cascade.records.ledger import SqlLedger
+
+CAPS, FAR_S = {"key:a": 10_000, "total": 100_000}, 1e12
+HOLD, PRICE, PROCESSES, THREADS = 10, 7, 3, 2
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+def url(request: Any, tmp_path: Path) -> Iterator[str]:
+    with ExitStack() as stack:
+        yield stack.enter_context(postgres_url()) if request.param == "postgres" else f"sqlite:///{tmp_path}/ledger.db"
+
+
+@pytest.fixture
+def ledgers(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SqlLedger, SqlLedger]]:
+    """Yield two processes' ledgers, whose leases change when a test says so."""
+    monkeypatch.setattr(sql, "_TURN_S", 1e6)
+    made = SqlLedger.open(url), SqlLedger.open(url)
+    yield made
+    for ledger in made:
+        ledger.close()
+
+
+def busy(ledger: SqlLedger, ends_s: float = FAR_S, calls: int = 20) -> None:
+    """Make calls, and let the ledger lease as much for the next."""
+    for _ in range(calls):
+        hold = ledger.reserve(HOLD, CAPS, ends_s)
+        assert isinstance(hold, Hold)
+        assert ledger.settle(hold, PRICE)
+    ledger.turn()
+
+
+def down(*_: Any, **__: Any) -> Any:
+    raise StoreError("down", retryable=True)
+
+
+def test_a_call_that_a_lease_has_room_for_asks_no_database(
+    ledgers: tuple[SqlLedger, SqlLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, other = ledgers
+    busy(one)
+    with monkeypatch.context() as patch:
+        patch.setattr(one._database, "transaction", down)
+        calls = 0
+        while (hold := one.carve(HOLD, CAPS, FAR_S)) is not None:
+            assert one.settle(hold, PRICE)
+            calls += 1
+        assert calls >= 19  # as many as in the last turn
+        with pytest.raises(StoreError):
+            one.reserve(HOLD, CAPS, FAR_S)
+    stands = other.account("total")
+    assert (stands.spent, stands.spent + stands.held >= (20 + calls) * PRICE) == (20 * PRICE, True)
+    assert one.account("total") == Account((20 + calls) * PRICE, 0) == other.account("total")._replace(held=0)
+    assert one.carve(HOLD, CAPS | {"user:ann": 50}, FAR_S) is None
+
+
+def test_an_account_that_is_used_seldom_has_exact_holds(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    hold = one.reserve(HOLD, CAPS, FAR_S)
+    assert isinstance(hold, Hold)
+    assert other.account("total") == Account(0, HOLD)
+    one.settle(hold, PRICE)
+    one.turn()
+    assert other.account("total") == Account(PRICE, 0)
+
+
+def test_what_nobody_uses_goes_back(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    busy(one)
+    assert 0 < other.account("total").held <= 0.05 * CAPS["total"]
+    one.turn()
+    assert other.account("total") == Account(20 * PRICE, 0)
+
+
+def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    busy(one)
+    left = CAPS["key:a"] - 20 * PRICE
+    refused = other.reserve(left, CAPS, FAR_S)
+    assert isinstance(refused, Refused)
+    assert refused.may_fit_later
+    busy(one, calls=1)
+    last = other.reserve(left - PRICE, CAPS, FAR_S)
+    assert isinstance(last, Hold)
+    full = one.reserve(1, CAPS, FAR_S)
+    assert isinstance(full, Refused)
+    other.settle(last, None)
+    other.turn()
+    full = one.reserve(1, CAPS, FAR_S)
+    assert isinstance(full, Refused)
+    assert not full.may_fit_later
+
+
+def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(
+    ledgers: tuple[SqlLedger, SqlLedger],
+) -> None:
+    one, other = ledgers
+    busy(one, 100.0)
+    late = one.carve(HOLD, CAPS, 100.0)
+    assert late is not None
+    assert other.recover(100.0) == 0  # a lease ends after all its holds
+    leased = other.account("total").held
+    assert other.recover(200.0) == len(CAPS)  # the process was suspended
+    assert one.carve(HOLD, CAPS, 300.0) is None
+    one.settle(late, PRICE)
+    assert one.account("total") == other.account("total") == Account(20 * PRICE + leased, 0)
+    busy(one, 300.0, calls=2)
+    assert other.account("total").spent == 22 * PRICE + leased
+
+
+def test_a_forked_child_has_no_leases(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    busy(one)
+    hold = one.carve(HOLD, CAPS, FAR_S)
+    assert hold is not None
+
+    def child() -> tuple[Any, bool, bool]:
+        tried = one.carve(HOLD, CAPS, FAR_S), one.settle(hold, PRICE), isinstance(one.reserve(5, CAPS, FAR_S), Hold)
+        one.close()
+        return tried
+
+    assert in_child(child) == (None, False, True)
+    assert one.settle(hold, PRICE)
+    one.close()
+    assert other.account("total") == Account(21 * PRICE, 5)
+
+
+def test_calls_that_come_at_once_share_a_transaction(
+    ledgers: tuple[SqlLedger, SqlLedger], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one, _ = ledgers
+    whole, entered = one._transact, list[int]()
+
+    def counted(asks: Any, names: Any) -> None:
+        entered.append(len(asks))
+        until(lambda: len(entered) > 1 or len(one._asks) == 7)
+        whole(asks, names)
+
+    monkeypatch.setattr(one, "_transact", counted)
+    at_once(*(partial(one.reserve, HOLD, CAPS, FAR_S) for _ in range(8)))
+    assert entered == [1, 7]
+    assert one.account("total") == Account(0, 8 * HOLD)
+
+
+def spend(url: str, name: str, bill: Any, caps: dict[str, int]) -> None:
+    """Call and bill in some threads until a cap ends it."""
+    ledger = SqlLedger.open(url, PATIENCE_S, name)
+
+    def work() -> None:
+        while True:
+            hold: Any = ledger.carve(HOLD, caps, FAR_S) or ledger.reserve(HOLD, caps, FAR_S)
+            if isinstance(hold, Hold):
+                os.write(bill.fileno(), b"x")
+                ledger.settle(hold, PRICE)
+            elif not hold.may_fit_later:
+                return
+
+    at_once(*[work] * THREADS)
+    ledger.close()
+
+
+def test_processes_one_of_which_is_killed_pass_no_cap_and_lose_nothing(url: str) -> None:
+    caps, context = {"day:1": 7_000, "total": 10_000}, multiprocessing.get_context("forkserver")
+    watching = SqlLedger.open(url, PATIENCE_S)
+    ours, theirs = context.Pipe(duplex=False)
+    running = [context.Process(target=spend, args=(url, f"{n}", theirs, caps)) for n in range(PROCESSES)]
+    for process in running:
+        process.start()
+    theirs.close()
+    billed, most = 0, -caps["total"]
+
+    def read() -> None:
+        nonlocal billed
+        while piece := os.read(ours.fileno(), 4_096):
+            billed += PRICE * len(piece)
+
+    reading = threading.Thread(target=read)
+    reading.start()
+    until(lambda: billed > 2_000)
+    running[0].kill()
+    running[0].join()
+    while any(process.is_alive() for process in running):
+        watching.recover(0.0, "0")
+        most = max(most, *(sum(watching.account(name)) - cap for name, cap in caps.items()))
+    for process in running[1:]:
+        assert process.exitcode == 0
+    reading.join(PATIENCE_S)
+    stands = {name: watching.account(name) for name in caps}
+    watching.close()
+    assert most <= 0
+    assert all(one.held == 0 and billed <= one.spent <= caps[name] for name, one in stands.items())
