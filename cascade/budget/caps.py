@@ -203,7 +203,7 @@ class Lease:
     Attributes:
         cap: the account's cap.
         id: the row that holds `amount` for it until `expires_s`; None without one.
-        carved: of `amount`, what calls under way hold; `holds` counts them.
+        carved: of it, what calls under way hold; `holds` counts them.
         spent: what was booked and is not written yet.
         change: one whose outcome is not known yet; whatever it is, `free` can be used.
         lost: whether the row was recovered: the account has been charged with `amount`.
@@ -289,7 +289,7 @@ class Lease:
 
 @dataclass(eq=False, slots=True)
 class Ask:
-    """A call that asks for a hold: the leases that have it, and the caps of accounts on which there is none yet."""
+    """A call that asks for a hold: `leases` have room for it, and accounts in `needs`, by cap, not yet."""
 
     hold: Hold
     needs: dict[str, int] = field(default_factory=dict)
@@ -305,26 +305,26 @@ def plan(
     On accounts in `exact`, whose slack others wait for, there is none.
     """
     room = {name: lease.cap - sum(stands[name]) + lease.free for name, lease in leases.items()}
-    granted, ends_s, changes = Counter[str](), dict[str, float](), dict[str, Renewal]()
+    granted, changes = Counter[str](), dict[str, Renewal]()
     for ask in asks:
         amount = ask.hold.amount
         full = next((name for name in ask.needs if amount > room[name]), None)
-        if full is None:
-            room.update({name: room[name] - amount for name in ask.needs})
-            granted.update(dict.fromkeys(ask.needs, amount))
-            ends_s.update({name: max(ask.hold.expires_s, ends_s.get(name, 0.0)) for name in ask.needs})
-            ask.answer = ask.hold
-        else:
+        if full is not None:
             cap, spent = leases[full].cap, stands[full].spent + leases[full].spent
             ask.answer = Refused(full, cap, Account(spent, cap - room[full] - spent))
+            continue
+        ask.answer = ask.hold
+        for name in ask.needs:
+            room[name], granted[name] = room[name] - amount, granted[name] + amount
+            leases[name].last_s = max(leases[name].last_s, ask.hold.expires_s)
     for name, lease in leases.items():
-        kept, over = lease.carved + granted[name], lease.carved + lease.spent > lease.amount
+        kept, over = lease.carved + granted.get(name, 0), lease.carved + lease.spent > lease.amount
         amount = kept + (0 if name in exact else lease.slack(kept, room[name]))
         # The row tells whether a cost beyond the lease was written. One within it is covered by a row that is lost.
-        row = new_id() if amount > kept or lease.holds or name in ends_s or over else None
-        end_s = max(lease.expires_s, max(lease.last_s, ends_s.get(name, 0.0)) + _AHEAD_S)
-        lease.change = Renewal(row, amount, amount - lease.amount, lease.spent, granted[name], end_s)
-        changes[name] = lease.change
+        row = new_id() if amount > kept or lease.holds or name in granted or over else None
+        end_s = max(lease.expires_s, lease.last_s + _AHEAD_S)
+        change = Renewal(row, amount, amount - lease.amount, lease.spent, kept - lease.carved, end_s)
+        lease.change = changes[name] = change
     return changes
 
 

@@ -1,8 +1,7 @@
 """A ledger in SQLite or PostgreSQL, which any number of processes share by leases.
 
 A lease is a row of `holds` on one account. Calls' holds are carved from it in memory, so most calls ask no database. A
-thread writes each turn what was spent, and what the leases become (`budget.caps.plan`). A process that is killed leaves
-its leases, which are booked in full once they have ended.
+thread writes each turn what was spent and what leases become. Those of a killed process are booked in full.
 
 A transaction locks its accounts in one order, then its rows of `holds`, so two never wait for each other.
 """
@@ -229,32 +228,28 @@ class SqlLedger:
                 self._leases |= leases
                 changes = plan(asks, leases, stands, exact)
             self._change(connection, changes, asks, now_s)
-        with self._lock:
-            self._commit(asks, leases)
+        self._commit(asks, leases)
 
     def _commit(self, asks: Sequence[Ask], leases: Mapping[str, Lease]) -> None:
         """Let calls use what is in the database now."""
-        for lease in leases.values():
-            lease.commit()
-        for ask in asks:
-            if isinstance(ask.answer, Hold) and ask.hold.id in self._holds:  # else it was refused, or has ended
-                for lease in (leases[name] for name in ask.needs):
-                    lease.carve(ask.hold.amount, ask.hold.expires_s)
-                    ask.leases.append(lease)
-        for name, lease in leases.items():
-            if not (lease.rows or lease.holds or lease.spent):
+        with self._lock:
+            for lease in leases.values():
+                lease.commit()
+            for ask in asks:
+                if isinstance(ask.answer, Hold) and ask.hold.id in self._holds:  # else it was refused, or has ended
+                    for name in ask.needs:
+                        leases[name].carve(ask.hold.amount, ask.hold.expires_s)
+                        ask.leases.append(leases[name])
+            for name in [name for name, lease in leases.items() if not (lease.rows or lease.holds or lease.spent)]:
                 del self._leases[name]
 
     def _change(
         self, connection: sa.Connection, changes: Mapping[str, Renewal], asks: Sequence[Ask], now_s: float
     ) -> None:
         """Write what leases become, whose rows are gone, and mark accounts on which a call could fit later."""
-        booked = [{"account": name, "more": one.spent, "longer": one.longer} for name, one in changes.items()]
-        connection.execute(_BOOKED, booked)
+        connection.execute(_BOOKED, [{"account": n, "more": c.spent, "longer": c.longer} for n, c in changes.items()])
         full = {ask.answer.account for ask in asks if isinstance(ask.answer, Refused) and ask.answer.may_fit_later}
-        rows = [
-            Hold(one.id, one.amount, (name,), self._owner, one.expires_s) for name, one in changes.items() if one.id
-        ]
+        rows = [Hold(c.id, c.amount, (name,), self._owner, c.expires_s) for name, c in changes.items() if c.id]
         rows += [Hold(_WAITS + name, 0, (name,), self._owner, now_s + _WAITS_S) for name in sorted(full)]
         if rows:
             connection.execute(_HELD, [row._asdict() | {"accounts": row.accounts[0]} for row in rows])
@@ -305,7 +300,7 @@ class SqlLedger:
             thread.join(2 * link.LIMIT_S)
         if self.waiting:
             self._lose(self._unbooked)
-            self.waiting = self._unbooked = 0
+        self.waiting = self._unbooked = 0
         self._database.close()
 
 
