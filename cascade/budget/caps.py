@@ -233,11 +233,6 @@ class Lease:
         least = self.amount if change is None else min(self.amount, change.amount - change.granted + change.spent)
         return least - self.carved - self.spent
 
-    @property
-    def changes(self) -> bool:
-        """Whether there is something to write."""
-        return bool(self.spent or self.free or self.change or not self.holds)
-
     def fits(self, amount: int, cap: int, expires_s: float) -> bool:
         """Whether a hold can be carved. It ends no later than the lease, which nobody recovers before."""
         return amount <= self.free and expires_s <= self.expires_s and cap == self.cap

@@ -73,10 +73,8 @@ class SqlLedger:
 
     def _begin(self) -> None:
         """Begin with nothing: leases stay with the process that forked."""
-        self._lock = threading.Condition()
-        """Of what is in memory. The database is not asked under it."""
-        self._writing = threading.Lock()
-        """Of the database, and of what is known of it."""
+        self._lock = threading.Condition()  # of what is in memory: the database is not asked under it
+        self._writing = threading.Lock()  # of the database, and of what is known of it
         self._leases: dict[str, Lease] = {}
         self._holds: dict[str, tuple[Hold, list[Lease]]] = {}
         self._asks: list[Ask] = []
@@ -186,7 +184,7 @@ class SqlLedger:
         with self._lock:
             for lease in self._leases.values():
                 lease.turn()
-            names = [name for name, lease in self._leases.items() if lease.changes]
+            names = [name for name, at in self._leases.items() if at.spent or at.free or at.change or not at.holds]
             waiting, unbooked = self.waiting, self._unbooked
         with self._writing:
             self._write(names)

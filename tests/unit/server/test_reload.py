@@ -133,7 +133,7 @@ async def test_money_held_and_spent_stays_in_its_accounts(tmp_path: Path, store:
         await reload(orchestrator(sure))  # no caps
         third = orchestrator(sure, budget={"total": before.held / 10**9, "wait_s": 0, **place})
         await reload(third)
-        assert third.runtime.balances([None])["total"][1] == after
+        await asyncio.to_thread(until, lambda: third.runtime.balances([None])["total"][1] == after)
         assert (await client.post(CHAT, json=BODY)).status_code == 429
 
 
