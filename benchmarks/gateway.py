@@ -8,6 +8,7 @@ processor time a request takes in the server says what a quiet core would do, wh
     python benchmarks/gateway.py                          about two minutes
     python benchmarks/gateway.py --litellm VENV/bin       LiteLLM's proxy beside it, from an environment of its own
     python benchmarks/gateway.py --firstpass VENV/bin     firstpass's proxy beside it (it writes a receipt a request)
+    python benchmarks/gateway.py --workers 2              a server of so many workers beside it
     python benchmarks/gateway.py --streams 1000           so many streams at once
     python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
     python benchmarks/gateway.py --ledger URL             a server with caps in this store instead, and the ratio
@@ -198,9 +199,10 @@ async def load(target: Target, connections: int, count: int) -> Load:
 
 
 def cpu_s(pid: int) -> float:
-    """Return the processor time that a process has used, by the kernel's count in hundredths of a second."""
+    """Return the time that a process and its workers have used, by the kernel's count in hundredths of a second."""
     fields = Path(f"/proc/{pid}/stat").read_text("ascii", "replace").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+    workers = " ".join(path.read_text("ascii") for path in Path(f"/proc/{pid}/task").glob("*/children")).split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(cpu_s(int(each)) for each in workers)
 
 
 def descriptors(pid: int) -> int:
@@ -325,6 +327,15 @@ def measured(targets: dict[str, Target], rounds: int, count: int) -> dict[int, d
     return found
 
 
+def gains(found: dict[int, dict[str, list[Load]]], name: str) -> None:
+    """Print how many requests a target answers for each one that a single process does."""
+    for connections, by_name in found.items():
+        pairs = zip(by_name[name], by_name["pass-through"], strict=True)
+        times = [several.per_s / single.per_s for several, single in pairs]
+        spread = f"{min(times):.2f} to {max(times):.2f}"
+        print(f"{connections:11d} {name}: {statistics.median(times):.2f} times one process ({spread})")
+
+
 def show(found: dict[int, dict[str, list[Load]]], targets: dict[str, Target]) -> None:
     """Print medians over rounds, and what each target adds to the direct calls of the same round."""
     print(
@@ -379,6 +390,7 @@ def main() -> None:
     parser.add_argument("--backend", type=int, help=argparse.SUPPRESS)
     parser.add_argument("--litellm", type=Path, help="the folder with the program litellm")
     parser.add_argument("--firstpass", type=Path, help="the folder with the program firstpass")
+    parser.add_argument("--workers", type=int, default=0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=400, help="requests of one measurement")
     parser.add_argument("--streams", type=int, default=0)
@@ -418,10 +430,18 @@ def main() -> None:
                 run = peers.enter_context(process(capped, sys.executable, "-m", "cascade", "serve", "-c", config))
                 targets = {name: targets[name] for name in ("direct", "pass-through")}
                 targets["pass-through, ledger"] = Target.of(run.pid, capped, "small")
+            several = f"{asked.workers} workers"
+            if asked.workers:
+                busy, config = free_port(), cascade_config(folder, port, behind)
+                options = ["-c", config, "--workers", str(asked.workers), "--port", str(busy)]
+                run = peers.enter_context(process(busy, sys.executable, "-m", "cascade", "serve", *options))
+                targets[several] = Target.of(run.pid, busy, "small")
             found = measured(targets, asked.rounds, asked.count)
             show(found, targets)
             if asked.ledger is not None:
                 show_ledger(found)
+            if asked.workers:
+                gains(found, several)
         if asked.streams:
             one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
             print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")

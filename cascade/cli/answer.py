@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import logging
 import sys
+from collections.abc import Mapping
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 from rich.text import Text
 
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.cli import options as opt
-from cascade.cli.main import console, notes, print_json
+from cascade.cli.main import console, log_from, notes, print_json
 from cascade.money import dollars
 from cascade.safety import read_bounded
 from cascade.text import counted
@@ -94,6 +97,7 @@ def serve(
     config: opt.Config = opt.CONFIG,
     host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
+    workers: Annotated[int | None, typer.Option(min=1, help="How many processes serve; overrides the file.")] = None,
     access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON a request; - for stdout.")] = None,
     new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Make a key, print it once, and exit.")] = None,
 ) -> None:
@@ -101,19 +105,14 @@ def serve(
 
     Example: cascade serve --port 8400
     """
-    from cascade.config import load
     from cascade.server import running
+    from cascade.server.fleet import Fleet
 
     if new_key is not None:
         _print_key(new_key)
         return
-    overrides = {"host": host, "port": port, "access_log": access_log}
-    update = {name: value for name, value in overrides.items() if value is not None}
-
-    def read() -> CascadeConfig:
-        settings = load(config)
-        return settings.model_copy(update={"server": settings.server.model_copy(update=update)})
-
+    overrides = {"host": host, "port": port, "workers": workers, "access_log": access_log}
+    read = partial(_settings, config, {name: value for name, value in overrides.items() if value is not None})
     settings = read()
     server = settings.server
     shown = f"[{server.host}]" if ":" in server.host else server.host
@@ -122,9 +121,19 @@ def serve(
         notes().print(f"serving {server.name} at http://{shown}:{at}/v1, pages at /ui (Ctrl-C ends)")
         notes().print(_recorded(settings))
 
+    if server.workers > 1:
+        Fleet(settings, read, partial(log_from, logging.getLogger("cascade").level)).serve(listening)
+        return
     status = running.serve(settings, listening, read)
     if status is not None and status.answered:
         notes().print(status.describe())
+
+
+def _settings(path: Path, server: Mapping[str, Any]) -> CascadeConfig:
+    from cascade.config import load
+
+    settings = load(path)
+    return settings.model_copy(update={"server": settings.server.model_copy(update=server)})
 
 
 def _recorded(settings: CascadeConfig) -> str:

@@ -215,10 +215,15 @@ def _options(
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")] = False,
 ) -> None:
     """Set up what all commands share."""
+    log_from(logging.INFO if verbose else logging.WARNING)
+
+
+def log_from(level: int) -> None:
+    """Log on stderr, from a level on."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
-    logging.getLogger("cascade").setLevel(logging.INFO if verbose else logging.WARNING)
+    logging.getLogger("cascade").setLevel(level)
 
 
 def main() -> None:

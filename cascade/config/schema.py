@@ -382,16 +382,17 @@ class ReviewConfig(Section):
 class ServerConfig(Section):
     """The address, the keys and the limits of `cascade serve`.
 
-    `name` is the cascade's name among the models that a client sees. `any_address` allows addresses other than loopback
-    without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending a body and for a client that
-    reads nothing, `drain_s` for running requests after the server was told to stop. `access_log` is a file that gets a
-    line of JSON for each request; "-" for the standard output. A connection is kept for `keep_alive_s` between
-    requests, and a stream that is silent for `heartbeat_s` gets a comment.
+    `name` is the cascade's name among the models that a client sees; `workers` processes serve. `any_address` allows
+    addresses other than loopback without keys. Limits in seconds: `request_s` for a whole request, `body_s` for sending
+    a body and for a client that reads nothing, `drain_s` for running requests after the server was told to stop.
+    `access_log` is a file that gets a line of JSON for each request; "-" for the standard output. A connection is kept
+    for `keep_alive_s` between requests, and a stream that is silent for `heartbeat_s` gets a comment.
     """
 
     name: _Name = "cascade"
     host: str = Field(default="127.0.0.1", min_length=1)
     port: int = Field(default=8400, ge=0, le=65_535)
+    workers: int = Field(default=1, ge=1, le=1_000)
     keys: tuple[ServerKeyConfig, ...] = ()
     any_address: bool = False
     max_requests: int = Field(default=1_000, ge=1)

@@ -77,6 +77,11 @@ def application(orchestrator: Orchestrator, instruments: Instruments | None = No
     return Gateway(edge(orchestrator, instruments or Instruments()))
 
 
+def _warn_of_questions(runtime: Runtime) -> None:
+    if runtime.service is not None and runtime.service.covers_no_chat:
+        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
+
+
 def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     """Return what serves the requests of one configuration. Raises as `application` does."""
     runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
@@ -87,8 +92,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     runtime.finishes = True
     for guard in runtime.guards.values():
         guard.retried, guard.tried = tools.meters.retried, tools.meters.tried
-    if runtime.service is not None and runtime.service.covers_no_chat:
-        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
+    _warn_of_questions(runtime)
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
@@ -97,7 +101,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        works = [tools.meters.watch_loop(), *([] if modes is None else [modes.forever()])]
+        works = [*tools.works(counted), *([] if modes is None else [modes.forever()])]
         whole.tasks, ready = [asyncio.create_task(work) for work in works], True
         yield
         ready = False
@@ -118,12 +122,15 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
         serves = "failing" not in {states.get(name) for name in stores.needed}
         return _json({"status": "ready" if serves else "failing", **states}, 200 if serves else 503)
 
-    async def counts(_: Request) -> Response:
+    async def counted() -> str:
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
         text += await tools.text(runtime, [key.name for key in settings.keys])
         text += family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
-        return Response(text + ("" if modes is None else modes.metrics()), headers={"content-type": CONTENT_TYPE})
+        return text + ("" if modes is None else modes.metrics())
+
+    async def counts(_: Request) -> Response:
+        return Response(await tools.whole(await counted()), headers={"content-type": CONTENT_TYPE})
 
     async def model(request: Request) -> Response:
         return _json(catalog.entry(request.path_params["name"]))

@@ -12,11 +12,13 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from decimal import Decimal
 from logging.handlers import WatchedFileHandler
+from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
@@ -39,6 +41,12 @@ _STORE_S = 1.0
 _MOST_LINES = 10_000
 _CLOSE_S = 2.0
 _LONGEST_PATH = 200
+_TOLD_S = 2.0
+_STALE_S = 5 * _TOLD_S
+"""A worker whose counts are older has ended, or hangs."""
+PARENT = "parent"
+"""The place of the workers' parent, which serves nothing."""
+_ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting", "saved_usd"))
 _HELP = {
     "call_seconds": "Time of a call to a model, with its retries.",
     "loop_lag_seconds": "How late the event loop wakes a task.",
@@ -227,30 +235,112 @@ class Instruments:
 
     Args:
         access: the access log, if there is one.
+        peers: the counts of other workers, if there are any.
 
     Attributes:
         reloads: how often SIGHUP came, by the outcome.
     """
 
     access: AccessLog | None = None
+    peers: WorkerCounts | None = None
     metrics: Metrics = field(default_factory=Metrics)
     meters: Meters = field(default_factory=Meters)
     reloads: Counter[str] = field(default_factory=Counter)
 
     @classmethod
-    def of(cls, settings: ServerConfig) -> Instruments:
+    def of(cls, settings: ServerConfig, peers: WorkerCounts | None = None) -> Instruments:
         """Return those of a configuration. Raises ConfigError if its access log cannot be written."""
-        return cls(None if settings.access_log is None else AccessLog(settings.access_log))
+        return cls(None if settings.access_log is None else AccessLog(settings.access_log), peers)
 
     async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
         """Return what `Meters` and the access log count, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
         text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
-        reloads = [({"outcome": outcome}, self.reloads[outcome]) for outcome in ("done", "refused")]
-        text += family("reloads_total", "counter", "Configurations read again.", reloads)
-        return text + await self.meters.text(runtime, keys)
+        return text + of_reloads(self.reloads) + await self.meters.text(runtime, keys)
+
+    def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
+        """Return what runs beside the requests, given what counts."""
+        return [self.meters.watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
+
+    async def whole(self, text: str) -> str:
+        """Return the counts of all workers; `text` are those of this process."""
+        return text if self.peers is None else await asyncio.to_thread(self.peers.total, text)
 
     def close(self) -> None:
         """Write what the access log has not written."""
         if self.access is not None:
             self.access.close()
+
+
+def of_reloads(reloads: Mapping[str, int]) -> str:
+    """Return the counts of configurations read again, by the outcome, in Prometheus' text form."""
+    counts = [({"outcome": outcome}, reloads.get(outcome, 0)) for outcome in ("done", "refused")]
+    return family("reloads_total", "counter", "Configurations read again.", counts)
+
+
+def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
+    """Return the counts of several processes as one, in Prometheus' text form.
+
+    Counters and amounts are added; of other gauges the highest stands.
+
+    Args:
+        texts: the counts of each process that runs.
+        ended: those of processes that have ended, whose gauges say nothing.
+
+    >>> up, calls = family("up", "gauge", "Up.", 1), family("calls_total", "counter", "Calls.", 2)
+    >>> total([up + calls, up + calls], ended=[up + calls]) == up + family("calls_total", "counter", "Calls.", 6)
+    True
+    """
+    families: dict[str, dict[str, Decimal | None]] = {}
+    for live, text in [*((True, text) for text in texts), *((False, text) for text in ended)]:
+        samples, counter, adds = dict[str, Decimal | None](), True, True
+        for line in text.splitlines():
+            words = line.split(" ")
+            if line.startswith("# HELP"):
+                samples = families.setdefault(words[2], {})
+            elif line.startswith("# TYPE"):
+                counter, adds = words[3] != "gauge", words[3] != "gauge" or words[2] in _ADDED
+            if line.startswith("#"):
+                samples[line] = None
+            elif live or words[0] == "cascade_saved_usd" or counter:
+                name, _, written = line.rpartition(" ")
+                value, before = Decimal(written), samples.get(name) or Decimal(0)
+                samples[name] = value + before if adds else max(value, before)
+    counts = [count for samples in families.values() for count in samples.items()]
+    return "\n".join([*(name if value is None else f"{name} {value:f}" for name, value in counts), ""])
+
+
+class WorkerCounts:
+    """The counts of all workers: files in a folder, each of one worker and of those before it in its place.
+
+    Args:
+        folder: the folder.
+        place: the worker's.
+    """
+
+    def __init__(self, folder: Path, place: str) -> None:
+        self._folder, self._file = folder, folder / place
+        self._before = [self._file.read_text("utf-8")] if self._file.exists() else []
+
+    async def tell(self, counted: Callable[[], Awaitable[str]]) -> None:
+        """Keep for ever what this worker has counted."""
+        while True:
+            await asyncio.to_thread(self.write, await counted())
+            await asyncio.sleep(_TOLD_S)
+
+    def write(self, text: str) -> None:
+        """Keep what this worker has counted."""
+        new = self._file.with_suffix(f".{threading.get_ident()}")
+        new.write_text(total([text], self._before), "utf-8")
+        new.replace(self._file)
+
+    def total(self, text: str) -> str:
+        """Return the counts of all workers; `text` are this one's."""
+        self.write(text)
+        texts: dict[bool, list[str]] = {True: [], False: []}
+        for file in sorted(self._folder.iterdir()):
+            if not file.suffix:  # else it is being written
+                age_s = datetime.now(UTC).timestamp() - file.stat().st_mtime
+                texts[file.name != PARENT and age_s < _STALE_S].append(file.read_text("utf-8"))
+        up = family("workers", "gauge", "Processes that serve.", len(texts[True]))
+        return total([up, *texts[True]], texts[False])

@@ -11,12 +11,14 @@ import logging
 import os
 import signal
 import socket
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
 
-from cascade.config import CascadeConfig, environment
+from cascade.config import CascadeConfig, environment, ledger_url
+from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
@@ -29,7 +31,7 @@ if TYPE_CHECKING:
     from uvicorn import Config, Server
 
     from cascade.server.app import Edge, Gateway
-    from cascade.server.meters import Instruments
+    from cascade.server.meters import Instruments, WorkerCounts
     from cascade.serving.monitors import ServiceStatus
 
 logger = logging.getLogger("cascade")
@@ -64,18 +66,30 @@ def serve(
     """
     refuse_missing()
     refuse(config)
-    with _bound(config.server.host, config.server.port) as listens:
-        return _serve(config, listens, listening, again or (lambda: config))
+    with bound(config.server) as listens:
+        return run(config, lambda: listens, again or (lambda: config), listening)
 
 
 def refuse(config: CascadeConfig) -> None:
-    """Raise ConfigError if the server may not listen at its address."""
-    if problems := list(listening_problems(config.server)):
+    """Raise ConfigError if the server may not listen at its address, or workers cannot keep what it promises."""
+    problems, several = list(listening_problems(config.server)), config.server.workers > 1
+    if several and config.budget.is_shared and ledger_url(config.budget) is None:
+        problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
+    if several and config.guarantee is not None and config.guarantee.audit is not None:
+        problems.append("guarantee.audit: each worker would count its own; use modes, or server.workers: 1")
+    if problems:
         raise ConfigError(problems)
 
 
+def refused(error: Exception, reloads: Counter[str]) -> None:
+    """Log why a configuration that was read again is not used, and count it."""
+    reloads["refused"] += 1
+    why = str(error) if isinstance(error, CascadeError) else f"{type(error).__name__}: {error}"
+    logger.error("the configuration is not used, and the one before serves on: %s", redact(why))
+
+
 _FIXED = {
-    "server": ("host", "port", "access_log", "max_head_bytes", "keep_alive_s"),
+    "server": ("host", "port", "workers", "access_log", "max_head_bytes", "keep_alive_s"),
     "traces": ("store", "store_env", "strict"),
     "modes": ("store", "store_env"),
     "budget": ("store", "store_env"),
@@ -126,12 +140,19 @@ class Throttle(logging.Filter):
 _MINUTE_S = 60.0
 
 
-def _serve(
+def run(
     config: CascadeConfig,
-    listens: socket.socket,
-    listening: Callable[[int], None],
+    bind: Callable[[], socket.socket],
     again: Callable[[], CascadeConfig],
+    listening: Callable[[int], None],
+    reloaded: Callable[[], None] = lambda: None,
+    peers: WorkerCounts | None = None,
 ) -> ServiceStatus | None:
+    """Serve in this process as `serve` does.
+
+    `bind` returns the socket once all is loaded; `reloaded` is called after each reload, done or refused; `peers` has
+    the counts of other workers.
+    """
     import uvloop
     from uvicorn import Server
 
@@ -139,7 +160,7 @@ def _serve(
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
-    instruments, throttle = Instruments.of(config.server), Throttle()
+    instruments, throttle = Instruments.of(config.server, peers), Throttle()
     gateway = Gateway(_built(config, instruments))
     logging.getLogger("cascade").addFilter(throttle)
     server = Server(listener(gateway))
@@ -151,12 +172,11 @@ def _serve(
             refuse(now)
             await gateway.swap(await asyncio.to_thread(_built, now, instruments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on
-            instruments.reloads["refused"] += 1
-            why = str(error) if isinstance(error, CascadeError) else f"{type(error).__name__}: {error}"
-            logger.error("the configuration is not used, and the one before serves on: %s", redact(why))  # noqa: TRY400
+            refused(error, instruments.reloads)
         else:
             config = now
             instruments.reloads["done"] += 1
+        reloaded()
 
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
@@ -165,7 +185,7 @@ def _serve(
     # uvicorn raises the signal again once all is closed, although a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, listens, listening, reload))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -211,9 +231,8 @@ async def _served(
                 signal.raise_signal(signal.SIGTERM)
             await reload()
 
-    hang_up = getattr(signal, "SIGHUP", None)
-    if hang_up is not None and signal.getsignal(hang_up) is signal.SIG_DFL:  # under nohup it stays ignored
-        asyncio.get_running_loop().add_signal_handler(hang_up, came.set)
+    for number in hang_ups():
+        asyncio.get_running_loop().add_signal_handler(number, came.set)
     server.startup = startup  # type: ignore[method-assign]
     task = asyncio.create_task(reloading())
     with portal.adopted():
@@ -221,15 +240,22 @@ async def _served(
     task.cancel()
 
 
-def _bound(host: str, port: int) -> socket.socket:
-    """Return a socket at an address.
+def hang_ups() -> list[int]:
+    """Return SIGHUP, if it is heard: under nohup it stays ignored."""
+    hang_up = getattr(signal, "SIGHUP", None)
+    return [] if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL else [hang_up]
+
+
+def bound(settings: ServerConfig, *, shares: bool = False) -> socket.socket:
+    """Return a socket at the server's address; `shares`: beside those of other workers, to which the kernel deals.
 
     Raises:
         ConfigError: nothing can listen there: another program does, the port is reserved, or there is no such host.
     """
+    host, port = settings.host, settings.port
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        return socket.create_server((host, port), family=family, reuse_port=shares)
     except OSError as error:
         advice = "stop the program that listens there, or name another port (0: a free one)"
         raise ConfigError([f"server.port: {host}:{port} cannot be used: {error.strerror or error}; {advice}"]) from None

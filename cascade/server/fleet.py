@@ -1,0 +1,193 @@
+"""`cascade serve --workers N`: a parent, and N processes that listen at one address.
+
+Each worker is a new process: it shares no thread and no connection with another. One that dies is started again. Each
+keeps its counts in a file, so that any of them answers `/metrics` for all.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from logging import getLogger
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import SimpleQueue
+from typing import Any
+
+from cascade.config import CascadeConfig
+from cascade.errors import CascadeError, StoreError
+from cascade.server import running
+from cascade.server.meters import PARENT, WorkerCounts, of_reloads
+from cascade.server.receipts import family
+
+logger = getLogger("cascade")
+_PAUSE_S, _LONGEST_S = 0.5, 60.0
+"""The shortest and the longest pause before a worker is started again; it doubles each time that one dies early."""
+_UP, _RELOADED = "up", "reloaded"
+_SPAWN = multiprocessing.get_context("spawn")
+
+
+@dataclass
+class _ServingProcess:
+    """A process that serves, as its parent knows it."""
+
+    process: Any
+    pipe: Connection
+    is_up: bool = False
+    error: CascadeError | None = None
+    settled: threading.Event = field(default_factory=threading.Event)
+    """Whether it is up, and has read the configuration when it was told to; or has ended."""
+
+    def wait(self, up: Callable[[], None]) -> None:
+        """Hear what it says, until it has ended."""
+        with suppress(EOFError, OSError):
+            while isinstance(word := self.pipe.recv(), str):
+                if word == _UP:
+                    self.is_up = True
+                    up()
+                self.settled.set()
+            self.error = word
+        self.process.join()  # it ends itself where the pipe is closed
+        self.pipe.close()
+        self.settled.set()
+
+
+class Fleet:
+    """The parent of the workers.
+
+    Args:
+        config: the configuration.
+        again: reads it again.
+        begins: is called first in each worker.
+    """
+
+    def __init__(self, config: CascadeConfig, again: Callable[[], CascadeConfig], begins: Callable[[], None]) -> None:
+        self._config, self._again, self._begins, self._missing = config, again, begins, config.server.workers
+        self._signals, self._stops, self._lock = SimpleQueue[int](), threading.Event(), threading.Lock()
+        self._workers: dict[str, _ServingProcess] = {}
+        self._restarts, self._reloads = 0, Counter[str]()
+
+    def serve(self, listening: Callable[[int], None]) -> None:
+        """Serve until SIGINT or SIGTERM comes. Raises as `running.serve` does, by itself or as a worker did."""
+        running.refuse_missing()
+        running.refuse(self._config)
+        with running.bound(self._config.server) as free:
+            port = int(free.getsockname()[1])
+        self._bind = partial(running.bound, self._config.server.model_copy(update={"port": port}), shares=True)
+        heard = [signal.SIGINT, signal.SIGTERM, *running.hang_ups()]
+        before = {number: signal.signal(number, lambda number, _: self._signals.put(number)) for number in heard}
+        workers, terminal = self._missing, os.isatty(0)
+        with tempfile.TemporaryDirectory(prefix="cascade-workers-") as folder, ThreadPoolExecutor(workers + 1) as pool:
+            self._folder, self._counts = Path(folder), WorkerCounts(Path(folder), PARENT)
+            self._write()
+            tended = [pool.submit(self._tend, str(place), partial(listening, port)) for place in range(workers)]
+            while self._signals.get() == getattr(signal, "SIGHUP", None) and (not terminal or os.isatty(0)):
+                pool.submit(self._reload)
+            self._stops.set()
+            for worker in [*self._workers.values()]:
+                worker.process.terminate()
+        for number, handler in before.items():
+            signal.signal(number, handler)
+        if errors := [error for task in tended if (error := task.result()) is not None]:
+            raise errors[0]
+
+    def _tend(self, place: str, listening: Callable[[], None]) -> CascadeError | None:
+        """Keep a worker in its place until the end; return why it could not be started, or ended badly."""
+        pause_s = _PAUSE_S
+        while not self._stops.is_set():
+            began_s, worker = time.monotonic(), self._started(place)
+            worker.wait(partial(self._is_up, listening))
+            ended = f"A worker ended with code {worker.process.exitcode}."
+            error = worker.error or (StoreError(ended) if worker.process.exitcode else None)
+            if self._stops.is_set():
+                return error if worker.is_up else None
+            if self._missing > 0:  # the first ones are still starting
+                self._signals.put(signal.SIGTERM)
+                return error or CascadeError(ended)
+            self._restarts += 1
+            self._write()
+            pause_s = _PAUSE_S if time.monotonic() - began_s > _LONGEST_S else pause_s
+            logger.error("worker %s is started again in %g s: %s", place, pause_s, error or ended)
+            self._stops.wait(pause_s)
+            pause_s = min(2 * pause_s, _LONGEST_S)
+        return None
+
+    def _started(self, place: str) -> _ServingProcess:
+        ours, theirs = _SPAWN.Pipe()
+        process = _SPAWN.Process(
+            target=work,
+            args=(theirs, WorkerCounts(self._folder, place), self._config, self._again, self._begins, self._bind),
+        )
+        process.start()
+        theirs.close()
+        worker = self._workers[place] = _ServingProcess(process, ours)
+        if self._stops.is_set():
+            process.terminate()
+        return worker
+
+    def _is_up(self, listening: Callable[[], None]) -> None:
+        with self._lock:
+            self._missing -= 1
+            if self._missing == 0:
+                listening()
+
+    def _reload(self) -> None:
+        """Let the workers read the configuration again, one after the other, if it can be read."""
+        try:
+            running.refuse(self._again())
+        except CascadeError as error:
+            running.refused(error, self._reloads)
+            self._write()
+            return
+        for worker in [*self._workers.values()]:
+            worker.settled.wait()
+            worker.settled.clear()
+            if worker.process.exitcode is None:
+                os.kill(worker.process.pid, signal.SIGHUP)
+                worker.settled.wait()
+
+    def _write(self) -> None:
+        text = family("worker_restarts_total", "counter", "Workers that died and were started again.", self._restarts)
+        with self._lock:
+            self._counts.write(text + of_reloads(self._reloads))
+
+
+def work(
+    pipe: Connection,
+    counts: WorkerCounts,
+    config: CascadeConfig,
+    again: Callable[[], CascadeConfig],
+    begins: Callable[[], None],
+    bind: Callable[[], socket.socket],
+) -> None:
+    """Serve in this process, a worker, until its parent says otherwise or is gone."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all processes of a terminal; the parent ends them
+    begins()
+    threading.Thread(target=_end_with, args=(pipe,), daemon=True).start()
+    error = None
+    try:
+        up, reloaded = (partial(pipe.send, word) for word in (_UP, _RELOADED))
+        running.run(running.fixed(config, again()), bind, again, lambda _: up(), reloaded, counts)
+    except CascadeError as failure:
+        error = failure
+    with suppress(OSError):
+        pipe.send(error)
+    sys.exit(0 if error is None else error.exit_code)
+
+
+def _end_with(parent: Connection) -> None:
+    with suppress(EOFError, OSError):
+        parent.recv()  # it says nothing, and ends
+    os.kill(os.getpid(), signal.SIGTERM)

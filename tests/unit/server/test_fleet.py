@@ -1,0 +1,100 @@
+"""Several workers at one address: one that dies, one that reloads after the other, counts of all."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from patience import lives, until
+
+from cascade.config import load
+from cascade.errors import ConfigError
+from cascade.server.meters import PARENT, WorkerCounts, family
+from cascade.server.running import refuse
+
+from .served import ASK, CONFIG, WAIT_S
+from .test_sight import samples
+
+CHAT, BODY = "/v1/chat/completions", {"model": "small", "messages": ASK}
+
+
+@pytest.mark.parametrize(
+    "settings", [{"budget": {"total": 1.0}}, {"guarantee": {"promise": "error", "audit": {"probability": 0.1}}}]
+)
+def test_workers_refuse_what_each_would_count_by_itself(settings: dict[str, Any]) -> None:
+    refuse(load({**CONFIG, **settings}))
+    with pytest.raises(ConfigError):
+        refuse(load({**CONFIG, **settings, "server": {"workers": 2}}))
+
+
+def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path: Path) -> None:
+    calls, now = family("calls_total", "counter", "Calls.", 3), family("in_flight", "gauge", "Now.", 2)
+    alarm = [family("alarm", "gauge", "Alarm.", on) for on in (0, 1)]
+    WorkerCounts(tmp_path, "0").write(calls + now + alarm[0])
+    assert samples(WorkerCounts(tmp_path, "1").total(calls + now + alarm[1])) == {
+        "cascade_workers": 2, "cascade_calls_total": 6, "cascade_in_flight": 4, "cascade_alarm": 1
+    }  # fmt: skip
+    WorkerCounts(tmp_path, "0").write(calls + now)  # the next one in its place
+    WorkerCounts(tmp_path, PARENT).write(calls)
+    found = samples(WorkerCounts(tmp_path, "1").total(""))
+    assert (found["cascade_calls_total"], found["cascade_in_flight"], found["cascade_workers"]) == (12, 2, 2)
+    os.utime(tmp_path / "0", (0, 0))
+    found = samples(WorkerCounts(tmp_path, "2").total(""))
+    assert (found["cascade_calls_total"], found.get("cascade_in_flight"), found["cascade_workers"]) == (12, None, 2)
+
+
+def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_path: Path) -> None:
+    path, provider = tmp_path / "cascade.yaml", {"kind": "openai_http", "api_base": loopback.address}
+
+    def write(price: float) -> None:
+        models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
+        settings = {**CONFIG, "models": models, "provider": provider, "server": {"port": 0}}
+        path.write_text(json.dumps(settings), "utf-8")
+
+    write(1.0)
+    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path), "--workers", "2"]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    try:
+        assert process.stderr is not None
+        url = "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
+
+        def counts() -> dict[str, float]:
+            return samples(httpx.get(f"{url}/metrics", timeout=WAIT_S).text)
+
+        def costs() -> set[str]:
+            answers = [httpx.post(f"{url}{CHAT}", json=BODY, timeout=WAIT_S) for _ in range(20)]  # a connection each
+            return {answer.headers["x-cascade-cost-usd"] for answer in answers}
+
+        def workers() -> list[int]:
+            tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
+            pids = [int(pid) for task in tasks for pid in task.read_text("ascii").split()]
+            return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid)]
+
+        before, pids = costs(), workers()
+        until(lambda: counts()['cascade_call_seconds_count{model="small"}'] == 20)
+        os.kill(pids[0], signal.SIGKILL)
+        until(lambda: counts()["cascade_worker_restarts_total"] == 1 and len(workers()) == 2)
+        until(lambda: counts()["cascade_workers"] == 2)
+        write(50.0)
+        process.send_signal(signal.SIGHUP)
+        until(lambda: counts()['cascade_reloads_total{outcome="done"}'] == 2)
+        after = costs()
+        assert (len(before), len(after), before & after) == (1, 1, set())
+        path.write_text("{", "utf-8")
+        process.send_signal(signal.SIGHUP)
+        until(lambda: counts()['cascade_reloads_total{outcome="refused"}'] == 1)
+        assert costs() == after
+        pids = workers()
+        process.send_signal(signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+        assert [pid for pid in pids if lives(pid)] == []
+    finally:
+        process.kill()
+        process.communicate()
