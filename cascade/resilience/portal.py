@@ -282,6 +282,10 @@ class _Entered:
             self._ended.wait(SETTLE_S)
 
 
+_WAKE_S = 1.0
+"""How often a thread that waits wakes up: a signal that comes just before it begins to wait is seen only then."""
+
+
 def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     """Run a coroutine on the loop, blocking: return its result or raise its error. Ctrl-C cancels it.
 
@@ -293,16 +297,23 @@ def run(call: Coroutine[Any, Any, _T], ends_at_s: float = float("inf")) -> _T:
     entered = _Entered(call)
     try:
         future: Future[_T] = entered.begin()
-        return future.result(min(max(0.0, ends_at_s - time.monotonic()), threading.TIMEOUT_MAX))
-    except TimeoutError:
-        if future.done() and not future.cancelled():
-            raise
-        future.cancel()
-        raise ProviderTimeoutError("The call was not done in time, and could not be stopped.", billed="maybe") from None
+        while not future.done() and (left_s := ends_at_s - time.monotonic()) > 0:
+            with suppress(TimeoutError):
+                future.exception(min(left_s, _WAKE_S))
+        if not future.done():
+            future.cancel()
+            raise ProviderTimeoutError("The call was not done in time, and could not be stopped.", billed="maybe")
+        return future.result()
     except CancelledError:
         raise ClosedError(SAYS) from None
     finally:
         entered.leave()
+
+
+def _next(came: queue.SimpleQueue[object]) -> object:
+    while True:
+        with suppress(queue.Empty):
+            return came.get(timeout=_WAKE_S)
 
 
 def iterate(items: AsyncGenerator[_T, None]) -> Iterator[_T]:
@@ -327,7 +338,7 @@ def iterate(items: AsyncGenerator[_T, None]) -> Iterator[_T]:
         future.add_done_callback(lambda _: came.put(_END))
         while True:
             loop.call_soon_threadsafe(wanted.release)
-            item = came.get()
+            item = _next(came)
             if item is _END:
                 future.result()
                 return

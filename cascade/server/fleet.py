@@ -10,7 +10,6 @@ import multiprocessing
 import os
 import signal
 import socket
-import sys
 import tempfile
 import threading
 import time
@@ -184,7 +183,7 @@ def work(
         error = failure
     with suppress(OSError):
         pipe.send(error)
-    sys.exit(0 if error is None else error.exit_code)
+    raise SystemExit(0 if error is None else error.exit_code)
 
 
 def _end_with(parent: Connection) -> None:
