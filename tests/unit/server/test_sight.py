@@ -161,7 +161,8 @@ def expressions() -> list[str]:
 
 
 async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path: Path) -> None:
-    settings = {"traces": {"store": f"sqlite:///{tmp_path / 'traces.db'}"}, "budget": {"per_key": 1.0}, "server": KEYS}
+    store = {"store": f"sqlite:///{tmp_path / 'traces.db'}"}
+    settings = {"traces": store, "modes": {}, "budget": {"per_key": 1.0}, "server": KEYS}
     async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served, **BEARER) as client:
         await client.post(CHAT, json=asked())
         text = (await client.get("/metrics")).text
