@@ -283,8 +283,8 @@ class Lease:
 
 
 @dataclass(eq=False, slots=True)
-class Ask:
-    """A call that asks for a hold: `leases` have room for it, and accounts in `needs`, by cap, not yet."""
+class Claim:
+    """A call that needs a hold: `leases` have room for it, and accounts in `needs`, by cap, not yet."""
 
     hold: Hold
     needs: dict[str, int] = field(default_factory=dict)
@@ -292,26 +292,26 @@ class Ask:
     answer: Hold | Refused | Exception | None = None
 
 
-def plan(
-    asks: Sequence[Ask], leases: Mapping[str, Lease], stands: Mapping[str, Account], exact: AbstractSet[str]
+def renewals(
+    claims: Sequence[Claim], leases: Mapping[str, Lease], stands: Mapping[str, Account], exact: AbstractSet[str]
 ) -> dict[str, Renewal]:
-    """Answer asks in their order, and set and return the change of each lease: by accounts' balances in the database.
+    """Answer claims in their order, and set and return the change of each lease.
 
-    On accounts in `exact`, whose slack others wait for, there is none.
+    `stands` has the accounts' balances in the database. Accounts in `exact` get no slack, since others wait for it.
     """
     room = {name: lease.cap - sum(stands[name]) + lease.free for name, lease in leases.items()}
     granted, changes = Counter[str](), dict[str, Renewal]()
-    for ask in asks:
-        amount = ask.hold.amount
-        full = next((name for name in ask.needs if amount > room[name]), None)
+    for claim in claims:
+        amount = claim.hold.amount
+        full = next((name for name in claim.needs if amount > room[name]), None)
         if full is not None:
             cap, spent = leases[full].cap, stands[full].spent + leases[full].spent
-            ask.answer = Refused(full, cap, Account(spent, cap - room[full] - spent))
+            claim.answer = Refused(full, cap, Account(spent, cap - room[full] - spent))
             continue
-        ask.answer = ask.hold
-        for name in ask.needs:
+        claim.answer = claim.hold
+        for name in claim.needs:
             room[name], granted[name] = room[name] - amount, granted[name] + amount
-            leases[name].last_s = max(leases[name].last_s, ask.hold.expires_s)
+            leases[name].last_s = max(leases[name].last_s, claim.hold.expires_s)
     for name, lease in leases.items():
         kept, over = lease.carved + granted.get(name, 0), lease.carved + lease.spent > lease.amount
         amount = kept + (0 if name in exact else lease.slack(kept, room[name]))

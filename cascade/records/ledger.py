@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cascade.budget.caps import Account, Ask, Hold, Lease, Refused, Renewal, new_id, plan
+from cascade.budget.caps import Account, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
 from cascade.errors import StoreError
 from cascade.forks import after_fork
 from cascade.money import exact_dollars
@@ -77,7 +77,7 @@ class SqlLedger:
         self._writing = threading.Lock()  # of the database, and of what is known of it
         self._leases: dict[str, Lease] = {}
         self._holds: dict[str, tuple[Hold, list[Lease]]] = {}
-        self._asks: list[Ask] = []
+        self._claims: list[Claim] = []
         self._thread: threading.Thread | None = None
         self._closing = False
         self.waiting = self._unbooked = 0
@@ -90,45 +90,45 @@ class SqlLedger:
     def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
         """Hold an amount on all accounts if leases have it."""
         with self._lock:
-            ask = self._asked(amount, caps, expires_s)
-            return None if ask.needs or self._closing else self._carved(ask)
+            claim = self._claim_of(amount, caps, expires_s)
+            return None if claim.needs or self._closing else self._carved(claim)
 
-    def _asked(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Ask:
+    def _claim_of(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Claim:
         """Return the leases that a call fits in, and what it needs beyond them."""
-        ask = Ask(Hold(new_id(), amount, tuple(caps), self._owner, expires_s))
+        claim = Claim(Hold(new_id(), amount, tuple(caps), self._owner, expires_s))
         for name in sorted(caps):
             lease = self._leases.get(name)
             if lease is not None and lease.fits(amount, caps[name], expires_s):
-                ask.leases.append(lease)
+                claim.leases.append(lease)
             else:
-                ask.needs[name] = caps[name]
-        return ask
+                claim.needs[name] = caps[name]
+        return claim
 
-    def _carved(self, ask: Ask) -> Hold:
-        for lease in ask.leases:
-            lease.carve(ask.hold.amount, ask.hold.expires_s)
-        self._holds[ask.hold.id] = ask.hold, ask.leases
-        return ask.hold
+    def _carved(self, claim: Claim) -> Hold:
+        for lease in claim.leases:
+            lease.carve(claim.hold.amount, claim.hold.expires_s)
+        self._holds[claim.hold.id] = claim.hold, claim.leases
+        return claim.hold
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none. Calls that come while the database is asked go together."""
         if (small := min(caps, key=lambda name: (caps[name], name), default=None)) and amount > caps[small]:
             return Refused(small, caps[small], self.account(small))
         with self._lock:
-            ask = self._asked(amount, caps, expires_s)
-            hold = self._carved(ask)
-            if not ask.needs:
+            claim = self._claim_of(amount, caps, expires_s)
+            hold = self._carved(claim)
+            if not claim.needs:
                 return hold
-            self._asks.append(ask)
+            self._claims.append(claim)
         with self._writing, suppress(Exception):  # it is the answer
-            if ask.answer is None:
+            if claim.answer is None:
                 self._write()
-        if isinstance(ask.answer, Hold):
+        if isinstance(claim.answer, Hold):
             return hold
         self.settle(hold, 0)
-        if isinstance(ask.answer, Refused):
-            return ask.answer
-        raise ask.answer or AssertionError("`_write` answers all")
+        if isinstance(claim.answer, Refused):
+            return claim.answer
+        raise claim.answer or AssertionError("`_write` answers all")
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
         """End a hold and book its cost, or all of it if the cost is None; return False if it has ended before."""
@@ -192,23 +192,23 @@ class SqlLedger:
             self.waiting, self._unbooked = self.waiting - waiting, self._unbooked - unbooked
 
     def _write(self, names: Collection[str] = ()) -> None:
-        """Answer all asks, and write leases of these names."""
+        """Answer all claims, and write leases of these names."""
         with self._lock:
-            asks, self._asks = self._asks, []
+            claims, self._claims = self._claims, []
         try:
-            _lasting(lambda: self._transact(asks, names))
+            _lasting(lambda: self._transact(claims, names))
         except Exception as error:
-            for ask in asks:
-                ask.answer = error
+            for claim in claims:
+                claim.answer = error
             raise
 
-    def _transact(self, asks: Sequence[Ask], names: Collection[str]) -> None:
+    def _transact(self, claims: Sequence[Claim], names: Collection[str]) -> None:
         with self._lock:
-            for ask in asks:
-                for name, cap in ask.needs.items():
+            for claim in claims:
+                for name, cap in claim.needs.items():
                     self._leases.setdefault(name, Lease()).cap = cap
                 self._awake()
-            wanted = sorted({*names, *(name for ask in asks for name in ask.needs)})
+            wanted = sorted({*names, *(name for claim in claims for name in claim.needs)})
             leases = {name: self._leases[name] for name in wanted if name in self._leases}
         if not leases:
             return
@@ -224,29 +224,31 @@ class SqlLedger:
             with self._lock:
                 leases = {name: lease.end_change(rows) for name, lease in leases.items()}
                 self._leases |= leases
-                changes = plan(asks, leases, stands, exact)
-            self._change(connection, changes, asks, now_s)
-        self._commit(asks, leases)
+                changes = renewals(claims, leases, stands, exact)
+            self._change(connection, changes, claims, now_s)
+        self._commit(claims, leases)
 
-    def _commit(self, asks: Sequence[Ask], leases: Mapping[str, Lease]) -> None:
+    def _commit(self, claims: Sequence[Claim], leases: Mapping[str, Lease]) -> None:
         """Let calls use what is in the database now."""
         with self._lock:
             for lease in leases.values():
                 lease.commit()
-            for ask in asks:
-                if isinstance(ask.answer, Hold) and ask.hold.id in self._holds:  # else it was refused, or has ended
-                    for name in ask.needs:
-                        leases[name].carve(ask.hold.amount, ask.hold.expires_s)
-                        ask.leases.append(leases[name])
+            for claim in claims:
+                if isinstance(claim.answer, Hold) and claim.hold.id in self._holds:  # else it was refused, or has ended
+                    for name in claim.needs:
+                        leases[name].carve(claim.hold.amount, claim.hold.expires_s)
+                        claim.leases.append(leases[name])
             for name in [name for name, lease in leases.items() if not (lease.rows or lease.holds or lease.spent)]:
                 del self._leases[name]
 
     def _change(
-        self, connection: sa.Connection, changes: Mapping[str, Renewal], asks: Sequence[Ask], now_s: float
+        self, connection: sa.Connection, changes: Mapping[str, Renewal], claims: Sequence[Claim], now_s: float
     ) -> None:
         """Write what leases become, whose rows are gone, and mark accounts on which a call could fit later."""
         connection.execute(_BOOKED, [{"account": n, "more": c.spent, "longer": c.longer} for n, c in changes.items()])
-        full = {ask.answer.account for ask in asks if isinstance(ask.answer, Refused) and ask.answer.may_fit_later}
+        full = {
+            claim.answer.account for claim in claims if isinstance(claim.answer, Refused) and claim.answer.may_fit_later
+        }
         rows = [Hold(c.id, c.amount, (name,), self._owner, c.expires_s) for name, c in changes.items() if c.id]
         rows += [Hold(_WAITS + name, 0, (name,), self._owner, now_s + _WAITS_S) for name in sorted(full)]
         if rows:

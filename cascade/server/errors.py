@@ -91,7 +91,9 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
         status = _UNPROCESSABLE
     elif isinstance(error, BudgetExceededError):
-        status, code, wait_s = (429, _SPENT, error.retry_after_s) if error.spent else (status, code, None)
+        again = error.cap == "unsettled_per_key"  # it is free again within seconds
+        if error.spent:
+            status, code, wait_s = 429, "rate_limit_exceeded" if again else _SPENT, error.retry_after_s
         if error.cap not in {None, "per_key"}:
             message = f"The request does not fit under this gateway's budget.{error.cap}."
     elif isinstance(error, StoreError):

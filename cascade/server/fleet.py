@@ -50,7 +50,7 @@ class _ServingProcess:
     """Whether it is up, and has read the configuration when it was told to; or has ended."""
 
     def wait(self, up: Callable[[], None]) -> None:
-        """Hear what it says, until it has ended."""
+        """Read its messages until it has ended; `up` is called once it serves."""
         with suppress(EOFError, OSError):
             while isinstance(word := self.pipe.recv(), str):
                 if word == _UP:

@@ -12,7 +12,7 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, cast
@@ -99,7 +99,12 @@ _FIXED = {
 
 
 def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
-    """Return a configuration with what a reload does not change as it was before; log what that is."""
+    """Return a configuration with what a reload does not change as it was before; log what that is.
+
+    Raises ConfigError if it has no keys any more: a file cut short must not open a server to everybody.
+    """
+    if before.server.keys and not now.server.keys:
+        raise ConfigError(["server.keys: a reload does not take away all keys; restart the server"])
     for section, names in _FIXED.items():
         old, new = getattr(before, section), getattr(now, section)
         if old is not None and new is not None and (section != "budget" or (old.is_shared and new.is_shared)):
@@ -160,7 +165,9 @@ def run(
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
-    instruments, throttle = Instruments.of(config.server, peers), Throttle()
+    instruments, throttle, heard = Instruments.of(config.server, peers), Throttle(), hang_ups()
+    if heard:  # one that comes before it serves waits until it does
+        signal.pthread_sigmask(signal.SIG_BLOCK, heard)
     gateway = Gateway(_built(config, instruments))
     logging.getLogger("cascade").addFilter(throttle)
     server = Server(listener(gateway))
@@ -185,7 +192,7 @@ def run(
     # uvicorn raises the signal again once all is closed, although a drained server has ended well.
     before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload, heard))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -215,13 +222,20 @@ def _built(config: CascadeConfig, instruments: Instruments) -> Edge:
 
 
 async def _served(
-    server: Server, listens: socket.socket, listening: Callable[[int], None], reload: Callable[[], Awaitable[None]]
+    server: Server,
+    listens: socket.socket,
+    listening: Callable[[int], None],
+    reload: Callable[[], Awaitable[None]],
+    heard: Sequence[signal.Signals],
 ) -> None:
     begin, terminal, came = server.startup, os.isatty(0), asyncio.Event()
 
     async def startup(sockets: list[socket.socket] | None = None) -> None:
         await begin(sockets)
         if server.started:
+            for number in heard:
+                asyncio.get_running_loop().add_signal_handler(number, came.set)
+                signal.pthread_sigmask(signal.SIG_UNBLOCK, heard)
             listening(int(listens.getsockname()[1]))
 
     async def reloading() -> None:
@@ -231,8 +245,6 @@ async def _served(
                 signal.raise_signal(signal.SIGTERM)
             await reload()
 
-    for number in hang_ups():
-        asyncio.get_running_loop().add_signal_handler(number, came.set)
     server.startup = startup  # type: ignore[method-assign]
     task = asyncio.create_task(reloading())
     with portal.adopted():
@@ -240,7 +252,7 @@ async def _served(
     task.cancel()
 
 
-def hang_ups() -> list[int]:
+def hang_ups() -> list[signal.Signals]:
     """Return SIGHUP, if it is heard: under nohup it stays ignored."""
     hang_up = getattr(signal, "SIGHUP", None)
     return [] if hang_up is None or signal.getsignal(hang_up) is not signal.SIG_DFL else [hang_up]

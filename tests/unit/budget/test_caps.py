@@ -23,7 +23,7 @@ from patience import PATIENCE_S, at_once, until
 from stores import postgres_url
 
 from cascade.budget import caps
-from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused, ends_s
+from cascade.budget.caps import Account, Caps, Hold, Lease, Ledger, MemoryLedger, Refused, Renewal, ends_s, renewals
 from cascade.budget.charges import Budget
 from cascade.errors import BudgetExceededError, StoreError
 from cascade.money import Price
@@ -515,3 +515,21 @@ def test_no_interleaving_passes_the_cap_or_refuses_what_fits(
     assert watched.wrong == []
     assert watched.budget.spent_nano_usd == watched.paid
     assert watched.paid <= max(limit, before)
+
+
+def test_a_lease_serves_what_it_has_whatever_became_of_its_change() -> None:
+    lease = Lease(100, "a", amount=60)
+    lease.change = Renewal("b", 20, -40, 0, 0, 1.0)
+    assert lease.free == 20
+    lease.change = Renewal("b", 90, 30, 0, 25, 1.0)
+    assert lease.free == 60
+
+
+def test_a_cost_without_a_hold_leaves_a_row_that_tells_whether_it_was_written() -> None:
+    lease = Lease(100, spent=30)
+    change = renewals([], {"total": lease}, {"total": Account()}, set())["total"]
+    assert change.id is not None
+    assert lease.end_change({change.id}).spent == 0
+    lost = Lease(100, spent=30)
+    renewals([], {"total": lost}, {"total": Account()}, set())
+    assert lost.end_change(set()).spent == 30

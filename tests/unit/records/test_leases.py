@@ -146,7 +146,7 @@ def test_calls_that_come_at_once_share_a_transaction(
 
     def counted(asks: Any, names: Any) -> None:
         entered.append(len(asks))
-        until(lambda: len(entered) > 1 or len(one._asks) == 7)
+        until(lambda: len(entered) > 1 or len(one._claims) == 7)
         whole(asks, names)
 
     monkeypatch.setattr(one, "_transact", counted)

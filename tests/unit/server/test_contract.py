@@ -227,6 +227,7 @@ async def test_a_large_body_is_read_in_a_thread(size: int, beside: bool) -> None
         (errors.RefusedError("x"), 400, "content_filter", False),
         (errors.BudgetExceededError("x"), 422, "budget_exceeded", False),
         (errors.BudgetExceededError("x", spent=True), 429, "insufficient_quota", False),
+        (errors.BudgetExceededError("x", spent=True, cap="unsettled_per_key"), 429, "rate_limit_exceeded", True),
         (errors.RateLimitedError("x"), 429, "rate_limited_by_provider", True),
         (errors.ProviderTimeoutError("x"), 504, "provider_timeout", False),
         (errors.AddressError("x"), 502, "provider_address", False),

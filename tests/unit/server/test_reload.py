@@ -234,8 +234,10 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
                 costs.append(client.post(CHAT, json=BODY, headers=heads[0]).headers["x-cascade-cost-usd"])
                 assert client.post(CHAT, json=BODY, headers=heads[1]).status_code == status
             assert float(costs[1]) > float(costs[0])
-            for count, limits in enumerate(({"at_once": 0}, {"models": ["nobody"]}), 1):
-                write(1.0, KEYS, limits=limits)
+            for count, (keys, limits) in enumerate(
+                ((KEYS, {"at_once": 0}), (KEYS, {"models": ["nobody"]}), ([], {})), 1
+            ):
+                write(1.0, keys, limits=limits)
                 process.send_signal(signal.SIGHUP)
                 until(lambda count=count: reloads("refused") == count)
             assert client.post(CHAT, json=BODY, headers=heads[0]).headers["x-cascade-cost-usd"] == costs[1]
@@ -246,3 +248,27 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
     finally:
         process.kill()
         process.communicate()
+
+
+def test_a_signal_before_it_serves_is_a_reload_once_it_does() -> None:
+    code = """
+import signal
+from cascade.config import load
+from cascade.server import running
+config, built, calls = load(CONFIG), running._built, []
+
+def slowly(*parts):
+    calls.append(parts)
+    if len(calls) == 1:
+        signal.raise_signal(signal.SIGHUP)
+    return built(*parts)
+
+running._built = slowly
+end = lambda: signal.raise_signal(signal.SIGTERM)
+running.run(config, lambda: running.bound(config.server), lambda: config, lambda port: None, end)
+print(len(calls))
+"""
+    settings = {**CONFIG, "provider": "fake", "traces": "off", "server": {"port": 0}}
+    command = [sys.executable, "-c", f"CONFIG = {settings!r}{code}"]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
+    assert (ended.stdout, ended.returncode) == ("2\n", 0)
