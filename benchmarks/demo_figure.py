@@ -17,7 +17,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.demo.requests import JUDGING
 from cascade.episodes.opening import DEMO, DEMO_LADDER, open_log
@@ -52,7 +51,7 @@ def learned(splits: int) -> dict[float, Spot]:
 def alone_and_judged() -> tuple[Spot, Spot, Spot]:
     """Return where the base alone, the guide alone, and rounds in which the guide judges stand."""
     log, promise = _log(DEMO), Promise("error", 0.1, CONFIDENCE)
-    ways = (Recorded(BASE_ONLY), fixed("guide", Alone(), STRICTEST), fixed("judged", Uala(), Point(JUDGING)))
+    ways = (Recorded(BASE_ONLY), fixed("guide", Alone(), STRICTEST), fixed("judged", Uala(), JUDGING))
     base, guide, judged = (way.prepare(log, promise, 0)(log) for way in ways)
     return _spot(base, guide), _spot(guide, guide), _spot(judged, guide)
 

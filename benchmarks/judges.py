@@ -31,7 +31,6 @@ from validity import Case, lines, measure, menu, sure
 from cascade import Orchestrator, fit, verify
 from cascade.collection import collect
 from cascade.config import load
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.episodes.opening import open_log
 from cascade.fitting.fit import FitSettings
@@ -116,8 +115,8 @@ def judged(folder: Path) -> dict[str, Log]:
 def cost(folder: Path) -> None:
     """Print cost and loss, as shares of the guide's cost and of the requests: exact, fitted, and by hand."""
     log, _, _, agree = pair(folder)
-    by_hand: list[Way] = [fixed(f"P(yes) > {at}", EXACT, Point(-at)) for at in (0.5, 0.7, 0.9)]
-    simple, two = named_policy(log) or EXACT, fixed("serve if the two agree", EXACT, Point(-0.5))
+    by_hand: list[Way] = [fixed(f"P(yes) > {at}", EXACT, -at) for at in (0.5, 0.7, 0.9)]
+    simple, two = named_policy(log) or EXACT, fixed("serve if the two agree", EXACT, -0.5)
     cells: list[tuple[str, Log, list[Way]]] = [("no signal", log, [OrReference(one_test("exact", Random()))])]
     cells.append(("log-prob", log, [OrReference(one_test("exact", simple.without_ties())), Seeded("fit")]))
     for name, own in judged(folder).items():

@@ -37,7 +37,7 @@ from logs import HAIKU, WORTH, cells
 from mapie.risk_control._base_controller import ltt_procedure
 
 from cascade.conformal.certify import certify
-from cascade.conformal.path import UNITS, Point
+from cascade.conformal.path import UNITS
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting import fit as fitting
@@ -97,8 +97,8 @@ class FixedSequence:
         passed = np.array(valid[0], dtype=np.int64)
         if not passed.size:
             raise NotCertifiedError("MAPIE finds no valid threshold.")
-        point = Point(float(grid[passed[walked.cost.total(grid)[passed].argmin()]]))
-        return lambda other: play(self.policy, point, other, promise)
+        kappa = float(grid[passed[walked.cost.total(grid)[passed].argmin()]])
+        return lambda other: play(self.policy, kappa, other, promise)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,21 +18,21 @@ import math
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import cache, partial
 from operator import itemgetter
 from pathlib import Path
-from typing import Any, ClassVar, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from cascade.conformal.certify import certify, path_of, points_of
-from cascade.conformal.path import UNITS, Point, Scores
+from cascade.conformal.path import UNITS, Jumps
 from cascade.conformal.promise import Promise
 from cascade.fitting.divide import drawn
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import run_tests, simple_members
-from cascade.policies.policy import Depth, Policy, named_policy, ranked
+from cascade.policies.policy import Depth, Policy, Threshold, named_policy
 from cascade.table import Ints, Log, Node, Reference
 
 CALIBRATIONS, SIZE, DELTA = 20_000, 10_000, 0.1
@@ -44,7 +44,7 @@ LEARNS = 0.4
 LONGEST = 6
 HARD = "hard"
 """The segment whose certificate is judged, on its own requests."""
-Served = tuple[Policy, Point]
+Served = tuple[Policy, float]
 Way = Callable[[Log, Promise, np.random.Generator], "Served | None"]
 
 
@@ -141,23 +141,11 @@ def compared(log: Log) -> Log:
 # --- what certifies ---
 
 
-@dataclass(frozen=True, slots=True)
-class Confident(Policy):
-    """The threshold that a log names, and how sure each answer is: its confidence."""
-
-    kind: ClassVar[str] = "confident"
-    nodes: tuple[int, ...] | None = None
-
-    def scores(self, log: Log) -> Scores:
-        """Return the doubt, and the confidence of the newest answer."""
-        return Scores(ranked(-log.signals["reply_mean_logprob"]), sure=log.confidence)
-
-
 def menu(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """The cheapest of the tests that learn nothing, at a shared level."""
     del rng
     tested = run_tests(log, simple_members(log), promise, DELTA)
-    proven = [(each.cost or 0.0, each.policy, each.certified.point) for each in tested if each.certified is not None]
+    proven = [(each.cost or 0.0, each.policy, each.certified.kappa) for each in tested if each.certified is not None]
     return min(proven, key=itemgetter(0))[1:] if proven else None
 
 
@@ -166,17 +154,17 @@ def path(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     del rng
     policy = named_policy(log) or Depth()
     proven = certify(path_of(policy.walks(log), promise, None), promise)
-    return None if proven is None else (policy, proven.point)
+    return None if proven is None else (policy, proven.kappa)
 
 
-def ordered(log: Log, promise: Promise, rng: np.random.Generator, *, abstain: bool = False) -> Served | None:
+def ordered(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """One policy along points that the last requests put in order, certified on the others."""
     del rng
-    policy, many = Confident(), round(log.n / (1 + LEARNS))
+    policy, many = Threshold("reply_mean_logprob", -1.0, tie=None), round(log.n / (1 + LEARNS))
     rows = np.arange(log.n)
-    points = points_of(policy.walks(log.take(rows[many:])), promise, abstain=abstain)
+    points = points_of(policy.walks(log.take(rows[many:])), promise)
     proven = certify(path_of(policy.walks(log.take(rows[:many])), promise, points), promise)
-    return None if proven is None or proven.silent == proven.n else (policy, proven.point)
+    return None if proven is None else (policy, proven.kappa)
 
 
 def judged(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
@@ -197,7 +185,7 @@ def fitted(
     fresh = replace(log, ids=names, groups=names)  # each draw is a request of its own
     done = fit(fresh, promise, replace(how, seed=int(rng.integers(1 << 30))))
     proven = done.certified.get(name)
-    return None if proven is None else (done.policy, proven.point)
+    return None if proven is None else (done.policy, proven.kappa)
 
 
 def strict_level(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
@@ -214,7 +202,7 @@ def as_seen(log: Log, promise: Promise, rng: np.random.Generator) -> Served | No
     tested = path_of(walked, promise, None)
     within = tested.loss <= promise.risk * tested.n * UNITS
     cost = np.where(within, tested.cost_nano_usd, np.iinfo(np.int64).max)
-    return policy, tested.points[int(cost.argmin())]
+    return policy, float(tested.kappas[cost.argmin()])
 
 
 def sure(kind: str, risk: float) -> Promise:
@@ -250,7 +238,6 @@ def cases() -> Iterator[Case]:
             yield Case("coverage, on average", path, Promise("coverage", risk), log, n)
             yield Case("coverage", path, sure("coverage", risk), log, n)
             yield Case("error", ordered, sure("error", 2 * risk), log, more)
-            yield Case("error, abstaining", partial(ordered, abstain=True), sure("error", risk), log, more)
             yield Case("regret, a pair", menu, sure("regret", risk), pair, n)
             yield Case("regret, a ladder", menu, sure("regret", risk), log, n)
             yield Case("agreement", menu, sure("agreement", risk), compared(log), n)
@@ -273,25 +260,19 @@ class Judge:
     """Knows the risk of everything that may be served on a population."""
 
     def __init__(self, log: Log, promise: Promise, *, groups: bool) -> None:
-        self._log, self._promise, self._known = log, promise, dict[str, tuple[Any, ...]]()
+        self._log, self._promise, self._known = log, promise, dict[str, Jumps]()
         _, member = np.unique(np.array(log.groups), return_inverse=True)
         judged = np.array([name in {None, HARD} for name in log.segments])
         self._weight = 1.0 / np.bincount(member)[member] if groups else judged.astype(np.float64)
 
     def risk(self, served: Served) -> float:
         """Return the share of fresh requests that is lost."""
-        policy, point = served
+        policy, kappa = served
         key = f"{policy.kind} {policy.settings()} {policy.nodes}"
         if key not in self._known or policy.tensors():
             walked = policy.walks(self._log)
-            self._known[key] = walked, self._promise.rules.at_stop(walked), self._promise.rules.jumps(walked)
-        walked, at_stop, jumps = self._known[key]
-        if math.isinf(point.bar):
-            lost = jumps.at(point.kappa) / UNITS
-        else:
-            rows, stop = np.arange(self._log.n), walked.stop(point.kappa)
-            lost = np.where(walked.sure[rows, stop] >= point.bar, at_stop[rows, stop], 0.0)
-        return float(np.average(lost, weights=self._weight))
+            self._known[key] = self._promise.rules.jumps(walked)
+        return float(np.average(self._known[key].at(kappa) / UNITS, weights=self._weight))
 
 
 def measure(case: Case, calibrations: int) -> Row:

@@ -7,7 +7,6 @@ the file runs it for a whole answer, `streaming.play` for a streamed one.
 from __future__ import annotations
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from contextlib import closing
@@ -253,7 +252,6 @@ def run(
     budget: Budget | None = None,
     on_exhausted: str = "refuse",
     certificate: Certificate | None = None,
-    abstain_below: float | None = None,
     audit: bool = False,
     warnings: Sequence[str] = (),
     level: str | None = None,
@@ -273,8 +271,6 @@ def run(
         on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
         certificate: the guarantee about the answer; left out if the walk is broken off, or has a step outside the
             certificate's scope.
-        abstain_below: nothing is served if the confidence in the best answer (`sure_of`) is lower than this, or
-            unknown.
         audit: also run the steps after the decision to stop. They keep nothing and do not change the answer; they show
             what was missed.
         warnings: the first of the answer's warnings.
@@ -323,7 +319,7 @@ def run(
     finally:
         walk.plan.close()
     walk.warnings += _failed_calls(walk.steps)
-    answers, stopped = _served(walk.steps, stopped, None if walk.left_scope else abstain_below, question.chat)
+    answers = tuple(map(_surest, _by_answer(walk.steps, question.chat)))
     walk.warnings += _unkept(walk.steps, answers, stopped)
     reasons = [] if certificate is None else walk.uncovered(stopped)
     walk.warnings += [f"{NO_CERTIFICATE}{reason}" for reason in reasons]
@@ -378,9 +374,9 @@ def _failed_calls(steps: Sequence[Step]) -> list[str]:
 def _unkept(steps: Sequence[Step], answers: Sequence[str], stopped: str) -> list[str]:
     """Return why the answer is not one that the policy kept, or why there is none; empty if it kept the answer.
 
-    Walks that were broken off or abstained have another warning.
+    Walks that were broken off have another warning.
     """
-    if stopped in BROKEN_OFF or stopped == "abstained" or any(step.decision and step.decision.keep for step in steps):
+    if stopped in BROKEN_OFF or any(step.decision and step.decision.keep for step in steps):
         return []
     if answers:
         return ["the policy kept no answer, and the last step gave none: the best answer is served"]
@@ -460,23 +456,6 @@ def _argmax(scores: Sequence[float]) -> int | None:
     return best
 
 
-def _served(
-    steps: Sequence[Step], stopped: str, abstain_below: float | None, chat: ChatRequest | None = None
-) -> tuple[tuple[str, ...], str]:
-    """Return the answers to serve, best first, and why the walk ended; "abstained" is a possible reason.
-
-    If no answer was kept, the best one is served, unless the configuration or an abstention leaves none: a
-    policy always keeps one of the last step's answers, so a walk without one lacks the answer of its last step.
-    """
-    at_any_cost = stopped in BROKEN_OFF or not abstains(None, abstain_below)
-    groups = _by_answer(steps, chat, at_any_cost=at_any_cost)
-    if abstain_below is not None:
-        sures = [sure_of(kept.step, kept.position) for kept in (groups[0] if groups else ())]
-        if abstains(max((sure for sure in sures if sure is not None), default=None), abstain_below):
-            return (), stopped if stopped in BROKEN_OFF else "abstained"
-    return tuple(map(_surest, groups)), stopped
-
-
 class _Kept(NamedTuple):
     """A kept candidate: its step, its position there from 0, and the confidence in it, −1 if unknown."""
 
@@ -485,13 +464,13 @@ class _Kept(NamedTuple):
     confidence: float
 
 
-def _by_answer(steps: Sequence[Step], chat: ChatRequest | None, *, at_any_cost: bool) -> list[list[_Kept]]:
+def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Kept]]:
     """Return the kept candidates of each distinct answer, the best answer first: by confidence, votes, the later step.
 
-    `at_any_cost` takes every candidate if the walk was broken off before anything was kept.
+    Every candidate counts if none was kept: the walk was broken off, or its last step gave no answer.
     """
     kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
-    if not kept and at_any_cost:
+    if not kept:
         kept = [(step, index) for step in steps for index in range(len(step.candidates))]
     if len(kept) == 1:  # nothing to compare
         return [[_Kept(*kept[0], -1.0)]]
@@ -511,32 +490,6 @@ def _surest(group: Sequence[_Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
     surest = max(group, key=lambda kept: kept.confidence)
     return surest.step.candidates[surest.position].text
-
-
-def sure_of(step: Step, index: int) -> float | None:
-    """Return the confidence in a candidate, in [0, 1], for abstaining; None if unknown.
-
-    It is the candidate's confidence. If nothing judges, as in a ladder, it is the mean probability of the reply's
-    tokens, exp(mean log-prob), which cannot compare the answers of two models and so does not rank them.
-    """
-    confidence = step.confidence(index)
-    if confidence is not None or "p_yes" in step.signals or len(step.candidates) != 1:
-        return confidence
-    mean = step.signals.get("reply_mean_logprob")
-    return None if mean is None else math.exp(min(mean, 0.0))
-
-
-def abstains(sure: float | None, abstain_below: float | None) -> bool:
-    """Whether an answer is withheld: its confidence is below the limit, or unknown.
-
-    `conformal.path.along` decides the same on a log.
-
-    >>> abstains(0.5, 0.6), abstains(None, 0.6), abstains(0.6, 0.6), abstains(None, None)
-    (True, True, False, False)
-    """
-    if abstain_below is None or abstain_below == float("-inf"):
-        return False
-    return sure is None or not sure >= abstain_below
 
 
 class Steps:

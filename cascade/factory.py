@@ -103,8 +103,8 @@ def build_policy(config: CascadeConfig) -> Live:
     if config.lacks_policy and config.modes is None:
         raise ConfigError([_NO_THRESHOLD])
     plan = plan_of(config.strategy)
-    rule, point = config.policy.rule(plan)
-    return Live(rule, plan, point, single=True)
+    rule, kappa = config.policy.rule(plan)
+    return Live(rule, plan, kappa, single=True)
 
 
 def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | None = None) -> Live:
@@ -119,7 +119,7 @@ def serving_of(config: CascadeConfig, directory: PolicyDirectory, level: str | N
     from cascade.policies.policy import Alone
 
     live, promise = Live.of(directory, level), directory.promise
-    if level and live.point == STRICTEST and promise is not None and promise.rules.reference_keeps_it:
+    if level and live.kappa == STRICTEST and promise is not None and promise.rules.reference_keeps_it:
         live = Live(Alone(), live.plan, single=live.single)
     problems = list(unserved(config.strategy, live))
     if problems:

@@ -92,9 +92,8 @@ class Started:
         """Run it to its end; yield only text that is served, and the settled answer."""
         from cascade.streaming import Flow, served
 
-        strategy, live = self.plan.strategy, self.plan.policy
-        withholds = live is not None and live.abstain_below is not None
-        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0, may_abstain=withholds)
+        strategy = self.plan.strategy
+        flow = Flow(strategy.horizon if strategy.ends_with_reference else 0)
         events = served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents))
         async with aclosing(self.halt.covered(events)) as covered:
             async for event in covered:
@@ -265,7 +264,6 @@ class Runtime:
             budget=Budget(self._cap),
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
-            abstain_below=None if plan.policy is None else plan.policy.abstain_below,
             audit=plan.audit or audit,
             warnings=(*plan.warnings, *left_out(asked)),
             level=plan.level,

@@ -71,23 +71,21 @@ def drafts(walk: Run, answer: Pieces, *, raw: bool, blocks: bool = False) -> Eve
 class Flow:
     """Decides whether a reply can be streamed: only if no other reply can be served instead.
 
-    That is the reply of the last model, if the policy has kept no earlier answer, unless the cascade may abstain or the
-    whole reply has to be checked.
+    That is the reply of the last model, if the policy has kept no earlier answer, unless the whole reply has to be
+    checked.
 
     Args:
         horizon: T, the number of the last step; 0 to show nothing before the answer is known.
-        may_abstain: whether the answer may be withheld once it is known.
 
     >>> from cascade.types import Question
     >>> asked = ChatRequest([{"role": "user", "content": "Hi"}])
     >>> request = Request("large", (), "large", "answer", 2, Question("Hi"), 10, chat=asked)
-    >>> Flow(2, may_abstain=False).shows(request), Flow(3, may_abstain=False).shows(request)
+    >>> Flow(2).shows(request), Flow(3).shows(request)
     (True, False)
     """
 
-    def __init__(self, horizon: int, *, may_abstain: bool) -> None:
-        self._horizon = horizon
-        self._open = horizon > 0 and not may_abstain
+    def __init__(self, horizon: int) -> None:
+        self._horizon, self._open = horizon, horizon > 0
 
     def take(self, step: Step) -> None:
         """Record a decided step."""

@@ -331,10 +331,10 @@ class TextDelta:
 class Answer:
     """The answer to one question, with the record of all steps and calls.
 
-    `text` is the best single answer, None if the cascade abstained. `answers` holds every distinct answer kept, best
+    `text` is the best single answer, None if no step gave one. `answers` holds every distinct answer kept, best
     first: the prediction set that a certificate covers. `stopped` is one of "policy" (the policy had enough),
     "horizon" (the last step was reached), "budget", "deadline" (the time was over),
-    "provider error" (a later step), "abstained" (the best answer is not sure enough to be served).
+    "provider error" (a later step).
     `calls` made outside a finished step (an interrupted last one) are in `loose_calls` and in the cost. `audited`: the
     question was drawn for an audit and run to the last step, or as far as providers and the cap allowed; these steps
     are in `steps` and in the cost. `level` is the level of the policy that served, if it has levels.

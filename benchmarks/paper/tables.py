@@ -134,7 +134,7 @@ def play(of: int, number: int, settings: NetworkSettings) -> dict[str, Figures]:
     def calibrated(policy: Policy) -> Figures:
         walked = policy.walks(certifies)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise)
-        kappa = -math.inf if proven is None else proven.point.kappa
+        kappa = -math.inf if proven is None else proven.kappa
         return at_kappa(policy, kappa, test)._replace(matched=dial(policy))
 
     def dial(policy: Policy) -> float:

@@ -70,9 +70,7 @@ def _read(path: Path | None) -> str | None:
 def _show(answer: Answer, *, explain: bool) -> None:
     out, certificate = console(), answer.certificate
     if answer.text is None:
-        abstained = answer.stopped == "abstained"
-        why = "the best one is not sure enough to be served" if abstained else "no reply could be kept"
-        notes().print(f"no answer: {why}")
+        notes().print("no answer: no reply could be kept")
     else:
         out.print(Text(answer.text))  # as it is, on a narrow terminal, too
     others = [text for text in answer.answers if text != answer.text]

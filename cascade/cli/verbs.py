@@ -150,7 +150,6 @@ def fit(
     learns: Annotated[float, typer.Option(help="The share of the groups that learns, where that is needed.")] = 0.3,
     newest: Annotated[float | None, typer.Option(help="Certify on this share of the log, the newest.")] = None,
     by_segment: Annotated[bool, typer.Option("--by-segment", help="Certify each segment by itself.")] = False,
-    abstain: Annotated[bool, typer.Option("--abstain", help="Let answers be withheld that are not sure.")] = False,
     levels: Annotated[
         str | None, typer.Option(metavar="NAME=RISK,…", help="Certify at several risks; a request names one.")
     ] = None,
@@ -177,7 +176,7 @@ def fit(
     result = cascade.fit(
         LogOptions(log, where, matcher, reference, models, reviews),
         Promise(promise, risk, confidence, label_rate),
-        FitSettings(_policy(policy), learns, newest, by_segment, abstain, levels, expires_days, seed),
+        FitSettings(_policy(policy), learns, newest, by_segment, levels, expires_days, seed),
         config=config,
         output=output,
         force=force,

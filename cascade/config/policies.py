@@ -18,13 +18,12 @@ from cascade.registry import Registry
 from cascade.section import ByKind, KindSection
 
 if TYPE_CHECKING:
-    from cascade.conformal.path import Point
     from cascade.plans.presets import StrategyConfig
     from cascade.policies.policy import Policy
     from cascade.table import Node
 
-Rule: TypeAlias = "tuple[Policy, Point]"
-"""A policy, and the point at which it serves."""
+Rule: TypeAlias = "tuple[Policy, float]"
+"""A policy, and the threshold at which it serves."""
 _Number = Annotated[float, Field(allow_inf_nan=False)]
 
 
@@ -45,13 +44,12 @@ class PolicyConfig(KindSection):
         return threshold
 
     def rule(self, plan: Sequence[Node]) -> Rule:
-        """Return the policy and its point, for a plan of these nodes."""
-        from cascade.conformal.path import Point
+        """Return the policy and its threshold, for a plan of these nodes."""
         from cascade.policies.policy import POLICIES as BUILT_IN
         from cascade.policies.policy import on_grid
 
         settings = self.model_dump(exclude={"kind", *self.at_point})
-        return BUILT_IN[self.kind](**settings), Point(on_grid(self.doubt(plan)))
+        return BUILT_IN[self.kind](**settings), on_grid(self.doubt(plan))
 
     def problems(self, strategy: StrategyConfig) -> Iterator[str]:
         """Yield why it does not work with a strategy, each as "path: what is wrong"."""
@@ -174,13 +172,12 @@ class OwnConfig(PolicyConfig):
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that the class reads from the settings. Raises ValueError."""
         from cascade.conformal.certificate import problems_of
-        from cascade.conformal.path import Point
         from cascade.policies.policy import on_grid
 
         policy = POLICIES.find(self.kind)
         assert policy is not None  # noqa: S101 - `_WrittenPolicies` chose this class by it
         try:
-            return policy.read(self.settings, {}), Point(on_grid(self.threshold))
+            return policy.read(self.settings, {}), on_grid(self.threshold)
         except ValidationError as error:
             raise ValueError("\n".join(problems_of(error))) from None
 

@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import AfterValidator, BeforeValidator, ConfigDict, Field, TypeAdapter, ValidationError, WrapValidator
 
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError
 from cascade.text import percent
@@ -32,7 +31,7 @@ if TYPE_CHECKING:
 
 ID_LENGTH = 16
 """Number of hex digits: 64 bits."""
-_FLOATS = ("kappa", "bar", "losses")
+_FLOATS = ("kappa", "losses")
 
 
 def _promised(document: Any, read: Callable[[Any], Promise]) -> Promise:
@@ -65,7 +64,7 @@ class Certificate:
 
     Attributes:
         promise: what is promised.
-        kappa, bar: the threshold, and how sure an answer must be to be served (`conformal.path.Point`).
+        kappa: the threshold: a walk goes on while the doubt is at least as large.
         n: the number of requests that prove it, each of another group.
         losses: how many of them are lost at the threshold; graded losses add up to a fraction.
         level: the probability, over calibrations, at which it was tested; None: on average over calibrations.
@@ -90,7 +89,6 @@ class Certificate:
     data_sha256: Sha256
     policy_sha256: Sha256
     created: _Day
-    bar: _Threshold = -math.inf
     level: Annotated[float, Field(gt=0, lt=1)] | None = None
     attempts: Annotated[int, Field(ge=1)] | None = None
     unit: Literal["request", "group", "conversation"] = "request"
@@ -106,11 +104,6 @@ class Certificate:
     def id(self) -> str:
         """The start of the SHA-256 of all fields."""
         return digest(_fields_of(self))[:ID_LENGTH]
-
-    @property
-    def point(self) -> Point:
-        """How requests are served under it."""
-        return Point(self.kappa, self.bar)
 
     @property
     def segment(self) -> str | None:
@@ -183,9 +176,8 @@ alone is right.
         over = f"over the {self.n:,} {units[self.unit]} that prove it"
         share, rest = percent(promise.risk, rest=True), percent(promise.risk)
         compared = "" if self.comparator is None else f", as {self.comparator} compares them"
-        silent = "" if self.bar == -math.inf else ", or nothing is served"
         text = (
-            f"{sure} {over}, at least {share} of requests are served such that {rules.kept}{compared}{silent}. "
+            f"{sure} {over}, at least {share} of requests are served such that {rules.kept}{compared}. "
             f"On at most {rest}, {rules.lost}."
         )
         return whose + (text if self.reference is None else text.replace("the reference", self.reference))

@@ -16,14 +16,13 @@ Gammerman & Shafer (2005); Laufer-Goldshtein et al., Efficiently controlling mul
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
 import numpy as np
 
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.path import UNITS, Path, Point, Walks, along, loss_jumps, strict_to_lenient
+from cascade.conformal.path import UNITS, Path, Walks, along, loss_jumps, strict_to_lenient
 from cascade.conformal.promise import Kind, Promise
 from cascade.errors import UsageError
 from cascade.table import Floats, Ints
@@ -31,25 +30,23 @@ from cascade.table import Floats, Ints
 
 @dataclass(frozen=True, slots=True)
 class Certified:
-    """The last point of a path that is proven, and its figures on the requests that prove it.
+    """The last threshold of a path that is proven, and its figures on the requests that prove it.
 
     Attributes:
-        point: the point; its threshold lies between two scores of these requests where the path is `midway`.
+        kappa: the threshold; it lies between two scores of these requests where the path is `midway`.
         n: the requests that prove it.
         losses: how many of them are lost there.
-        silent: how many of them are served nothing.
         level: the probability, over calibrations, at which it was tested; None: on average.
     """
 
-    point: Point
+    kappa: float
     n: int
     losses: Fraction
-    silent: int
     level: float | None
 
 
 def certify(path: Path, promise: Promise, level: float | None = None, *, midway: bool = True) -> Certified | None:
-    """Return the last point before the first that fails; None if not even the first passes.
+    """Return the last threshold before the first that fails; None if not even the first passes.
 
     Args:
         path: totals on requests that neither chose the policy nor ordered the points.
@@ -59,7 +56,7 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
             served decides alike; only on a path of every threshold: between two others lie decisions that were not
             tested.
 
-    Guarantee: see the module. A point at which nothing is served keeps any promise, in name alone: `silent` says so.
+    Guarantee: see the module.
     """
     level = promise.delta if level is None else level
     units = most_units(path.n, promise, level)
@@ -68,16 +65,9 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
     if not count:
         return None
     at = count - 1
-    point = path.points[at]
-    if midway and path.every:
-        point = Point(_between(path.points, at), point.bar)
-    return Certified(
-        point,
-        path.n,
-        Fraction(int(path.loss[at]), UNITS),
-        int(path.silent[at]),
-        None if promise.confidence is None else level,
-    )
+    kappa = _between(path.kappas, at) if midway and path.every else float(path.kappas[at])
+    losses = Fraction(int(path.loss[at]), UNITS)
+    return Certified(kappa, path.n, losses, None if promise.confidence is None else level)
 
 
 def most_units(n: int, promise: Promise, level: float | None) -> int:
@@ -94,13 +84,12 @@ def _times(promise: Promise) -> int:
     return 2 if promise.rules.graded else 1
 
 
-def _between(points: Sequence[Point], at: int) -> float:
-    """Return a threshold with the same decisions as a point's, half-way to the next stricter one.
+def _between(kappas: Floats, at: int) -> float:
+    """Return a threshold with the same decisions as one of several, half-way to the next stricter one.
 
     Between −∞ and a score there is no middle: the score's own threshold stays.
     """
-    kappa = points[at].kappa
-    stricter = points[at - 1].kappa if at and points[at - 1].bar == points[at].bar else -math.inf
+    kappa, stricter = float(kappas[at]), float(kappas[at - 1]) if at else -math.inf
     middle = stricter + (kappa - stricter) / 2
     return middle if math.isfinite(middle) and stricter < middle < kappa else kappa
 
@@ -130,17 +119,15 @@ _LEAD = 8
 """Points up to the one with the fewest losses, which are partly luck: they raise the share of runs that certify."""
 
 
-def points_of(walks: Walks, promise: Promise, *, abstain: bool) -> tuple[Point, ...]:
-    """Return the points to test, from safe to cheap; the cost falls from point to point.
+def points_of(walks: Walks, promise: Promise) -> Floats:
+    """Return the thresholds to test, from safe to cheap, float64 (P,); the cost falls from one to the next.
 
     1. More expensive thresholds whose losses are within one standard error of the fewest, then the one with the fewest.
-    2. With `abstain`, at the first threshold nothing is served, then more and more, until everything is.
-    3. The thresholds than which none is cheaper and loses as little, up to 3 standard errors above the risk.
+    2. The thresholds than which none is cheaper and loses as little, up to 3 standard errors above the risk.
 
     Args:
         walks: requests that are used for nothing else.
         promise: what is promised.
-        abstain: whether answers may be withheld.
 
     Raises:
         UsageError: there is no request, or the promise says what is lost as the threshold falls, and not where a walk
@@ -159,17 +146,13 @@ def points_of(walks: Walks, promise: Promise, *, abstain: bool) -> tuple[Point, 
     cost = walks.cost.total(kappa)
     front = _front(kappa, losses, cost)
     lead = _lead(losses, cost, int(front[0]))
-    opening: list[Point] = []
-    if abstain:
-        lead = lead[lead.size // 2 :]
-        opening = _opening(walks, float(kappa[lead[0]]))
     reachable = losses[front] <= n * risk + _FAR * math.sqrt(n * risk * (1 - risk))
     front = front[reachable | (np.arange(front.size) == 0)]
-    spaced = _evenly(losses[front], MOST_POINTS - len(opening) - lead.size + 1)
-    return (*opening, *(Point(float(kappa[at])) for at in [*lead[:-1].tolist(), *front[spaced].tolist()]))
+    spaced = _evenly(losses[front], MOST_POINTS - lead.size + 1)
+    return np.asarray(kappa[np.concatenate([lead[:-1], front[spaced]])], dtype=np.float64)
 
 
-def path_of(walks: Walks, promise: Promise, points: tuple[Point, ...] | None) -> Path:
+def path_of(walks: Walks, promise: Promise, points: Floats | None) -> Path:
     """Return the path to test: along points, or from the strictest threshold to the most lenient."""
     if points is None:
         return strict_to_lenient(walks, promise.rules.jumps(walks))
@@ -198,15 +181,6 @@ def _lead(losses: Floats, cost: Ints, first: int) -> Ints:
     targets = np.linspace(int(cost[near[0]]), int(cost[first]), _LEAD)[:-1] if near.size else np.empty(0)
     chosen = [int(np.abs(cost[near] - target).argmin()) for target in targets]
     return np.append(near[np.unique(np.array(chosen, dtype=np.int64))], first)
-
-
-def _opening(walks: Walks, kappa: float) -> list[Point]:
-    """Return points at one threshold: the first serves nothing, the others more, in about equal steps."""
-    rows, stop = np.arange(walks.log.n), walks.stop(kappa)
-    sure = np.where(walks.log.open_end[rows, stop], np.nan, walks.sure[rows, stop])
-    finite = np.sort(sure[np.isfinite(sure)])[::-1]
-    bars = np.unique(finite[_spread(finite.size, MOST_POINTS // 2 - 1)])[::-1]
-    return [Point(kappa, math.inf), *(Point(kappa, bar) for bar in bars.tolist())]
 
 
 def _spread(size: int, limit: int) -> Ints:

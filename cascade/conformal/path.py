@@ -39,7 +39,6 @@ class Scores(NamedTuple):
             and its doubt is taken at every threshold, so that there is always something to do. None: every answer
             bought is kept.
         serve: int64 (n, T), the node whose answer is served if the walk ends after a node; −1: none. None: the newest.
-        sure: float64 (n, T), how sure the answer is that is served there; NaN: unknown. None: no answer is withheld.
         order: int64 (n, T), each request's nodes in the order of purchase, as `Log.in_order` takes them; every column
             above is in this order too. A node behind a doubt of −∞ is never bought. None: as listed.
     """
@@ -47,7 +46,6 @@ class Scores(NamedTuple):
     doubt: Floats
     keep: Floats | None = None
     serve: Ints | None = None
-    sure: Floats | None = None
     order: Ints | None = None
 
 
@@ -86,18 +84,16 @@ class Walks:
         reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
         keep: float64 (n, T), that at which each answer is kept.
         serve: int64 (n, T), as in `Scores`.
-        sure: float64 (n, T), as in `Scores`; NaN where unknown.
     """
 
     log: Log
     reach: Floats
     keep: Floats
     serve: Ints
-    sure: Floats
 
     def take(self, rows: Ints | Bools) -> Walks:
         """Return the chosen requests."""
-        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.sure[rows])
+        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows])
 
     def stop(self, kappa: float | Floats) -> Ints:
         """Return the last node that each walk buys, at one threshold or at one for each request: int64 (n,).
@@ -144,8 +140,7 @@ def walks(log: Log, scores: Scores) -> Walks:
     reach = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward[:, :-1], axis=1)], axis=1)
     reach = np.where(log.bought, reach, -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
-    serve = newest(log) if scores.serve is None else scores.serve
-    return Walks(log, reach, keep, serve, np.full(shape, np.nan) if scores.sure is None else scores.sure)
+    return Walks(log, reach, keep, newest(log) if scores.serve is None else scores.serve)
 
 
 def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:
@@ -259,34 +254,22 @@ def missed_jumps(walks: Walks) -> Jumps:
     return Jumps(lost, level[:, None], -lost[:, None])
 
 
-class Point(NamedTuple):
-    """One way to serve: go on while the doubt is at least `kappa`; serve nothing if the answer is less sure than `bar`.
-
-    A bar of −∞ serves every answer, also one of unknown surety; +∞ serves none.
-    """
-
-    kappa: float
-    bar: float = -np.inf
-
-
 @dataclass(frozen=True, slots=True)
 class Path:
-    """Totals of n requests at P points, tested from the first: exact.
+    """Totals of n requests at P thresholds, tested from the first: exact.
 
     Attributes:
         n: the number of requests.
-        points: the points.
+        kappas: float64 (P,), the thresholds: a walk goes on while the doubt is at least kappa.
         loss: int64 (P,), the losses in `UNITS`.
         cost_nano_usd: int64 (P,), of the recorded costs.
-        silent: int64 (P,), how many requests are served nothing.
-        every: whether every threshold at which a decision changes is a point, so that those between two decide alike.
+        every: whether every threshold at which a decision changes is among them: those between two decide alike.
     """
 
     n: int
-    points: tuple[Point, ...]
+    kappas: Floats
     loss: Ints
     cost_nano_usd: Ints
-    silent: Ints
     every: bool = False
 
 
@@ -300,32 +283,21 @@ def strict_to_lenient(walks: Walks, jumps: Jumps) -> Path:
     >>> walked = walks(log, Scores(np.array([[0.8, 0.0], [0.2, 0.0]])))
     >>> wrong = stopped(walked, 1 - right, np.ones(2))
     >>> path = strict_to_lenient(walked, loss_jumps(walked, wrong))
-    >>> [point.kappa for point in path.points], path.loss.tolist(), path.cost_nano_usd.tolist()
+    >>> path.kappas.tolist(), path.loss.tolist(), path.cost_nano_usd.tolist()
     ([-inf, 0.2, 0.8, inf], [0, 0, 0, 1073741824], [20, 20, 11, 2])
     """
     kappa = walks.thresholds
-    nothing = np.zeros(kappa.size, dtype=np.int64)
-    points = tuple(map(Point, kappa.tolist()))
-    return Path(walks.log.n, points, jumps.total(kappa), walks.cost.total(kappa), nothing, every=True)
+    return Path(walks.log.n, kappa, jumps.total(kappa), walks.cost.total(kappa), every=True)
 
 
-def along(walks: Walks, at_stop: Floats, points: tuple[Point, ...]) -> Path:
-    """Return the totals at the points of a path that was ordered on other requests; serving nothing loses nothing.
+def along(walks: Walks, at_stop: Floats, kappas: Floats) -> Path:
+    """Return the totals along thresholds, float64 (P,), that were put in order on other requests.
 
     `at_stop`, float64 (n, T), is the loss of a walk that ends after each node.
     """
-    rows, spent = np.arange(walks.log.n), walks.cost
-    units = np.ceil(at_stop * UNITS).astype(np.int64)
-    # What an open end would serve is unknown: it counts as served, and lost, below every finite bar.
-    sure = np.where(walks.log.open_end, _LARGEST, np.where(np.isnan(walks.sure), -np.inf, walks.sure))
-    totals = np.zeros((3, len(points)), dtype=np.int64)
-    for kappa in {point.kappa for point in points}:
-        stop, cost = walks.stop(kappa), int(spent.total(np.array([kappa]))[0])
-        for at, point in enumerate(points):
-            if point.kappa == kappa:
-                empty = stop < 0  # the first call is not on record: what would be served is unknown
-                served = empty | (sure[rows, stop] >= point.bar)
-                lost = np.where(empty, UNITS, units[rows, stop])
-                totals[:, at] = int(lost[served].sum()), cost, int(np.count_nonzero(~served))
-    loss, cost_nano_usd, silent = totals
-    return Path(walks.log.n, points, loss, cost_nano_usd, silent)
+    rows, units = np.arange(walks.log.n), np.ceil(at_stop * UNITS).astype(np.int64)
+    stops = [walks.stop(kappa) for kappa in kappas.tolist()]
+    # Where the first call is not on record, what would be served is unknown.
+    loss = np.array([np.where(stop < 0, UNITS, units[rows, stop]).sum() for stop in stops], dtype=np.int64)
+    cost = np.array([walks.cost.at(kappa).sum() for kappa in kappas.tolist()], dtype=np.int64)
+    return Path(walks.log.n, kappas, loss, cost)

@@ -38,7 +38,6 @@ class Audit:
         right: judges a text.
         reference: says whether the reference alone is right; None: unknown.
         served: the answer served; None: none.
-        withheld: whether none was served on purpose.
         kept: the answers kept, and `answers` those of all calls.
         complete: whether every call of the plan was made.
     """
@@ -46,17 +45,14 @@ class Audit:
     right: Judge
     reference: Callable[[], bool | None] = lambda: None
     served: str | None = None
-    withheld: bool = False
     kept: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     complete: bool = False
 
     @property
     def wrong(self) -> float:
-        """1 if the answer served is wrong or not judged, or if there is none and none was withheld; else 0."""
-        if self.served is None:
-            return float(not self.withheld)
-        return float(self.right(self.served) is not True)
+        """1 if the answer served is wrong or not judged, or if there is none; else 0."""
+        return float(self.served is None or self.right(self.served) is not True)
 
 
 class Kind(ABC):

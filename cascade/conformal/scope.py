@@ -30,8 +30,6 @@ Shown: TypeAlias = Mapping[str, Mapping[str, Any]]
 `of` is how many requests had that number of answers, `signals` how many of these had each signal."""
 _CONFIDENCE = ("p_yes", "verdict_mass")
 """The source of the strategy's own confidences; `verdict_mass` distinguishes log-probs from samples."""
-_SURE = "reply_mean_logprob"
-"""The signal by which answers are withheld."""
 LENGTHS: Mapping[str, str] = {"reply_tokens": "output_tokens", "prompt_tokens": "input_tokens"}
 """The signals that are counted where a plan does not give them: which tokens of the calls of a step."""
 
@@ -54,19 +52,16 @@ class Scope:
     insists: bool = False
 
     @classmethod
-    def of(
-        cls, made_for: Mapping[str, Any], reads: Iterable[str], *, withholds: bool = False, insists: bool = False
-    ) -> Scope:
+    def of(cls, made_for: Mapping[str, Any], reads: Iterable[str], *, insists: bool = False) -> Scope:
         """Return the scope of a certificate.
 
         Args:
             made_for: what it is made for.
             reads: the signals that the policy reads.
-            withholds: whether unsure answers are not served.
             insists: see above.
         """
-        signals = frozenset([*reads, *_CONFIDENCE, *([_SURE] if withholds else [])])
-        return cls(signals, tuple(made_for.get("shown") or ()), made_for.get("echoes") or {}, insists)
+        shown, echoes = tuple(made_for.get("shown") or ()), made_for.get("echoes") or {}
+        return cls(frozenset([*reads, *_CONFIDENCE]), shown, echoes, insists)
 
     # --- a step that was served
 

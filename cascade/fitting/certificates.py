@@ -15,7 +15,6 @@ import numpy as np
 
 from cascade.conformal.certificate import Certificate, canonical, moving
 from cascade.conformal.certify import Certified
-from cascade.conformal.path import Point
 from cascade.fitting.fit import Fit, promises
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Alone
@@ -69,8 +68,8 @@ def policy_directory(
     proofs = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
     return bare.certified(*[
         Certificate(
-            levels.get(name, done.promise), proven.point.kappa, proven.n, float(proven.losses), sha256_of(proving),
-            created=today.isoformat(), bar=proven.point.bar, level=proven.level, covers=covers, name=name,
+            levels.get(name, done.promise), proven.kappa, proven.n, float(proven.losses), sha256_of(proving),
+            created=today.isoformat(), level=proven.level, covers=covers, name=name,
             made_for=made_of, assumptions=(*ASSUMPTIONS, counted, *moving(made_of)), **shared,
         )
         for (name, proven, proving), made_of in zip(proofs, [made_for(proof[2]) for proof in proofs], strict=True)
@@ -82,7 +81,7 @@ def _points_proven(done: Fit) -> Mapping[str, Certified]:
     ends_safely = done.promise.rules.safe_last(done.log) or isinstance(done.policy, Alone)
     if done.settings.by_segment or not (done.promise.rules.reference_keeps_it and ends_safely):
         return done.certified
-    by_definition = Certified(Point(-np.inf), done.log.n, Fraction(0), 0, done.level)
+    by_definition = Certified(-np.inf, done.log.n, Fraction(0), done.level)
     return {name: done.certified.get(name, by_definition) for name in promises(done.promise, done.settings)}
 
 

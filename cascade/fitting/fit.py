@@ -28,7 +28,7 @@ from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import plain, problems_of
 from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
-from cascade.conformal.path import UNITS, Point, Walks
+from cascade.conformal.path import UNITS, Walks
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count, fingerprint
@@ -88,7 +88,6 @@ class FitSettings:
         learns: the share of the groups that learns, or orders points, where that is needed.
         newest: the share of the rows, the newest, that certifies; all by default.
         by_segment: certify each segment by itself.
-        abstain: let answers be withheld that are not sure enough; not for a set of answers.
         levels: certify the policy at several risks, of which a request names one, as in low=0.1,high=0.02. The default
             is the risk of the promise, or the next lower one.
         expires_days: the days after which the certificates expire; never by default.
@@ -105,7 +104,6 @@ class FitSettings:
     learns: float = 0.3
     newest: float | None = None
     by_segment: bool = False
-    abstain: bool = False
     levels: str | Mapping[str, float] | None = None
     expires_days: int | None = None
     seed: int = 0
@@ -250,10 +248,10 @@ class Fit:
     default: str
     too_small: Mapping[str, int]
 
-    def point_of(self, segment: str | None) -> Point:
-        """Return the point at which a request of a segment is served: the strictest where nothing certifies it."""
+    def kappa_of(self, segment: str | None) -> float:
+        """Return the threshold at which a request of a segment is served: the strictest where nothing certifies it."""
         name = (segment or "") if self.settings.by_segment else self.default
-        return self.certified[name].point if name in self.certified else Point(-np.inf)
+        return self.certified[name].kappa if name in self.certified else -np.inf
 
     @property
     def saves(self) -> bool:
@@ -284,8 +282,6 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
             attempt) no cost is known.
     """
     settings = settings or FitSettings()
-    if settings.abstain and promise.rules.of_set:
-        raise UsageError(f"Answers are withheld where one is served, and {promise.kind} is about a set.")
     promise = replace(promise, risk=settings.risks.get(settings.default(promise), promise.risk))
     ready = usable(log, promise)
     if settings.newest is not None:
@@ -293,7 +289,7 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
     if not ready.log.n:
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
     _check_drawn(ready.log, promise)
-    if promise.rules.safe_last(ready.log) and not settings.abstain and not settings.by_segment:
+    if promise.rules.safe_last(ready.log) and not settings.by_segment:
         _check_priced(ready.log)
         return _from_menu(ready, promise, settings, attempts)
     return _from_policy(ready, promise, settings, attempts)
@@ -375,7 +371,7 @@ def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSetting
 def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify one policy: for all requests, for each segment, or for each level."""
     empty = ready.log.take(np.zeros(0, dtype=np.int64))
-    orders = not promise.rules.of_set and not (promise.rules.safe_last(ready.log) and not settings.abstain)
+    orders = not promise.rules.of_set and not promise.rules.safe_last(ready.log)
     division = Parts(empty, ready.log)
     if orders or settings.learner:
         division = divided(ready.log, settings.learns, settings.seed)
@@ -390,10 +386,10 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     ordering = policy.walks(division.learns) if orders else None
     proven, too_small = dict[str, Certified](), dict[str, int]()
     for level_name, at in risks.items():
-        points = None if ordering is None else points_of(ordering, at, abstain=settings.abstain)
+        points = None if ordering is None else points_of(ordering, at)
         for segment, rows in segments.items():
             certified = certify(path_of(policy.walks(certifies.take(rows)), at, points), at, level)
-            if certified is not None and certified.silent < certified.n:
+            if certified is not None:
                 proven[level_name or segment] = certified
             else:
                 too_small[level_name or segment] = int(rows.size)
@@ -507,7 +503,7 @@ def _finished(
     every = ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
     kappa = _thresholds(every, proven, settings, default)
-    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven and not settings.abstain else None
+    lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven else None
     return Fit(
         promise, settings, policy, proven, tuple(tested), _saving(walked, kappa, every), log, (), (), every.n,
         lost, ready.repeated, ready.unknown, attempt, level, default, {},
@@ -516,7 +512,7 @@ def _finished(
 
 def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings, default: str) -> Floats:
     """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
-    kappas = {name: certified.point.kappa for name, certified in proven.items()}
+    kappas = {name: certified.kappa for name, certified in proven.items()}
     names = log.segments if settings.by_segment else (default,) * log.n
     return np.array([kappas.get(name or "", -np.inf) for name in names])
 
@@ -526,7 +522,7 @@ def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
     shares = dict[str, float | None]()
     for name, rows in _segments(done.log, done.settings).items():
         segment = done.log.take(rows)
-        shares[name] = cost_share(done.policy.walks(segment), done.point_of(name).kappa, segment)
+        shares[name] = cost_share(done.policy.walks(segment), done.kappa_of(name), segment)
     return shares
 
 

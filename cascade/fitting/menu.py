@@ -150,7 +150,7 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         proving = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(proving)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
-        cost = None if proven is None else cost_share(walked, proven.point.kappa, proving)
+        cost = None if proven is None else cost_share(walked, proven.kappa, proving)
         tested.append(MemberResult(member.name, policy, here, proving.n, proven, cost))
     return tested
 

@@ -25,7 +25,7 @@ class StepScores(NamedTuple):
     """Scores of the latest step's candidates, in order, and of going on. Higher = include; +inf = always.
 
     `confidences`, in [0, 1] or None for unknown, replace the candidates' own if the policy estimates how likely each is
-    right: they rank the answers and decide on abstentions. `buy` is the number of the step to buy next, for a policy
+    right: they rank the answers. `buy` is the number of the step to buy next, for a policy
     that takes single calls (`Selection.calls`). `sure` is how sure the policy is that it need not go on, and from where
     on it does not, as probabilities; None where its score is none.
     """

@@ -4,7 +4,7 @@ The row has the columns that a log of the same walk has, so the same code decide
 engine ranks answers by, confidences, is set so that it serves the answer that the policy serves.
 
 It cannot say that an answer is served which an earlier purchase brought, another one has replaced since, and the newest
-purchase does not repeat; nor withhold answers of a policy that always serves the newest (`Live` refuses that).
+purchase does not repeat.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 
-from cascade.conformal.path import Point
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
@@ -29,7 +28,7 @@ if TYPE_CHECKING:
     from cascade.conformal import path
     from cascade.policies.directory import PolicyDirectory
 
-STRICTEST = Point(-np.inf)
+STRICTEST = -np.inf
 """Go on to the end: how a request is served that no certificate covers."""
 _BEFORE = Observation(Question("?"), (Step(0, (), {}),), last=False)
 """A request for which nothing was bought yet."""
@@ -132,14 +131,12 @@ class Live:
     Attributes:
         rule: the policy.
         plan: the nodes of the whole plan.
-        point: how requests without a segment are served.
-        points: how those of each segment are; empty: all at `point`.
+        kappa: the threshold of requests without a segment.
+        kappas: that of each segment; empty: all at `kappa`.
         single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
             a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
         nodes: the nodes that it buys.
-        kappa: the threshold.
-        abstain_below: how sure an answer must be to be served; None: any is.
         reads: the signals that it cannot do without.
         columns: those that it may read (`Policy.columns`).
 
@@ -149,30 +146,25 @@ class Live:
 
     rule: Policy
     plan: tuple[Node, ...]
-    point: Point = STRICTEST
-    points: Mapping[str, Point] = field(default_factory=dict)
+    kappa: float = STRICTEST
+    kappas: Mapping[str, float] = field(default_factory=dict)
     single: bool = False
     by_call: bool = field(default=False, init=False)
     nodes: tuple[Node, ...] = field(init=False)
-    kappa: float = field(init=False)
-    abstain_below: float | None = field(init=False)
     reads: tuple[str, ...] = field(init=False)
     columns: frozenset[str] | None = field(init=False)
 
     def __post_init__(self) -> None:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
-        rule, (kappa, bar) = self.rule, self.point
+        rule = self.rule
         nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
         scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
         by_call = scores.order is not None
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call
         learned = {"single": single, "by_call": by_call, "nodes": nodes, "reads": rule.reads, "columns": rule.columns}
-        learned |= {"kappa": kappa, "abstain_below": None if bar == -np.inf else bar}
         for name, value in learned.items():
             object.__setattr__(self, name, value)
-        if scores.serve is None and scores.sure is not None:
-            raise UsageError("A policy that says how sure an answer is must say which answer it serves.")
         if rule.nodes is not None and len(self.plan) > len(layout_of(self.plan)):
             raise UsageError("The policy takes a part of the plan, whose steps buy several nodes at once.")
         if by_call and rule.nodes is not None:
@@ -182,10 +174,10 @@ class Live:
     def of(cls, directory: PolicyDirectory, level: str | None = None) -> Live:
         """Return a directory's policy at its certified thresholds, of one level if it has levels."""
         name, proven = level or directory.default_level or "", directory.certificates
-        points = {segment: certificate.point for segment, certificate in proven.items() if certificate.segment}
-        point = proven[name].point if name in proven else STRICTEST
+        kappas = {segment: certificate.kappa for segment, certificate in proven.items() if certificate.segment}
+        kappa = proven[name].kappa if name in proven else STRICTEST
         single = directory.promise is not None and not directory.promise.rules.of_set
-        return cls(directory.policy, directory.plan, point, points, single)
+        return cls(directory.policy, directory.plan, kappa, kappas, single)
 
     @property
     def selection(self) -> Selection | None:
@@ -198,8 +190,8 @@ class Live:
 
     def for_segment(self, segment: str | None) -> Live:
         """Return it as it serves a segment: to the end where no certificate covers that."""
-        point = self.points.get(segment or "", STRICTEST) if self.points else self.point
-        return self if point == self.point else replace(self, point=point)
+        kappa = self.kappas.get(segment or "", STRICTEST) if self.kappas else self.kappa
+        return self if kappa == self.kappa else replace(self, kappa=kappa)
 
     def scores(self, observation: Observation) -> StepScores:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
@@ -222,7 +214,7 @@ class Live:
         if scored.keep is not None:
             scores = [NEVER if column is None else float(scored.keep[0, column]) for column in columns_of]
         ranks = self._ranks(log, scored, columns_of, columns[-1])
-        if self.single and self.abstain_below is None:
+        if self.single:
             stops = bool(log.complete[0]) or doubt < self.kappa or doubt == NEVER
             scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
             if stops and ALWAYS not in scores:  # what is served came earlier
@@ -234,17 +226,16 @@ class Live:
     ) -> tuple[float | None, ...] | None:
         """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
 
-        The answer served has the highest so far, or how sure it is; the other answers of the step have none.
+        The answer served has the highest so far; the other answers of the step have none.
         """
         if scored.keep is not None and scored.serve is None:
             return None
-        level = (last + 1) / len(self.nodes) if scored.sure is None else float(scored.sure[0, last])
         answers = log.answer[0]  # the newest is the last that is known
         newest = (
             np.flatnonzero(answers[: last + 1] >= 0)[-1:] if scored.serve is None else scored.serve[0, last : last + 1]
         )
         serve = int(newest[0]) if newest.size else -1
-        if serve < 0 or np.isnan(level) or (scored.sure is None and self.abstain_below is not None):
+        if serve < 0:
             return (None,) * len(columns_of)
         served = [serve] if serve in columns_of else np.flatnonzero(answers == answers[serve]).tolist()
-        return tuple([level if column in served else None for column in columns_of])
+        return tuple([(last + 1) / len(self.nodes) if column in served else None for column in columns_of])

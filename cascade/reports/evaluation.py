@@ -15,7 +15,6 @@ import numpy as np
 
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import AUDIT
 from cascade.errors import UsageError
@@ -31,21 +30,21 @@ from cascade.table import Bools, Floats, Log
 REPLICATES = 1_000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _FIGURES = {"cost_usd": "cost, USD per 1,000", "cost_share": "cost / reference", "loss": "lost", "right": "right"}
-_FIGURES |= {"length": "calls", "size": "kept", "silent": "nothing served"}
+_FIGURES |= {"length": "calls", "size": "kept"}
 
 
 class Served(NamedTuple):
-    """A policy, and how it serves each segment; with no `points` every request is served at `point`."""
+    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`."""
 
     policy: Policy
-    point: Point = STRICTEST
-    points: Mapping[str, Point] = {}
+    kappa: float = STRICTEST
+    kappas: Mapping[str, float] = {}
 
     def play(self, log: Log, promise: Promise) -> Played:
         """Return what it does on requests; NaN where the log lacks a call that it makes."""
-        points = [self.points.get(segment or "", STRICTEST) if self.points else self.point for segment in log.segments]
-        played, walked = play(self.policy, points, log, promise), self.policy.walks(log)
-        stop = walked.stop(np.array([point.kappa for point in points]))
+        listed = [self.kappas.get(name or "", STRICTEST) if self.kappas else self.kappa for name in log.segments]
+        kappa, walked = np.array(listed), self.policy.walks(log)
+        played, stop = play(self.policy, kappa, log, promise), walked.stop(kappa)
         logged = (stop >= 0) & ~walked.log.open_end[np.arange(log.n), np.maximum(stop, 0)]
         return Played._make(np.where(logged, column, np.nan) for column in played)
 
@@ -59,9 +58,9 @@ def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:
     read.refuse_other_plan(log)
     certificates = read.certificates
     if any(certificate.covers == "level" for certificate in certificates.values()):
-        return {f"level {name}": Served(read.policy, certificate.point) for name, certificate in certificates.items()}
-    points = {name: certificate.point for name, certificate in certificates.items() if certificate.covers == "segment"}
-    return {"policy": Served(read.policy, certificates[""].point if "" in certificates else STRICTEST, points)}
+        return {f"level {name}": Served(read.policy, certificate.kappa) for name, certificate in certificates.items()}
+    kappas = {name: certificate.kappa for name, certificate in certificates.items() if certificate.covers == "segment"}
+    return {"policy": Served(read.policy, certificates[""].kappa if "" in certificates else STRICTEST, kappas)}
 
 
 def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests: Requests, seed: int = 0) -> Report:
@@ -227,7 +226,7 @@ def _watched(policy: Policy, certificate: Certificate, log: Log, level: float) -
     """Return the evidence against one certificate."""
     promise, rank = certificate.promise, round(certificate.losses) + 1
     audited = log.take(np.array([certificate.segment in {None, segment} for segment in log.segments], dtype=np.bool_))
-    loss = Served(policy, certificate.point).play(audited, promise).loss
+    loss = Served(policy, certificate.kappa).play(audited, promise).loss
     monitor = Monitor.start(
         risk=promise.risk if log.drawn is None else promise.tested_risk,
         n=certificate.n,

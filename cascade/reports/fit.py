@@ -104,7 +104,7 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
     if done.settings.by_segment or done.default:
         cost = cost_by_segment(done) if done.settings.by_segment else dict[str, float | None]()
         listed = [
-            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.point.kappa:.4g}", share(cost.get(name)))
+            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.kappa:.4g}", share(cost.get(name)))
             for name, proven in done.certified.items()
         ]
         yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), tuple(listed))
@@ -137,7 +137,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
         "level": done.level,
         "default": done.default or None,
         "certificates": {
-            name: {"kappa": str(proven.point.kappa), "n": proven.n, "losses": float(proven.losses)}
+            name: {"kappa": str(proven.kappa), "n": proven.n, "losses": float(proven.losses)}
             for name, proven in done.certified.items()
         },
         "too_small": dict(done.too_small),

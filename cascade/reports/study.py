@@ -210,7 +210,7 @@ def study_document(study: Study) -> dict[str, Any]:
                 "right_gap": _interval(row.right_gap),
                 "broken": row.broken,
                 "refused": row.refused,
-                **{name: _number(getattr(row, name)) for name in ("risk", "right", "silent", "requests")},
+                **{name: _number(getattr(row, name)) for name in ("risk", "right", "requests")},
                 "calls": _number(row.length),
                 "answers": _number(row.size),
             }

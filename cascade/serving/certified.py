@@ -105,9 +105,7 @@ class CertifiedPolicy:
         }
         insists = self._wanted.required or self._to_guide
         self._scopes = {
-            certificate.id: Scope.of(
-                certificate.made_for, policy.reads, withholds=certificate.bar > float("-inf"), insists=insists
-            )
+            certificate.id: Scope.of(certificate.made_for, policy.reads, insists=insists)
             for certificate in self.certificates
         }
         if self._wanted.required:
@@ -278,7 +276,6 @@ class CertifiedPolicy:
             right,
             by_reference,
             answer.text,
-            answer.stopped == "abstained",
             tuple([step.candidates[at].text for step in steps for at in (step.decision.keep if step.decision else ())]),
             tuple([candidate.text for step in steps for candidate in step.candidates]),
             bool(steps) and (steps[-1].final or steps[-1].number >= self._strategy.horizon),

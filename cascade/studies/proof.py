@@ -15,7 +15,7 @@ import numpy as np
 
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.certificate import Certificate, MadeFor, differences, models_said, unknown
-from cascade.conformal.certify import Certified, certify, path_of, points_of
+from cascade.conformal.certify import certify, path_of, points_of
 from cascade.fitting.attempts import FIRST, LATER
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
@@ -143,18 +143,16 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
     if read.requests.chose and chose.n < len(read.requests.chose):
         text = "the requests that put the thresholds in order are not in this log: the order cannot be computed again"
         return Check("threshold", False, f"{whom}{text}")
-    certified: Certified | None = None
-    for abstain in (False, True):
-        points = points_of(policy.walks(chose), certificate.promise, abstain=abstain) if chose.n else None
-        path = path_of(policy.walks(proving), certificate.promise, points)
-        certified = certify(path, certificate.promise, certificate.level)
-        same_losses = certified is not None and float(certified.losses) == certificate.losses
-        if certified is not None and same_losses and certified.point == certificate.point:
-            text = f"the {proving.n:,} requests give the same threshold again, {certificate.kappa:.6g}"
-            return Check("threshold", True, f"{whom}{text}, with {certificate.losses:g} lost")
+    points = points_of(policy.walks(chose), certificate.promise) if chose.n else None
+    path = path_of(policy.walks(proving), certificate.promise, points)
+    certified = certify(path, certificate.promise, certificate.level)
+    found = None if certified is None else (certified.kappa, float(certified.losses))
+    if found == (certificate.kappa, certificate.losses):
+        text = f"the {proving.n:,} requests give the same threshold again, {certificate.kappa:.6g}"
+        return Check("threshold", True, f"{whom}{text}, with {certificate.losses:g} lost")
     data = "nothing"
     if certified is not None:
-        data = f"the threshold {certified.point.kappa:.6g} with {float(certified.losses):g} lost"
+        data = f"the threshold {certified.kappa:.6g} with {float(certified.losses):g} lost"
     return Check(
         "threshold", False,
         f"{whom}it says {certificate.kappa:.6g} with {certificate.losses:g} lost, and the data prove {data}",
@@ -164,7 +162,7 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
 def _on_fresh(read: PolicyDirectory, certificate: Certificate, fresh: Log) -> Check:
     """Test a promise on requests that neither made nor certified the policy."""
     promise = certificate.promise
-    played = play(read.policy, certificate.point, fresh, promise)
+    played = play(read.policy, certificate.kappa, fresh, promise)
     walked = read.policy.walks(fresh)
     stop, rows = walked.stop(certificate.kappa), np.arange(fresh.n)
     ended = ~walked.log.open_end[rows, stop] & (stop >= 0)  # else the log does not say how the request ends

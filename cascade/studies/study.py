@@ -126,7 +126,7 @@ class Row:
         refused: in how many splits nothing was proven; there the reference answered.
         curve: the cost share in each split, in order.
         risk: the mean loss.
-        right, length, size, silent: means.
+        right, length, size: means.
         requests: on how many test requests the figures are, on average.
     """
 
@@ -141,7 +141,6 @@ class Row:
     right: float
     length: float
     size: float
-    silent: float
     requests: float
 
 
@@ -266,7 +265,7 @@ def _figures(played: Played, alone: Played) -> Iterator[float]:
     paid = float(alone.cost[priced].sum())
     yield float(played.cost[priced].sum()) / paid if paid else math.nan
     yield _mean(played.right - alone.right)
-    yield from map(_mean, (played.loss, played.right, played.length, played.size, played.silent))
+    yield from map(_mean, (played.loss, played.right, played.length, played.size))
     yield float(np.count_nonzero(~np.isnan(played.length)))
 
 

@@ -5,7 +5,7 @@ Each is prepared on requests as a user would prepare it, and then played on othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from cascade.conformal.certify import certify
-from cascade.conformal.path import UNITS, Point, Scores, loss_jumps, reaches, strict_to_lenient
+from cascade.conformal.path import UNITS, Scores, loss_jumps, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
@@ -36,7 +36,7 @@ from cascade.studies.diagnosis import Signal, limited, signals_of
 from cascade.table import Bools, Floats, Log, Reference
 from cascade.types import BASE_ONLY
 
-STRICTEST = Point(-np.inf)
+STRICTEST = -np.inf
 NETWORK_LEARNS = 0.7
 """The share of the groups that trains a network; the others certify its threshold."""
 CHARGE = 0.1
@@ -52,7 +52,6 @@ class Played(NamedTuple):
         cost: nano-USD; NaN: unknown.
         length: nodes bought; of a recorded walk its steps.
         size: different answers kept.
-        silent: 1 where nothing is served.
     """
 
     loss: Floats
@@ -60,7 +59,6 @@ class Played(NamedTuple):
     cost: Floats
     length: Floats
     size: Floats
-    silent: Floats
 
 
 class Way(Protocol):
@@ -76,22 +74,16 @@ class Way(Protocol):
         ...
 
 
-def play(
-    policy: Policy, points: Point | Sequence[Point], log: Log, promise: Promise, *, single: bool = False
-) -> Played:
-    """Return what a policy does on requests, at one point or at one for each request.
+def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, single: bool = False) -> Played:
+    """Return what a policy does on requests, at one threshold or at one for each request.
 
     With `single` it keeps the answer served alone, also where the promise is about a set.
     """
     walked = policy.walks(log)
-    points_of_rows = [points] * log.n if isinstance(points, Point) else points
-    kappa, bar = (np.array([point[axis] for point in points_of_rows], dtype=np.float64) for axis in (0, 1))
     stop, rows, bought = walked.stop(kappa), np.arange(log.n), walked.log
     keeps = bought.answers & reaches(walked.keep, kappa)
     served = walked.serve[rows, stop]
     right = np.where(served >= 0, bought.right[rows, np.maximum(served, 0)], 0.0)
-    sure = np.where(np.isnan(walked.sure[rows, stop]), -np.inf, walked.sure[rows, stop])
-    silent = sure < bar
     if promise.rules.of_set:  # what any call of the log gives counts, also where the policy has fewer calls
         covers = right == 1 if single else (keeps & (bought.right == 1)).any(axis=1)
         loss = np.where(covers | hopeless(log), 0.0, 1.0)
@@ -101,9 +93,8 @@ def play(
     cost = np.where(priced, walked.cost.at(kappa), np.nan)
     ordered = np.sort(np.where(keeps, bought.answer, -1), axis=1)  # kept answers are 0 or more
     size = np.count_nonzero(np.diff(ordered, axis=1, prepend=-1), axis=1)
-    served_right, lost = np.where(silent, 0.0, right), np.where(silent, 0.0, loss)
-    counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size, silent))
-    return Played(lost, served_right, cost, *counts)
+    counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size))
+    return Played(loss, right, cost, *counts)
 
 
 def hopeless(log: Log) -> Bools:
@@ -140,31 +131,31 @@ def by_signal(log: Log) -> Iterator[Way]:
 
 def play_fit(done: Fit, log: Log) -> Played:
     """Return what a fit serves on requests."""
-    points = [done.point_of(segment) for segment in log.segments]
-    return play(done.policy, points, log, done.promise)
+    kappa = np.array([done.kappa_of(segment) for segment in log.segments])
+    return play(done.policy, kappa, log, done.promise)
 
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A policy and a point that `choose` takes from the requests; with `single` one answer of a set is kept."""
+    """A policy and a threshold that `choose` takes from the requests; with `single` one answer of a set is kept."""
 
     name: str
-    choose: Callable[[Log, Promise, int], tuple[Policy, Point]]
+    choose: Callable[[Log, Promise, int], tuple[Policy, float]]
     single: bool = False
 
     def prepare(self, log: Log, promise: Promise, seed: int) -> Callable[[Log], Played]:
         """Choose."""
-        policy, point = self.choose(log, promise, seed)
-        return lambda requests: play(policy, point, requests, promise, single=self.single)
+        policy, kappa = self.choose(log, promise, seed)
+        return lambda requests: play(policy, kappa, requests, promise, single=self.single)
 
 
-def fixed(name: str, policy: Policy, point: Point = STRICTEST) -> Chosen:
-    """Return a policy at a fixed point: the reference alone, a single call, every call."""
-    return Chosen(name, partial(_fixed, policy, point))
+def fixed(name: str, policy: Policy, kappa: float = STRICTEST) -> Chosen:
+    """Return a policy at a fixed threshold: the reference alone, a single call, every call."""
+    return Chosen(name, partial(_fixed, policy, kappa))
 
 
-def _fixed(policy: Policy, point: Point, _log: Log, _promise: Promise, _seed: int) -> tuple[Policy, Point]:
-    return policy, point
+def _fixed(policy: Policy, kappa: float, _log: Log, _promise: Promise, _seed: int) -> tuple[Policy, float]:
+    return policy, kappa
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,7 +178,7 @@ class Recorded:
             alone = replace(log, reference=Reference(right, way.cost_nano_usd, is_last=True)).alone()
             loss = promise.rules.loss(replace(alone, reference=log.reference))[:, 0]
         cost = np.where(way.cost_nano_usd >= 0, way.cost_nano_usd, np.nan)
-        columns = (loss, right, cost, way.length, way.size, np.zeros(log.n))
+        columns = (loss, right, cost, way.length, way.size)
         return Played(*(np.where(way.known, column, np.nan) for column in columns))
 
 
@@ -212,7 +203,7 @@ def chance() -> Chosen:
     return Chosen("random", _drawn)
 
 
-def _drawn(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, Point]:
+def _drawn(_log: Log, _promise: Promise, seed: int) -> tuple[Policy, float]:
     return Uniform(seed), STRICTEST
 
 
@@ -224,17 +215,17 @@ def one_test(name: str, policy: Policy) -> Chosen:
     return Chosen(name, partial(_tested, name, policy))
 
 
-def _tested(name: str, policy: Policy, log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
+def _tested(name: str, policy: Policy, log: Log, promise: Promise, seed: int) -> tuple[Policy, float]:
     return policy, _certified(name, policy, drawn(usable(log, promise).log, seed), promise)
 
 
-def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> Point:
-    """Return the last point that is proven at the whole level."""
+def _certified(name: str, policy: Policy, log: Log, promise: Promise) -> float:
+    """Return the last threshold that is proven at the whole level."""
     walked = policy.walks(log)
     proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, midway=False)
     if proven is None:
         raise NotCertifiedError(f"{name}: not even the strictest threshold is proven.")
-    return proven.point
+    return proven.kappa
 
 
 ROUTER, ROUTED = "router before the call", "routed"
@@ -257,10 +248,10 @@ class Router:
 
         parts, policy = divided(usable(log, promise).log, FitSettings().learns, seed), Threshold(ROUTED, 1.0, tie=None)
         doubt = router(parts.learns.only((0, log.width - 1)), promise.rules)
-        point = _certified(self.name, policy, drawn(_routed(parts.certifies, doubt), seed), promise)
+        kappa = _certified(self.name, policy, drawn(_routed(parts.certifies, doubt), seed), promise)
 
         def playing(requests: Log) -> Played:
-            played = play(policy, point, _routed(requests, doubt), promise, single=True)
+            played = play(policy, kappa, _routed(requests, doubt), promise, single=True)
             base = requests.cost_nano_usd[:, 0]
             skipped = played.length > 1
             cost = np.where(skipped, played.cost - np.where(base < 0, np.nan, base), played.cost)
@@ -289,14 +280,14 @@ def tuned(name: str, policy: Policy) -> Chosen:
     return Chosen(name, partial(_tuned, policy), single=True)
 
 
-def _tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Policy, Point]:
+def _tuned(policy: Policy, log: Log, promise: Promise, _seed: int) -> tuple[Policy, float]:
     walked = policy.walks(log)
     right = np.take_along_axis(log.right, np.maximum(walked.serve, 0), axis=1)
     covers = ((walked.serve >= 0) & (right == 1)) | hopeless(log)[:, None]
     losses = np.where(covers, 0.0, 1.0) if promise.rules.of_set else promise.rules.at_stop(walked)
     path = strict_to_lenient(walked, loss_jumps(walked, losses))
     cost = np.where(path.loss <= promise.risk * log.n * UNITS, path.cost_nano_usd, np.iinfo(np.int64).max)
-    return policy, path.points[int(np.lexsort((path.cost_nano_usd, path.loss, cost))[0])]
+    return policy, float(path.kappas[np.lexsort((path.cost_nano_usd, path.loss, cost))[0]])
 
 
 @dataclass(slots=True)
@@ -323,13 +314,13 @@ def trained(name: str, trainer: Trainer, served: str) -> Chosen:
     return Chosen(name, partial(_trained, name, trainer, served))
 
 
-def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promise, seed: int) -> tuple[Policy, Point]:
+def _trained(name: str, trainer: Trainer, served: str, log: Log, promise: Promise, seed: int) -> tuple[Policy, float]:
     division = divided(usable(log, promise).log, NETWORK_LEARNS, seed)
     policy = trainer.network(division.learns, promise, seed)
     if served in NETWORKS:
         return policy, _certified(name, policy, drawn(division.certifies, seed), promise)
     likeliest = 1.0 if promise.rules.of_set else float(np.log(0.5))  # log π: of a set above all thresholds, else ½
-    return policy, Point(policy.kappa if served == "cpo_online" else likeliest)
+    return policy, policy.kappa if served == "cpo_online" else likeliest
 
 
 def network_ways(promise: Promise, settings: NetworkSettings) -> list[Way]:

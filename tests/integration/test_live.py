@@ -66,7 +66,7 @@ def directory_of(read: Read, done: Fit) -> PolicyDirectory:
     """Return the policy directory of a fit."""
     plan, (certified,) = read.log.nodes, done.certified.values()
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, Requests(certified=hashed(done.log.ids)))
-    kappa = certified.point.kappa
+    kappa = certified.kappa
     cascade = certified_for(read.log, done.policy.walks(read.log).log, read.facts, made_for(CONFIG))
     only = Certificate(
         done.promise, kappa, certified.n, float(certified.losses), "0" * 64, bare.policy_sha256, "2026-11-21",

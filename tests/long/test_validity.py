@@ -22,7 +22,6 @@ NAMES = (
     "coverage, on average",
     "coverage",
     "error",
-    "error, abstaining",
     "regret, a pair",
     "regret, a ladder",
     "agreement",

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from unit.made import drive
 
-from cascade.conformal.path import Point, Scores, Walks, reaches, surest
+from cascade.conformal.path import Scores, Walks, reaches, surest
 from cascade.engine import run
 from cascade.errors import UsageError
 from cascade.matching import answer_key
@@ -139,16 +139,10 @@ class Sets(Raw):
 
 
 class Surest(Raw):
-    """It serves the answer that the strategy is surest of, and knows how sure."""
+    """It serves the answer that the strategy is surest of."""
 
     def scores(self, log: Log) -> Scores:
-        serve = surest(log)
-        known, sure = np.where(log.answers, log.confidence, np.nan), np.full(log.answer.shape, np.nan)
-        for node in range(log.width):
-            chosen = np.take_along_axis(log.answer, np.maximum(serve[:, [node]], 0), axis=1)
-            same = (log.answer[:, : node + 1] == chosen) & (serve[:, [node]] >= 0)
-            sure[:, node] = np.fmax.reduce(np.where(same, known[:, : node + 1], np.nan), axis=1)
-        return Scores(_sign(log), serve=serve, sure=sure)
+        return Scores(_sign(log), serve=surest(log))
 
 
 class Ranked(Raw):
@@ -195,8 +189,7 @@ RULES: dict[str, Callable[[], Policy]] = {
 
 def served(world: World, live: Live) -> Answer:
     strategy = world if live.selection is None else world.only(live.selection)
-    below = live.abstain_below
-    walk = run(QUESTION, strategy=strategy, policy=live, prices={"model": PRICE}, abstain_below=below)
+    walk = run(QUESTION, strategy=strategy, policy=live, prices={"model": PRICE})
     return drive(walk, strategy.complete)
 
 
@@ -213,13 +206,12 @@ def check(world: World, live: Live, walked: Walks) -> None:
     texts = [world.texts[at] for at in (nodes if scores.order is None else scores.order[0])]
     keys = [None if text is None else answer_key(text, None) for text in texts]
     given, right = {answer_key(text, None) for text in answer.answers}, {keys[at] for at in np.flatnonzero(kept)}
-    assert given >= right or answer.stopped == "abstained"
+    assert given >= right
     if scores.keep is not None:
         assert given == right or not right  # where nothing is kept, the best answer is served all the same
         return
     serve = int(walked.serve[0, stop])
-    sure = -np.inf if np.isnan(walked.sure[0, stop]) else walked.sure[0, stop]
-    wanted = keys[serve] if serve >= 0 and sure >= live.point.bar else None
+    wanted = keys[serve] if serve >= 0 else None
     assert (None if answer.text is None else answer_key(answer.text, None)) == wanted
     if scores.serve is None and serve >= 0:
         assert answer.text == texts[serve]
@@ -239,11 +231,9 @@ def test_the_engine_walks_as_the_log_says(name: str, ladder: bool) -> None:
             chosen = np.flatnonzero(rng.random(len(world.texts)) < 0.6).tolist() or [0]
             rule = replace(rule, nodes=tuple(chosen))  # type: ignore[type-var]
         walked = rule.walks(world.log)
-        bars = [-np.inf] if name != "surest" else [-np.inf, 0.5]
         for kappa in {*walked.thresholds.tolist(), 0.3, -1e300}:
-            for bar in bars:
-                check(world, Live(rule, world.plan_nodes, Point(kappa, bar)), walked)
-                walks += 1
+            check(world, Live(rule, world.plan_nodes, kappa), walked)
+            walks += 1
             stops.add(int(walked.stop(kappa)[0]))
     assert walks > 12 * EXAMPLES
     assert len(stops) > 2
@@ -264,13 +254,11 @@ def test_a_request_in_progress_has_the_columns_of_its_log(ladder: bool) -> None:
 
 
 def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end() -> None:
-    live = Live(Depth(), (Node("a", 0), Node("b", 1)), points={"law": Point(-0.5)})
-    assert live.for_segment("law").point == Point(-0.5)
-    assert live.for_segment("art").point == live.for_segment(None).point == Point(-np.inf)
-    whole = Live(Depth(), (Node("a", 0),), Point(3.0))
+    live = Live(Depth(), (Node("a", 0), Node("b", 1)), kappas={"law": -0.5})
+    assert live.for_segment("law").kappa == -0.5
+    assert live.for_segment("art").kappa == live.for_segment(None).kappa == -np.inf
+    whole = Live(Depth(), (Node("a", 0),), 3.0)
     assert whole.for_segment("law") is whole
-    assert whole.abstain_below is None
-    assert Live(Depth(), (Node("a", 0),), Point(3.0, 0.5)).abstain_below == 0.5
 
 
 @pytest.mark.parametrize(
@@ -291,11 +279,5 @@ def test_what_the_engine_cannot_serve_is_refused() -> None:
     with pytest.raises(UsageError):
         Live(Depth((0,)), rounds)
 
-    class Sure(Raw):
-        def scores(self, log: Log) -> Scores:
-            return Scores(_sign(log), sure=log.confidence)
-
-    with pytest.raises(UsageError):
-        Live(Sure(), rounds)
     with pytest.raises(UsageError):
         Live(Buys((0, 1)), (Node("a", 0), Node("b", 1), Node("c", 2)))

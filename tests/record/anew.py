@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cascade.conformal.certify import certify
-from cascade.conformal.path import Point, Scores, Walks, along, reaches, strict_to_lenient, surest, walks
+from cascade.conformal.path import Scores, Walks, along, reaches, strict_to_lenient, surest, walks
 from cascade.conformal.promise import Promise
-from cascade.table import Ints, Log, Node, Reference
+from cascade.table import Floats, Ints, Log, Node, Reference
 from record.worlds import DELTA, REVIEW_RATE, World
 
 SELECTION = 0.3
@@ -24,7 +24,6 @@ class Case(NamedTuple):
     log: Log
     scores: Scores
     ordered: bool = False
-    abstain: bool = False
     by_segment: bool = False
 
 
@@ -65,7 +64,6 @@ def cases(world: World) -> Iterator[Case]:
                 yield Case(f"{name} segments{more}", promise, log, scores, by_segment=True)
     yield Case("error", Promise("error", high, sure), log, depth, ordered=True)
     yield Case("error strict", Promise("error", high, sure), log, depth)
-    yield Case("error abstain", Promise("error", alpha, sure), log, depth, ordered=True, abstain=True)
     if world.strategy == "rounds":
         yield Case("regret", Promise("regret", high, sure), log, depth, ordered=True)
         yield Case("regret strict", Promise("regret", high, sure), log, depth)
@@ -81,14 +79,7 @@ def cases(world: World) -> Iterator[Case]:
 def _depth(world: World, log: Log) -> Scores:
     serve = surest(log)
     doubt = np.repeat(world.doubt, world.answer.shape[2], axis=1)
-    known = np.where(log.answers, log.confidence, np.nan)
-    same = log.answer[:, :, None] == log.answer[:, None, :]
-    sure = np.full(known.shape, np.nan)
-    for node in range(log.width):  # the highest confidence of any answer up to here that equals the one served
-        equal = same[np.arange(log.n), np.maximum(serve[:, node], 0)][:, : node + 1] & (serve[:, node] >= 0)[:, None]
-        values = np.where(equal, known[:, : node + 1], np.nan)
-        sure[:, node] = np.fmax.reduce(values, axis=1)
-    return Scores(doubt, serve=serve, sure=sure)
+    return Scores(doubt, serve=serve)
 
 
 def _sets(world: World, log: Log) -> Scores:
@@ -97,16 +88,16 @@ def _sets(world: World, log: Log) -> Scores:
     return Scores(np.repeat(world.include[:, :, -1], places, axis=1), keep=keep)
 
 
-def outcome(case: Case, seed: int, order: Callable[[Walks, Case], tuple[Point, ...]]) -> dict[str, Any]:
+def outcome(case: Case, seed: int, order: Callable[[Walks, Case], Floats]) -> dict[str, Any]:
     """Return a case's outcome; `order` puts the points of a path in order, from other requests."""
     walked, rows, about = walks(case.log, case.scores), np.arange(case.log.n), dict[str, Any]()
-    points: tuple[Point, ...] = ()
+    points = np.zeros(0)
     if case.ordered:
         names = sorted(set(case.log.groups), key=lambda name: _sha256(f"{seed}|{name}"))
         chosen = set(names[: min(len(names) - 1, max(1, round(SELECTION * len(names))))])
         aside = np.array([name in chosen for name in case.log.groups])
         points = order(walked.take(rows[aside]), case)
-        about["path"] = [len(points), digest([(point.kappa.hex(), point.bar.hex()) for point in points])]
+        about["path"] = [len(points), digest([(kappa.hex(), "-inf") for kappa in points.tolist()])]
         rows = rows[~aside]
     rows = np.array(_one_a_group(case, rows.tolist(), seed), dtype=np.int64)
     if rows.size < case.log.n:
@@ -135,21 +126,23 @@ def _sha256(text: str) -> str:
     return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
 
 
-def figures(case: Case, part: Walks, points: tuple[Point, ...]) -> list[Any]:
+def figures(case: Case, part: Walks, points: Floats) -> list[Any]:
     promise, log = case.promise, part.log
     rules = promise.rules
     at_stop = None if rules.of_set else rules.at_stop(part)
-    path = strict_to_lenient(part, rules.jumps(part)) if at_stop is None or not points else along(part, at_stop, points)
+    path = (
+        strict_to_lenient(part, rules.jumps(part))
+        if at_stop is None or not points.size
+        else along(part, at_stop, points)
+    )
     certified = certify(path, promise, midway=False)
     if certified is None:
         return [part.log.n, "refused"]
-    if certified.point.bar == np.inf or (case.abstain and certified.silent == certified.n):
-        return [part.log.n, "refused"]
-    kappa, below = certified.point
+    kappa = certified.kappa
     width, places = log.width, log.width // (int(log.steps[-1]) + 1)
     length = (part.stop(kappa) + 1) // places
     known = bool((case.log.cost_nano_usd >= 0).all())
-    cost = int(path.cost_nano_usd[path.points.index(certified.point)]) if known else None
+    cost = int(path.cost_nano_usd[path.kappas.tolist().index(kappa)]) if known else None
     head = [part.log.n, kappa.hex(), int(certified.losses), cost]
     head += [np.bincount(length, minlength=width // places + 1)[1:].tolist(), digest(length.tolist())]
     kept = reaches(part.keep, kappa) & log.answers
@@ -159,9 +152,7 @@ def figures(case: Case, part: Walks, points: tuple[Point, ...]) -> list[Any]:
         return [*head, np.bincount(size).tolist(), [*counts, int((length - 1).sum())]]
     serve = part.serve[np.arange(log.n), part.stop(kappa)]
     answer = np.where(serve >= 0, log.answer[np.arange(log.n), np.maximum(serve, 0)], -1)
-    sure = part.sure[np.arange(log.n), part.stop(kappa)]
-    served = np.where(np.isnan(sure), -np.inf, sure) >= below
-    return [*head, below.hex(), digest(np.where(served, answer, -2).tolist())]
+    return [*head, "-inf", digest(answer.tolist())]  # nothing is withheld
 
 
 def _distinct(answer: Ints, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Ints:

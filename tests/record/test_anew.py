@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from cascade.conformal.certify import points_of
-from cascade.conformal.path import Point, Walks
+from cascade.conformal.path import Walks
+from cascade.table import Floats
 from record import numbers
 from record.anew import Case, cases, outcome
 from record.worlds import WORLDS, world
@@ -28,8 +29,8 @@ def recorded() -> Mapping[int, Mapping[str, Any]]:
     return {seed: outcomes for seed, _, outcomes in map(json.loads, lines)}
 
 
-def _order(walks: Walks, case: Case) -> tuple[Point, ...]:
-    return points_of(walks, case.promise, abstain=case.abstain)
+def _order(walks: Walks, case: Case) -> Floats:
+    return points_of(walks, case.promise)
 
 
 def compare(seed: int) -> None:

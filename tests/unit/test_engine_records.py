@@ -10,7 +10,7 @@ import pytest
 from cases import each
 
 from cascade.budget.charges import Budget, failed_call, most_nano_usd, paid_call
-from cascade.engine import _by_answer, _served, _surest, decide, run, sure_of
+from cascade.engine import _by_answer, _surest, decide, run
 from cascade.errors import (
     BudgetExceededError,
     EmptyCompletionError,
@@ -29,8 +29,8 @@ from unit.scripted import FixedPolicy, ThresholdPolicy
 # --- the record of one call ---
 
 
-def rank(steps: Any, *, at_any_cost: bool = False) -> tuple[str, ...]:
-    return tuple(map(_surest, _by_answer(steps, None, at_any_cost=at_any_cost)))
+def rank(steps: Any) -> tuple[str, ...]:
+    return tuple(map(_surest, _by_answer(steps, None)))
 
 
 MOST = most_nano_usd(request(), CHEAP).nano_usd
@@ -90,84 +90,41 @@ UNKEPT = (step(1, candidate("Inn"), candidate("Elbe", "guide", 0.9), keep=()), s
 
 
 @each(
-    "steps, at_any_cost, ranked",
+    "steps, ranked",
     [
-        ((kept(1, "Inn", sure=0.4), kept(2, "Elbe", sure=0.3)), False, ("Inn", "Elbe")),
-        ((step(1, candidate("Inn"), candidate("Elbe", confidence=0.0), keep=(0, 1)),), False, ("Elbe", "Inn")),
+        ((kept(1, "Inn", sure=0.4), kept(2, "Elbe", sure=0.3)), ("Inn", "Elbe")),
+        ((step(1, candidate("Inn"), candidate("Elbe", confidence=0.0), keep=(0, 1)),), ("Elbe", "Inn")),
         # of equal confidence the most votes win, then the later step
-        ((kept(1, "Inn", "Elbe"), kept(2, "the inn")), False, ("Inn", "Elbe")),
-        ((kept(1, "Inn"), kept(2, "Elbe")), False, ("Elbe", "Inn")),
-        ((kept(1, "The Danube.", "danube"),), False, ("The Danube.",)),  # once, in its first spelling
+        ((kept(1, "Inn", "Elbe"), kept(2, "the inn")), ("Inn", "Elbe")),
+        ((kept(1, "Inn"), kept(2, "Elbe")), ("Elbe", "Inn")),
+        ((kept(1, "The Danube.", "danube"),), ("The Danube.",)),  # once, in its first spelling
         # only what was kept, unless nothing was and any will do
-        (UNKEPT, False, ()),
-        (UNKEPT, True, ("Elbe", "Inn")),
-        ((*UNKEPT, kept(3, "Oder")), True, ("Oder",)),
+        (UNKEPT, ("Elbe", "Inn")),
+        ((*UNKEPT, kept(3, "Oder")), ("Oder",)),
         # how sure a reply is ranks no answer: the later model's comes first
         (
             tuple(
                 kept(number, text, signals={"reply_mean_logprob": logprob})
                 for number, text, logprob in ((1, "Inn", -0.01), (2, "Elbe", -2.0))
             ),
-            False,
             ("Elbe", "Inn"),
         ),
         # a policy's confidences stand in the place of the strategy's
-        ((BOTH,), False, ("Inn", "Elbe")),
-        ((judged(BOTH, 0.2, 0.8),), False, ("Elbe", "Inn")),
-        ((judged(BOTH, None, 0.0),), False, ("Elbe", "Inn")),  # unknown comes last, whatever the strategy says
+        ((BOTH,), ("Inn", "Elbe")),
+        ((judged(BOTH, 0.2, 0.8),), ("Elbe", "Inn")),
+        ((judged(BOTH, None, 0.0),), ("Elbe", "Inn")),  # unknown comes last, whatever the strategy says
         # 0.5.0 served the first text: the base's "The Danube", where the guide's "Danube" was the certified one
         *(
             (
                 tuple(judged(kept(at, text), sure[at - 1]) for at, text in ((1, "The Danube"), (2, "Danube"))),
-                False,
                 (first,),
             )
             for sure, first in (((0.5, 1.0), "Danube"), ((None, None), "The Danube"), ((1.0, 0.5), "The Danube"))
         ),
     ],
 )
-def test_which_answer_is_the_best(steps: Any, at_any_cost: bool, ranked: tuple[str, ...]) -> None:
-    assert rank(steps, at_any_cost=at_any_cost) == ranked
-
-
-# --- how sure one is of an answer ---
-
-
-QUARTER = {"reply_mean_logprob": math.log(0.25)}
-
-
-@each(
-    "made, sure",
-    [
-        (step(1, candidate("Inn", confidence=0.4), signals={"reply_mean_logprob": -0.1}), 0.4),
-        (step(1, candidate("Inn"), signals=QUARTER), 0.25),
-        (step(1, candidate("Inn"), signals={"reply_mean_logprob": 1e-9}), 1.0),  # rounding of a provider
-        (step(1, candidate("Inn"), signals={"reply_mean_logprob": None}), None),
-        (step(1, candidate("Inn"), signals={"reply_mean_logprob": -0.1, "p_yes": None}), None),  # a judge said nothing
-        (step(1, candidate("Inn"), candidate("Elbe", "guide"), signals={"reply_mean_logprob": -0.1}), None),
-        (step(1, candidate("Inn")), None),
-        # where the policy does not know
-        (judged(step(1, candidate("Inn", confidence=0.9), signals=QUARTER), 0.3), 0.3),
-        (judged(step(1, candidate("Inn", confidence=0.9), signals=QUARTER), None), 0.25),
-        (step(1, candidate("Inn", confidence=0.9), signals=QUARTER), 0.9),
-    ],
-)
-def test_where_nothing_judges_the_reply_says_how_sure_it_is(made: Step, sure: float | None) -> None:
-    assert sure_of(made, 0) == (None if sure is None else pytest.approx(sure))
-
-
-@each(
-    "steps, bar, served",
-    [
-        ((kept(1, "Inn"), kept(2, "Elbe", signals={"reply_mean_logprob": -2.0})), 0.5, ()),
-        ((kept(1, "Inn"), kept(2, "Elbe", signals={"reply_mean_logprob": -2.0})), 0.1, ("Elbe", "Inn")),
-        ((judged(BOTH, 0.2, 0.8),), 0.7, ("Elbe", "Inn")),
-        ((judged(BOTH, 0.2, 0.6),), 0.7, ()),
-        ((judged(BOTH, None, None),), 0.05, ()),
-    ],
-)
-def test_what_is_less_sure_than_the_bar_is_not_served(steps: Any, bar: float, served: tuple[str, ...]) -> None:
-    assert _served(steps, "policy", bar) == (served, "policy" if served else "abstained")
+def test_which_answer_is_the_best(steps: Any, ranked: tuple[str, ...]) -> None:
+    assert rank(steps) == ranked
 
 
 # --- confidences of the policy's own ---
@@ -321,37 +278,7 @@ def test_warnings_begin_with_those_that_are_given() -> None:
     assert asked(*ALL_STEPS[:2], warnings=["the certificate has expired"]).warnings == ("the certificate has expired",)
 
 
-# --- abstention ---
-
-
-@pytest.mark.parametrize(
-    ("said", "strategy", "bar", "text"),
-    [
-        *((ALL_STEPS[:2], THREE, bar, "Rhine") for bar in (None, -math.inf, 0.9, 0.97)),
-        *((ALL_STEPS[:2], THREE, bar, None) for bar in (0.98, math.inf)),
-        # an unknown confidence is below every bound there is
-        *((ALL_STEPS[:1], ladder_of((SMALL,)), bar, "Rhine") for bar in (None, -math.inf)),
-        *((ALL_STEPS[:1], ladder_of((SMALL,)), bar, None) for bar in (-5.0, 0.0)),
-    ],
-)
-def test_an_answer_below_the_bound_is_not_served(said: Any, strategy: Any, bar: float | None, text: str | None) -> None:
-    policy = ThresholdPolicy() if strategy is THREE else FixedPolicy()
-    answer = asked(*said, strategy=strategy, policy=policy, abstain_below=bar, certificate=CERTIFICATE)
-    assert (answer.text, answer.answers) == (text, () if text is None else ("Rhine",))
-    assert (answer.stopped == "abstained", answer.certificate) == (text is None, CERTIFICATE)
-    assert answer.steps[0].decision.keep == (0,)
-
-
-def test_the_best_answers_confidence_is_the_highest_that_any_step_had_in_it() -> None:
-    said = (RHINE, yes_no(0.6), "Answer: the Rhine", yes_no(0.8), DANUBE, yes_no(0.7))
-    policy = ThresholdPolicy(0.0, "both")
-    assert asked(*said, policy=policy, abstain_below=0.8).text == "the Rhine"  # the surest text of the answer
-    assert asked(*said, policy=policy, abstain_below=0.81).text is None
-
-
-def test_an_abstention_is_audited_like_any_answer() -> None:
-    answer = asked(*ALL_STEPS, abstain_below=0.99, audit=True)
-    assert (answer.text, answer.stopped, len(answer.steps)) == (None, "abstained", 3)
+# --- audits ---
 
 
 def test_what_fails_before_there_is_a_candidate_raises_in_an_audit_too() -> None:

@@ -10,7 +10,6 @@ import pytest
 
 from cascade.config import load, policy_section
 from cascade.config.policies import POLICIES
-from cascade.conformal.path import Point
 from cascade.errors import ConfigError
 from cascade.factory import build_policy, build_strategy
 from cascade.plans.base import ModelUse
@@ -83,17 +82,17 @@ def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("policy", "made"),
     [
-        ({"kind": "fixed", "serves": "newest", "depth": 2}, (Depth(), Point(-3.5))),
-        ({"kind": "random", "seed": 5, "probability": 0.25}, (Random(5), Point(0.75))),
-        ({"threshold": 0.25, "accepts_no": False}, (Uala(accepts_no=False), Point(0.25))),
-        ({"threshold": 0.25}, (Uala(), Point(0.25))),
-        ({"kind": "prompted"}, (Prompted(), Point(0.0))),
+        ({"kind": "fixed", "serves": "newest", "depth": 2}, (Depth(), -3.5)),
+        ({"kind": "random", "seed": 5, "probability": 0.25}, (Random(5), 0.75)),
+        ({"threshold": 0.25, "accepts_no": False}, (Uala(accepts_no=False), 0.25)),
+        ({"threshold": 0.25}, (Uala(), 0.25)),
+        ({"kind": "prompted"}, (Prompted(), 0.0)),
     ],
 )
 def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) -> None:
     decider = {"strategy": {"decider": "guide"}}
     live = build_policy(load(TWO_MODELS | decider | {"policy": policy}))
-    assert (live.rule, live.point) == made
+    assert (live.rule, live.kappa) == made
     assert policy_section(policy).rule(live.plan) == made
 
 
@@ -135,11 +134,11 @@ def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], said: s
 
 def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path: Path) -> None:
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
-    assert build_policy(config) == Live(Uala(), NODES, Point(0.25))
+    assert build_policy(config) == Live(Uala(), NODES, 0.25)
 
 
 def test_without_a_certificate_it_goes_on_to_the_end(tmp_path: Path) -> None:
-    assert build_policy(load(ROUNDS | {"policy": directory(tmp_path)})).point == Point(-math.inf)
+    assert build_policy(load(ROUNDS | {"policy": directory(tmp_path)})).kappa == -math.inf
 
 
 @pytest.mark.parametrize("strategy", [{"rounds": 2}, {"kind": "ladder", "models": ["base", "guide"]}])

@@ -148,7 +148,7 @@ def test_an_own_policy_is_fitted_on_a_log_of_an_own_strategy_and_served(tmp_path
     with Orchestrator.from_config(served, providers={"fake": provider()}) as orchestrator:
         answer = orchestrator.ask("What is 5000?")
         assert answer.certificate == certificate
-        assert orchestrator.runtime.policy.point.kappa == certificate.kappa
+        assert orchestrator.runtime.policy.kappa == certificate.kappa
 
 
 @pytest.mark.usefixtures("plugged")

@@ -192,10 +192,8 @@ async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_oth
     assert [call.request.model for call in caught.value.calls] == ["small", "large"]
 
 
-def test_nothing_is_shown_where_an_answer_may_be_withheld() -> None:
-    request = Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK))
-    assert not Flow(2, may_abstain=True).shows(request)
-    assert not Flow(0, may_abstain=False).shows(request)
+def test_nothing_is_shown_where_every_answer_may_be_replaced() -> None:
+    assert not Flow(0).shows(Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK)))
 
 
 @pytest.mark.parametrize(
@@ -203,7 +201,7 @@ def test_nothing_is_shown_where_an_answer_may_be_withheld() -> None:
 )
 def test_what_follows_a_decision_to_stop_is_not_shown(keep: Any, proceed: bool, shown: bool) -> None:
     """An audit goes on after the decision; its replies are served to nobody."""
-    flow = Flow(2, may_abstain=False)
+    flow = Flow(2)
     decision = Decision(keep, proceed, (0.5,), 0.5, 0.5)
     flow.take(Step(1, (Candidate("a", "small", "small"),), {}, decision=decision))
     request = Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK))

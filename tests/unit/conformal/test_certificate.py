@@ -29,7 +29,7 @@ DOCUMENT = json.loads(json.dumps(CERTIFICATE.document))
     [
         {},
         {"kappa": math.inf},
-        {"kappa": -math.inf, "bar": 0.25},
+        {"kappa": -math.inf},
         {"kappa": 0, "losses": 3},
         {"promise": Promise("coverage", 0.1), "level": None},
         {"covers": "segment", "name": "law", "unit": "group"},

@@ -275,7 +275,6 @@ def audit(served: str | None = None, kept: str = "", answers: str = "", **fields
         ("error", audit("Rhine"), 1.0),
         ("error", audit("Inn"), 1.0),
         ("error", audit(None), 1.0),
-        ("error", audit(None, withheld=True), 0.0),
         ("regret", audit("Danube"), 0.0),
         ("regret", audit("Rhine"), 1.0),
         ("regret", audit("Rhine", reference=lambda: True), 1.0),

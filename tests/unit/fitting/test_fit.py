@@ -14,7 +14,7 @@ import pytest
 
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import certify, most_units, path_of, spent
-from cascade.conformal.path import UNITS, Jumps, Point, Scores, Walks, along, strict_to_lenient, walks
+from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting import attempts
@@ -66,7 +66,7 @@ def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests
     assert done.saving.interval[0] < done.saving.cost_share < 1
     fresh = drawn_log(20_000, 1)
     walked = done.policy.walks(fresh)
-    lost = REGRET.rules.at_stop(walked)[np.arange(fresh.n), walked.stop(done.certified[""].point.kappa)]
+    lost = REGRET.rules.at_stop(walked)[np.arange(fresh.n), walked.stop(done.certified[""].kappa)]
     assert 0.02 < lost.mean() < 0.05
 
 
@@ -87,7 +87,7 @@ def test_certificates_are_broken_in_at_most_delta_of_fits() -> None:
         done = fit(drawn_log(250, seed, models=3, atoms=6), REGRET)
         if done.certified:
             walked = done.policy.walks(fresh)
-            stop = walked.stop(done.certified[""].point.kappa)
+            stop = walked.stop(done.certified[""].kappa)
             broken += float(REGRET.rules.at_stop(walked)[np.arange(walked.log.n), stop].mean()) > 0.05
     assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
 
@@ -96,7 +96,7 @@ def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike() -> 
     log = drawn_log(500, atoms=5)
     done = fit(log, REGRET)
     rounded = replace(log, signals={"self_check": log.signals["self_check"].astype(np.float32).astype(np.float64)})
-    kappa = done.certified[""].point.kappa
+    kappa = done.certified[""].kappa
     assert done.policy.walks(log).stop(kappa).tolist() == done.policy.walks(rounded).stop(kappa).tolist()
 
 
@@ -109,9 +109,9 @@ def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_
         path, jumps = path_of(walked, promise, None), promise.rules.jumps(walked)
         found = certify(path, promise)
         assert found is not None
-        stricter = np.sort([point.kappa for point in path.points if point.kappa < found.point.kappa][1:])
+        stricter = path.kappas[path.kappas < found.kappa][1:]
         between = (stricter[1:] + stricter[:-1]) / 2
-        kappas = np.sort(np.concatenate([stricter, between, [found.point.kappa]]))
+        kappas = np.sort(np.concatenate([stricter, between, [found.kappa]]))
         assert jumps.total(kappas).max() <= most_units(log.n, promise, 0.1)
         rises += bool((np.diff(path.loss) < 0).any())
     assert rises > 10
@@ -288,13 +288,12 @@ def test_a_policy_never_sees_what_is_right() -> None:
     assert (walked.stop(0.5) == 1).all()
 
 
-def test_on_an_ordered_path_a_request_without_its_first_call_is_lost_not_withheld() -> None:
+def test_on_an_ordered_path_a_request_without_its_first_call_is_lost() -> None:
     log = drawn_log(8)
     bought = log.bought.copy()
     bought[:2] = False
     walked = Depth().walks(replace(log, bought=bought, complete=bought[:, 0]))
-    path = along(walked, np.zeros((8, 2)), (Point(0.0, 0.5),))
-    assert (path.loss.tolist(), path.silent.tolist()) == ([2 * UNITS], [6])
+    assert along(walked, np.zeros((8, 2)), np.zeros(1)).loss.tolist() == [2 * UNITS]
 
 
 def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:
@@ -339,7 +338,7 @@ def test_segments_with_too_few_requests_get_no_certificate() -> None:
     log = replace(log, segments=tuple(["many" if row < 860 else "few" for row in range(900)]))
     done = fit(log, REGRET, FitSettings(by_segment=True))
     assert (set(done.certified), dict(done.too_small)) == ({"many"}, {"few": 40})
-    assert done.point_of("few").kappa == -np.inf
+    assert done.kappa_of("few") == -np.inf
     assert "860" in of_fit(done).lines[2]
 
 
@@ -348,7 +347,7 @@ def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise() -> N
     assert (type(done.policy), done.saves) == (Random, True)
     fresh = drawn_log(20_000, 1)
     walked = done.policy.walks(fresh)
-    stop = walked.stop(done.certified[""].point.kappa)
+    stop = walked.stop(done.certified[""].kappa)
     assert 0.02 < REGRET.rules.at_stop(walked)[np.arange(fresh.n), stop].mean() < 0.05
 
 
@@ -435,12 +434,10 @@ def test_the_last_point_before_the_first_that_fails_is_certified(confidence: flo
     log = drawn_log(200)
     walked = walks(log, Scores(np.zeros((200, 2))))
     path = strict_to_lenient(walked, Promise("coverage", 0.1).rules.jumps(walked))
-    points = tuple([path.points[0]._replace(kappa=float(k)) for k in range(5)])
-    zeros = np.zeros(5, dtype=np.int64)
-    path = replace(path, points=points, loss=np.array(losses) << 30, cost_nano_usd=zeros, silent=zeros)
+    path = replace(path, kappas=np.arange(5.0), loss=np.array(losses) << 30, cost_nano_usd=np.zeros(5, dtype=np.int64))
     found = certify(path, Promise("coverage", 0.1, confidence))
     assert found is not None
-    assert (float(found.losses), found.point.kappa) == (losses[2], 1.5)
+    assert (float(found.losses), found.kappa) == (losses[2], 1.5)
 
 
 # --- promises that an attack has broken ---
@@ -453,7 +450,7 @@ def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> Non
     right = (rng.random((n, 4)) < np.array([0.9, 0.97, 0.8, 0.99])).astype(float)
     log = replace(log, right=right, reference=None, cost_nano_usd=np.broadcast_to(np.array([1, 5, 20, 90]), (n, 4)))
     done = fit(log, Promise("error", 0.05, 0.9), FitSettings(policy="fixed"))
-    stop = done.policy.walks(done.log).stop(done.certified[""].point.kappa)
+    stop = done.policy.walks(done.log).stop(done.certified[""].kappa)
     assert float(done.certified[""].losses) == (1 - done.log.right[np.arange(done.log.n), stop]).sum()
 
 
@@ -523,7 +520,7 @@ def test_a_server_that_does_not_learn_costs_loses_no_more_than_was_promised(prom
             continue
         if done.certified:
             walked = done.policy.walks(blind)
-            stop = walked.stop(done.certified[""].point.kappa)
+            stop = walked.stop(done.certified[""].kappa)
             broken += float(promise.rules.at_stop(walked)[np.arange(fresh.n), stop].mean()) > promise.risk
     assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
 
@@ -575,7 +572,7 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(
 ) -> None:
     done = fit(drawn_log(600), promise, FitSettings(levels=levels))
     assert isinstance(done.policy, Threshold)
-    assert done.certified["low"].point.kappa > -np.inf
+    assert done.certified["low"].kappa > -np.inf
     directory = policy_directory(done, done.log.nodes, date(2026, 1, 1))
     assert set(directory.certificates) == certified
     with pytest.raises(NotCertifiedError):

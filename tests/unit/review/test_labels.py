@@ -66,7 +66,7 @@ def fitted(given: Reviews, kind: str, risk: float = 0.05) -> Fit:
 def served(done: Fit) -> int:
     """Return how many requests the cheap model answers at the proven threshold."""
     walks = done.policy.walks(done.log)
-    return int(np.count_nonzero(walks.stop(done.certified[""].point.kappa) == 0)) if done.certified else 0
+    return int(np.count_nonzero(walks.stop(done.certified[""].kappa) == 0)) if done.certified else 0
 
 
 def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:

@@ -9,7 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.conformal.path import Point
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.networks import Networks, NetworkSettings
@@ -140,7 +139,7 @@ def test_random_takes_each_action_as_often_and_the_same_again(log: Log, shares: 
 def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise: Promise) -> None:
     log = rounds(300)
     played = tuned("UALA", Uala()).prepare(log, promise, 0)(log)
-    every = rooms.play(Uala(), Point(-np.inf), log, promise, single=True)
+    every = rooms.play(Uala(), -np.inf, log, promise, single=True)
     assert set(played.size) <= {0.0, 1.0}
     assert played.loss.mean() <= max(promise.risk, float(every.loss.mean()))
     assert played.cost.mean() <= every.cost.mean()
