@@ -66,19 +66,6 @@ def read(log: Log, nodes: Sequence[int], names: Sequence[str]) -> Floats:
     return np.stack(columns, axis=1) if columns else np.empty((log.n, 0))
 
 
-def is_feature(name: str, nodes: Sequence[int]) -> bool:
-    """Whether a name means a feature of a walk that has bought these nodes.
-
-    >>> [is_feature(name, (0, 2)) for name in ("p_yes@0", "same@0,2", "votes", "p_yes@1", "wisdom")]
-    [True, True, True, False, False]
-    """
-    if name in _OF_ALL or name.startswith(REQUEST):
-        return True
-    compared, placed = _COMPARES.fullmatch(name), _OF_NODE.fullmatch(name)
-    numbers = compared.groups() if compared else placed.groups()[1:] if placed else ()
-    return bool(numbers) and {*map(int, numbers)} <= {*nodes}
-
-
 def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
     if name.startswith(REQUEST):
         return log.features.get(name.removeprefix(REQUEST), np.full(log.n, np.nan))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
-from cascade.policies.features import MOST, REQUEST, TOKENS, is_feature, offered, read
+from cascade.policies.features import MOST, REQUEST, TOKENS, offered, read
 from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, named, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
@@ -202,69 +202,17 @@ class Learned(Policy):
 
     @classmethod
     def read(cls, settings: Mapping[str, Any], tensors: Mapping[str, NDArray[Any]]) -> Learned:
-        """Return the policy that `settings` and `tensors` were written from.
-
-        Raises:
-            ValueError: with every problem, as "field: what is wrong".
-        """
-        problems: list[str] = []
-        width = tensors["right"].size if "right" in tensors else 0
-        right = _checked(tensors, "right", np.float64, (width,), problems)
-        listed = settings.get("rules")
-        if not isinstance(listed, list) or not all(map(_is_rule, listed)):
-            raise ValueError("rules: each must be a list of nodes, a list of nodes, and a list of features")
-        rules = [_read_rule(tensors, number, section, problems) for number, section in enumerate(listed)]
-        states_with_rule = {rule.bought for rule in rules}
-        problems += [
-            f"rules: {list(rule.bought)} is followed by {node}, and no rule says how to go on"
-            for rule in rules
-            for node in rule.following
-            if not max((-1, *rule.bought)) < node < width
-            or (node < width - 1 and (*rule.bought, node) not in states_with_rule)
+        """Return the policy that was written: a directory proves by hashes that it was."""
+        rules = [
+            Rule(tuple(bought), tuple(following), tuple(features), Ranks(*arrays[:3]), *arrays[3:])
+            for number, (bought, following, features) in enumerate(settings["rules"])
+            for arrays in [[tensors[f"{number}.{name}"] for name in _PARTS]]
         ]
-        if () not in states_with_rule or len(states_with_rule) < len(rules):
-            problems.append("rules: every state has one rule, the empty one included")
-        if problems:
-            raise ValueError("; ".join(problems))
-        nodes = settings.get("nodes")
-        return cls(tuple(rules), right, None if nodes is None else tuple(nodes))
+        nodes = settings["nodes"]
+        return cls(tuple(rules), tensors["right"], None if nodes is None else tuple(nodes))
 
 
 _PARTS = ("knots", "places", "missing", "weights", "intercept", "cost")
-
-
-def _is_rule(listed: Any) -> bool:
-    """Whether settings have the form of a rule."""
-    if not isinstance(listed, list) or len(listed) != 3 or not all(isinstance(field, list) for field in listed):
-        return False
-    bought, following, features = listed
-    nodes = all(type(node) is int for node in [*bought, *following])
-    return bool(following) and nodes and all(isinstance(name, str) and is_feature(name, bought) for name in features)
-
-
-def _read_rule(tensors: Mapping[str, NDArray[Any]], number: int, listed: Sequence[Any], problems: list[str]) -> Rule:
-    bought, following, features = map(tuple, listed)
-    d, k = len(features), len(following)
-    gaps = tensors[f"{number}.missing"].size if f"{number}.missing" in tensors else 0
-    shapes = ((d, KNOTS), (d, KNOTS), (gaps,), (k, d + gaps), (k,), (k,))
-    knots, heights, missing, weights, intercept, cost = (
-        _checked(tensors, f"{number}.{name}", np.int64 if name == "missing" else np.float64, shape, problems)
-        for name, shape in zip(_PARTS, shapes, strict=True)
-    )
-    if not problems and ((np.diff(knots) < 0).any() or (cost <= 0).any() or not {*missing.tolist()} <= {*range(d)}):
-        problems.append(f"{number}: its knots must rise, its costs be above 0, and its gaps be those of features")
-    return Rule(bought, following, features, Ranks(knots, heights, missing), weights, intercept, cost)
-
-
-def _checked(
-    tensors: Mapping[str, NDArray[Any]], name: str, dtype: type, shape: tuple[int, ...], problems: list[str]
-) -> NDArray[Any]:
-    """Return an array; note the problem if it is missing, has another type or shape, or is not finite."""
-    array = tensors.get(name)
-    if array is None or array.dtype != dtype or array.shape != shape or not np.isfinite(array).all():
-        problems.append(f"{name}: it must be finite {np.dtype(dtype)} numbers of the shape {shape}")
-        return np.zeros(shape, dtype)
-    return array
 
 
 def _filled(order: Ints) -> Ints:

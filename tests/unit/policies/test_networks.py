@@ -350,26 +350,6 @@ def test_a_policy_comes_back_from_its_directory(policy: Networks, tmp_path: Path
     ] == [True]
 
 
-@each("name", [*POLICY.tensors(), "method", "kappa", "features", "keeps_all"])
-def test_numbers_that_are_no_network_are_refused(name: str) -> None:
-    settings, tensors = POLICY.settings() | {"nodes": None}, dict(POLICY.tensors())
-    if name in settings:
-        bad: list[Any] = [None, {}]
-        tried = [({**settings, name: value}, tensors) for value in bad]
-        tried.append(({other: value for other, value in settings.items() if other != name}, tensors))
-    else:
-        values = tensors[name]
-        strange = [values[..., :-1], values.astype(np.float32), values[None]]
-        strange += [np.full_like(values, wrong) for wrong in (np.nan, np.inf)]
-        tried = [(settings, {**tensors, name: value}) for value in strange]
-        tried.append((settings, {other: value for other, value in tensors.items() if other != name}))
-    for pair in tried:
-        with pytest.raises(ValueError):
-            Networks.read(*pair)
-    with pytest.raises(ValueError):
-        Networks.read({**settings, "more": 1}, tensors)
-
-
 def test_serving_needs_no_torch(tmp_path: Path) -> None:
     PolicyDirectory(log_of().nodes, POLICY).write(tmp_path)
     code = f"""
