@@ -36,7 +36,7 @@ from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageE
 from cascade.fitting.attempts import counted, place_of
 from cascade.identity import identity
 from cascade.logs.questions import AskedQuestion
-from cascade.logs.schema import GUIDE_ONLY, Dropped, is_hashed
+from cascade.logs.schema import Dropped, is_hashed
 from cascade.money import Usage, dollars, total_nano_usd, usd_or_none
 from cascade.orchestrator import Orchestrator
 from cascade.plans.prompts import load as load_prompts
@@ -141,8 +141,6 @@ def compare(
         goal = promise or default_promise(data)
         trained = None if networks is None else ways(data.log, goal, networks)
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
-        if "base" in data.facts.sources and data.facts.reference == GUIDE_ONLY:
-            tell(f"{data.log.name} can also be read as a ladder, without judging: put ladder: before the log's name")
     reports, configured = list[Report](), _configured(reading)
     for data, result in zip(reads, studies, strict=True):
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []

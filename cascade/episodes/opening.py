@@ -6,14 +6,14 @@ import itertools
 import os.path
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, closing, contextmanager
+from contextlib import closing, contextmanager
 from importlib import resources
 from os import PathLike
 from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.reading import Reading, as_ladder, as_nodes, read
+from cascade.episodes.reading import Reading, as_ladder, read
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.files import opened_log
@@ -26,12 +26,8 @@ DEMO_LADDER = "demo-ladder"
 """The demo log read as a ladder: the base outright, then the guide outright."""
 DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
-LADDER = "ladder:"
-"""Prefix of a log of rounds of base and guide: it is read as a ladder."""
-NODES = "nodes:"
-"""Prefix of such a log: it is read call by call, the base, the guide's verdict, and the guide outright."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
-_FILES = {DEMO: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+_FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 
 _WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
@@ -55,8 +51,7 @@ def open_log(
     """Read a log. If it does not say which answers are right, the reference's output is the truth.
 
     Args:
-        log: a file, a store's URL, a shipped log ("demo", "demo-ladder", "demo-requests"), "ladder:" and one of these
-            (a log of rounds of base and guide, read as a ladder), or "nodes:" (the same, call by call).
+        log: a file, a store's URL, or a shipped log ("demo", "demo-ladder", "demo-requests").
         where: only rows that have these values in these columns are read.
         dropped: counts everything that is left out.
         matcher: judges every answer again (`reading.read`).
@@ -90,7 +85,7 @@ def open_log(
     def columns() -> Calls | Iterable[Row]:
         """Read the columns of a file without its texts; the rows of anything else."""
         nonlocal fresh
-        if models or log == DEMO_LADDER or log.startswith((LADDER, NODES)) or is_url(log):
+        if models or log == DEMO_LADDER or is_url(log):
             return rows()
         fresh = False
         with _file(log) as path, opened_log(path, counts, where) as opened:
@@ -106,16 +101,11 @@ def rows_of(
     log: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
 ) -> Iterator[Row]:
     """Yield a log's rows, as they are or in another reading; `models` is the order of a foreign log of requests."""
-    path, ladder, calls = log, log == DEMO_LADDER or log.startswith(LADDER), log.startswith(NODES)
-    if ladder or calls:
-        path = DEMO if log == DEMO_LADDER else log.removeprefix(LADDER).removeprefix(NODES)
-    with ExitStack() as stack:
-        if is_url(path):
-            rows: Iterable[Row] = stored(path, where)
-        else:
-            file = stack.enter_context(_file(path))
-            rows = stack.enter_context(opened_log(file, dropped, where, models)).rows()
-        yield from as_ladder(rows) if ladder else as_nodes(rows) if calls else rows
+    if is_url(log):
+        yield from stored(log, where)
+        return
+    with _file(log) as path, opened_log(path, dropped, where, models) as opened:
+        yield from as_ladder(opened.rows()) if log == DEMO_LADDER else opened.rows()
 
 
 @contextmanager
@@ -179,14 +169,13 @@ def _check_columns(where: Mapping[str, str]) -> None:
 
 def _check_there(log: str) -> None:
     """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
-    name = log.removeprefix(LADDER).removeprefix(NODES)
-    if name in SHIPPED or is_url(name) or Path(name).suffix:
+    if log in SHIPPED or is_url(log) or Path(log).suffix:
         return  # the code that opens the file reports that it is missing
-    if not os.path.lexists(name):
-        raise UsageError(f"There is no file {name}{did_you_mean(name, SHIPPED)}.")
+    if not os.path.lexists(log):
+        raise UsageError(f"There is no file {log}{did_you_mean(log, SHIPPED)}.")
 
 
 def file_of(log: str | PathLike[str]) -> Path | None:
     """Return the file of a log by its name; None if it is a shipped log, a store, or missing."""
-    name = str(log).removeprefix(LADDER).removeprefix(NODES)
+    name = str(log)
     return None if name in SHIPPED or is_url(name) or not Path(name).is_file() else Path(name)

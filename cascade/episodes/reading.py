@@ -1,4 +1,4 @@
-"""How a log is read: as it is, as a ladder, call by call, with some of its models; and which of its answers are right.
+"""How a log is read: as it is, as a ladder, with some of its models; and which of its answers are right.
 
 Labels say it, or a matcher that compares answers with the accepted ones, or the reference's own output: an answer is
 then right if a comparator calls it equal. The reference is the guide asked outright, if the log has that walk, or else
@@ -178,25 +178,10 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
     return list(models.values())
 
 
-# --- rounds of base and guide as a ladder, or call by call ---
+# --- rounds of base and guide as a ladder ---
 
 _REPLY = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
 """The signals of a single reply (`policies.signals.logprob_signals`)."""
-_BASE, _VERDICT, _GUIDE = range(3)
-NODES = ("base", "judge", "guide")
-"""The names of the calls of rounds as nodes: `base` answers, `judge` verifies, `guide` answers outright."""
-_PURPOSES = ("answer", "verify", "outright")
-
-
-def _calls(rows: Iterable[Row]) -> Iterator[tuple[int, Row]]:
-    """Yield the base's first answer, the guide's verdict on it, and, at the end, the guide's answers outright."""
-    waiting: list[Row] = []
-    for row in rows:
-        if row["walk"] == GUIDE_ONLY:
-            waiting.append(row)
-        elif row["walk"] is None and row["step"] == 1:
-            yield _BASE if row["source"] == "base" else _VERDICT, row
-    yield from ((_GUIDE, row) for row in waiting)
 
 
 def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
@@ -207,46 +192,26 @@ def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
     """
     from cascade.policies.signals import OF_MESSAGES
 
-    earlier: dict[str, list[str]] = {}
-    for call, row in _calls(rows):
-        if call == _VERDICT:
-            continue
+    answers, outright = dict[str, list[str]](), list[Row]()
+
+    def rung(row: Row, step: int, before: Sequence[str]) -> dict[str, Any]:
         logged = row["signals"] or {}
         of_request = sorted(OF_MESSAGES) if "message_faults" in logged else ()  # rounds of questions have some, too
         signals = {name: logged[name] for name in (*_REPLY, *of_request, "replay") if name in logged}
         if row["candidate"] is not None:
-            before = earlier.get(row["episode_id"], []) if call == _GUIDE else []
             signals[AGREEMENT] = agreement(row["answer"], before, chat_of(row))
-            if call == _BASE:
-                earlier[row["episode_id"]] = [row["answer"]]
-        changed = {"walk": None, "step": 2 if call == _GUIDE else 1, "horizon": 2, "confidence": None, "kept": None}
+        changed = {"walk": None, "step": step, "horizon": 2, "confidence": None, "kept": None, "signals": signals}
         name, source = f"{row['dataset'] or 'log'}-ladder", row["model"] or row["source"]
-        yield {**row, **changed, "dataset": name, "source": source, "signals": signals}
+        return {**row, **changed, "dataset": name, "source": source}
 
-
-def as_nodes(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield a log of rounds as the log of three nodes: the base's answer, the guide's verdict, the guide outright.
-
-    The verdict, with its correction, reads the base's answer; the guide outright reads neither. Later rounds are left
-    out: a round without a verdict before it was never logged. The data set gets "-nodes" appended to its name.
-    """
-    for call, row in _calls(rows):
-        logged = row["signals"] or {}
-        names = ("p_yes", "verdict_mass") if call == _VERDICT else _REPLY
-        signals = {name: logged[name] for name in names if name in logged}
-        changed = {
-            "dataset": f"{row['dataset'] or 'log'}-nodes",
-            "walk": None,
-            "step": call + 1,
-            "horizon": len(NODES),
-            "parents": [1] if call == _VERDICT else [],
-            "source": NODES[call],
-            "candidate": None if row["candidate"] is None else 0,
-            "confidence": row["confidence"] if call == _VERDICT else None,
-            "signals": {**signals, "replay": {**replay_of(row), "purpose": _PURPOSES[call]}},
-            "kept": None,
-        }
-        yield {**row, **changed}
+    for row in rows:
+        if row["walk"] == GUIDE_ONLY:
+            outright.append(row)
+        elif row["walk"] is None and row["step"] == 1 and row["source"] == "base":
+            answers[row["episode_id"]] = [] if row["candidate"] is None else [row["answer"]]
+            yield rung(row, 1, ())
+    for row in outright:
+        yield rung(row, 2, answers.get(row["episode_id"], ()))
 
 
 # --- which models ---
@@ -298,7 +263,7 @@ def _rungs(rows: Iterable[Row]) -> list[str]:
     if several:
         raise UsageError(
             f"{', '.join(several)} answers in several steps of this log, so its models cannot be a ladder in another "
-            "order. Name the reference with --reference guide, or read the log as a ladder: ladder:LOG."
+            "order. Name the reference with --reference guide."
         )
     return sorted(steps_of, key=lambda name: (min(steps_of[name]), name))
 

@@ -16,7 +16,7 @@ from cases import each
 
 from cascade.episodes import reading
 from cascade.episodes.opening import open_log
-from cascade.episodes.reading import Judgements, as_ladder, as_nodes, labelled_by_reference, ladder_of_models, reviewed
+from cascade.episodes.reading import Judgements, as_ladder, labelled_by_reference, ladder_of_models, reviewed
 from cascade.episodes.rows import Truth, joined, reads_of
 from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
@@ -226,8 +226,6 @@ def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads() -> N
     assert (ladder.facts.step_models, ladder.log.complete.tolist()) == ((SMALL, LARGE), [True])
     (alone,) = reads_of(as_ladder([BASE, JUDGE]))
     assert (alone.facts.step_models, alone.log.complete.tolist()) == ((SMALL, None), [False])
-    (offers,) = reads_of(as_nodes([BASE, JUDGE, LATER, OUTRIGHT]))
-    assert [(node.name, node.reads) for node in offers.log.nodes] == [("base", ()), ("judge", (0,)), ("guide", ())]
     (rounds,) = reads_of([BASE, JUDGE, LATER])  # base and guide are told apart by their roles
     assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))
 
