@@ -278,7 +278,8 @@ def cascade_config(folder: str, port: int, behind: int, ledger: str | None = Non
     }
     if ledger is not None:
         config["timeouts"] = {"per_store_s": 10.0}
-        config["budget"] = {"per_key": 1e6, "per_day": 1e6, "total": 1e6, "store": ledger}
+        caps = [{"usd": 1e6, **cap} for cap in ({"per": "key"}, {"window": "day"}, {})]
+        config["budget"] = {"caps": caps, "store": ledger}
     path = Path(folder) / f"{port}.yaml"
     path.write_text(json.dumps(config), "utf-8")
     return str(path)

@@ -36,13 +36,14 @@ from typing import Any, NamedTuple
 import httpx
 from gateway import Backend, free_port  # type: ignore[import-not-found,unused-ignore]
 
+from cascade.budget.caps import label
 from cascade.records.ledger import SqlLedger
 
 PRICES = {"input": 0.0, "output": 0.1, "request": 2e-7}
 """USD: an output token costs 100 nano-dollars, a call 200."""
 PRICE, HOLD = 1_000, 1_200
 """Of a call with 8 output tokens, and the most that one with 10 can cost, in nano-dollars."""
-KINDS = ("total", "day:", "key:", "user:")
+KINDS = ("all", "all day", "key", "user")
 """Accounts whose sums are each the bill: a killed gateway leaves a lease of each account."""
 KEYS, USERS = [f"sk-cascade-{'k' * 42}{number}" for number in range(4)], 8
 PAUSE_S, CALL_S = 3.0, 5.0
@@ -67,7 +68,7 @@ class Provider(Backend):
 class Gateways:
     """Processes that serve, each on a port of its own."""
 
-    def __init__(self, folder: Path, count: int, behind: int, url: str, caps: dict[str, float]) -> None:
+    def __init__(self, folder: Path, count: int, behind: int, url: str, caps: list[dict[str, Any]]) -> None:
         self.ports = [free_port() for _ in range(count)]
         self._running: list[subprocess.Popen[bytes]] = []
         hashes = [hashlib.sha256(key.encode()).hexdigest() for key in KEYS]
@@ -79,7 +80,7 @@ class Gateways:
                 "policy": {"kind": "fixed"},
                 "traces": {"store": url, "content": "none", "strict": True},
                 "timeouts": {"per_call_s": CALL_S, "per_store_s": 10.0},
-                "budget": {**caps, "store": url},
+                "budget": {"caps": caps, "store": url},
                 "server": {
                     "port": port,
                     "keys": [{"name": f"key{number}", "sha256": one} for number, one in enumerate(hashes)],
@@ -168,7 +169,7 @@ class Tried(NamedTuple):
     cuts: int
 
 
-async def tried(asked: argparse.Namespace, folder: Path, caps: dict[str, float]) -> Tried:
+async def tried(asked: argparse.Namespace, folder: Path, caps: list[dict[str, Any]]) -> Tried:
     """Let clients ask, processes die and connections break."""
     rng, found, done, behind = random.Random(asked.seed), Answers(), [0, 0], free_port()
     server = await asyncio.get_running_loop().create_server(Provider, "127.0.0.1", behind)
@@ -233,16 +234,18 @@ def main() -> None:
     asked = parser.parse_args()
     print(f"{datetime.now(UTC).date()}, {os.cpu_count()} cores, load {os.getloadavg()[0]:.1f}")
     ledger, total = emptied(asked.postgres), asked.cap * PRICE
-    caps = {"total": total, "per_day": total, "per_key": total * 3 // 10, "per_user": total * 3 // 10}
+    least = total * 3 // 10
+    sizes = (("all", None, total), ("all", "day", total), ("key", None, least), ("user", None, least))
+    caps = [{"per": scope, "window": window, "usd": size / 1e9} for scope, window, size in sizes]
     with tempfile.TemporaryDirectory() as folder:
-        done = asyncio.run(tried(asked, Path(folder), {name: cap / 1e9 for name, cap in caps.items()}))
+        done = asyncio.run(tried(asked, Path(folder), caps))
     overdue = ledger.recover(datetime.now(UTC).timestamp())
     open_ = ledger.recover(1e15)
-    day = f"day:{datetime.now(UTC).date()}"
+    day = f"all day:{datetime.now(UTC).date()}"
     accounts = {
-        **dict.fromkeys(("total", day), caps["total"]),
-        **{f"key:key{number}": caps["per_key"] for number in range(len(KEYS))},
-        **{f"user:user{number}": caps["per_user"] for number in range(USERS)},
+        **dict.fromkeys(("all", day), total),
+        **{f"key:key{number}": least for number in range(len(KEYS))},
+        **{f"user:user{number}": least for number in range(USERS)},
     }
     stands = {name: ledger.account(name) for name in accounts}
     billed, answered, missing = (
@@ -256,18 +259,19 @@ def main() -> None:
         "connection broke, 499: the client left)"
     )
     print(
-        f"{Provider.calls} calls reached the provider, which bills {billed}; on record {stands['total'].spent} of at "
+        f"{Provider.calls} calls reached the provider, which bills {billed}; on record {stands['all'].spent} of at "
         f"most {total}; at the end {open_} holds were open and {overdue} overdue, all booked in full"
     )
     for name, one in stands.items():
         print(f"{name:16} {one.spent:9d} of {accounts[name]:9d}, {100 * one.spent / accounts[name]:5.1f} %")
     print(f"{missing} of {answered} answers have no trace")
     right = (
-        answered * PRICE <= billed <= stands["total"].spent
+        answered * PRICE <= billed <= stands["all"].spent
         and missing == 0
         and all(one.spent <= accounts[name] and one.held == 0 for name, one in stands.items())
     )
-    sums = {kind: sum(one.spent for name, one in stands.items() if name.startswith(kind)) for kind in KINDS}
+    kinds = [(label(name).partition(":")[0], one.spent) for name, one in stands.items()]
+    sums = {kind: sum(spent for of, spent in kinds if of == kind) for kind in KINDS}
     print("on record / bill:", ", ".join(f"{kind} {spent / billed:.4f}" for kind, spent in sums.items()))
     right = right and all(billed <= spent for spent in sums.values())
     right = right and (asked.requests == math.inf or all(spent <= 1.05 * billed for spent in sums.values()))

@@ -242,9 +242,9 @@ class NotCertifiedError(CascadeError):
 class BudgetExceededError(CascadeError):
     """The next call could pass the cap, so it was not made. `calls` has the calls already paid.
 
-    `cap` names the cap among `budget`'s if it is shared by many requests. `spent` is true if the call alone fits under
-    the cap, and earlier calls have used it up; `retry_after_s` is the time to the end of the cap's day or month, if it
-    has one.
+    `cap` names a cap that is shared by many requests, "unsettled_per_key" or by its scope and window ("key day").
+    `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
+    to the end of the cap's day or month, if it has one.
     """
 
     exit_code = 4

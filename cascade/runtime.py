@@ -166,7 +166,7 @@ class Runtime:
         return in_service(config, strategy, before)
 
     def _caps(self) -> Spending | None:
-        if not self.config.budget.is_shared:
+        if not self.config.budget.caps:
             return None
         from cascade.serving.spending import Spending
 
@@ -303,7 +303,7 @@ class Runtime:
             level: the level to ask at, by its name, if the policy has levels.
             model: the name of one of the configured models: only it is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
-            key: the name of the server's key: its budget counts (`budget.per_key`), and traces name it as the user.
+            key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
             deadline_s: as in `Orchestrator.ask`.
             traced: whether to write a trace.
 
@@ -408,9 +408,9 @@ class Runtime:
         """From now on, make each call within what `wrapping` puts around a model's guard."""
         self._spanned = {name: wrapping(guard) for name, guard in self._spanned.items()}
 
-    def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError."""
-        return {} if self._spending is None else self._spending.balances(keys)
+    def balances(self) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of each account, without those that clients name. Raises StoreError."""
+        return {} if self._spending is None else self._spending.balances()
 
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""

@@ -11,13 +11,12 @@ import hashlib
 import itertools
 import re
 import threading
-import time
 import uuid
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple, Protocol
 
 from cascade.forks import after_fork
@@ -324,64 +323,94 @@ def renewals(
 
 
 _PLAIN = re.compile(r"[!-~]{1,100}")
+OF_CLIENTS = frozenset({"user", "segment"})
+"""The scopes whose names clients choose."""
 
 
-@dataclass(frozen=True, slots=True)
+class Cap(NamedTuple):
+    """The most that an account may spend.
+
+    Attributes:
+        scope: what it counts: "all", or each "key", "user", "segment" or "model".
+        window: "day" or "month", in which it counts; None: without an end.
+        name: of the only key, user, segment or model that it is for; None: for each without a cap of its own.
+        nano_usd: the most.
+    """
+
+    scope: str
+    window: str | None
+    name: str | None
+    nano_usd: int
+
+
 class Caps:
-    """The caps of a configuration, in nano-dollars; None is no cap.
+    """The caps of a configuration.
 
     Args:
-        per_key: for each key of the server.
-        per_user: for each user named in requests.
-        per_day: for all together, each day (UTC).
-        per_month: for all together, each month (UTC).
-        total: for all together, without a period.
-        keys: of single keys, by name, in place of `per_key`.
+        caps: in any order; no two have one scope, window and name.
+        zone: where days and months begin.
+
+    >>> caps = Caps([Cap("user", None, None, 5), Cap("all", "day", None, 9), Cap("key", "month", "app", 7)])
+    >>> caps.of({"all": None, "user": "ann", "key": "app", "model": "small"}, 0.0)
+    {'user:ann': 5, 'all day:1970-01-01': 9, 'key:app month:1970-01': 7}
+    >>> caps.size("user:bob", 0.0), caps.size("all day:1969-12-31", 0.0), caps.ends_s("key:app month:1970-01")
+    (5, None, 2678400.0)
     """
 
-    per_key: int | None = None
-    per_user: int | None = None
-    per_day: int | None = None
-    per_month: int | None = None
-    total: int | None = None
-    keys: Mapping[str, int] = field(default_factory=dict, hash=False)
+    def __init__(self, caps: Iterable[Cap] = (), zone: tzinfo = UTC) -> None:
+        self._sizes, self._zone = dict[tuple[str, str | None], dict[str | None, int]](), zone
+        for cap in caps:
+            self._sizes.setdefault((cap.scope, cap.window), {})[_plain(cap.name)] = cap.nano_usd
 
-    def of(self, key: str | None, user: str | None, now_s: float) -> dict[str, int]:
-        """Return the cap of each account that a request spends from.
+    def periods(self, now_s: float) -> dict[str | None, str]:
+        """Return how the names of accounts end now, by their window."""
+        today = datetime.fromtimestamp(now_s, self._zone).date().isoformat()
+        return {None: "", "day": f" day:{today}", "month": f" month:{today[:7]}"}
+
+    def of(self, names: Mapping[str, str | None], now_s: float) -> dict[str, int]:
+        """Return the cap of each account of these scopes: all that a request spends from, given its names of all.
 
         A request without a key, or one that names no user, shares an account with all others like it.
-
-        >>> Caps(per_user=5, per_day=9).of(None, "ann", 0.0)
-        {'user:ann': 5, 'day:1970-01-01': 9}
         """
-        day = time.strftime("%Y-%m-%d", time.gmtime(now_s))
-        named = {
-            f"key:{_plain(key)}": self.keys.get(key or "", self.per_key),
-            f"user:{_plain(user)}": self.per_user,
-            f"day:{day}": self.per_day,
-            f"month:{day[:7]}": self.per_month,
-            "total": self.total,
-        }
-        return {name: cap for name, cap in named.items() if cap is not None}
+        caps, periods = dict[str, int](), self.periods(now_s)
+        for (scope, window), sizes in self._sizes.items():
+            name = _plain(names.get(scope))
+            if scope in names and (most := sizes.get(name, sizes.get(None))) is not None:
+                caps[f"{scope if name is None else f'{scope}:{name}'}{periods[window]}"] = most
+        return caps
+
+    def size(self, account: str, now_s: float) -> int | None:
+        """Return the cap of an account; None if it has none, or its period has ended."""
+        label, space, period = account.partition(" ")
+        scope, colon, name = label.partition(":")
+        window = period.partition(":")[0] if space else None
+        sizes = self._sizes.get((scope, window), {}) if self.periods(now_s).get(window) == space + period else {}
+        return sizes.get(name if colon else None, sizes.get(None))
+
+    def ends_s(self, account: str) -> float | None:
+        """Return when the period of an account ends, in seconds since 1970; None if it has no end."""
+        window, _, period = account.partition(" ")[2].partition(":")
+        if not window:
+            return None
+        begins = date.fromisoformat(f"{period}-01"[:10])
+        ends = begins + timedelta(days=1 if window == "day" else 31)
+        ends = ends if window == "day" else ends.replace(day=1)
+        # Where a clock is put forward at midnight, the day begins at that moment: Python reads 0:00 by the time before.
+        return datetime(ends.year, ends.month, ends.day, tzinfo=self._zone).timestamp()
 
 
-def ends_s(account: str) -> float | None:
-    """Return when the period of an account ends, in seconds since 1970; None if it has no end.
+def label(account: str) -> str:
+    """Return an account's name without its date.
 
-    >>> ends_s("day:1970-01-01"), ends_s("month:1970-12"), ends_s("total")
-    (86400.0, 31536000.0, None)
+    >>> label("key:app month:1970-01"), label("all")
+    ('key:app month', 'all')
     """
-    kind, _, period = account.partition(":")
-    if kind == "day":
-        return (datetime.fromisoformat(period).replace(tzinfo=UTC) + timedelta(days=1)).timestamp()
-    if kind == "month":
-        year, month = map(int, period.split("-"))
-        return datetime(year + month // 12, month % 12 + 1, 1, tzinfo=UTC).timestamp()
-    return None
+    whose, space, period = account.partition(" ")
+    return f"{whose}{space}{period.partition(':')[0]}"
 
 
-def _plain(name: str | None) -> str:
+def _plain(name: str | None) -> str | None:
     """Return a name that any database accepts: its hash if a client's name is too long or has odd characters."""
     if name is None or _PLAIN.fullmatch(name):
-        return name or ""
+        return name
     return "sha256:" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()

@@ -17,7 +17,7 @@ from typing import Annotated, Any, TypeVar
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.checks import did_you_mean, secret_problems, shown_name
+from cascade.checks import did_you_mean, secret_problems, shown_name, unknown
 from cascade.config import policies
 from cascade.config.policies import PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
@@ -82,7 +82,7 @@ class CascadeConfig(Section):
             *strategy_problems(self),
             *_model_problems(self),
             *_provider_problems(self),
-            *_key_problems(self),
+            *_cap_problems(self),
         ]
         if problems:
             # One error carries all problems; `load` splits it again.
@@ -192,11 +192,13 @@ def _fallback_problems(config: CascadeConfig, entry: ModelConfig) -> Iterable[st
             yield f"{name} and {entry.model} are not both decision models"
 
 
-def _key_problems(config: CascadeConfig) -> Iterable[str]:
-    """Yield the keys whose own budget has nothing to take the place of."""
-    for number, key in enumerate(config.server.keys):
-        if key.budget is not None and config.budget.per_key is None:
-            yield f"server.keys[{number}].budget: it takes the place of budget.per_key; set that for the other keys"
+def _cap_problems(config: CascadeConfig) -> Iterable[str]:
+    """Yield the caps of keys and models that are not there."""
+    ids = [entry.id for entry in config.models.values()]
+    names = {"key": [key.name for key in config.server.keys], "model": [*config.models, *ids]}
+    for number, cap in enumerate(config.budget.caps):
+        if cap.name is not None and cap.name not in names.get(cap.per, (cap.name,)):
+            yield f"budget.caps[{number}].name: {unknown(cap.per, cap.name, names[cap.per])}"
 
 
 def _provider_problems(config: CascadeConfig) -> Iterable[str]:

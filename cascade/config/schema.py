@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from datetime import date
+from datetime import UTC, date, tzinfo
 from fractions import Fraction
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, Literal, Self
+from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
-from cascade.checks import checked_base, unknown
+from cascade.budget.caps import OF_CLIENTS
+from cascade.checks import checked_base, shown_name, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
 from cascade.plans import presets as strategies
@@ -293,34 +295,70 @@ class StoredConfig(Section):
         return self
 
 
+class CapConfig(Section):
+    """A cap in USD: on all requests, or on those of each key, user, segment or model, in each day or month, or ever.
+
+    With a `name` it is for that key, user, segment or model alone, in place of the cap that the others have.
+    """
+
+    per: Literal["all", "key", "user", "segment", "model"] = "all"
+    window: Literal["day", "month"] | None = None
+    name: str | None = Field(default=None, min_length=1)
+    usd: _Positive
+
+
+def _cap_problems(caps: tuple[CapConfig, ...]) -> Iterable[str]:
+    sizes = {(cap.per, cap.window, cap.name): cap.usd for cap in caps}
+    if len(sizes) < len(caps):
+        yield "two of them are for the same; leave one out"
+    for cap in caps:
+        others = sizes.get((cap.per, cap.window, None))
+        if cap.name is not None and cap.per == "all":
+            yield f"{shown_name(cap.name)}: what is it? Add per: key, user, segment or model"
+        if cap.name is not None and cap.per in OF_CLIENTS and others is not None and cap.usd > others:
+            yield (
+                f"{shown_name(cap.name)}: a client may call itself so, and would have more than the {others:g} of the "
+                f"others; give it less, or the others no cap per {cap.per} but one per key"
+            )
+
+
 class BudgetConfig(StoredConfig):
     """Caps on the cost of a question and of all requests together, in USD.
 
-    `per_key`, `per_user`, `per_day`, `per_month` and `total` are counted on a ledger: in this process, or in the
-    database that `store` (or the variable `store_env`) names, for all processes that share it. A call waits up to
-    `wait_s` for money held by running calls. `unsettled_per_key` limits what a process holds for calls of a key whose
-    clients have left, by default to a tenth of the smallest of these caps. If a call does not fit, "serve_best" serves
+    `caps` are counted on a ledger: in this process, or in the database that `store` (or the variable `store_env`)
+    names, for all processes that share it; days and months begin in `time_zone`. A call waits up to `wait_s` for money
+    held by running calls. `unsettled_per_key` limits what a process holds for calls of a key whose clients have left,
+    by default to a tenth of the smallest cap. If a call does not fit, "serve_best" serves
     the best answer so far, and "refuse" serves nothing. While the store does not answer, "refuse" makes no call, and
     "allow_and_record" counts in this process alone, and books that once the store answers.
     """
 
     per_question: _Positive | None = None
-    per_key: _Positive | None = None
-    per_user: _Positive | None = None
-    per_day: _Positive | None = None
-    per_month: _Positive | None = None
-    total: _Positive | None = None
+    caps: tuple[CapConfig, ...] = ()
+    time_zone: str = "UTC"
     unsettled_per_key: _Positive | None = None
     on_exhausted: Literal["refuse", "serve_best"] = "refuse"
     on_unreachable: Literal["refuse", "allow_and_record"] = "refuse"
     wait_s: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 1.0
-    shared: ClassVar[tuple[str, ...]] = ("per_key", "per_user", "per_day", "per_month", "total")
-    """The caps that are shared by many requests."""
+
+    @field_validator("caps")
+    @classmethod
+    def _clear(cls, value: tuple[CapConfig, ...]) -> tuple[CapConfig, ...]:
+        if problems := [*_cap_problems(value)]:
+            raise ValueError("\n".join(problems))
+        return value
+
+    @field_validator("time_zone")
+    @classmethod
+    def _known_zone(cls, value: str) -> str:
+        if value != "UTC" and value not in (zones := available_timezones()):
+            raise ValueError(unknown("time zone", value, zones) + ("" if zones else "; install tzdata"))
+        return value
 
     @property
-    def is_shared(self) -> bool:
-        """Whether a cap is shared by many requests, so that a ledger is needed."""
-        return any(getattr(self, name) is not None for name in self.shared)
+    def zone(self) -> tzinfo:
+        """Where days and months begin."""
+        return UTC if self.time_zone == "UTC" else ZoneInfo(self.time_zone)
 
 
 class TimeoutsConfig(Section):
@@ -358,7 +396,7 @@ class ServerKeyConfig(Section):
     `expires` is the last day, UTC, on which it is valid. The scope `ask` allows requests to models, `feedback` feedback
     that counts for certificates, `review` judging outputs, under the key's name, `view` the page of status, `metrics`
     reading `/metrics`; `admin` all of these but requests to models, and changing modes. `limits` take the place of the
-    server's, and `budget`, in USD, that of `budget.per_key`.
+    server's.
     """
 
     name: str = Field(min_length=1, max_length=100)
@@ -366,7 +404,6 @@ class ServerKeyConfig(Section):
     expires: Annotated[date, Field(strict=False)] | None = None
     scopes: tuple[Literal["ask", "feedback", "review", "view", "metrics", "admin"], ...] = ("ask",)
     limits: LimitsConfig | None = None
-    budget: _Positive | None = None
 
 
 class ReviewConfig(Section):

@@ -125,7 +125,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     async def counted() -> str:
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
-        text += await tools.text(runtime, [key.name for key in settings.keys])
+        text += await tools.text(runtime)
         text += family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
         return text + ("" if modes is None else modes.metrics())
 
@@ -228,7 +228,7 @@ class Stores:
         urls = {
             "traces": traces_url(config.traces),
             "modes": None if config.modes is None else modes_url(config),
-            "budget": ledger_url(config.budget) if config.budget.is_shared else None,
+            "budget": ledger_url(config.budget) if config.budget.caps else None,
         }
         self._urls = {name: url for name, url in urls.items() if url is not None}
         strict, refuses = config.traces is not None and config.traces.strict, config.budget.on_unreachable == "refuse"

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
-from cascade.budget.caps import Account
+from cascade.budget.caps import Account, label
 from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError
 from cascade.money import usd
@@ -104,7 +104,7 @@ class Meters:
             await sleep(_LAG_EVERY_S)
             self._lag.observe(max(0.0, clock() - due_s))
 
-    async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
+    async def text(self, runtime: Runtime) -> str:
         """Return all counts in Prometheus' text form, and the state of breakers and caps."""
         guards, families = runtime.guards, dict[str, list[tuple[Mapping[str, str], object]]]()
         families["call_errors_total"] = [
@@ -116,10 +116,9 @@ class Meters:
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
         families["retries_total"] = [({"model": name}, self.retried[name]) for name in guards]
         families |= _deployments(guards)
-        for name, (cap, stands) in sorted((await self._balances(runtime, keys)).items()):
-            account = name if name.startswith("key:") else name.partition(":")[0]  # a day without its date
+        for name, (cap, stands) in sorted((await self._balances(runtime)).items()):
             for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
-                families.setdefault(f"budget_{kind}_usd", []).append(({"account": account}, f"{usd(amount):f}"))
+                families.setdefault(f"budget_{kind}_usd", []).append(({"account": label(name)}, f"{usd(amount):f}"))
         return "".join([
             family("call_seconds", "histogram", _HELP["call_seconds"], []),
             *(line for name, times in self._calls.items() for line in times.lines("call_seconds", {"model": name})),
@@ -129,10 +128,10 @@ class Meters:
               for name, samples in families.items()),
         ])  # fmt: skip
 
-    async def _balances(self, runtime: Runtime, keys: Iterable[str]) -> Mapping[str, tuple[int, Account]]:
+    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, Account]]:
         """Return cap and balance of each account; none while the store does not answer. One reading is under way."""
         if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances, [*keys] or [None]))
+            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
         await asyncio.wait([self._reading], timeout=_STORE_S)
         with suppress(StoreError, asyncio.InvalidStateError):
             return self._reading.result()
@@ -252,11 +251,11 @@ class Instruments:
         """Return those of a configuration. Raises ConfigError if its access log cannot be written."""
         return cls(None if settings.access_log is None else AccessLog(settings.access_log), peers)
 
-    async def text(self, runtime: Runtime, keys: Iterable[str]) -> str:
+    async def text(self, runtime: Runtime) -> str:
         """Return what `Meters` and the access log count, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
         text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
-        return text + of_reloads(self.reloads) + await self.meters.text(runtime, keys)
+        return text + of_reloads(self.reloads) + await self.meters.text(runtime)
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the requests, given what counts."""

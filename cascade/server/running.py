@@ -73,7 +73,7 @@ def serve(
 def refuse(config: CascadeConfig) -> None:
     """Raise ConfigError if the server may not listen at its address, or workers cannot keep what it promises."""
     problems, several = list(listening_problems(config.server)), config.server.workers > 1
-    if several and config.budget.is_shared and ledger_url(config.budget) is None:
+    if several and config.budget.caps and ledger_url(config.budget) is None:
         problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
     if several and config.guarantee is not None and config.guarantee.audit is not None:
         problems.append("guarantee.audit: each worker would count its own; use modes, or server.workers: 1")
@@ -107,7 +107,7 @@ def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
         raise ConfigError(["server.keys: a reload does not take away all keys; restart the server"])
     for section, names in _FIXED.items():
         old, new = getattr(before, section), getattr(now, section)
-        if old is not None and new is not None and (section != "budget" or (old.is_shared and new.is_shared)):
+        if old is not None and new is not None and (section != "budget" or (old.caps and new.caps)):
             update = {name: getattr(old, name) for name in names if getattr(old, name) != getattr(new, name)}
             for name in update:
                 logger.warning("%s.%s: a reload does not change it; restart the server", section, name)

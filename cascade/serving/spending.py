@@ -9,14 +9,13 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from cascade.budget.caps import Account, Caps, Hold, Ledger, MemoryLedger, Refused
-from cascade.budget.caps import ends_s as period_ends_s
+from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
@@ -48,6 +47,7 @@ class Spending:
         prices: the prices of the models; a call at an unknown price (None) is refused.
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
+        keys: the names of the server's keys; None where there are none.
         most_unsettled: nano-dollars held for calls of one key whose callers have left, above which it makes no others.
         link: the way to a ledger in a database; None for one in memory.
         stand_in: counts calls, in this process alone, while such a ledger does not answer, so that each process goes at
@@ -60,6 +60,7 @@ class Spending:
     wait_s: float
     call_s: float
     most_unsettled: int
+    keys: tuple[str | None, ...] = (None,)
     link: StoreLink | None = None
     stand_in: MemoryLedger | None = None
     unsettled: Counter[str | None] = field(default_factory=Counter)
@@ -71,17 +72,20 @@ class Spending:
         from cascade.config import ledger_url
 
         budget = config.budget
-        caps = Caps(
-            **{name: None if (cap := getattr(budget, name)) is None else nano_usd(cap) for name in budget.shared},
-            keys={key.name: nano_usd(key.budget) for key in config.server.keys if key.budget is not None},
-        )
+        ids = {"": None, **{name: entry.id for name, entry in config.models.items()}}
+        caps = [
+            Cap(at.per, at.window, ids.get(at.name or "", at.name) if at.per == "model" else at.name, nano_usd(at.usd))
+            for at in budget.caps
+        ]
         url, limit_s = ledger_url(budget), config.timeouts.per_store_s
         link = None if url is None else StoreLink("budget", limit_s)
         stand_in = MemoryLedger(_STAND_IN) if link is not None and budget.on_unreachable == "allow_and_record" else None
-        limit = _SHARE * min(getattr(budget, name) for name in budget.shared if getattr(budget, name) is not None)
+        limit = _SHARE * min(cap.usd for cap in budget.caps)
         limit = nano_usd(limit if budget.unsettled_per_key is None else budget.unsettled_per_key)
         numbers = (budget.wait_s, max(config.timeouts.per_call_s, config.timeouts.per_stream_s), limit)
-        return cls(_opened(url, limit_s), caps, config.prices(), *numbers, link=link, stand_in=stand_in)
+        shared = _opened(url, limit_s), Caps(caps, budget.zone), config.prices()
+        keys = tuple([key.name for key in config.server.keys]) or (None,)
+        return cls(*shared, *numbers, keys, link, stand_in)
 
     @property
     def bookings(self) -> SqlLedger | None:
@@ -116,7 +120,7 @@ class Spending:
             return hold
         if hold.may_fit_later and waits:
             return None
-        raise _over(hold, request, ask[0], now_s)
+        raise _over(hold, request, ask[0], self.caps.ends_s(hold.account), now_s)
 
     def carve(self, request: Request, key: str | None) -> Hold | None:
         """Hold the highest cost of a call without asking a database; None: only `reserve` can tell."""
@@ -132,9 +136,10 @@ class Spending:
             if waits:
                 return None
             raise _unsettled(request.model, held, self.most_unsettled)
-        chat, now_s = request.question.chat, datetime.now(UTC).timestamp()  # request.chat may lack the field `user`
-        caps = self.caps.of(key, None if chat is None else chat.user, now_s)
-        return amount, caps, now_s + self.call_s + _SLACK_S
+        question, now_s = request.question, datetime.now(UTC).timestamp()
+        user = None if question.chat is None else question.chat.user  # request.chat may lack the field
+        names = {"all": None, "key": key, "user": user, "segment": question.segment, "model": request.model}
+        return amount, self.caps.of(names, now_s), now_s + self.call_s + _SLACK_S
 
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
         """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold.
@@ -160,14 +165,20 @@ class Spending:
         else:
             self.ledger.settle(hold, cost)
 
-    def balances(self, keys: Iterable[str | None]) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account that keys spend from, without the users'. Raises StoreError.
+    def balances(self) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of each account, without those that clients name.
 
         What other processes spent last counts as held for a quarter of a second, as does what they lease.
+        Raises StoreError.
         """
-        now_s = datetime.now(UTC).timestamp()
-        caps = {name: cap for key in keys for name, cap in self.caps.of(key, None, now_s).items()}
-        return {name: (cap, self.ledger.account(name)) for name, cap in caps.items() if not name.startswith("user:")}
+        now_s, caps = datetime.now(UTC).timestamp(), dict[str, int]()
+        for scope, name in (
+            ("all", None),
+            *(("key", key) for key in self.keys),
+            *(("model", at) for at in self.prices),
+        ):
+            caps |= self.caps.of({scope: name}, now_s)
+        return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""
@@ -247,12 +258,14 @@ def _unsettled(model: str, held: int, limit: int) -> BudgetExceededError:
     return error
 
 
-def _over(refused: Refused, request: Request, most_nano_usd: int, now_s: float) -> BudgetExceededError:
+def _over(
+    refused: Refused, request: Request, most_nano_usd: int, ends_s: float | None, now_s: float
+) -> BudgetExceededError:
     """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
-    name, stands, ends_s = refused.account.partition(":")[0], refused.stands, period_ends_s(refused.account)
-    cap = name if name == "total" else f"per_{name}"
+    scope, _, window = label(refused.account).partition(" ")
+    stands, cap = refused.stands, f"{scope.partition(':')[0]} {window}".strip()
     error = BudgetExceededError(
-        f"the next call to {request.model} does not fit under budget.{cap}: of "
+        f"the next call to {request.model} does not fit under budget.caps ({cap}): of "
         f"{exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
         "held by calls under way."
     )

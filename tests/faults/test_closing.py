@@ -228,7 +228,7 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(
     bench: Bench, stream: bool, provider: str
 ) -> None:
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
-    served, begun = bench.served(provider, budget={"total": 1.0}), asyncio.Event()
+    served, begun = bench.served(provider, budget={"caps": [{"usd": 1.0}]}), asyncio.Event()
     spending: Any = served.runtime._spending
     served.runtime.finishes, bench.server.modes["small"] = True, "gated"
 
@@ -241,7 +241,7 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(
 
     async def reached(holds: Callable[[Account], bool]) -> Account:
         async with asyncio.timeout(PATIENCE_S):
-            while not holds(balance := spending.ledger.account("total")):  # noqa: ASYNC110
+            while not holds(balance := spending.ledger.account("all")):  # noqa: ASYNC110
                 await asyncio.sleep(0.002)
         return balance
 

@@ -283,7 +283,7 @@ WRITTEN = reply('{"name": "f", "arguments": {"a": 1}}', logprobs=[-0.1] * 9)
 @pytest.mark.parametrize("path", BODIES)
 async def test_no_body_makes_the_server_fail(path: str, answer: Any) -> None:
     provider = FakeProvider(lambda _: answer)
-    async with orchestrator(provider, budget={"total": 1e6}) as served, asgi(served) as client:
+    async with orchestrator(provider, budget={"caps": [{"usd": 1e6}]}) as served, asgi(served) as client:
         whole = {"model": "cascade", **BODIES[path]}
         found = await client.post(path, json=whole)
         assert found.status_code == 200, found.text
@@ -437,14 +437,14 @@ async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatc
 @pytest.mark.parametrize("stream", [False, True])
 def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream: bool) -> None:
     held = Held({"large": [SURE]}, after_words=1 if stream else 0)
-    with orchestrator(held, budget={"total": 1.0}) as served, listening(served) as address:
+    with orchestrator(held, budget={"caps": [{"usd": 1.0}]}) as served, listening(served) as address:
         with connected(address) as open_:
             open_.sendall(request(chat(model="large", stream=stream)))
             assert held.waiting.wait(WAIT_S)
         until(served.runtime._spending.unsettled.total)
         held.go()
         ledger = served.runtime._spending.ledger
-        until(lambda: not ledger.account("total").held)
-        stands = ledger.account("total")
+        until(lambda: not ledger.account("all").held)
+        stands = ledger.account("all")
     assert stands == Account(100 * 10_000 + 10 * 20_000, 0)
     assert not held.cancelled.is_set()

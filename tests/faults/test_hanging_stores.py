@@ -61,10 +61,10 @@ async def ask(client: httpx.AsyncClient, deadline_s: float = PATIENCE_S) -> http
     return await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK}, headers=headers)
 
 
-ALLOWS = {"total": 1, "on_unreachable": "allow_and_record"}
+ALLOWS = {"caps": [{"usd": 1}], "on_unreachable": "allow_and_record"}
 ROWS = [  # what hangs, the configuration, the status, the mode, and counts
     ("modes", {"modes": {}}, 200, "unknown", ['store_failures_total{store="modes"} 1']),
-    ("budget", {"budget": {"total": 1}}, 503, None, ['store_failures_total{store="budget"} 1']),
+    ("budget", {"budget": {"caps": [{"usd": 1}]}}, 503, None, ['store_failures_total{store="budget"} 1']),
     (
         "budget",
         {"budget": ALLOWS},
@@ -105,12 +105,12 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
         if served.runtime._spending is not None:
             cost, calls = round(1e9 * float(after.headers["x-cascade-cost-usd"])), 1 if status == 503 else 2
             account = served.runtime._spending.ledger.account
-            until(lambda: account("total") == Account(spent=calls * cost, held=0))
+            until(lambda: account("all") == Account(spent=calls * cost, held=0))
         assert "x-cascade-stores-failing" not in (await ask(client)).headers
     assert served.runtime.unrecorded is None
 
 
-@pytest.mark.parametrize("parts", [{"modes": {}}, {"budget": {"total": 1}}, {"traces": {"strict": True}}])
+@pytest.mark.parametrize("parts", [{"modes": {}}, {"budget": {"caps": [{"usd": 1}]}}, {"traces": {"strict": True}}])
 async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_store_fail(
     tmp_path: Path, hang: Hang, parts: Any
 ) -> None:
@@ -140,7 +140,7 @@ async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(
 
 async def test_g4_a_server_that_is_stopped_in_the_middle_holds_up_nobody_and_is_found_again() -> None:
     with own_cluster() as (url, send):
-        parts = {"modes": {}, "budget": {"total": 1}, "traces": {}}
+        parts = {"modes": {}, "budget": {"caps": [{"usd": 1}]}, "traces": {}}
         config = {name: {"store": url, **more} for name, more in parts.items()}
         served = orchestrator({"large": [SURE] * 1000}, **config)
         async with living(served) as client:

@@ -9,11 +9,12 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
-from datetime import UTC, date, datetime
+from datetime import date, datetime, timedelta
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from hypothesis import given, settings
@@ -23,7 +24,7 @@ from patience import PATIENCE_S, at_once, until
 from stores import postgres_url
 
 from cascade.budget import caps
-from cascade.budget.caps import Account, Caps, Hold, Lease, Ledger, MemoryLedger, Refused, Renewal, ends_s, renewals
+from cascade.budget.caps import Account, Cap, Caps, Hold, Lease, Ledger, MemoryLedger, Refused, Renewal, renewals
 from cascade.budget.charges import Budget
 from cascade.errors import BudgetExceededError, StoreError
 from cascade.money import Price
@@ -322,30 +323,54 @@ TestLedgers = LedgerMachine.TestCase
 TestLedgers.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
 
 
-def test_caps_that_are_not_set_are_no_accounts() -> None:
-    assert Caps().of("k", "u", 0.0) == {}
-    assert Caps(1, 2, 3, 4, 5).of(None, None, 86_400.0) == {
-        "key:": 1, "user:": 2, "day:1970-01-02": 3, "month:1970-01": 4, "total": 5,
-    }  # fmt: skip
+ALL = {"all": None, "key": "k", "user": "ann", "segment": "de", "model": "small"}
+SCOPES, WINDOWS = tuple(ALL), (None, "day", "month")
+
+
+def test_each_scope_in_each_window_has_accounts_and_a_name_may_have_a_cap_of_its_own() -> None:
+    assert Caps().of(ALL, 0.0) == {}
+    listed = [Cap(scope, window, None, 9) for scope in SCOPES for window in WINDOWS]
+    listed += [Cap(scope, "day", name, 1) for scope, name in ALL.items() if name]
+    caps = Caps(listed)
+    accounts = caps.of(ALL, 86_400.0)
+    assert len(accounts) == len(SCOPES) * len(WINDOWS)
+    assert {name for name, size in accounts.items() if size == 1} == {
+        f"{scope}:{name} day:1970-01-02" for scope, name in ALL.items() if name
+    }
+    assert {name: caps.size(name, 86_400.0) for name in accounts} == accounts
+    assert caps.of(dict.fromkeys(ALL), 0.0)["user day:1970-01-01"] == 9
+    assert {caps.size(name, 0.0) for name in accounts if "day" in name} == {None}
+    assert (caps.size("all week:1", 0.0), caps.size("", 0.0), caps.size("all ", 0.0)) == (None, None, None)
 
 
 @pytest.mark.parametrize("user", ["a\nb", "\x00", "x" * 101, "\ud800", "ünal"])
 def test_a_user_s_name_is_one_that_a_database_takes(user: str) -> None:
-    (name,) = Caps(per_user=1).of(None, user, 0.0)
+    (name,) = Caps([Cap("user", None, None, 1)]).of({"user": user}, 0.0)
     assert name.isascii()
+    assert " " not in name
     assert name.isprintable()
     assert len(name) < 100
 
 
-def test_each_period_ends_where_the_next_begins() -> None:
-    caps = Caps(per_day=1, per_month=1)
-    for day in (date(2027, 12, 31), date(2028, 2, 28), date(2028, 2, 29), date(2030, 4, 30)):
-        now_s = datetime(day.year, day.month, day.day, 23, 59, 59, tzinfo=UTC).timestamp()
-        for account in caps.of(None, None, now_s):
-            end = ends_s(account)
-            assert end is not None
-            assert account in caps.of(None, None, end - 1)
-            assert account not in caps.of(None, None, end)
+CLOCKS = [  # where clocks change: at 2:00, at midnight, by half an hour, and where a day was left out
+    ("Europe/Vienna", date(2027, 3, 28), 23), ("Europe/Vienna", date(2027, 10, 31), 25), ("UTC", date(2028, 2, 29), 24),
+    ("Africa/Cairo", date(2027, 4, 30), 23), ("America/Havana", date(2027, 11, 7), 25), ("Asia/Beirut", date(2021, 3, 28), 23),
+    ("Australia/Lord_Howe", date(2027, 10, 3), 23.5), ("America/Asuncion", date(2022, 3, 26), 25),
+    ("Pacific/Apia", date(2011, 12, 29), 24), ("Asia/Kolkata", date(2027, 12, 31), 24),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("zone", "day", "hours"), CLOCKS)
+def test_each_period_ends_where_the_next_begins(zone: str, day: date, hours: float) -> None:
+    caps = Caps([Cap("all", "day", None, 1), Cap("all", "month", None, 1)], ZoneInfo(zone))
+    now_s = datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo(zone)).timestamp()
+    for account in caps.of({"all": None}, now_s):
+        end = caps.ends_s(account)
+        assert end is not None
+        assert account in caps.of({"all": None}, end - 1)
+        assert account not in caps.of({"all": None}, end)
+    of_day = f"all day:{day}"
+    assert caps.ends_s(of_day) == pytest.approx(caps.ends_s(f"all day:{day - timedelta(days=1)}") + hours * 3_600)
 
 
 A_NANO_A_TOKEN = Price(0, 1_000)

@@ -157,6 +157,14 @@ def model(**settings: Any) -> dict[str, Any]:
         # out of range
         *(({"budget": {"per_question": cap}}, "budget.per_question", "") for cap in (0, float("nan"), float("inf"))),
         ({"budget": {"on_exhausted": "stop"}}, "budget.on_exhausted", "not 'stop'"),
+        ({"budget": {"time_zone": "Europe/Wien"}}, "budget.time_zone", "did you mean Europe/Vienna?"),
+        ({"budget": {"time_zone": "../etc/passwd"}}, "budget.time_zone", ""),
+        ({"budget": {"caps": [{"per": "model", "name": "guid", "usd": 1}]}}, "budget.caps[0].name", "did you mean guide?"),
+        ({"budget": {"caps": [{"per": "key", "name": "app", "usd": 1}]}}, "budget.caps[0].name", ""),
+        ({"budget": {"caps": [{"name": "app", "usd": 1}]}}, "budget.caps", ""),
+        ({"budget": {"caps": [{"usd": 1}, {"usd": 2}]}}, "budget.caps", ""),
+        ({"budget": {"caps": [{"per": "user", "usd": 1}, {"per": "user", "name": "a", "usd": 2}]}}, "budget.caps", ""),
+        ({"budget": {"caps": [{"windw": "day", "usd": 1}]}}, "budget.caps[0].windw", ""),
         ({"timeouts": {"per_call_s": -1}}, "timeouts.per_call_s", "not -1"),
         ({"policy": {"threshold": -0.1}}, "policy.threshold", "not -0.1"),
         ({"policy": {"kind": "fixed", "depth": 0}}, "policy.depth", ""),
@@ -315,7 +323,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
     text = (
         "models: {base: small, guide: large}\nstrategy: {kind: base_guide, prompts: my-prompts}\n"
         "policy: ./policy\nprovider: replay:log.jsonl\ntraces: sqlite:///traces.db\n"
-        "server: {review: {log: log.jsonl}}\nbudget: {total: 5, store: sqlite:///spent.db}\n"
+        "server: {review: {log: log.jsonl}}\nbudget: {caps: [{usd: 5}], store: sqlite:///spent.db}\n"
     )
     (folder / "cascade.yaml").write_text(text)
     (tmp_path / "elsewhere").mkdir()

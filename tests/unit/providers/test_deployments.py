@@ -195,14 +195,17 @@ def test_all_that_is_wrong_with_deployments_is_said_at_once() -> None:
 
 
 async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_fallback() -> None:
-    failing, document = {"east": DOWN}, config(entry={"fallbacks": ["spare"]}, budget={"total": 1.0}, traces="off")
+    failing, document = (
+        {"east": DOWN},
+        config(entry={"fallbacks": ["spare"]}, budget={"caps": [{"usd": 1.0}]}, traces="off"),
+    )
     async with Orchestrator.from_config(document, providers={"fake": Sites(failing)}) as served:
         served.runtime.break_circuits()
         answers = [await served.achat([{"role": "user", "content": f"conversation {n}"}]) for n in range(60)]
         assert {answer.calls[-1].completion.deployment for answer in answers if answer.calls[-1].completion} == {"west"}
-        spent = [account.spent for _, account in served.runtime.balances([None]).values()]
+        spent = [account.spent for _, account in served.runtime.balances().values()]
         assert spent == [sum(answer.cost_nano_usd or 0 for answer in answers)]
-        text, name = await Meters().text(served.runtime, []), f'model="{MODEL}"'
+        text, name = await Meters().text(served.runtime), f'model="{MODEL}"'
         assert f'cascade_deployment_open{{{name},deployment="east"}} 1' in text
         assert f'cascade_deployment_tries_total{{{name},deployment="west",outcome="answered"}} 60' in text
         assert (f"cascade_breaker_open{{{name}}} 0" in text, served.runtime.models_state) == (True, "degraded")

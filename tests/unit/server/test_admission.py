@@ -59,8 +59,8 @@ async def test_a_key_has_limits_of_its_own(limits: dict[str, Any], bodies: list[
 
 
 async def test_a_key_has_a_budget_of_its_own_in_place_of_that_of_all() -> None:
-    listed = ({**keys()[0], "budget": 1.0}, keys()[1])
-    settings = {"server": {"keys": listed}, "budget": {"per_key": 0.0002, "wait_s": 0}}
+    caps = [{"per": "key", "name": "app", "usd": 1.0}, {"per": "key", "usd": 0.0002}]
+    settings = {"server": {"keys": keys()}, "budget": {"caps": caps, "wait_s": 0}}
     async with orchestrator({"small": [SURE] * 6}, **settings) as served, asgi(served) as client:
         body = {**BODY, "max_tokens": 5}
         found = [
@@ -68,7 +68,7 @@ async def test_a_key_has_a_budget_of_its_own_in_place_of_that_of_all() -> None:
         ]
     assert [one.status_code for one in found] == [200, 200, 200, 200, 429, 429]
     with pytest.raises(ConfigError):
-        orchestrator(SURE, server={"keys": listed})
+        orchestrator(SURE, budget={"caps": caps})
 
 
 class SmallHeld(Held):

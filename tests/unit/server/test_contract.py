@@ -274,7 +274,7 @@ def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog: pyte
     store = str(refusal_of(StoreError("The store sqlite:////srv/secret.db: another process has locked it.")).body)
     assert "secret.db" not in store
     assert "secret.db" in caplog.text
-    for cap, tells in (("per_day", False), ("per_user", False), ("per_key", True), (None, True)):
+    for cap, tells in (("all day", False), ("user", False), ("key", True), ("key month", True), (None, True)):
         over = errors.BudgetExceededError("of $5 $4.99 is spent")
         over.cap, over.spent = cap, True
         assert ("$4.99" in str(refusal_of(over).body)) is tells

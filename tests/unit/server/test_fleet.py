@@ -26,7 +26,8 @@ CHAT, BODY = "/v1/chat/completions", {"model": "small", "messages": ASK}
 
 
 @pytest.mark.parametrize(
-    "settings", [{"budget": {"total": 1.0}}, {"guarantee": {"promise": "error", "audit": {"probability": 0.1}}}]
+    "settings",
+    [{"budget": {"caps": [{"usd": 1.0}]}}, {"guarantee": {"promise": "error", "audit": {"probability": 0.1}}}],
 )
 def test_workers_refuse_what_each_would_count_by_itself(settings: dict[str, Any]) -> None:
     refuse(load({**CONFIG, **settings}))

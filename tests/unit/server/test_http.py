@@ -267,11 +267,15 @@ async def test_a_page_that_points_its_own_name_at_this_machine_is_refused() -> N
 # --- budgets ---
 
 
-@pytest.mark.parametrize(("cap", "statuses"), [("per_key", [200, 429, 200, 429]), ("per_day", [200, 429, 429, 429])])
-async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(cap: str, statuses: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("cap", "statuses"), [({"per": "key"}, [200, 429, 200, 429]), ({"window": "day"}, [200, 429, 429, 429])]
+)
+async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(
+    cap: dict[str, str], statuses: list[int]
+) -> None:
     made = {name: new_key() for name in ("app", "batch")}
     keys = [{"name": name, "sha256": key.sha256} for name, key in made.items()]
-    settings = {"server": {"keys": keys}, "budget": {cap: 0.0002, "wait_s": 0}}
+    settings = {"server": {"keys": keys}, "budget": {"caps": [{**cap, "usd": 0.0002}], "wait_s": 0}}
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         responses = [
             await client.post(CHAT, json={**BODY, "max_tokens": 5}, headers={"x-api-key": key.key})
@@ -281,13 +285,15 @@ async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(cap: 
     assert [one.status_code for one in responses] == statuses
     error = responses[-1].json()["error"]
     assert (error["type"], error["code"]) == ("insufficient_quota", "insufficient_quota")
-    assert ("retry-after" in responses[-1].headers) is (cap == "per_day")
-    assert ("$" in responses[-1].text) is (cap == "per_key")
+    assert ("retry-after" in responses[-1].headers) is ("window" in cap)
+    assert ("$" in responses[-1].text) is ("per" in cap)
 
 
-@pytest.mark.parametrize(("cap", "most_days"), [("per_day", 1), ("per_month", 31)])
-async def test_a_spent_period_says_when_it_ends(cap: str, most_days: int) -> None:
-    async with living(orchestrator({"small": [SURE]}, budget={cap: 0.0002, "wait_s": 0})) as client:
+@pytest.mark.parametrize(("window", "most_days"), [("day", 1), ("month", 31)])
+async def test_a_spent_period_says_when_it_ends(window: str, most_days: int) -> None:
+    async with living(
+        orchestrator({"small": [SURE]}, budget={"caps": [{"window": window, "usd": 0.0002}], "wait_s": 0})
+    ) as client:
         first = await client.post(CHAT, json={**BODY, "max_tokens": 5})
         spent = await client.post("/v1/messages", json={**BODY, "max_tokens": 5})
     assert [first.status_code, spent.status_code] == [200, 429]
@@ -297,7 +303,7 @@ async def test_a_spent_period_says_when_it_ends(cap: str, most_days: int) -> Non
 
 
 async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait() -> None:
-    settings = {"budget": {"per_day": 0.0002, "wait_s": 0}}
+    settings = {"budget": {"caps": [{"window": "day", "usd": 0.0002}], "wait_s": 0}}
     response = await post({"small": [SURE]}, {"max_tokens": 4_000}, settings=settings)
     assert (response.status_code, response.json()["error"]["code"]) == (422, "budget_exceeded")
     assert "retry-after" not in response.headers
@@ -351,7 +357,7 @@ async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
     [
         ({}, 200),  # what is not recorded stops no request
         ({"modes": {}}, 200),  # the guide serves
-        ({"budget": {"per_day": 1, "store": "sqlite:///{}/traces.db"}}, 503),
+        ({"budget": {"caps": [{"window": "day", "usd": 1}], "store": "sqlite:///{}/traces.db"}}, 503),
         ({"traces": {"store": "sqlite:///{}/traces.db", "strict": True}}, 503),
     ],
 )

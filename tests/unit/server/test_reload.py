@@ -117,23 +117,23 @@ async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path: Path)
 async def test_money_held_and_spent_stays_in_its_accounts(tmp_path: Path, store: bool) -> None:
     place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
     held = Held(sure)
-    first, second = (orchestrator(held, budget={"total": cap, "wait_s": 0, **place}) for cap in (1.0, 2.0))
+    first, second = (orchestrator(held, budget={"caps": [{"usd": cap}], "wait_s": 0, **place}) for cap in (1.0, 2.0))
     async with reloading(first) as (client, reload):
         request = asyncio.create_task(client.post(CHAT, json=BODY))
         await asyncio.to_thread(until, lambda: bool(held._held))
-        before = first.runtime.balances([None])["total"][1]
+        before = first.runtime.balances()["all"][1]
         await reload(second)
-        assert second.runtime.balances([None])["total"] == (2 * 10**9, before)
+        assert second.runtime.balances()["all"] == (2 * 10**9, before)
         held.go()
         assert (await request).status_code == 200
         await asyncio.to_thread(until, lambda: first.runtime._closed)
         assert (await client.post(CHAT, json=BODY)).status_code == 200
-        after = second.runtime.balances([None])["total"][1]
+        after = second.runtime.balances()["all"][1]
         assert (before.held > 0, after.held, after.spent > 0) == (True, 0, True)
         await reload(orchestrator(sure))  # no caps
-        third = orchestrator(sure, budget={"total": before.held / 10**9, "wait_s": 0, **place})
+        third = orchestrator(sure, budget={"caps": [{"usd": before.held / 10**9}], "wait_s": 0, **place})
         await reload(third)
-        await asyncio.to_thread(until, lambda: third.runtime.balances([None])["total"][1] == after)
+        await asyncio.to_thread(until, lambda: third.runtime.balances()["all"][1] == after)
         assert (await client.post(CHAT, json=BODY)).status_code == 429
 
 
@@ -192,12 +192,19 @@ async def test_a_reload_is_no_way_to_get_a_fresh_minute_or_another_place() -> No
 def test_what_a_reload_does_not_move(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     stores = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
     before, now = (
-        load({**CONFIG, "traces": {"store": at}, "budget": {"total": cap, "store": at}, "server": {"port": cap}})
+        load(
+            {
+                **CONFIG,
+                "traces": {"store": at},
+                "budget": {"caps": [{"usd": cap}], "store": at},
+                "server": {"port": cap},
+            }
+        )
         for cap, at in enumerate(stores, 1)
     )
     merged = fixed(before, now)
     assert (merged.server.port, merged.traces, merged.budget.store) == (1, before.traces, stores[0])
-    assert (merged.budget.total, len(caplog.records)) == (2, 3)
+    assert (merged.budget.caps[0].usd, len(caplog.records)) == (2, 3)
     plain = load(CONFIG)
     assert (fixed(plain, now).budget, fixed(now, plain).budget) == (now.budget, plain.budget)  # nothing was kept there
 

@@ -41,7 +41,7 @@ def asked(model: str = "cascade", text: str = SECRET, **fields: Any) -> dict[str
 async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key() -> None:
     down, script = ProviderUnavailableError("gone", billed="no"), list[Any]()
     fake = FakeProvider(lambda request: script.pop(0) if request.model == "small" else SURE)
-    budget = {"per_key": 1.0, "per_day": 2.0}
+    budget = {"caps": [{"per": "key", "usd": 1.0}, {"window": "day", "usd": 2.0}]}
     async with orchestrator(fake, budget=budget, server=KEYS) as served, asgi(served, **BEARER) as client:
         served.runtime.guards["small"].sleep = lambda _: asyncio.sleep(0)
         for replies in ([UNSURE], [down, SURE], [BadRequestError("no", status=400)]):
@@ -60,10 +60,10 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
     assert found['cascade_tokens_total{model="large",kind="output"}'] == 20
     assert found['cascade_unknown_tokens_total{model="small"}'] == found['cascade_breaker_open{model="small"}'] == 0
     spent = found['cascade_budget_spent_usd{account="key:app"}']
-    assert spent == found['cascade_budget_spent_usd{account="day"}'] > 0
+    assert spent == found['cascade_budget_spent_usd{account="all day"}'] > 0
     assert spent >= found['cascade_key_cost_usd_total{key="app"}'] > 0
     assert found['cascade_budget_held_usd{account="key:app"}'] == 0
-    assert (found['cascade_budget_cap_usd{account="key:app"}'], found['cascade_budget_cap_usd{account="day"}']) == (
+    assert (found['cascade_budget_cap_usd{account="key:app"}'], found['cascade_budget_cap_usd{account="all day"}']) == (
         1,
         2,
     )
@@ -71,7 +71,10 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
 
 async def test_no_client_chooses_a_label() -> None:
     evil = "x" * 40
-    async with orchestrator({"small": [SURE]}, budget={"per_user": 1.0}, server=KEYS) as served, asgi(served) as client:
+    async with (
+        orchestrator({"small": [SURE]}, budget={"caps": [{"per": "user", "usd": 1.0}]}, server=KEYS) as served,
+        asgi(served) as client,
+    ):
         for headers in (BEARER, {"authorization": f"Bearer {evil}"}):
             await client.post(CHAT, json=asked(user=evil), headers={**headers, "x-cascade-segment": evil})
             await client.post(CHAT, json=asked(evil), headers=headers)
@@ -94,7 +97,7 @@ async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep() -> 
     with pytest.raises(InterruptedError):
         await meters.watch_loop(sleep, lambda: now_s)
     async with orchestrator() as served:
-        found = samples(await meters.text(served.runtime, []))
+        found = samples(await meters.text(served.runtime))
     assert found['cascade_loop_lag_seconds_bucket{le="0.01"}'] == 1
     assert found['cascade_loop_lag_seconds_bucket{le="0.5"}'] == 2
     assert (found["cascade_loop_lag_seconds_count"], found["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
@@ -162,7 +165,7 @@ def expressions() -> list[str]:
 
 async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path: Path) -> None:
     store = {"store": f"sqlite:///{tmp_path / 'traces.db'}"}
-    settings = {"traces": store, "modes": {}, "budget": {"per_key": 1.0}, "server": KEYS}
+    settings = {"traces": store, "modes": {}, "budget": {"caps": [{"per": "key", "usd": 1.0}]}, "server": KEYS}
     async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served, **BEARER) as client:
         await client.post(CHAT, json=asked())
         text = (await client.get("/metrics")).text

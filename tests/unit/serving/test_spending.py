@@ -53,7 +53,7 @@ def made(script: Any, budget: dict[str, Any], provider: Any = None, output: floa
     return Orchestrator.from_config(config, providers={"fake": provider or FakeProvider(script)})
 
 
-def stands(served: Orchestrator, name: str = "total") -> Account:
+def stands(served: Orchestrator, name: str = "all") -> Account:
     assert served.runtime._spending is not None
     return served.runtime._spending.ledger.account(name)
 
@@ -65,46 +65,80 @@ def test_without_caps_there_is_no_ledger() -> None:
 
 def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
     fake = FakeProvider({"small": [SURE]})
-    with made(None, {"total": 0.0035}, fake) as served:
+    with made(None, {"caps": [{"usd": 0.0035}]}, fake) as served:
         for _ in range(3):
             served.chat(ASK)
-        with pytest.raises(BudgetExceededError, match=r"budget\.total: of \$0\.0035 \$0\.003 is spent"):
+        with pytest.raises(BudgetExceededError, match=r"budget\.caps \(all\): of \$0\.0035 \$0\.003 is spent"):
             served.chat(ASK)
         assert stands(served) == Account(3 * BASE, 0)
     assert len(fake.requests) == 3
 
 
 def test_the_best_so_far_is_served_where_that_is_wanted() -> None:
-    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005, "on_exhausted": "serve_best"}) as served:
+    with made({"small": [UNSURE], "large": [SURE]}, {"caps": [{"usd": 0.005}], "on_exhausted": "serve_best"}) as served:
         answer = served.chat(ASK)
         assert (answer.text, answer.stopped) == ("The Rhine?", "budget")
         assert stands(served) == Account(BASE, 0)
 
 
 def test_or_nothing_where_that_is_wanted() -> None:
-    with made({"small": [UNSURE], "large": [SURE]}, {"total": 0.005}) as served:
+    with made({"small": [UNSURE], "large": [SURE]}, {"caps": [{"usd": 0.005}]}) as served:
         with pytest.raises(BudgetExceededError) as caught:
             served.chat(ASK)
         assert [call.cost_nano_usd for call in caught.value.calls] == [BASE]
 
 
 def test_each_user_has_an_account() -> None:
-    with made({"small": [SURE]}, {"per_user": 0.001}) as served:
+    with made({"small": [SURE]}, {"caps": [{"per": "user", "usd": 0.001}]}) as served:
         for user in ("ann", "bob"):
             served.chat(ASK, user=user)
-            with pytest.raises(BudgetExceededError, match="per_user"):
+            with pytest.raises(BudgetExceededError, match="user"):
                 served.chat(ASK, user=user)
 
 
+def test_each_segment_and_model_has_an_account_and_what_a_client_calls_itself_lifts_no_cap() -> None:
+    caps = [
+        {"per": "segment", "window": "day", "usd": 0.002},
+        {"per": "segment", "window": "day", "name": "poor", "usd": 0.001},
+        {"per": "model", "name": "guide", "usd": 0.01},
+        {"usd": 0.015},
+    ]
+    with made({"small": [SURE, SURE, SURE, UNSURE], "large": [SURE]}, {"caps": caps}) as served:
+        for segment, calls in (("poor", 1), ("new", 2)):
+            for _ in range(calls):
+                served.chat(ASK, segment=segment)
+            with pytest.raises(BudgetExceededError) as caught:
+                served.chat(ASK, segment=segment)
+            assert caught.value.cap == "segment day"
+        with pytest.raises(BudgetExceededError) as caught:  # the guide alone costs what its segment may
+            served.chat(ASK, segment="newer")
+        assert (caught.value.cap, stands(served)) == ("segment day", Account(4 * BASE, 0))
+
+
+def test_a_model_s_cap_counts_its_calls_alone() -> None:
+    caps = [
+        {"per": "model", "name": "guide", "usd": 0.01},
+        {"per": "model", "name": "small", "window": "month", "usd": 1},
+    ]
+    with made({"small": [UNSURE], "large": [SURE]}, {"caps": caps}) as served:
+        served.chat(ASK)
+        with pytest.raises(BudgetExceededError) as caught:
+            served.chat(ASK)
+        assert (caught.value.cap, stands(served, "model:large")) == ("model", Account(GUIDE, 0))
+        assert [account.spent for _, account in served.runtime.balances().values()] == [2 * BASE, GUIDE]
+
+
 def test_a_failure_that_is_not_billed_costs_nothing() -> None:
-    with made({"small": [ProviderUnavailableError("gone", retryable=False)], "large": [SURE]}, {"total": 1}) as served:
+    with made(
+        {"small": [ProviderUnavailableError("gone", retryable=False)], "large": [SURE]}, {"caps": [{"usd": 1}]}
+    ) as served:
         served.chat(ASK)
         assert stands(served) == Account(GUIDE, 0)
 
 
 async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> None:
     fake = FakeProvider(lambda request: UNSURE if request.model == "small" else SURE)
-    async with made(None, {"total": 0.1, "per_day": 1}, fake) as served:
+    async with made(None, {"caps": [{"usd": 0.1}, {"window": "day", "usd": 1}]}, fake) as served:
         asked = await asyncio.gather(*(served.achat(ASK) for _ in range(40)), return_exceptions=True)
         assert {type(one) for one in asked if isinstance(one, BaseException)} == {BudgetExceededError}
         billed = sum(BASE if request.model == "small" else GUIDE for request in fake.requests)
@@ -122,7 +156,7 @@ async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream
         await wakes.wait()
 
     fake = FakeProvider({"small": [ProviderUnavailableError("down")]})
-    async with made(None, {"total": 1}, fake) as served:
+    async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
         served.runtime.break_circuits()
         served.runtime.finishes = finishes
         for guard in served.runtime.guards.values():
@@ -155,7 +189,7 @@ MOST, COST = BASE + 8_000_000, BASE + 4_000
 async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream: bool, by: str) -> None:
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
     provider = Held({"small": [SURE]}, after_words=1)
-    async with made(None, {"total": 0.1, "unsettled_per_key": 0.02}, provider, output=2) as served:
+    async with made(None, {"caps": [{"usd": 0.1}], "unsettled_per_key": 0.02}, provider, output=2) as served:
         served.runtime.finishes = True
 
         async def ask(limit_s: float | None = None) -> str | None:
@@ -197,7 +231,7 @@ async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
             begun.set()
             await asyncio.Event().wait()
 
-    async with made(None, {"total": 1}, Hangs()) as served:
+    async with made(None, {"caps": [{"usd": 1}]}, Hangs()) as served:
         task = asyncio.create_task(served.achat(ASK))
         await begun.wait()
         task.cancel()
@@ -207,7 +241,7 @@ async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
 
 
 async def test_a_stream_that_is_left_is_booked_in_full() -> None:
-    async with made({"small": [SURE]}, {"total": 1}) as served:
+    async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         events = served.astream(ASK)
         await anext(events)
         assert stands(served) == Account(0, BASE)
@@ -219,13 +253,13 @@ async def test_a_stream_that_is_left_is_booked_in_full() -> None:
 
 
 def test_a_blocking_stream_is_booked() -> None:
-    with made({"small": [SURE]}, {"total": 1}) as served:
+    with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         list(served.stream(ASK))
         assert stands(served) == Account(BASE, 0)
 
 
 async def test_processes_that_share_a_store_share_the_caps(tmp_path: Path) -> None:
-    budget = {"total": 0.0025, "store": f"sqlite:///{tmp_path}/ledger.db"}
+    budget = {"caps": [{"usd": 0.0025}], "store": f"sqlite:///{tmp_path}/ledger.db"}
     with made({"small": [SURE]}, budget) as one, made({"small": [SURE]}, budget) as two:
         await one.achat(ASK)
         await two.achat(ASK)
@@ -240,7 +274,7 @@ async def test_a_call_waits_for_money_that_others_may_not_need() -> None:
             await asyncio.sleep(0.05)
             raise ProviderUnavailableError("gone", retryable=False, billed="no")
 
-    async with made(None, {"total": BASE / 1e9, "wait_s": 10}, Slow()) as served:
+    async with made(None, {"caps": [{"usd": BASE / 1e9}], "wait_s": 10}, Slow()) as served:
         both = await asyncio.gather(*(served.achat(ASK) for _ in range(2)), return_exceptions=True)
         assert all(isinstance(one, CascadeError) for one in both)
         assert stands(served) == Account(0, 0)
@@ -278,7 +312,7 @@ def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
 
 
 async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing() -> None:
-    async with made({"small": [SURE]}, {"total": 1}) as served:
+    async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         ledger = with_ledger(served, Elsewhere())
         ledger.go.clear()
         asking = asyncio.ensure_future(served.achat(ASK))
@@ -292,7 +326,7 @@ async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing() -> N
 
 
 async def test_a_hold_that_is_made_after_the_deadline_is_given_back() -> None:
-    async with made({"small": [SURE]}, {"total": 1}) as served:
+    async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         ledger = with_ledger(served, Elsewhere())
         ledger.go.clear()
         for limit_s in (0.05, 1.0, 20.0):  # on a busy machine the shortest is over before the ledger is asked
@@ -311,7 +345,7 @@ async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_pai
 ) -> None:
     monkeypatch.setattr(link, "AGAIN_S", 0.01)
     fake = FakeProvider(lambda _: setattr(ledger, "down", True) or SURE)
-    async with made(None, {"total": 1}, fake) as served:
+    async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
         ledger = with_ledger(served, Elsewhere())
         assert (await served.achat(ASK)).text == "The Danube."
         assert stands(served) == Account(BASE, 0)
@@ -323,4 +357,4 @@ async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_pai
 
 def test_two_stores_are_refused() -> None:
     with pytest.raises((ConfigError, ValidationError)):
-        made({}, {"total": 1, "store": "sqlite:///a.db", "store_env": "B"})
+        made({}, {"caps": [{"usd": 1}], "store": "sqlite:///a.db", "store_env": "B"})
