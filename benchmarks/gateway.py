@@ -259,14 +259,14 @@ def process(port: int, *command: str, **environment: str) -> Iterator[subprocess
         log.close()
 
 
-def cascade_config(folder: str, port: int, behind: int, ledger: str | None = None) -> str:
+def cascade_config(folder: str, port: int, behind: int, ledger: str | None = None, by: str = "openai_http") -> str:
     """Write the configuration of a server whose cascade makes two calls, and return its path; `ledger` keeps caps."""
     config = {
         "models": {
             "base": {"model": "small", "price": {"input": 1.0, "output": 2.0}},
             "guide": {"model": "large", "price": {"input": 10.0, "output": 20.0}},
         },
-        "provider": {"kind": "openai_http", "api_base": f"http://127.0.0.1:{behind}/v1"},
+        "provider": {"kind": by, "api_base": f"http://127.0.0.1:{behind}/v1"},
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "policy": {
             "kind": "threshold",
@@ -283,6 +283,15 @@ def cascade_config(folder: str, port: int, behind: int, ledger: str | None = Non
     path = Path(folder) / f"{port}.yaml"
     path.write_text(json.dumps(config), "utf-8")
     return str(path)
+
+
+@contextmanager
+def serve(folder: str, behind: int, *options: str, **config: str) -> Iterator[tuple[int, int]]:
+    """Run a server of `cascade_config`; yield its process and its port."""
+    port = free_port()
+    path = cascade_config(folder, port, behind, **config)
+    with process(port, sys.executable, "-m", "cascade", "serve", "-c", path, *options) as run:
+        yield run.pid, port
 
 
 @contextmanager
@@ -422,21 +431,19 @@ def main() -> None:
             if asked.litellm is not None:
                 proxy = peers.enter_context(litellm(asked.litellm, folder, behind))
                 targets["LiteLLM proxy"] = Target.of(*proxy, "small")
+                calling = peers.enter_context(serve(folder, behind, by="litellm"))
+                targets["provider litellm"] = Target.of(*calling, "small")
             if asked.firstpass is not None:
                 proxy = peers.enter_context(firstpass(asked.firstpass, folder, behind))
                 targets["firstpass proxy"] = Target.of(*proxy, "small")
             if asked.ledger is not None:
-                capped = free_port()
-                config = cascade_config(folder, capped, behind, asked.ledger)
-                run = peers.enter_context(process(capped, sys.executable, "-m", "cascade", "serve", "-c", config))
+                capped = peers.enter_context(serve(folder, behind, ledger=asked.ledger))
                 targets = {name: targets[name] for name in ("direct", "pass-through")}
-                targets["pass-through, ledger"] = Target.of(run.pid, capped, "small")
+                targets["pass-through, ledger"] = Target.of(*capped, "small")
             several = f"{asked.workers} workers"
             if asked.workers:
-                busy, config = free_port(), cascade_config(folder, port, behind)
-                options = ["-c", config, "--workers", str(asked.workers), "--port", str(busy)]
-                run = peers.enter_context(process(busy, sys.executable, "-m", "cascade", "serve", *options))
-                targets[several] = Target.of(run.pid, busy, "small")
+                busy = peers.enter_context(serve(folder, behind, "--workers", str(asked.workers)))
+                targets[several] = Target.of(*busy, "small")
             found = measured(targets, asked.rounds, asked.count)
             show(found, targets)
             if asked.ledger is not None:
