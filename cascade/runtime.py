@@ -147,8 +147,8 @@ class Runtime:
         self._plain = RunPlan(self.configured, self._bare)
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
-        self._spending = self._caps()
-        self.links = {} if self._spending is None or self._spending.link is None else {"budget": self._spending.link}
+        self.spending = self._caps()
+        self.links = {} if self.spending is None or self.spending.link is None else {"budget": self.spending.link}
         self._fallbacks = build_fallbacks(config)
         self._closed = self.finishes = False
         self._idle: Spending | None = None  # what was spent under an earlier configuration's caps, if there are none
@@ -356,12 +356,12 @@ class Runtime:
         if before._monitors is not None:
             self._monitors = before._monitors
             self.service = self.service and self.service.after(before._monitors)
-        earlier, now = before._spending or before._idle, self._spending
+        earlier, now = before.spending or before._idle, self.spending
         if earlier is not None and now is None:
             self._idle = earlier if earlier.link is None else None
         elif earlier is not None and now is not None and (earlier.link is None) == (now.link is None):
             now.close()
-            self._spending = earlier.under(now)
+            self.spending = earlier.under(now)
             before._passed_on.add("money")
             self.links |= {} if earlier.link is None else {"budget": earlier.link}
         if self.traces is not None and before.traces is not None:
@@ -374,7 +374,7 @@ class Runtime:
     @property
     def bookings(self) -> SqlLedger | None:
         """What counts calls that were made without it; None without a ledger in a database."""
-        return None if self._spending is None else self._spending.bookings
+        return None if self.spending is None else self.spending.bookings
 
     @property
     def failing_stores(self) -> tuple[str, ...]:
@@ -409,8 +409,8 @@ class Runtime:
         self._spanned = {name: wrapping(guard) for name, guard in self._spanned.items()}
 
     def balances(self) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account, without those that clients name. Raises StoreError."""
-        return {} if self._spending is None else self._spending.balances()
+        """Return cap and balance of each account, as `Spending.balances` does. Raises StoreError."""
+        return {} if self.spending is None else self.spending.balances()
 
     def flush_traces(self, timeout_s: float = 10.0) -> bool:
         """Wait until the traces of all answers so far are written; return whether they are. Without traces, True."""
@@ -423,21 +423,21 @@ class Runtime:
         await in_thread(partial(self.halt.wait_idle, SETTLE_S))
         for guard in self._own:
             await guard.close()
-        if self._spending is not None and "money" not in self._passed_on:
-            await in_thread(self._spending.close)
+        if self.spending is not None and "money" not in self._passed_on:
+            await in_thread(self.spending.close)
         if self.traces is not None and "traces" not in self._passed_on:
             await in_thread(self.traces.close)
 
     def guard(self, request: Request, key: str | None = None) -> Guard | Around:
         """Return what makes a call for a key of the server: the model's guard, within spans and caps."""
         guard = self._spanned[request.model]
-        if self._spending is None:
+        if self.spending is None:
             return guard
         if not self.finishes:
-            return self._spending.over(guard, key)
+            return self.spending.over(guard, key)
         from cascade.serving.finishing import FinishingGuard
 
-        return FinishingGuard(self._spending, guard, key, self.halt)
+        return FinishingGuard(self.spending, guard, key, self.halt)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)

@@ -12,8 +12,8 @@ import itertools
 import re
 import threading
 import uuid
-from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
@@ -23,10 +23,15 @@ from cascade.forks import after_fork
 
 
 class Account(NamedTuple):
-    """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made."""
+    """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made.
+
+    `alerted` is the highest share of its cap of which somebody was told; `resets` counts how often it was set to 0.
+    """
 
     spent: int = 0
     held: int = 0
+    alerted: float = 0.0
+    resets: int = 0
 
 
 class Hold(NamedTuple):
@@ -63,7 +68,7 @@ class Refused(NamedTuple):
 class Ledger(Protocol):
     """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
 
-    `reserve`, `recover` and `account` raise StoreError if its database cannot be reached; the others do not ask it.
+    `carve` and `settle` ask no database; the others raise StoreError if it cannot be reached.
     """
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
@@ -96,6 +101,18 @@ class Ledger(Protocol):
         """Return the balance of an account."""
         ...
 
+    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
+        """Return the balances of all accounts whose names end with one of `Caps.periods`."""
+        ...
+
+    def reset(self, name: str, who: str) -> None:
+        """Set what is spent on an account to 0; a store has a record of who did it. What is held stays held."""
+        ...
+
+    def alert(self, name: str, share: float) -> bool:
+        """Note that somebody is told of this share; return whether nobody was, of it or a higher one."""
+        ...
+
     def close(self) -> None:
         """Release connections."""
         ...
@@ -113,13 +130,13 @@ class MemoryLedger:
     >>> hold = ledger.reserve(70, {"total": 100}, expires_s=1e12)
     >>> ledger.reserve(40, {"total": 100}, expires_s=1e12).account
     'total'
-    >>> ledger.settle(hold, 20), ledger.account("total")
-    (True, Account(spent=20, held=0))
+    >>> ledger.settle(hold, 20), ledger.account("total")[:2]
+    (True, (20, 0))
     """
 
     def __init__(self, owner: str = "") -> None:
         self._owner = owner
-        self._accounts: dict[str, Account] = {}
+        self._accounts = defaultdict[str, Account](Account)
         self._holds: dict[str, Hold] = {}
         self._numbers = itertools.count()
         self._renew()
@@ -131,12 +148,12 @@ class MemoryLedger:
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
         """Hold an amount on all accounts, or on none."""
         with self._lock:
-            balances = {name: self._accounts.get(name, _EMPTY) for name in caps}
+            balances = {name: self._accounts.get(name, Account()) for name in caps}
             for name, stands in balances.items():
                 if stands.spent + stands.held + amount > caps[name]:
                     return Refused(name, caps[name], stands)
             for name, stands in balances.items():
-                self._accounts[name] = Account(stands.spent, stands.held + amount)
+                self._accounts[name] = stands._replace(held=stands.held + amount)
             hold = Hold(str(next(self._numbers)), amount, tuple(caps), self._owner, expires_s)
             self._holds[hold.id] = hold
             return hold
@@ -158,7 +175,7 @@ class MemoryLedger:
         for name in hold.accounts:
             stands = self._accounts[name]
             spent = stands.spent + (hold.amount if cost is None else cost)
-            self._accounts[name] = Account(spent, stands.held - hold.amount)
+            self._accounts[name] = stands._replace(spent=spent, held=stands.held - hold.amount)
         return True
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
@@ -169,13 +186,30 @@ class MemoryLedger:
 
     def account(self, name: str) -> Account:
         """Return the balance of an account."""
-        return self._accounts.get(name, _EMPTY)
+        return self._accounts.get(name, Account())
+
+    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
+        """Return the balances of all accounts of these periods."""
+        with self._lock:
+            return {name: stands for name, stands in self._accounts.items() if period(name) in periods}
+
+    def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - it is logged
+        """Set what is spent on an account to 0."""
+        with self._lock:
+            stands = self._accounts[name]
+            self._accounts[name] = Account(0, stands.held, resets=stands.resets + 1)
+
+    def alert(self, name: str, share: float) -> bool:
+        """Note that somebody is told of this share, unless somebody was."""
+        with self._lock:
+            stands = self._accounts[name]
+            self._accounts[name] = stands._replace(alerted=max(share, stands.alerted))
+            return share > stands.alerted
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 
-_EMPTY = Account()
 _OFTEN = 2
 """Holds in a turn from which on a lease has slack: an account of a user, say, has exact holds."""
 _SHARE = 0.05
@@ -207,6 +241,7 @@ class Lease:
         change: one whose outcome is not known yet; whatever it is, `free` can be used.
         lost: whether the row was recovered: the account has been charged with `amount`.
         last_s: when its last hold ends.
+        resets: how often the account had been reset when `spent` began; None: not known.
     """
 
     cap: int = 0
@@ -219,6 +254,7 @@ class Lease:
     change: Renewal | None = None
     lost: bool = False
     last_s: float = 0.0
+    resets: int | None = None
     _calls: int = 0
     _turn_spent: int = 0
     _most: int = 0
@@ -250,6 +286,11 @@ class Lease:
     def book(self, cost: int) -> None:
         """Add a cost."""
         self.spent, self._turn_spent = self.spent + cost, self._turn_spent + cost
+
+    def learn(self, resets: int) -> None:
+        """Forget what is not written if the account was reset since: no lease brings back what was spent before."""
+        self.spent = self.spent if self.resets in {None, resets} else 0
+        self.resets = resets
 
     def turn(self) -> None:
         """Begin a turn. What was in use at once in the last one, with what was spent in it, is usual now."""
@@ -298,7 +339,7 @@ def renewals(
 
     `stands` has the accounts' balances in the database. Accounts in `exact` get no slack, since others wait for it.
     """
-    room = {name: lease.cap - sum(stands[name]) + lease.free for name, lease in leases.items()}
+    room = {name: lease.cap - stands[name].spent - stands[name].held + lease.free for name, lease in leases.items()}
     granted, changes = Counter[str](), dict[str, Renewal]()
     for claim in claims:
         amount = claim.hold.amount
@@ -353,8 +394,8 @@ class Caps:
     >>> caps = Caps([Cap("user", None, None, 5), Cap("all", "day", None, 9), Cap("key", "month", "app", 7)])
     >>> caps.of({"all": None, "user": "ann", "key": "app", "model": "small"}, 0.0)
     {'user:ann': 5, 'all day:1970-01-01': 9, 'key:app month:1970-01': 7}
-    >>> caps.size("user:bob", 0.0), caps.size("all day:1969-12-31", 0.0), caps.ends_s("key:app month:1970-01")
-    (5, None, 2678400.0)
+    >>> caps.size("user:bob", 0.0), caps.size("all day:1969-12-31", 0.0), f"{caps.ends('key:app month:1970-01'):%F}"
+    (5, None, '1970-02-01')
     """
 
     def __init__(self, caps: Iterable[Cap] = (), zone: tzinfo = UTC) -> None:
@@ -373,30 +414,47 @@ class Caps:
         A request without a key, or one that names no user, shares an account with all others like it.
         """
         caps, periods = dict[str, int](), self.periods(now_s)
-        for (scope, window), sizes in self._sizes.items():
-            name = _plain(names.get(scope))
-            if scope in names and (most := sizes.get(name, sizes.get(None))) is not None:
-                caps[f"{scope if name is None else f'{scope}:{name}'}{periods[window]}"] = most
+        for (per, window), sizes in self._sizes.items():
+            name = _plain(names.get(per))
+            if per in names and (most := sizes.get(name, sizes.get(None))) is not None:
+                caps[f"{per if name is None else f'{per}:{name}'}{periods[window]}"] = most
         return caps
 
     def size(self, account: str, now_s: float) -> int | None:
         """Return the cap of an account; None if it has none, or its period has ended."""
-        label, space, period = account.partition(" ")
-        scope, colon, name = label.partition(":")
-        window = period.partition(":")[0] if space else None
-        sizes = self._sizes.get((scope, window), {}) if self.periods(now_s).get(window) == space + period else {}
-        return sizes.get(name if colon else None, sizes.get(None))
+        name = account.partition(" ")[0].partition(":")[2] or None
+        window = period(account).strip().partition(":")[0] or None
+        sizes = self._sizes.get((scope(account), window), {})
+        return sizes.get(name, sizes.get(None)) if self.periods(now_s).get(window) == period(account) else None
 
-    def ends_s(self, account: str) -> float | None:
-        """Return when the period of an account ends, in seconds since 1970; None if it has no end."""
-        window, _, period = account.partition(" ")[2].partition(":")
+    def ends(self, account: str) -> datetime | None:
+        """Return when the period of an account ends; None if it has no end."""
+        window, _, day = period(account).strip().partition(":")
         if not window:
             return None
-        begins = date.fromisoformat(f"{period}-01"[:10])
+        begins = date.fromisoformat(f"{day}-01"[:10])
         ends = begins + timedelta(days=1 if window == "day" else 31)
         ends = ends if window == "day" else ends.replace(day=1)
         # Where a clock is put forward at midnight, the day begins at that moment: Python reads 0:00 by the time before.
-        return datetime(ends.year, ends.month, ends.day, tzinfo=self._zone).timestamp()
+        return datetime(ends.year, ends.month, ends.day, tzinfo=self._zone)
+
+
+def scope(account: str) -> str:
+    """Return what an account counts, a `Cap.scope`.
+
+    >>> scope("key:app month:1970-01"), scope("all")
+    ('key', 'all')
+    """
+    return account.partition(" ")[0].partition(":")[0]
+
+
+def period(account: str) -> str:
+    """Return how an account's name ends, as in `Caps.periods`.
+
+    >>> period("key:app month:1970-01"), period("all")
+    (' month:1970-01', '')
+    """
+    return "".join(account.partition(" ")[1:])
 
 
 def label(account: str) -> str:
@@ -405,8 +463,7 @@ def label(account: str) -> str:
     >>> label("key:app month:1970-01"), label("all")
     ('key:app month', 'all')
     """
-    whose, space, period = account.partition(" ")
-    return f"{whose}{space}{period.partition(':')[0]}"
+    return account.removesuffix(period(account)) + period(account).partition(":")[0]
 
 
 def _plain(name: str | None) -> str | None:

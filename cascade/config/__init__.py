@@ -11,13 +11,15 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
+from urllib.parse import urlsplit
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.checks import did_you_mean, secret_problems, shown_name, unknown
+from cascade.checks import did_you_mean, is_link_local, secret_problems, shown_name, unknown
 from cascade.config import policies
 from cascade.config.policies import PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
@@ -301,6 +303,18 @@ def _validated(kind: type[S], document: Mapping[str, Any], source: str | None) -
 def environment(name: str | None) -> str | None:
     """Return the value of an environment variable; None if it is not set or empty."""
     return (os.environ.get(name) or None) if name else None
+
+
+def alerts_url(budget: BudgetConfig) -> str | None:
+    """Return the address that alerts are posted to; None if there is none. Raises ConfigError."""
+    if budget.alerts is None or (name := budget.alerts.webhook_env) is None:
+        return None
+    with suppress(ValueError):
+        parts = urlsplit(url := environment(name) or "")
+        if parts.scheme in {"http", "https"} and parts.hostname and not is_link_local(parts.hostname):
+            return url
+    advice = f"the variable {name} must hold the address of a server, https://…, and no metadata address"
+    raise ConfigError([f"budget.alerts.webhook_env: {advice}"])
 
 
 def ledger_url(budget: BudgetConfig) -> str | None:

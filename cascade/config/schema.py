@@ -322,6 +322,13 @@ def _cap_problems(caps: tuple[CapConfig, ...]) -> Iterable[str]:
             )
 
 
+class AlertsConfig(Section):
+    """At which shares of a cap somebody is told, and the environment variable that holds the address to post it to."""
+
+    at: tuple[Annotated[float, Field(gt=0, le=1)], ...] = Field(default=(0.8,), min_length=1)
+    webhook_env: str | None = None
+
+
 class BudgetConfig(StoredConfig):
     """Caps on the cost of a question and of all requests together, in USD.
 
@@ -336,6 +343,7 @@ class BudgetConfig(StoredConfig):
     per_question: _Positive | None = None
     caps: tuple[CapConfig, ...] = ()
     time_zone: str = "UTC"
+    alerts: AlertsConfig | None = None
     unsettled_per_key: _Positive | None = None
     on_exhausted: Literal["refuse", "serve_best"] = "refuse"
     on_unreachable: Literal["refuse", "allow_and_record"] = "refuse"

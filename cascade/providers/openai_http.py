@@ -161,17 +161,7 @@ class _Connections:
     def _opened(self) -> aiohttp.ClientSession:
         """Return the pool of connections, which a task holds until it is cancelled."""
         if self._session is None or self._session.closed:
-            self._session = aiohttp.ClientSession(
-                connector=aiohttp.TCPConnector(
-                    limit=_MOST_CONNECTIONS,
-                    keepalive_timeout=_IDLE_S,
-                    ssl=self._security,
-                    resolver=aiohttp.ThreadedResolver(),
-                ),
-                cookie_jar=aiohttp.DummyCookieJar(),
-                timeout=aiohttp.ClientTimeout(),  # the caller enforces the deadline
-                auto_decompress=False,
-            )
+            self._session = _session(self._security)
             self._tasks.add(asyncio.create_task(_held(self._session)))
         return self._session
 
@@ -181,6 +171,30 @@ class _Connections:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _session(security: ssl.SSLContext) -> aiohttp.ClientSession:
+    resolver, jar = aiohttp.ThreadedResolver(), aiohttp.DummyCookieJar()
+    pool = aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, keepalive_timeout=_IDLE_S, ssl=security, resolver=resolver)
+    endless = aiohttp.ClientTimeout()  # the caller enforces the deadline
+    return aiohttp.ClientSession(connector=pool, cookie_jar=jar, timeout=endless, auto_decompress=False)
+
+
+async def post(url: str, data: bytes, limit_s: float, trusted: Trusted = CERTIFI_ALONE) -> str | None:
+    """Post JSON to an address of the operator's; return why it was not taken, without the address, or None.
+
+    The reply is not read, and no redirect is followed.
+    """
+    headers = {"Content-Type": "application/json", "User-Agent": "cascade"}
+    try:
+        async with (
+            asyncio.timeout(limit_s),
+            _session(_security(trusted)) as session,
+            session.post(url, data=data, headers=headers, allow_redirects=False) as response,
+        ):
+            return None if response.status < 300 else f"status {response.status}"
+    except (TimeoutError, OSError, ValueError, aiohttp.ClientError, ConfigError) as error:
+        return type(error).__name__
 
 
 async def _held(session: aiohttp.ClientSession) -> None:

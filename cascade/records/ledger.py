@@ -24,7 +24,7 @@ from cascade.errors import StoreError
 from cascade.forks import after_fork
 from cascade.money import exact_dollars
 from cascade.records import link
-from cascade.records.database import Database, accounts, holds, insert
+from cascade.records.database import Database, accounts, holds, insert, resets
 from cascade.safety import redact
 
 logger = getLogger("cascade")
@@ -40,7 +40,8 @@ _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 _WAITS = f"waits{_BETWEEN}"
 """With an account's name behind it, the id of a hold of nothing, which asks others for their slack."""
-_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0).on_conflict_do_nothing()
+_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0.0, resets=0)
+_MADE = _MADE.on_conflict_do_nothing()
 _NAMED = accounts.c.name.in_(sa.bindparam("names", expanding=True))
 _WAITED = sa.exists().where(holds.c.id == _WAITS + accounts.c.name, holds.c.expires_s > sa.bindparam("now_s"))
 _LOCKED = sa.select(accounts, _WAITED.label("waited")).where(_NAMED).order_by(accounts.c.name)
@@ -224,6 +225,8 @@ class SqlLedger:
             with self._lock:
                 leases = {name: lease.end_change(rows) for name, lease in leases.items()}
                 self._leases |= leases
+                for row in found:
+                    leases[row.name].learn(row.resets)
                 changes = renewals(claims, leases, stands, exact)
             self._change(connection, changes, claims, now_s)
         self._commit(claims, leases)
@@ -285,10 +288,45 @@ class SqlLedger:
         with self._writing:
             if name in self._leases:
                 self._write([name])
-            balances = _lasting(lambda: self._all(sa.select(accounts).where(accounts.c.name == name)))
-            with self._lock:
-                stands, lease = balances[0] if balances else (name, 0, 0), self._leases.get(name, Lease())
-                return Account(stands[1] + lease.spent, stands[2] - lease.amount + lease.carved)
+            return self._balances(accounts.c.name == name).get(name, Account())
+
+    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
+        """Return the balances of all accounts of these periods, as `account` does."""
+        ends = [accounts.c.name.endswith(end) if end else ~accounts.c.name.contains(" ") for end in periods]
+        with self._writing:
+            return self._balances(sa.or_(*ends))
+
+    def _balances(self, which: sa.ColumnElement[bool]) -> dict[str, Account]:
+        rows, balances = _lasting(lambda: self._all(sa.select(accounts).where(which))), dict[str, Account]()
+        with self._lock:
+            for row in rows:
+                lease = self._leases.get(row.name, Lease())
+                held = row.held - lease.amount + lease.carved
+                balances[row.name] = Account(row.spent + lease.spent, held, row.alerted, row.resets)
+        return balances
+
+    def reset(self, name: str, who: str) -> None:
+        """Set what is spent on an account to 0: also what processes have not written, up to a turn after it."""
+        self.account(name)  # which writes what was spent here
+        with self._writing:
+            _lasting(lambda: self._reset(name, who))
+        self.account(name)  # which learns of it
+
+    def _reset(self, name: str, who: str) -> None:
+        with self._database.transaction() as connection:
+            connection.execute(_MADE, {"name": name})
+            row = connection.execute(_LOCKED, {"names": [name], "now_s": 0.0}).one()
+            number, at = row.resets + 1, datetime.now(UTC).isoformat(timespec="milliseconds")
+            record = {"account": name, "number": number, "who": who, "reset_at": at, "spent": row.spent}
+            connection.execute(sa.insert(resets), record)
+            zeros = sa.update(accounts).where(accounts.c.name == name)
+            connection.execute(zeros.values(spent=0, alerted=0.0, resets=number))
+
+    def alert(self, name: str, share: float) -> bool:
+        """Note that somebody is told of this share, unless somebody was, in this process or another."""
+        noted = sa.update(accounts).where(accounts.c.name == name, accounts.c.alerted < share).values(alerted=share)
+        with self._database.transaction() as connection:
+            return bool(connection.execute(noted).rowcount)
 
     def close(self) -> None:
         """Write what was spent, give back leases, and close the connections; what cannot be booked is lost."""

@@ -26,6 +26,7 @@ from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
 from cascade.server.admission import Admission
+from cascade.server.budgets import Budgets
 from cascade.server.catalog import Catalog
 from cascade.server.chat import ChatEndpoint, HttpExchange, Scope, Send
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
@@ -95,13 +96,14 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     _warn_of_questions(runtime)
     modes = _modes(orchestrator, catalog)
     feedback = FeedbackEndpoint(orchestrator, modes)
+    budgets = Budgets(runtime, tools) if runtime.config.budget.caps else None
     chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
     ready = False
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        works = [*tools.works(counted), *([] if modes is None else [modes.forever()])]
+        works = [*tools.works(counted), *(part.forever() for part in (modes, budgets) if part is not None)]
         whole.tasks, ready = [asyncio.create_task(work) for work in works], True
         yield
         ready = False
@@ -125,7 +127,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     async def counted() -> str:
         text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
         text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
-        text += await tools.text(runtime)
+        text += await tools.text(runtime) + ("" if budgets is None else budgets.metrics())
         text += family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
         return text + ("" if modes is None else modes.metrics())
 
@@ -145,6 +147,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
         Route("/metrics", counts),
         *Pages(orchestrator, catalog, metrics).routes,
         *([] if modes is None else modes.routes),
+        *([] if budgets is None else budgets.routes),
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _always({"name": settings.name, "paths": paths})))

@@ -26,6 +26,7 @@ JUDGES = ("feedback", "admin")
 SCOPES: Mapping[str, tuple[str, ...]] = {
     "/v1/feedback": ("ask", *JUDGES),
     "/v1/cascades": ("view", "admin"),
+    "/v1/budgets": ("admin",),
     "/metrics": ("metrics", "admin"),
 }
 """The scopes that open a path. The others check their own, or any key opens them."""

@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
-from cascade.budget.caps import Account, label
+from cascade.budget.caps import OF_CLIENTS, Account, label, scope
 from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError
 from cascade.money import usd
@@ -116,7 +116,8 @@ class Meters:
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
         families["retries_total"] = [({"model": name}, self.retried[name]) for name in guards]
         families |= _deployments(guards)
-        for name, (cap, stands) in sorted((await self._balances(runtime)).items()):
+        named = {name: at for name, at in (await self._balances(runtime)).items() if scope(name) not in OF_CLIENTS}
+        for name, (cap, stands) in sorted(named.items()):
             for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
                 families.setdefault(f"budget_{kind}_usd", []).append(({"account": label(name)}, f"{usd(amount):f}"))
         return "".join([
@@ -238,6 +239,8 @@ class Instruments:
 
     Attributes:
         reloads: how often SIGHUP came, by the outcome.
+        alerts: how often an account reached a share of its cap, by both.
+        webhook_failures: how often an alert could not be posted.
     """
 
     access: AccessLog | None = None
@@ -245,6 +248,8 @@ class Instruments:
     metrics: Metrics = field(default_factory=Metrics)
     meters: Meters = field(default_factory=Meters)
     reloads: Counter[str] = field(default_factory=Counter)
+    alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
+    webhook_failures: Counter[str] = field(default_factory=Counter)
 
     @classmethod
     def of(cls, settings: ServerConfig, peers: WorkerCounts | None = None) -> Instruments:

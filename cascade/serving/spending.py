@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label
+from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label, period, scope
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError
 from cascade.money import Price, exact_dollars, nano_usd
@@ -65,6 +65,8 @@ class Spending:
     stand_in: MemoryLedger | None = None
     unsettled: Counter[str | None] = field(default_factory=Counter)
     """By a key's name, nano-dollars held for calls whose callers have left."""
+    booked: Counter[str | None] = field(default_factory=Counter)
+    """By a key's name, nano-dollars booked since the beginning."""
 
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
@@ -95,7 +97,8 @@ class Spending:
     def under(self, now: Spending) -> Spending:
         """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
         stand_in = now.stand_in and (self.stand_in or now.stand_in)
-        return replace(now, ledger=self.ledger, link=self.link, unsettled=self.unsettled, stand_in=stand_in)
+        same = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
+        return replace(now, **same, stand_in=stand_in)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
@@ -120,7 +123,7 @@ class Spending:
             return hold
         if hold.may_fit_later and waits:
             return None
-        raise _over(hold, request, ask[0], self.caps.ends_s(hold.account), now_s)
+        raise _over(hold, request, ask[0], self.caps.ends(hold.account), now_s)
 
     def carve(self, request: Request, key: str | None) -> Hold | None:
         """Hold the highest cost of a call without asking a database; None: only `reserve` can tell."""
@@ -141,8 +144,8 @@ class Spending:
         names = {"all": None, "key": key, "user": user, "segment": question.segment, "model": request.model}
         return amount, self.caps.of(names, now_s), now_s + self.call_s + _SLACK_S
 
-    def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> None:
-        """Book a call at its cost; if that is unknown, at its bound; if that is unknown too, at the full hold.
+    def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> int:
+        """Book a call, and return its cost; if that is unknown, its bound; if that is unknown too, the full hold.
 
         A call that had not begun when its caller left costs nothing.
         """
@@ -156,6 +159,7 @@ class Spending:
             bound = call.cost_bound_nano_usd
             cost = max(hold.amount, bound) if call.cost_nano_usd is None and bound is not None else call.cost_nano_usd
         self.settle(hold, cost)
+        return hold.amount if cost is None else cost
 
     def settle(self, hold: Hold, cost: int | None) -> None:
         """Settle a hold. No database is asked."""
@@ -166,19 +170,18 @@ class Spending:
             self.ledger.settle(hold, cost)
 
     def balances(self) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account, without those that clients name.
+        """Return cap and balance of each account that counts now: those that were used, and all of keys and models.
 
         What other processes spent last counts as held for a quarter of a second, as does what they lease.
         Raises StoreError.
         """
         now_s, caps = datetime.now(UTC).timestamp(), dict[str, int]()
-        for scope, name in (
-            ("all", None),
-            *(("key", key) for key in self.keys),
-            *(("model", at) for at in self.prices),
-        ):
-            caps |= self.caps.of({scope: name}, now_s)
-        return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
+        for per, names in (("all", (None,)), ("key", self.keys), ("model", self.prices)):
+            for name in names:
+                caps |= self.caps.of({per: name}, now_s)
+        stands = self.ledger.accounts([*self.caps.periods(now_s).values()])
+        caps |= {name: cap for name in stands if (cap := self.caps.size(name, now_s)) is not None}
+        return {name: (cap, stands.get(name, Account())) for name, cap in caps.items()}
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""
@@ -220,7 +223,7 @@ class SpendingGuard(Around):
             failure = error
             raise
         finally:
-            self._spending.book(hold, request, replies, failure)
+            self._spending.booked[self._key] += self._spending.book(hold, request, replies, failure)
 
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
@@ -259,19 +262,18 @@ def _unsettled(model: str, held: int, limit: int) -> BudgetExceededError:
 
 
 def _over(
-    refused: Refused, request: Request, most_nano_usd: int, ends_s: float | None, now_s: float
+    refused: Refused, request: Request, most_nano_usd: int, ends: datetime | None, now_s: float
 ) -> BudgetExceededError:
     """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
-    scope, _, window = label(refused.account).partition(" ")
-    stands, cap = refused.stands, f"{scope.partition(':')[0]} {window}".strip()
+    stands, cap = refused.stands, scope(refused.account) + label(period(refused.account))
     error = BudgetExceededError(
         f"the next call to {request.model} does not fit under budget.caps ({cap}): of "
         f"{exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
         "held by calls under way."
     )
     error.cap, error.spent = cap, most_nano_usd <= refused.cap
-    if error.spent and ends_s is not None:
-        error.retry_after_s = max(0.0, ends_s - now_s)
+    if error.spent and ends is not None:
+        error.retry_after_s = max(0.0, ends.timestamp() - now_s)
     return error
 
 

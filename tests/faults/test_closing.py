@@ -229,7 +229,7 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(
 ) -> None:
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
     served, begun = bench.served(provider, budget={"caps": [{"usd": 1.0}]}), asyncio.Event()
-    spending: Any = served.runtime._spending
+    spending: Any = served.runtime.spending
     served.runtime.finishes, bench.server.modes["small"] = True, "gated"
 
     async def ask() -> None:

@@ -441,9 +441,9 @@ def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream: bool
         with connected(address) as open_:
             open_.sendall(request(chat(model="large", stream=stream)))
             assert held.waiting.wait(WAIT_S)
-        until(served.runtime._spending.unsettled.total)
+        until(served.runtime.spending.unsettled.total)
         held.go()
-        ledger = served.runtime._spending.ledger
+        ledger = served.runtime.spending.ledger
         until(lambda: not ledger.account("all").held)
         stands = ledger.account("all")
     assert stands == Account(100 * 10_000 + 10 * 20_000, 0)

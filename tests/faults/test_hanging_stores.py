@@ -102,9 +102,9 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
         after = await ask(client)
         assert await asyncio.to_thread(served.runtime.flush_traces, WAIT_S)
         assert (after.status_code, after.headers.get("x-cascade-mode")) == (200, None if mode is None else "observe")
-        if served.runtime._spending is not None:
+        if served.runtime.spending is not None:
             cost, calls = round(1e9 * float(after.headers["x-cascade-cost-usd"])), 1 if status == 503 else 2
-            account = served.runtime._spending.ledger.account
+            account = served.runtime.spending.ledger.account
             until(lambda: account("all") == Account(spent=calls * cost, held=0))
         assert "x-cascade-stores-failing" not in (await ask(client)).headers
     assert served.runtime.unrecorded is None

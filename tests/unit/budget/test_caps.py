@@ -33,7 +33,7 @@ from cascade.records.ledger import SqlLedger
 from cascade.types import Message, Request
 from unit.made import CHEAP, request
 
-CAPS = {"total": 100, "key:a": 60, "key:b": 60, "day:1": 80}
+CAPS = {"all": 100, "key:a": 60, "key:b": 60, "all day:1": 80}
 NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
 
 
@@ -162,7 +162,15 @@ class LedgerMachine(RuleBasedStateMachine):
         self.memory, self.replicas = MemoryLedger(), [self.process(), self.process()]
         self.open: list[tuple[Hold, Hold, int, int]] = []  # in memory, in the database, of which process, its end
         self.ended: list[tuple[Hold, int]] = []
-        self.spent, self.now = Counter[str](), 0
+        self.spent, self.now, self.day, self.alerted = Counter[str](), 0, 1, dict[str, float]()
+
+    def today(self, name: str) -> str:
+        return name.replace("day:1", f"day:{self.day}")
+
+    @property
+    def accounts(self) -> dict[str, int]:
+        """The caps of all accounts that there ever were."""
+        return CAPS | {f"all day:{day}": CAPS["all day:1"] for day in range(1, self.day + 1)}
 
     def process(self) -> SqlLedger:
         ledger = SqlLedger.open(f"sqlite:///{Path(self.folder.name) / 'ledger.db'}")
@@ -191,8 +199,9 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(amount=st.integers(0, 70), names=NAMES, ends=st.integers(0, 9), which=st.integers(0, 1))
     def reserve(self, amount: int, names: list[str], ends: int, which: int) -> None:
         ends += self.now
-        asked = amount, {name: CAPS[name] for name in names}, float(ends)
-        fits = all(self.spent[name] + self.held(name) + amount <= CAPS[name] for name in names)
+        caps = {self.today(name): CAPS[name] for name in names}
+        asked = amount, caps, float(ends)
+        fits = all(self.spent[name] + self.held(name) + amount <= cap for name, cap in caps.items())
         try:
             found = self.replicas[which].reserve(*asked)
             if fits and isinstance(found, Refused):
@@ -240,7 +249,8 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)), cost=st.integers(0, 9))
     def book(self, which: int, name: str, cost: int) -> None:
-        if self.balance(name) + cost > CAPS[name]:
+        name = self.today(name)
+        if self.balance(name) + cost > self.accounts[name]:
             return
         self.replicas[which].book([name], cost)
         self.turn(which)
@@ -249,8 +259,34 @@ class LedgerMachine(RuleBasedStateMachine):
         self.add(name, cost)
 
     def add(self, name: str, cost: int) -> None:
-        self.memory.settle(held(self.memory.reserve(0, {name: CAPS[name]}, 0.0)), cost)
+        self.memory.settle(held(self.memory.reserve(0, {name: self.accounts[name]}, 0.0)), cost)
         self.spent[name] += cost
+
+    @rule()
+    def midnight(self) -> None:
+        """Calls under way are booked on the day on which they began."""
+        self.day += 1
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)))
+    def reset(self, which: int, name: str) -> None:
+        """What the other process has spent and not written does not come back."""
+        self.faults.clear()
+        name = self.today(name)
+        for ledger in (self.replicas[which], self.memory):
+            ledger.reset(name, "me")
+        self.spent[name], self.alerted[name] = 0, 0.0
+        self.replicas[1 - which].turn()
+        assert self.replicas[1 - which].account(name).spent == 0
+
+    @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)), share=st.sampled_from([0.5, 0.8]))
+    def alert(self, which: int, name: str, share: float) -> None:
+        self.faults.clear()
+        name = self.today(name)
+        if name not in self.replicas[which].accounts([caps.period(name)]):
+            return
+        new = share > self.alerted.get(name, 0.0)
+        assert self.replicas[which].alert(name, share) is self.memory.alert(name, share) is new
+        self.alerted[name] = max(share, self.alerted.get(name, 0.0))
 
     @rule(which=st.integers(0, 1))
     def turn(self, which: int) -> None:
@@ -276,7 +312,7 @@ class LedgerMachine(RuleBasedStateMachine):
             other.turn()  # which gives back what would have ended, too
             for _, late, of, _ in gone:
                 assert of != which or process.settle(late, 1)  # which changes nothing
-            for name in CAPS:
+            for name in self.accounts:
                 process.account(name)  # it learns that they are lost
         for hold in gone:
             self.memory.settle(hold[0], None)
@@ -287,9 +323,10 @@ class LedgerMachine(RuleBasedStateMachine):
     @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)))
     def look(self, which: int, name: str) -> None:
         self.faults.clear()
+        name = self.today(name)
         stands = self.replicas[which].account(name)
         assert stands.spent <= self.spent[name]
-        assert self.spent[name] + self.held(name) <= stands.spent + stands.held <= CAPS[name]
+        assert self.spent[name] + self.held(name) <= stands.spent + stands.held <= self.accounts[name]
 
     @rule()
     def rest(self) -> None:
@@ -297,9 +334,14 @@ class LedgerMachine(RuleBasedStateMachine):
         self.faults.clear()
         for one in [*self.replicas, *self.replicas]:
             one.turn()
-        for name in CAPS:
-            expected = Account(self.spent[name], self.held(name))
-            assert {one.account(name) for one in (*self.replicas, self.memory)} == {expected}
+        periods = {caps.period(name) for name in self.accounts}
+        for ledger in (*self.replicas, self.memory):
+            listed = ledger.accounts(periods)
+            for name in self.accounts:
+                stands = ledger.account(name)
+                assert stands[:3] == (self.spent[name], self.held(name), self.alerted.get(name, 0.0))
+                assert stands == listed.get(name, Account())
+            assert ledger.accounts([" day:0"]) == {}
 
     def balance(self, name: str) -> int:
         with closing(sqlite3.connect(f"{self.folder.name}/ledger.db")) as file:
@@ -308,7 +350,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
     @invariant()
     def no_cap_is_passed_and_nothing_is_forgotten(self) -> None:
-        for name, cap in CAPS.items():
+        for name, cap in self.accounts.items():
             assert self.spent[name] + self.held(name) <= self.balance(name) <= cap
 
     def teardown(self) -> None:
@@ -365,12 +407,17 @@ def test_each_period_ends_where_the_next_begins(zone: str, day: date, hours: flo
     caps = Caps([Cap("all", "day", None, 1), Cap("all", "month", None, 1)], ZoneInfo(zone))
     now_s = datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo(zone)).timestamp()
     for account in caps.of({"all": None}, now_s):
-        end = caps.ends_s(account)
-        assert end is not None
+        end = ends_s(caps, account)
         assert account in caps.of({"all": None}, end - 1)
         assert account not in caps.of({"all": None}, end)
     of_day = f"all day:{day}"
-    assert caps.ends_s(of_day) == pytest.approx(caps.ends_s(f"all day:{day - timedelta(days=1)}") + hours * 3_600)
+    assert ends_s(caps, of_day) == ends_s(caps, f"all day:{day - timedelta(days=1)}") + hours * 3_600
+
+
+def ends_s(caps: Caps, account: str) -> float:
+    end = caps.ends(account)
+    assert end is not None
+    return end.timestamp()
 
 
 A_NANO_A_TOKEN = Price(0, 1_000)

@@ -7,17 +7,20 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack
+from datetime import datetime, timedelta
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 import pytest
+import sqlalchemy as sa
 from patience import PATIENCE_S, at_once, in_child, until
 from stores import postgres_url
 
 from cascade.budget.caps import Account, Hold, Refused
 from cascade.errors import StoreError
 from cascade.records import ledger as sql
+from cascade.records.database import resets
 from cascade.records.ledger import SqlLedger
 
 CAPS, FAR_S = {"key:a": 10_000, "total": 100_000}, 1e12
@@ -119,6 +122,59 @@ def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(
     assert one.account("total") == other.account("total") == Account(20 * PRICE + leased, 0)
     busy(one, 300.0, calls=2)
     assert other.account("total").spent == 22 * PRICE + leased
+
+
+def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    busy(one)
+    for _ in range(3):  # which is not written
+        hold = one.carve(HOLD, CAPS, FAR_S)
+        assert hold is not None
+        assert one.settle(hold, PRICE)
+    late = one.carve(HOLD, CAPS, FAR_S)
+    assert late is not None
+    leased = other.account("total").held
+    other.reset("total", "boss")
+    assert other.account("total") == Account(0, leased, resets=1)
+    one.turn()
+    assert one.account("total") == Account(0, HOLD, resets=1)
+    assert one.account("key:a") == Account(23 * PRICE, HOLD)
+    assert one.settle(late, PRICE)
+    one.turn()
+    one.turn()
+    assert one.account("total") == other.account("total") == Account(PRICE, 0, resets=1)
+    with other._database.transaction(reading=True) as connection:
+        (record,) = connection.execute(sa.select(resets)).all()
+    assert (record.account, record.number, record.who, record.spent) == ("total", 1, "boss", 20 * PRICE)
+    assert datetime.fromisoformat(record.reset_at).utcoffset() == timedelta(0)
+
+
+@pytest.mark.parametrize("calls", [1, 19])
+def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(
+    ledgers: tuple[SqlLedger, SqlLedger], calls: int
+) -> None:
+    one, other = ledgers
+    busy(one)
+    leased = other.account("total").held
+    other.reset("total", "boss")
+    for _ in range(calls):  # by a process that has not heard of it
+        hold = one.carve(HOLD, CAPS, FAR_S)
+        assert hold is not None
+        one.settle(hold, PRICE)
+    one.turn()
+    stands = other.account("total")
+    assert 0 <= calls * PRICE - stands.spent <= leased
+
+
+def test_of_a_share_one_process_is_told_once(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+    one, other = ledgers
+    assert not one.alert("total", 0.5)  # there is no such account
+    busy(one)
+    assert [ledger.alert("total", at) for at in (0.5, 0.8, 0.5) for ledger in ledgers] == [True, False] * 2 + [
+        False
+    ] * 2
+    other.reset("total", "boss")
+    assert [one.alert("total", 0.5), other.alert("total", 0.5)] == [True, False]
 
 
 def test_a_forked_child_has_no_leases(ledgers: tuple[SqlLedger, SqlLedger]) -> None:

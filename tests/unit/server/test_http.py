@@ -243,11 +243,14 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
         "GET /metrics": {"metrics", "admin"},
         "GET /v1/cascades": {"view", "admin"},
         "POST /v1/cascades": {"admin"},
+        "GET /v1/budgets": {"admin"},
+        "POST /v1/budgets": {"admin"},
         "POST /ui/review/press": {"review", "admin"},
         "POST /v1/feedback": {"ask", "feedback", "admin"},
         f"POST {CHAT}": {"ask"},
     }
-    settings = {"server": {"keys": listed}, "modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db"}
+    budget = {"caps": [{"usd": 1}]}
+    settings = {"server": {"keys": listed}, "budget": budget, "modes": {}, "traces": f"sqlite:///{tmp_path}/traces.db"}
     async with living(orchestrator({"small": [SURE]}, **settings)) as client:
         for path, allowed in paths.items():
             method, _, where = path.partition(" ")

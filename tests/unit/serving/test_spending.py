@@ -54,13 +54,13 @@ def made(script: Any, budget: dict[str, Any], provider: Any = None, output: floa
 
 
 def stands(served: Orchestrator, name: str = "all") -> Account:
-    assert served.runtime._spending is not None
-    return served.runtime._spending.ledger.account(name)
+    assert served.runtime.spending is not None
+    return served.runtime.spending.ledger.account(name)
 
 
 def test_without_caps_there_is_no_ledger() -> None:
     with made({}, {"per_question": 1}) as served:
-        assert served.runtime._spending is None
+        assert served.runtime.spending is None
 
 
 def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
@@ -306,8 +306,8 @@ class Elsewhere(MemoryLedger):
 
 
 def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
-    assert served.runtime._spending is not None
-    served.runtime._spending = replace(served.runtime._spending, ledger=ledger, link=StoreLink("budget", WAIT_S))
+    assert served.runtime.spending is not None
+    served.runtime.spending = replace(served.runtime.spending, ledger=ledger, link=StoreLink("budget", WAIT_S))
     return ledger
 
 

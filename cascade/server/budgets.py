@@ -1,0 +1,128 @@
+"""`/v1/budgets`: what is spent under caps on many requests, and setting it to 0; alerts when a cap is nearly spent.
+
+The store is asked in a thread, beside the requests' link to it: a slow listing holds up no request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
+from cascade.config import alerts_url, environment
+from cascade.errors import CascadeError
+from cascade.money import exact_dollars, usd
+from cascade.providers.openai_http import post
+from cascade.providers.registry import Trusted
+from cascade.runtime import Runtime
+from cascade.server.dialects import encoded
+from cascade.server.errors import GatewayError
+from cascade.server.limits import read_object
+from cascade.server.meters import Instruments
+from cascade.server.receipts import family
+from cascade.serving.spending import Spending
+
+logger = logging.getLogger("cascade")
+_EVERY_S = _POST_S = 5.0
+_PAUSES_S = (0.0, 5.0, 60.0)
+"""Before each try to post an alert."""
+_MOST = 1_000
+"""Accounts in a listing: a client may name as many users as it wants."""
+
+
+class Budgets:
+    """The accounts of a server's caps. Raises ConfigError if the address of the alerts is wrong.
+
+    Args:
+        runtime: has the ledger.
+        tools: count the alerts.
+    """
+
+    def __init__(self, runtime: Runtime, tools: Instruments) -> None:
+        self._runtime, self._tools, self._posts = runtime, tools, set[asyncio.Task[None]]()
+        self._alerts, self._url = runtime.config.budget.alerts, alerts_url(runtime.config.budget)
+
+    @property
+    def _spending(self) -> Spending:
+        spending = self._runtime.spending
+        assert spending is not None  # noqa: S101 - there are caps
+        return spending
+
+    @property
+    def routes(self) -> list[Route]:
+        """The paths that show accounts and reset them; `auth.SCOPES` says for whom."""
+        return [Route("/v1/budgets", self._list), Route("/v1/budgets", self._reset, methods=["POST"])]
+
+    async def _list(self, _: Request) -> Response:
+        balances = (await asyncio.to_thread(self._spending.balances)).items()
+        listed = sorted(balances, key=lambda at: at[1][1].spent / at[1][0], reverse=True)
+        data = [self._entry(name, *balance) for name, balance in listed[:_MOST]]
+        document = {"object": "list", "data": data, "more": len(listed) - len(data)}
+        return Response(encoded(document), media_type="application/json")
+
+    def _entry(self, name: str, cap: int, stands: Account) -> dict[str, Any]:
+        amounts = {"cap_usd": cap, "spent_usd": stands.spent, "held_usd": stands.held}
+        ends, dollars = self._spending.caps.ends(name), {kind: f"{usd(amount):f}" for kind, amount in amounts.items()}
+        return {"account": name, **dollars, "ends": ends and ends.isoformat(), "resets": stands.resets}
+
+    async def _reset(self, request: Request) -> Response:
+        exchange, spending = request.scope["exchange"], self._spending
+        account = (await read_object(request.receive, request.headers, exchange.visit, dict)).get("reset")
+        if not isinstance(account, str) or spending.caps.size(account, datetime.now(UTC).timestamp()) is None:
+            raise GatewayError(400, "reset must name an account, as GET /v1/budgets lists them.", param="reset")
+        await asyncio.to_thread(spending.ledger.reset, account, exchange.key or "")
+        logger.warning("budget: the key %r has set what is spent on %s to 0", exchange.key, account)
+        return await self._list(request)
+
+    async def forever(self) -> None:
+        """Look at the accounts from time to time, until it is cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            with suppress(CascadeError):  # requests log and count failures of the store
+                await self.look()
+
+    async def look(self) -> None:
+        """Book expired holds in full, and tell of each account that has reached a share of its cap."""
+        spending, alerts = self._spending, self._alerts
+        await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
+        balances = {} if alerts is None else await asyncio.to_thread(spending.balances)
+        for name, (cap, stands) in balances.items():
+            share = max([at for at in alerts.at if stands.spent >= at * cap], default=0.0) if alerts else 0.0
+            if share > stands.alerted and await asyncio.to_thread(spending.ledger.alert, name, share):
+                self._alert(share, name, cap, stands)
+
+    def _alert(self, share: float, name: str, cap: int, stands: Account) -> None:
+        shown = scope(name) + label(period(name)) if scope(name) in OF_CLIENTS else label(name)
+        self._tools.alerts[shown, f"{share:g}"] += 1
+        text = f"{name} has spent {exact_dollars(stands.spent)} of {exact_dollars(cap)}, {share:.0%} or more"
+        logger.warning("budget: %s", text)
+        if self._url is not None:
+            document = {"text": text, "share": share, **self._entry(name, cap, stands)}
+            task = asyncio.create_task(self._post(self._url, encoded(document)))
+            self._posts.add(task)
+            task.add_done_callback(self._posts.discard)
+
+    async def _post(self, url: str, data: bytes) -> None:
+        trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
+        for pause_s in _PAUSES_S:
+            await asyncio.sleep(pause_s)
+            if (failure := await post(url, data, _POST_S, trusted)) is None:
+                return
+            self._tools.webhook_failures["budget"] += 1
+            logger.error("budget: the webhook did not take an alert: %s", failure)
+
+    def metrics(self) -> str:
+        """Return what was booked, and the alerts, in Prometheus' text form."""
+        booked = [({"key": key or ""}, f"{usd(cost):f}") for key, cost in sorted(self._spending.booked.items())]
+        alerts = [({"account": name, "share": share}, n) for (name, share), n in sorted(self._tools.alerts.items())]
+        text = family("budget_booked_usd_total", "counter", "Booked on accounts, by key, also without answers.", booked)
+        text += family("budget_alerts_total", "counter", "Accounts that reached a share of their cap.", alerts)
+        failures = self._tools.webhook_failures.total()
+        return text + family("webhook_failures_total", "counter", "Failed tries to post an alert.", failures)

@@ -1,0 +1,201 @@
+"""`/v1/budgets`: who sees and resets accounts, and who is told when a cap is nearly spent."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from patience import PATIENCE_S
+from stores import postgres_url
+
+from cascade import Orchestrator
+from cascade.config import alerts_url, load
+from cascade.errors import ConfigError
+from cascade.providers.fake import reply
+from cascade.server import budgets
+from cascade.server.auth import new_key
+from cascade.server.budgets import Budgets
+from cascade.server.meters import Instruments
+
+from .served import ASK, CONFIG, asgi, orchestrator
+from .test_sight import samples
+
+CHAT, PATH = "/v1/chat/completions", "/v1/budgets"
+BODY = {"model": "small", "messages": ASK, "max_tokens": 5, "user": "ann"}
+SURE = reply("The Danube.", input_tokens=100, output_tokens=5)
+KEYS = {name: new_key() for name in ("app", "boss")}
+SERVER = {
+    "keys": [
+        {"name": name, "sha256": key.sha256, "scopes": ["ask"] if name == "app" else ["admin"]}
+        for name, key in KEYS.items()
+    ]
+}
+HEADERS = {name: {"x-api-key": key.key} for name, key in KEYS.items()}
+CAPS = [{"per": "key", "window": "day", "usd": 0.0002}, {"per": "user", "usd": 1}, {"per": "model", "usd": 1}]
+
+
+def test_alerts_go_to_a_server_that_the_operator_names(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load({**CONFIG, "budget": {"alerts": {"webhook_env": "HOOK"}}})
+    for wrong in ("", "localhost", "ftp://a/b", "http://169.254.169.254/", "http://[::1"):
+        monkeypatch.setenv("HOOK", wrong)
+        with pytest.raises(ConfigError):
+            alerts_url(config.budget)
+    monkeypatch.setenv("HOOK", "https://hooks.example/T1?token=x")
+    assert alerts_url(config.budget) == "https://hooks.example/T1?token=x"
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
+def store(request: Any, tmp_path: Path) -> Any:
+    with ExitStack() as stack:
+        if request.param == "postgres":
+            yield {"store": stack.enter_context(postgres_url())}
+        else:
+            yield {} if request.param == "memory" else {"store": f"sqlite:///{tmp_path}/ledger.db"}
+
+
+async def test_an_admin_sees_all_accounts_and_a_reset_lets_a_key_go_on(store: dict[str, str]) -> None:
+    budget = {"caps": CAPS, "wait_s": 0, "time_zone": "Asia/Kolkata", **store}
+    async with orchestrator({"small": [SURE] * 3}, server=SERVER, budget=budget) as served, asgi(served) as client:
+
+        async def ask() -> int:
+            return (await client.post(CHAT, json=BODY, headers=HEADERS["app"])).status_code
+
+        assert [await ask(), await ask()] == [200, 429]
+        assert (await client.get(PATH, headers=HEADERS["app"])).status_code == 403
+        assert (await client.post(PATH, json={"reset": "x"}, headers=HEADERS["app"])).status_code == 403
+        found = (await client.get(PATH, headers=HEADERS["boss"])).json()
+        listed = {entry["account"]: entry for entry in found["data"]}
+        of_key = next(iter(listed))
+        assert of_key.startswith("key:app day:")
+        assert [*listed] == sorted(
+            listed, key=lambda name: -float(listed[name]["spent_usd"]) / float(listed[name]["cap_usd"])
+        )
+        assert {name.partition(" ")[0] for name in listed} == {
+            "key:app",
+            "key:boss",
+            "user:ann",
+            "model:small",
+            "model:large",
+        }
+        of_app = [float(listed[of_key][name]) for name in ("cap_usd", "spent_usd", "held_usd", "resets")]
+        assert (of_app, listed[of_key]["ends"][-15:]) == ([0.0002, 0.00011, 0, 0], "T00:00:00+05:30")
+        assert (listed["user:ann"]["ends"], found["more"]) == (None, 0)
+        for wrong in ("key:app", "key:app day:2020-01-01", "all", "", 1, None):
+            response = await client.post(PATH, json={"reset": wrong}, headers=HEADERS["boss"])
+            assert (response.status_code, response.json()["error"]["param"]) == (400, "reset")
+        now = (await client.post(PATH, json={"reset": of_key}, headers=HEADERS["boss"])).json()["data"]
+        after = next(entry for entry in now if entry["account"] == of_key)
+        assert (float(after["spent_usd"]), after["resets"], [await ask(), await ask()]) == (0, 1, [200, 429])
+        text = samples((await client.get("/metrics", headers=HEADERS["boss"])).text)
+        assert text['cascade_budget_booked_usd_total{key="app"}'] == pytest.approx(0.00022)
+        assert not [name for name in text if "ann" in name]
+
+
+class Webhook:
+    """A server on loopback that notes what is posted to it and answers as it is told."""
+
+    def __init__(self, *answers: str) -> None:
+        self.answers, self.posted = [*answers], list[Any]()
+
+    @asynccontextmanager
+    async def listening(self) -> AsyncIterator[str]:
+        """Yield its address."""
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        async with server:
+            yield f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}/hook"
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = (await reader.readuntil(b"\r\n\r\n")).decode().lower()
+        size = int(head.partition("content-length: ")[2].split()[0])
+        self.posted.append(json.loads(await reader.readexactly(size)))
+        answer = self.answers.pop(0) if self.answers else "200 OK"
+        if answer == "nothing":
+            await reader.read()
+        elif answer == "endless":
+            writer.write(b"HTTP/1.1 200 OK\r\nContent-Length: 99999999999\r\n\r\n" + b"x" * 100_000)
+        else:
+            writer.write(f"HTTP/1.1 {answer}\r\nLocation: /elsewhere\r\nContent-Length: 0\r\n\r\n".encode())
+        writer.close()
+
+
+def watching(served: Orchestrator) -> tuple[Budgets, Instruments]:
+    tools = Instruments()
+    return Budgets(served.runtime, tools), tools
+
+
+async def posted(watch: Budgets) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        await asyncio.gather(*watch._posts)
+
+
+async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_reset(
+    store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Webhook()
+    budget = {
+        "caps": [CAPS[0], {"per": "user", "usd": 0.0002}],
+        "alerts": {"at": [0.3, 0.5, 0.9], "webhook_env": "HOOK"},
+    }
+    async with hook.listening() as address:
+        monkeypatch.setenv("HOOK", address)
+        settings: Any = {"server": SERVER, "budget": {**budget, **store}}
+        async with orchestrator({"small": [SURE]}, **settings) as served, orchestrator(**settings) as other:
+            (watch, tools), (second, more) = watching(served), watching(other)
+            await watch.look()
+            assert tools.alerts.total() == 0
+            async with asgi(served, **HEADERS["app"]) as client:
+                assert (await client.post(CHAT, json=BODY)).status_code == 200
+            for each in (watch, second, watch):
+                if store:
+                    await asyncio.to_thread(served.runtime.spending.ledger.turn)  # type: ignore[union-attr]
+                await each.look()
+                await posted(each)
+            assert dict(tools.alerts) == {("key:app day", "0.5"): 1, ("user", "0.5"): 1}
+            assert more.alerts.total() == 0
+            assert {(one["account"].partition(" ")[0], one["share"]) for one in hook.posted} == {
+                ("key:app", 0.5),
+                ("user:ann", 0.5),
+            }
+            assert all(set(one) > {"text", "cap_usd", "spent_usd", "ends"} for one in hook.posted)
+            await asyncio.to_thread(served.runtime.spending.ledger.reset, "user:ann", "boss")  # type: ignore[union-attr]
+            await watch.look()
+            async with asgi(served, **HEADERS["app"]) as client:
+                await client.post(CHAT, json={**BODY, "user": "bob"})
+            await watch.look()
+            await posted(watch)
+            assert (len(hook.posted), tools.webhook_failures.total()) == (2, 0)
+    assert 'account="user",share="0.5"' in watch.metrics()
+
+
+@pytest.mark.parametrize("answers", [["500 No", "302 Found"], ["nothing", "nothing"], ["endless"]])
+async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
+    answers: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hook = Webhook(*answers)
+    monkeypatch.setattr(budgets, "_PAUSES_S", (0.0, 0.0, 0.0))
+    monkeypatch.setattr(budgets, "_POST_S", 0.2 if "nothing" in answers else PATIENCE_S)
+    async with hook.listening() as address:
+        monkeypatch.setenv("HOOK", address)
+        budget = {"caps": CAPS, "alerts": {"at": [0.1], "webhook_env": "HOOK"}}
+        async with orchestrator({"small": [SURE]}, server=SERVER, budget=budget) as served:
+            watch, tools = watching(served)
+            async with asgi(served, **HEADERS["app"]) as client:
+                await client.post(CHAT, json=BODY)
+            await watch.look()
+            await posted(watch)
+    failures = 0 if answers == ["endless"] else len(answers)
+    assert (tools.webhook_failures.total(), len(hook.posted)) == (failures, failures + 1)
+
+
+async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money() -> None:
+    async with orchestrator(budget={"caps": [{"usd": 1}]}) as served:
+        assert served.runtime.spending is not None
+        ledger = served.runtime.spending.ledger
+        ledger.reserve(5, {"all": 10}, 0.0)
+        await watching(served)[0].look()
+        assert ledger.account("all")[:2] == (5, 0)
