@@ -124,7 +124,6 @@ def calibrated(config: Path, *certificates: Certificate, **guarantee: Any) -> Pa
             3,
             "it expired on 2020-02-01; fit again",
         ),
-        ({"kind": "error", "confidence": 0.9, "bar": float("inf")}, {}, 1, "not sure enough to be served"),
         ({"segment": "law"}, {}, 0, "for the segment 'art'"),
     ],
 )

@@ -82,15 +82,16 @@ BLOCKS = {
 }
 PRICE = {"input": 1, "output": 4}
 MODELS = {name: {"model": name, "price": PRICE} for name in ("base", "guide", "small", "large", "judge")}
+KEYS = {"keys": [{"name": "batch", "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}]}
 
 
 @pytest.mark.parametrize("block", BLOCKS)
 def test_a_printed_configuration_answers(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """One that shows a section alone is asked with these models."""
+    """One that shows a section alone is asked with these models and keys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     (tmp_path / "my_checks.py").write_text("def passes(question, message):\n    return True\n")
-    config = load({"models": MODELS, **BLOCKS[block], "traces": "off", "provider": "fake"})
+    config = load({"models": MODELS, "server": KEYS, **BLOCKS[block], "traces": "off", "provider": "fake"})
     if not isinstance(config.policy, DirectoryConfig) and config.modes is None and config.budget.store is None:
         with Orchestrator.from_config(
             config, providers={"fake": FakeProvider(lambda _: reply("Answer: Danube", logprobs=[-0.1]))}
