@@ -101,8 +101,8 @@ class Ledger(Protocol):
         """Return the balance of an account."""
         ...
 
-    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
-        """Return the balances of all accounts whose names end with one of `Caps.periods`."""
+    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
+        """Return `count` accounts that have spent most: of one of `Caps.periods`, with `least` spent, alerted below."""
         ...
 
     def reset(self, name: str, who: str) -> None:
@@ -188,10 +188,12 @@ class MemoryLedger:
         """Return the balance of an account."""
         return self._accounts.get(name, Account())
 
-    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
-        """Return the balances of all accounts of these periods."""
+    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
+        """Return the accounts that have spent most."""
         with self._lock:
-            return {name: stands for name, stands in self._accounts.items() if period(name) in periods}
+            now = [at for at in self._accounts.items() if period(at[0]) in periods]
+        used = [at for at in now if at[1].spent >= least and at[1].alerted < below]
+        return dict(sorted(used, key=lambda at: at[1].spent, reverse=True)[:count])
 
     def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - it is logged
         """Set what is spent on an account to 0."""
@@ -416,8 +418,8 @@ class Caps:
         caps, periods = dict[str, int](), self.periods(now_s)
         for (per, window), sizes in self._sizes.items():
             name = _plain(names.get(per))
-            if per in names and (most := sizes.get(name, sizes.get(None))) is not None:
-                caps[f"{per if name is None else f'{per}:{name}'}{periods[window]}"] = most
+            if per in names and (size := sizes.get(name, sizes.get(None))) is not None:
+                caps[f"{per if name is None else f'{per}:{name}'}{periods[window]}"] = size
         return caps
 
     def size(self, account: str, now_s: float) -> int | None:
@@ -440,28 +442,20 @@ class Caps:
 
 
 def scope(account: str) -> str:
-    """Return what an account counts, a `Cap.scope`.
-
-    >>> scope("key:app month:1970-01"), scope("all")
-    ('key', 'all')
-    """
+    """Return what an account counts, a `Cap.scope`."""
     return account.partition(" ")[0].partition(":")[0]
 
 
 def period(account: str) -> str:
-    """Return how an account's name ends, as in `Caps.periods`.
-
-    >>> period("key:app month:1970-01"), period("all")
-    (' month:1970-01', '')
-    """
+    """Return how an account's name ends, as in `Caps.periods`."""
     return "".join(account.partition(" ")[1:])
 
 
 def label(account: str) -> str:
     """Return an account's name without its date.
 
-    >>> label("key:app month:1970-01"), label("all")
-    ('key:app month', 'all')
+    >>> [(scope(name), period(name), label(name)) for name in ("key:app month:1970-01", "all")]
+    [('key', ' month:1970-01', 'key:app month'), ('all', '', 'all')]
     """
     return account.removesuffix(period(account)) + period(account).partition(":")[0]
 

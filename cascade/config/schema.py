@@ -312,12 +312,12 @@ def _cap_problems(caps: tuple[CapConfig, ...]) -> Iterable[str]:
     if len(sizes) < len(caps):
         yield "two of them are for the same; leave one out"
     for cap in caps:
-        others = sizes.get((cap.per, cap.window, None))
+        general = sizes.get((cap.per, cap.window, None))
         if cap.name is not None and cap.per == "all":
             yield f"{shown_name(cap.name)}: what is it? Add per: key, user, segment or model"
-        if cap.name is not None and cap.per in OF_CLIENTS and others is not None and cap.usd > others:
+        if cap.name is not None and cap.per in OF_CLIENTS and general is not None and cap.usd > general:
             yield (
-                f"{shown_name(cap.name)}: a client may call itself so, and would have more than the {others:g} of the "
+                f"{shown_name(cap.name)}: a client may call itself so, and would have more than the {general:g} of the "
                 f"others; give it less, or the others no cap per {cap.per} but one per key"
             )
 

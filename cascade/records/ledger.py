@@ -288,16 +288,17 @@ class SqlLedger:
         with self._writing:
             if name in self._leases:
                 self._write([name])
-            return self._balances(accounts.c.name == name).get(name, Account())
+            return self._balances(sa.select(accounts).where(accounts.c.name == name)).get(name, Account())
 
-    def accounts(self, periods: Collection[str]) -> dict[str, Account]:
-        """Return the balances of all accounts of these periods, as `account` does."""
+    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
+        """Return the accounts that have spent most, as far as it is written."""
         ends = [accounts.c.name.endswith(end) if end else ~accounts.c.name.contains(" ") for end in periods]
+        used = sa.select(accounts).where(sa.or_(*ends), accounts.c.spent >= least, accounts.c.alerted < below)
         with self._writing:
-            return self._balances(sa.or_(*ends))
+            return self._balances(used.order_by(accounts.c.spent.desc()).limit(count))
 
-    def _balances(self, which: sa.ColumnElement[bool]) -> dict[str, Account]:
-        rows, balances = _lasting(lambda: self._all(sa.select(accounts).where(which))), dict[str, Account]()
+    def _balances(self, query: sa.Select[Any]) -> dict[str, Account]:
+        rows, balances = _lasting(lambda: self._all(query)), dict[str, Account]()
         with self._lock:
             for row in rows:
                 lease = self._leases.get(row.name, Lease())

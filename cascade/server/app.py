@@ -103,7 +103,7 @@ def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        works = [*tools.works(counted), *(part.forever() for part in (modes, budgets) if part is not None)]
+        works = [*tools.works(counted), *(room.forever() for room in (modes, budgets) if room is not None)]
         whole.tasks, ready = [asyncio.create_task(work) for work in works], True
         yield
         ready = False

@@ -1,7 +1,4 @@
-"""`/v1/budgets`: what is spent under caps on many requests, and setting it to 0; alerts when a cap is nearly spent.
-
-The store is asked in a thread, beside the requests' link to it: a slow listing holds up no request.
-"""
+"""`/v1/budgets`: what is spent under caps on many requests, and setting it to 0; alerts when a cap is nearly spent."""
 
 from __future__ import annotations
 
@@ -18,7 +15,7 @@ from starlette.routing import Route
 from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
 from cascade.config import alerts_url, environment
 from cascade.errors import CascadeError
-from cascade.money import exact_dollars, usd
+from cascade.money import exact_dollars, nano_usd, usd
 from cascade.providers.openai_http import post
 from cascade.providers.registry import Trusted
 from cascade.runtime import Runtime
@@ -31,18 +28,19 @@ from cascade.serving.spending import Spending
 
 logger = logging.getLogger("cascade")
 _EVERY_S = _POST_S = 5.0
-_PAUSES_S = (0.0, 5.0, 60.0)
-"""Before each try to post an alert."""
+_PAUSES_S = (0.0, 5.0, 60.0)  # before each try to post an alert
 _MOST = 1_000
-"""Accounts in a listing: a client may name as many users as it wants."""
+"""Accounts that are read at once: a client may name as many users as it wants."""
 
 
 class Budgets:
-    """The accounts of a server's caps. Raises ConfigError if the address of the alerts is wrong.
+    """The accounts of a server's caps. A slow listing holds up no request: it asks the store beside their link to it.
 
     Args:
         runtime: has the ledger.
         tools: count the alerts.
+
+    Raises ConfigError if the address of the alerts is wrong.
     """
 
     def __init__(self, runtime: Runtime, tools: Instruments) -> None:
@@ -61,11 +59,11 @@ class Budgets:
         return [Route("/v1/budgets", self._list), Route("/v1/budgets", self._reset, methods=["POST"])]
 
     async def _list(self, _: Request) -> Response:
-        balances = (await asyncio.to_thread(self._spending.balances)).items()
-        listed = sorted(balances, key=lambda at: at[1][1].spent / at[1][0], reverse=True)
-        data = [self._entry(name, *balance) for name, balance in listed[:_MOST]]
-        document = {"object": "list", "data": data, "more": len(listed) - len(data)}
-        return Response(encoded(document), media_type="application/json")
+        spending = self._spending
+        listed = await asyncio.to_thread(lambda: {**spending.used(_MOST), **spending.balances()})
+        share = {name: stands.spent / max(cap, 1) for name, (cap, stands) in listed.items()}
+        data = [self._entry(name, *listed[name]) for name in sorted(listed, key=share.__getitem__, reverse=True)]
+        return Response(encoded({"object": "list", "data": data}), media_type="application/json")
 
     def _entry(self, name: str, cap: int, stands: Account) -> dict[str, Any]:
         amounts = {"cap_usd": cap, "spent_usd": stands.spent, "held_usd": stands.held}
@@ -92,9 +90,12 @@ class Budgets:
         """Book expired holds in full, and tell of each account that has reached a share of its cap."""
         spending, alerts = self._spending, self._alerts
         await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
-        balances = {} if alerts is None else await asyncio.to_thread(spending.balances)
-        for name, (cap, stands) in balances.items():
-            share = max([at for at in alerts.at if stands.spent >= at * cap], default=0.0) if alerts else 0.0
+        if alerts is None:
+            return
+        least = min(alerts.at) * min(cap.usd for cap in self._runtime.config.budget.caps)
+        used = await asyncio.to_thread(spending.used, _MOST, nano_usd(least), max(alerts.at))
+        for name, (cap, stands) in used.items():
+            share = max([at for at in alerts.at if stands.spent >= at * cap], default=0.0)
             if share > stands.alerted and await asyncio.to_thread(spending.ledger.alert, name, share):
                 self._alert(share, name, cap, stands)
 

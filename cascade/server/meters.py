@@ -22,7 +22,7 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
-from cascade.budget.caps import OF_CLIENTS, Account, label, scope
+from cascade.budget.caps import Account, label
 from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError
 from cascade.money import usd
@@ -116,8 +116,7 @@ class Meters:
         families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
         families["retries_total"] = [({"model": name}, self.retried[name]) for name in guards]
         families |= _deployments(guards)
-        named = {name: at for name, at in (await self._balances(runtime)).items() if scope(name) not in OF_CLIENTS}
-        for name, (cap, stands) in sorted(named.items()):
+        for name, (cap, stands) in sorted((await self._balances(runtime)).items()):
             for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
                 families.setdefault(f"budget_{kind}_usd", []).append(({"account": label(name)}, f"{usd(amount):f}"))
         return "".join([

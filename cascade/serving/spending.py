@@ -97,8 +97,8 @@ class Spending:
     def under(self, now: Spending) -> Spending:
         """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
         stand_in = now.stand_in and (self.stand_in or now.stand_in)
-        same = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
-        return replace(now, **same, stand_in=stand_in)
+        passed_on = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
+        return replace(now, **passed_on, stand_in=stand_in)
 
     def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
         """Return a guard whose calls count for a key of the server."""
@@ -170,7 +170,7 @@ class Spending:
             self.ledger.settle(hold, cost)
 
     def balances(self) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account that counts now: those that were used, and all of keys and models.
+        """Return cap and balance of each account that counts now, without those that clients name.
 
         What other processes spent last counts as held for a quarter of a second, as does what they lease.
         Raises StoreError.
@@ -179,9 +179,13 @@ class Spending:
         for per, names in (("all", (None,)), ("key", self.keys), ("model", self.prices)):
             for name in names:
                 caps |= self.caps.of({per: name}, now_s)
-        stands = self.ledger.accounts([*self.caps.periods(now_s).values()])
-        caps |= {name: cap for name in stands if (cap := self.caps.size(name, now_s)) is not None}
-        return {name: (cap, stands.get(name, Account())) for name, cap in caps.items()}
+        return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
+
+    def used(self, count: int, least: int = 0, below: float = 2.0) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of the accounts that count now, and have spent most, as `Ledger.accounts` does."""
+        now_s = datetime.now(UTC).timestamp()
+        stands = self.ledger.accounts([*self.caps.periods(now_s).values()], count, least, below)
+        return {name: (cap, at) for name, at in stands.items() if (cap := self.caps.size(name, now_s)) is not None}
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""

@@ -282,7 +282,7 @@ class LedgerMachine(RuleBasedStateMachine):
     def alert(self, which: int, name: str, share: float) -> None:
         self.faults.clear()
         name = self.today(name)
-        if name not in self.replicas[which].accounts([caps.period(name)]):
+        if name not in self.replicas[which].accounts([caps.period(name)], 99):
             return
         new = share > self.alerted.get(name, 0.0)
         assert self.replicas[which].alert(name, share) is self.memory.alert(name, share) is new
@@ -336,12 +336,17 @@ class LedgerMachine(RuleBasedStateMachine):
             one.turn()
         periods = {caps.period(name) for name in self.accounts}
         for ledger in (*self.replicas, self.memory):
-            listed = ledger.accounts(periods)
+            listed = ledger.accounts(periods, 1_000)
             for name in self.accounts:
                 stands = ledger.account(name)
                 assert stands[:3] == (self.spent[name], self.held(name), self.alerted.get(name, 0.0))
                 assert stands == listed.get(name, Account())
-            assert ledger.accounts([" day:0"]) == {}
+            assert ledger.accounts([" day:0"], 9) == {}
+            used = sorted(listed.values(), reverse=True)
+            assert [at.spent for at in ledger.accounts(periods, 2, 9).values()] == [
+                at.spent for at in used[:2] if at.spent >= 9
+            ]
+            assert all(at.alerted < 0.8 for at in ledger.accounts(periods, 99, below=0.8).values())
 
     def balance(self, name: str) -> int:
         with closing(sqlite3.connect(f"{self.folder.name}/ledger.db")) as file:
