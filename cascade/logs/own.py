@@ -38,7 +38,7 @@ _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _NUMBERS = ("DOUBLE", "FLOAT", *_INTEGERS)
 ROWS_A_GROUP = 16_384
-"""Rows of a row group: what is lost where a byte of a Parquet file is damaged."""
+"""Rows of a row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
 _PLACES = 3
 
@@ -116,12 +116,7 @@ def _checked(duck: Duck, source: Source, dropped: Dropped) -> str:
     # The hash reads every byte, so that damage shows here and not in the middle of a fit.
     count = f"SELECT bit_xor(hash({every})), {', '.join(f'count({reason})' for reason in reasons)} FROM "
     rows = f"SELECT *, {status} AS status FROM ({checked})"
-    try:
-        counts = duck.rows(f"{count}({rows})")[0][1:]
-    except UsageError:
-        if source.stored is None or "UNION" in source.stored:
-            raise
-        return _checked(duck, source._replace(stored=_whole_groups(duck, source, dropped)), dropped)
+    counts = duck.rows(f"{count}({rows})")[0][1:]
     for (reason, kind), times in zip(reasons.items(), counts, strict=True):
         report = dropped.drop if kind == "status" else dropped.note
         for text, total, numbers in (
@@ -154,23 +149,6 @@ def _checked(duck: Duck, source: Source, dropped: Dropped) -> str:
 
 _FILE = 1 << 40
 """More than the rows of a file: the number of a row in the log is that in its file after those of the files before."""
-
-
-def _whole_groups(duck: Duck, source: Source, dropped: Dropped) -> str:
-    """Return a query of the row groups of a damaged Parquet file that can be read; count the rows of the others."""
-    first, queries = 0, [f"{source.stored} WHERE false"]
-    for (size,) in duck.rows(
-        f"SELECT any_value(row_group_num_rows) FROM parquet_metadata({text_literal(source.path)}) "
-        "GROUP BY row_group_id ORDER BY row_group_id"
-    ):
-        group = f"{source.stored} WHERE file_row_number BETWEEN {first} AND {first + size - 1}"
-        try:
-            duck.rows(f"SELECT bit_xor(hash(COLUMNS(*))) FROM ({group})")
-            queries.append(group)
-        except UsageError:
-            dropped.drop("a damaged part of the file", source.location(first + 1), size)
-        first += size
-    return " UNION ALL ".join(queries)
 
 
 def _value(name: str, kind: str) -> str:

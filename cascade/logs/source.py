@@ -1,12 +1,11 @@
 """The files of a foreign log as relations of texts: CSV, lines of JSON, JSON documents, Parquet, Inspect's `.eval`.
 
-duckdb reads them. Python decides the format by the content, and makes a copy only of what duckdb would refuse as a
-whole for one bad byte: packed or damaged files, documents, tables with broken quotes.
+duckdb reads them. Python decides the format by the content, and makes a copy only of packed files, of documents, and of
+lines with bytes that duckdb would refuse. A bad line is left out; a table or a Parquet file that is damaged is refused.
 """
 
 from __future__ import annotations
 
-import codecs
 import csv
 import gzip
 import json
@@ -16,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice, takewhile
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO, Any, NamedTuple
+from typing import Any, NamedTuple
 
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, text_literal
@@ -26,7 +25,8 @@ from cascade.logs.schema import COLUMNS, Dropped
 
 _SAMPLE = 10_000
 """Records in which the names of fields are looked for."""
-_CHUNK_BYTES = 1 << 20
+_LONGEST_BYTES = 1 << 28
+"""256 MiB: the longest JSON document, which is parsed at once. Lines have no such limit."""
 _PEEKED_LINES = 20
 _DOCUMENT_BYTES = 64_000_000
 """A document with an object on its first line is read at once to see whether it is one; a larger file has lines."""
@@ -363,82 +363,31 @@ def _is_document(path: Path) -> bool:
 
 
 def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
-    """Yield the objects of a JSON document: of a list, one at a time, or the only one."""
-    for number, value in enumerate(_values(path, dropped), 1):
-        if isinstance(value, dict):
-            yield value
+    """Yield the objects of a JSON document, which is parsed at once: those of a list, or the only one.
+
+    Raises:
+        UsageError: it is too long for that.
+    """
+    with opened(path) as file:
+        try:
+            text = file.read(_LONGEST_BYTES + 1)
+        except (EOFError, OSError, zlib.error):
+            dropped.drop("the file is cut short or damaged", path.name)
+            return
+    if len(text) > _LONGEST_BYTES:
+        limit = f"{_LONGEST_BYTES >> 20} MiB"
+        raise UsageError(f"{path} is one JSON document of more than {limit}: write its records as lines (jq -c '.[]').")
+    plain = text.decode("utf-8", "replace").removeprefix("\ufeff")
+    try:
+        value = json.loads(plain) if plain.strip() else []
+    except (ValueError, RecursionError) as error:
+        dropped.drop(f"not JSON ({error})", path.name)
+        return
+    for number, record in enumerate(value if isinstance(value, list) else [value], 1):
+        if isinstance(record, dict):
+            yield record
         else:
             dropped.drop("not a JSON object", f"{path.name} item {number}")
-
-
-def _values(path: Path, dropped: Dropped) -> Iterator[Any]:
-    with opened(path) as file:
-        text = _Text(file, path, dropped)
-        if text.next("\ufeff \t\r\n") == "[":
-            text.at += 1
-            yield from _items(text)
-            return
-        while text.read_more():
-            pass
-    if text.buffer:
-        try:
-            yield json.loads(text.buffer)
-        except (ValueError, RecursionError) as error:
-            dropped.drop(f"not JSON ({error})", path.name)
-
-
-class _Text:
-    """A file's text, processed up to `at`; the text before it is freed when more is read."""
-
-    def __init__(self, file: IO[bytes] | Any, path: Path, dropped: Dropped) -> None:
-        self.buffer, self.at = "", 0
-        self.path, self.dropped = path, dropped
-        self._file = file
-        self._decode = codecs.getincrementaldecoder("utf-8")("replace")
-
-    def read_more(self) -> bool:
-        """Read as much again as is in memory; return False at the end."""
-        self.buffer, self.at = self.buffer[self.at :], 0
-        try:
-            raw = self._file.read(max(_CHUNK_BYTES, len(self.buffer)))
-        except (EOFError, OSError, zlib.error):
-            self.dropped.drop("the file is cut short or damaged from here on", self.path.name)
-            return False
-        self.buffer += self._decode.decode(raw, final=not raw)
-        return bool(raw)
-
-    def next(self, blank: str) -> str:
-        """Return the next character that is not blank, without consuming it; an empty text at the end."""
-        while True:
-            while self.at < len(self.buffer):
-                if self.buffer[self.at] not in blank:
-                    return self.buffer[self.at]
-                self.at += 1
-            if not self.read_more():
-                return ""
-
-
-def _items(text: _Text) -> Iterator[Any]:
-    """Yield the items of a list whose opening bracket was read. Each new attempt at a long item has twice the text."""
-    number, parse = 0, json.JSONDecoder().raw_decode
-    while (character := text.next(" \t\r\n,")) != "]":
-        number += 1
-        location = f"{text.path.name} item {number}"
-        if not character:
-            text.dropped.drop("the list is cut short", location)
-            return
-        while True:
-            try:
-                value, end = parse(text.buffer, text.at)
-            except (ValueError, RecursionError):
-                if len(text.buffer) - text.at > MAX_LINE_BYTES or not text.read_more():
-                    text.dropped.drop("not JSON from here on", location)
-                    return
-                continue
-            if end < len(text.buffer) or isinstance(value, dict | list) or not text.read_more():
-                text.at = min(end, len(text.buffer))
-                break
-        yield value
 
 
 def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
@@ -472,30 +421,13 @@ def table_suffix(path: Path) -> str:
     return suffix.lower() if suffix.lower() in _TABLES else ""
 
 
-class Cells(NamedTuple):
-    """One line of a table, and its location in the file."""
-
-    location: str
-    cells: list[str]
-
-
-def table_lines(path: Path, dropped: Dropped) -> Iterator[Cells]:
-    """Yield the lines of a table unchanged, including the first; blank lines are skipped."""
-    # A limit of the whole process, which is only raised, never lowered: an answer may be longer than 128 KiB.
-    csv.field_size_limit(max(csv.field_size_limit(), MAX_LINE_BYTES))
-    texts = (text_of(line, dropped, f"{path.name}:{number}") for number, line in numbered_lines(path, dropped))
-    rows = csv.reader(texts, delimiter=separator(path), strict=False)
-    while True:
-        location = f"{path.name}:{rows.line_num + 1}"
-        try:
-            cells = next(rows, None)
-        except csv.Error as error:
-            dropped.drop(f"no row of a table: {error}", location)
-            continue
-        if cells is None:
-            return
-        if cells:
-            yield Cells(location, cells)
+def _header(path: Path) -> list[str]:
+    """Return the cells of a table's first line; none if it has no line."""
+    texts = (text_of(line, Dropped(), path.name) for _, line in numbered_lines(path, Dropped()))
+    try:
+        return next(filter(None, csv.reader(texts, delimiter=separator(path))), [])
+    except csv.Error as error:
+        raise UsageError(f"{path}: its first line has no names of columns: {error}.") from None
 
 
 def separator(path: Path) -> str:
@@ -505,25 +437,11 @@ def separator(path: Path) -> str:
 
 
 def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
-    first = next(table_lines(path, Dropped()), None)
-    names = _each_once([name.strip() for name in (first.cells if first else [])], path)
+    names = _each_once([name.strip() for name in _header(path)], path)
     if not names:
         raise UsageError(f"{path} has no row.")
     file = readable(path, duck.folder / f"table{number}", dropped)
-    relation = _cells(file, separator(path), names)
-    try:
-        duck.rows(f"SELECT count(*) FROM ({relation})")
-    except UsageError:  # a quote or a line end that duckdb cannot place: Python's reader goes on after it
-        copy = duck.folder / f"mended{number}"
-        with copy.open("w", newline="", encoding="utf-8") as clean:
-            writer = csv.writer(clean, lineterminator="\n")
-            for location, cells in table_lines(path, Dropped()):
-                if len(cells) == len(names):
-                    writer.writerow(cells)
-                else:
-                    dropped.drop("fewer or more cells than the first line", location)
-        relation = _cells(Readable(copy, max(file.longest, _CHUNK_BYTES), torn=False), ",", names)
-    return Source(path, number, " row ", tuple(names), relation, is_json=False, rejects=True)
+    return Source(path, number, " row ", tuple(names), _cells(file, separator(path), names), False, rejects=True)
 
 
 def _cells(file: Readable, delimiter: str, names: Sequence[str]) -> str:

@@ -170,19 +170,15 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
             list(read_rows(path))
 
 
-def test_damage_in_the_middle_costs_its_group_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(own, "ROWS_A_GROUP", 2048)
+def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "log.parquet"
     write_rows(path, many(10_000))
-    column = pq.ParquetFile(path).metadata.row_group(2).column(COLUMNS.index("cost_nano_usd"))
-    at = column.data_page_offset
+    at = pq.ParquetFile(path).metadata.row_group(0).column(COLUMNS.index("cost_nano_usd")).data_page_offset
     whole = bytearray(path.read_bytes())
     whole[at + 30 : at + 130] = b"\xff" * 100
     path.write_bytes(whole)
-    dropped = Dropped()
-    read = list(read_rows(path, dropped))
-    assert read == [*many(10_000)][: 2 * 2048] + [*many(10_000)][3 * 2048 :]
-    assert dropped.count == 2048
+    with pytest.raises(UsageError):
+        list(read_rows(path))
 
 
 LARGEST, THEN = 2**63 - 1, 1795255200.0
