@@ -4,7 +4,6 @@ The tree::
 
     CascadeError                     exit 1
     ├── ConfigError                  exit 2   every problem at once, each with its path
-    │   └── NewerFileError                    a newer release wrote the file
     ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
     │   ├── ClosedError                       close() or Ctrl-C stopped the question while it was answered
     │   ├── RefusedFieldError                 a chat request has fields that no model may be sent; holds their names
@@ -117,10 +116,6 @@ class ConfigError(CascadeError):
         super().__init__(f"{count}{file}:{lines}", problems=listed, source=source)
 
 
-class NewerFileError(ConfigError):
-    """A file that a newer release wrote. It is not damaged, but this release does not know its fields."""
-
-
 class UsageError(CascadeError):
     """A call with invalid arguments or at the wrong time; the message says what to do instead."""
 
@@ -181,11 +176,6 @@ def install_command(extra: str) -> str:
     'pip install "certified-cascade[logs]"'
     """
     return f'pip install "{distribution()}[{extra}]"'
-
-
-def upgrade_advice() -> str:
-    """Return the advice for a file or store that a newer version wrote."""
-    return f"Upgrade cascade: pip install --upgrade {distribution()}, or, in a clone of it, git pull"
 
 
 class NoTracesError(UsageError):

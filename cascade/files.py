@@ -13,7 +13,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cascade.errors import ConfigError, NewerFileError, UsageError
+from cascade.errors import ConfigError, UsageError
 from cascade.safety import read_bounded
 
 MOST_BYTES = 1 << 28
@@ -68,9 +68,7 @@ def json_of(file: Path) -> Any:
 
 
 def damaged(error: ConfigError) -> ConfigError:
-    """Return the problem of a file, with advice unless a newer release wrote it."""
-    if isinstance(error, NewerFileError):
-        return error
+    """Return the problem of a file, with advice."""
     *first, last = error.problems
     return ConfigError([*first, f"{last}; {REPAIR}"], error.source)
 

@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import math
 import operator
-from decimal import Decimal, localcontext
 from fractions import Fraction
 from functools import lru_cache
 from typing import NamedTuple
@@ -34,8 +33,6 @@ from cascade.table import Floats
 MOST_QUESTIONS = 10**9
 """With more questions the sums would not fit into memory; calibration sets are far smaller."""
 _EXACT_WORK = 10**9  # the most bits times terms of an exact sum: about a quarter of a second
-_DIGITS = 60  # digits of logarithms, which `decimal` rounds correctly
-_APART = Decimal("1e-40")  # quotients of two such logarithms are equal or differ by at least this
 _SMALLEST = 1e-300  # terms below it may have lost digits to underflow
 
 
@@ -128,17 +125,6 @@ def lower_bound(losses: int, n: int, delta: float) -> float:
     """
     bound = 1.0 - upper_bound(n - losses, n, delta)
     return max(0.0, math.nextafter(bound, 0.0))
-
-
-def needed_without_loss(alpha: float, delta: float) -> int:
-    """Return the least n with (1 − alpha)ⁿ ≤ delta, exactly; both lie between 0 and 1."""
-    with localcontext(prec=_DIGITS):
-        keep = 1 - Decimal(repr(float(alpha)))
-        ratio = Decimal(repr(float(delta))).ln() / keep.ln()
-        near = int(ratio.to_integral_value())
-        if abs(ratio - near) > _APART * max(1, near):
-            return math.ceil(ratio)
-    return near if _at_most(0, near, as_written(alpha), as_written(delta)) else near + 1
 
 
 class _Bounds(NamedTuple):

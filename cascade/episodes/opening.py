@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
 import os.path
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from importlib import resources
@@ -17,7 +15,7 @@ from cascade.episodes.reading import Reading, as_ladder, read
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.files import opened_log
-from cascade.logs.rowcheck import checked_where, spelled
+from cascade.logs.rowcheck import checked_where
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.records.address import is_url
 
@@ -33,10 +31,6 @@ _WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
 _PARTS = frozenset(COLUMNS) - {*_WHOLE_BY, "context", "gold", "schema_version"}
 """Columns whose values differ between the rows of one episode."""
-_LOOKED_AT = 200_000
-"""The number of rows in which an error message looks for a column's values."""
-_NAMED = 5
-_VALUE_CHARS = 60
 
 
 def open_log(
@@ -128,30 +122,8 @@ def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[st
 
 
 def _nothing_chosen(log: str, where: Mapping[str, str]) -> str:
-    """Return the message for a choice that fits no row: it names the values that the chosen columns have."""
-    values: dict[str, Counter[str]] = {column: Counter() for column in where}
-    any_row = False
-    for row in itertools.islice(rows_of(log), _LOOKED_AT):
-        any_row = True
-        for column, counts in values.items():
-            counts[spelled(row.get(column))] += 1
-    if not any_row:
-        return f"{log} is empty: it has no row of an episode log."
-    missing = [
-        f"No row of {log} has {column}={where[column]}; the column's values: {_listed(counts)}."
-        for column, counts in values.items()
-        if where[column] not in counts
-    ]
     together = " and ".join([f"{column}={value}" for column, value in where.items()])
-    return " ".join(missing) or f"No row of {log} has {together} together, though some rows have each."
-
-
-def _listed(counts: Mapping[str, int]) -> str:
-    """Return the commonest values of a column, shortened, and how many more there are."""
-    first = sorted(counts, key=lambda value: -counts[value])[:_NAMED]
-    named = ", ".join([value if len(value) <= _VALUE_CHARS else f"{value[:_VALUE_CHARS]}…" for value in first])
-    further = len(counts) - len(first)
-    return f"{named} and {further:,} more" if further else named
+    return f"No row of {log} has {together}." if where else f"{log} is empty: it has no row of an episode log."
 
 
 def _check_columns(where: Mapping[str, str]) -> None:

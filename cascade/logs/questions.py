@@ -5,9 +5,7 @@ Formats, recognised by the content:
 * cascade's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, if known, `answer` or `answers`,
   `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
 * chat requests, one per line: whole bodies with `messages`, or OpenAI's batch format with `custom_id` and `body`; also
-  with `gold`, `group`, `segment`, `split`;
-* HotpotQA's published JSON, whose `context` is paragraphs of sentences;
-* MMLU's with `choices` and an index, or with columns A to D.
+  with `gold`, `group`, `segment`, `split`.
 """
 
 from __future__ import annotations
@@ -235,38 +233,20 @@ def _text(fields: Mapping[str, Any]) -> str:
 
 
 def _context(context: Any) -> str | None:
-    """Return a context as one text: from a text, texts, or HotpotQA's paragraphs in either format."""
-    if isinstance(context, str) and context.startswith("[["):  # paragraphs, in a table's cell
-        context = loaded(context)
+    """Return a context as one text: from a text, or a list of paragraphs."""
     if context is None or isinstance(context, str):
         return context or None
-    if isinstance(context, Mapping) and {"title", "sentences"} <= context.keys():
-        context = list(zip(context["title"], context["sentences"], strict=False))
-    if not isinstance(context, list):
-        raise OddQuestionError("the context is neither a text nor paragraphs")
-    return "\n\n".join([_paragraph(paragraph) for paragraph in context]) or None
-
-
-def _paragraph(paragraph: Any) -> str:
-    if isinstance(paragraph, str):
-        return paragraph.strip()
-    if isinstance(paragraph, list | tuple) and len(paragraph) == 2 and isinstance(paragraph[1], list):
-        title, sentences = paragraph
-        if isinstance(title, str) and all(isinstance(sentence, str) for sentence in sentences):
-            return f"{title}\n{''.join(sentences).strip()}"
-    raise OddQuestionError("a paragraph of the context is neither a text nor a title with sentences")
+    if not isinstance(context, list) or not all(isinstance(paragraph, str) for paragraph in context):
+        raise OddQuestionError("the context is neither a text nor a list of texts")
+    return "\n\n".join(map(str.strip, context)) or None
 
 
 # --- choices ---
 
 
 def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the choices: a list, a list of texts beside their labels, or columns named A, B, C and so on."""
-    choices = loaded(fields.get("choices"))
-    if isinstance(choices, Mapping) and isinstance(choices.get("text"), list):
-        choices = choices["text"]
-    if choices is None:
-        choices = [fields[letter] for letter in itertools.takewhile(lambda name: fields.get(name) is not None, LETTERS)]
+    """Return the choices: a list of texts, or its JSON in the cell of a table."""
+    choices = [] if fields.get("choices") is None else loaded(fields["choices"])
     if not isinstance(choices, list) or any(text(choice) is None for choice in choices):
         raise OddQuestionError("the choices are not a list of texts")
     if len(choices) == 1 or len(choices) > len(LETTERS):
@@ -280,8 +260,6 @@ def _lettered(choices: Sequence[str]) -> list[str]:
 
 def _gold(gold: Any, choices: Sequence[str]) -> tuple[str, ...]:
     """Return the accepted answers; for a question with choices, the letter and the text of each right one."""
-    if isinstance(gold, Mapping):
-        gold = gold.get("text")  # SQuAD's form: texts beside the places where they start
     listed = texts_in(gold) if isinstance(gold, str) else gold if isinstance(gold, list) else [gold]
     answers = [answer for answer in listed if answer is not None and answer != ""]
     if any(text(answer) is None for answer in answers):

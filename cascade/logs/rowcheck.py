@@ -167,20 +167,6 @@ def checked_where(where: Mapping[str, str] | None) -> dict[str, str]:
     return filters
 
 
-def matches(row: Mapping[str, Any], where: Mapping[str, str]) -> bool:
-    """Whether a row has the wanted values, compared as text; null is "null", truth is "true" and "false".
-
-    >>> matches({"step": 2, "walk": None, "correct": True}, {"step": "2", "walk": "null", "correct": "true"})
-    True
-    """
-    return all(spelled(row.get(name)) == text for name, text in where.items())
-
-
-def spelled(value: Any) -> str:
-    """Return a value as it is written in a filter."""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-
-
 def storable(row: Mapping[str, Any]) -> dict[str, Any]:
     """Return a row with null for each NaN or infinite number, and their columns named in its signals (F57).
 

@@ -6,7 +6,7 @@ import math
 from typing import NamedTuple
 
 from cascade.config.schema import ModesConfig
-from cascade.conformal.binomial import most_losses, needed_without_loss
+from cascade.conformal.binomial import most_losses
 from cascade.modes.state import CascadeState, Counts
 
 LEAST_FIT = 50
@@ -60,7 +60,7 @@ def conversations_for(risk: float, level: float) -> int:
     >>> conversations_for(0.1, 0.05)
     116
     """
-    count = needed_without_loss(risk, level)
+    count = math.ceil(math.log(level) / math.log1p(-risk))  # so many prove it if none loses
     while (most_losses(count, risk, level) or 0) < risk * count / 2:
         count += max(1, count // 20)
     return count

@@ -7,7 +7,7 @@ the numbers, and every certificate that of `policy.json`. So a file that was cha
 refused.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
-Refused are also files of a newer format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
+Refused are also files of another format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
 NaN, or a number too large for a float. One error lists every problem of all files.
 """
 
@@ -29,7 +29,7 @@ from safetensors.numpy import load, save
 from cascade.checks import did_you_mean
 from cascade.conformal.certificate import Certificate, Promised, Sha256, canonical, digest, plain, problems_of
 from cascade.conformal.promise import Promise
-from cascade.errors import ConfigError, NewerFileError, UsageError, upgrade_advice
+from cascade.errors import ConfigError, UsageError
 from cascade.files import content, damaged, json_bytes, json_of, unwritten, write_whole
 from cascade.policies.policy import POLICIES, Policy
 from cascade.registry import Registry, subclass_of
@@ -130,10 +130,9 @@ class PolicyDirectory:
         model, target = self._model(), Path(folder)
         policy = self._policy_document(model)
         _refuse(self._problems(policy["sha256"]), str(folder))
-        levels = {"levels.json": None}  # an older release's, which would change what the directory means
         files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
         try:
-            write_whole(target, {**levels, **files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
+            write_whole(target, {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
         except OSError as error:
             raise unwritten(target, error) from None
 
@@ -143,7 +142,6 @@ class PolicyDirectory:
 
         Raises:
             ConfigError: lists every problem of all files.
-            NewerFileError: a newer release wrote it.
         """
         target, problems = Path(folder), list[str]()
         certificates = dict[str, Certificate]()
@@ -255,8 +253,6 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
     """Add the problems that a block raises to the others, each with its place."""
     try:
         yield
-    except NewerFileError:
-        raise
     except ValidationError as error:
         problems += [f"{prefix}{problem}" for problem in problems_of(error)]
     except ConfigError as error:
@@ -268,24 +264,18 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
 def document_of(file: Path, form: type[_Form]) -> _Form:
     """Read a file in this form. Raises ConfigError and ValidationError, which `noted` takes."""
     document = json_of(file)
-    _check_format(document, str(file))
+    _check_format(document)
     read = form.model_validate_json(canonical(document))
     rest = {name: value for name, value in document.items() if name != "sha256"}
     _refuse([] if digest(rest) == read.sha256 else ["sha256: the rest of the file was changed after it was made"])
     return read
 
 
-def _check_format(document: Any, source: str) -> None:
+def _check_format(document: Any) -> None:
     """Refuse a document of another format than this release's."""
     version = document.get("format") if isinstance(document, dict) else None
-    if version == FORMAT:
-        return
-    numbers = str(version).split(".")
-    if all(map(str.isdecimal, numbers)) and [int(digits) for digits in numbers] > [1, 0]:
-        reason = f"a newer release of cascade wrote it (format {version}, and this release reads {FORMAT})"
-        raise NewerFileError([f"{reason}. {upgrade_advice()}"], source)
-    old = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
-    raise ConfigError([f"format: {old}; this release reads {FORMAT}"])
+    said = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
+    _refuse([] if version == FORMAT else [f"format: {said}; this release of cascade reads {FORMAT}"])
 
 
 def _policy(written: _PolicyFile, folder: Path) -> Policy:

@@ -189,8 +189,8 @@ def retry_after_s(headers: Mapping[str, str]) -> float | None:
     True
     """
     waits = (_seconds(headers.get("retry-after-ms", ""), 1_000), _seconds(headers.get("retry-after", ""), 1))
-    known = [wait for wait in waits if wait is not None]
-    return known[0] if known else _seconds_until(headers.get("retry-after", ""))
+    given_waits = [wait for wait in waits if wait is not None]
+    return given_waits[0] if given_waits else _seconds_until(headers.get("retry-after", ""))
 
 
 def _seconds(number: str, unit: int) -> float | None:

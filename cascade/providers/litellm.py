@@ -356,8 +356,8 @@ def _supported(model: str) -> list[str] | None:
 
 def missing_keys(model: str) -> list[str]:
     """Return the environment variables that litellm would need for a model and does not find."""
-    found = load_litellm().validate_environment(model)
-    return [] if found.get("keys_in_environment") else list(found.get("missing_keys") or ())
+    environment = load_litellm().validate_environment(model)
+    return [] if environment.get("keys_in_environment") else list(environment.get("missing_keys") or ())
 
 
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:

@@ -223,10 +223,10 @@ def _refuse_too_long(payload: Payload, request: Request) -> None:
     if not isinstance(error, dict) or error.get("type") != _TOO_LONG:
         return
     tokens, room = int(error.get("n_prompt_tokens") or 0), int(error.get("n_ctx") or 0)
-    wanted = 1 << (tokens + request.max_tokens).bit_length()
+    needed = 1 << (tokens + request.max_tokens).bit_length()
     raise ContextTooLongError(
         f"{request.model}: the prompt has {tokens:,} tokens, and the context has room for {room:,}. Raise it, as far "
-        f"as model and memory allow: provider: {{kind: local, options: {{context_tokens: {wanted}}}}}; or shorten "
+        f"as model and memory allow: provider: {{kind: local, options: {{context_tokens: {needed}}}}}; or shorten "
         "the context.",
         model=request.model,
         status=400,

@@ -111,15 +111,15 @@ _IDLE_S = 15.0
 @cache
 def _security(trusted: Trusted) -> ssl.SSLContext:
     """Return an SSL context that trusts certifi's certificates and the given ones. Making it takes 10 ms."""
-    found = ssl.create_default_context(cafile=certifi.where())
+    context = ssl.create_default_context(cafile=certifi.where())
     if problems := trusted.problems():
         raise ConfigError(problems)
     if trusted != CERTIFI_ALONE:
         try:
-            found.load_verify_locations(trusted.file, trusted.folders)
+            context.load_verify_locations(trusted.file, trusted.folders)
         except OSError as error:
             raise ConfigError([f"SSL_CERT_FILE: {trusted.file} holds no certificates ({error.strerror})"]) from None
-    return found
+    return context
 
 
 class _Connections:

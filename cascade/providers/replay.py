@@ -66,16 +66,16 @@ class Replay:
         """Return the logged reply to this call."""
         asked = question_id(request.question.text, request.question.context)
         key = (asked, request.step, request.role, request.purpose, request.sample)
-        found = self.calls.get(key, {})
-        payload = found.get(request_digest(request))
-        if payload is None and (None in found or request.top_logprobs is None):
+        replies = self.calls.get(key, {})
+        payload = replies.get(request_digest(request))
+        if payload is None and (None in replies or request.top_logprobs is None):
             # A request without log-probs, perhaps because the model gave none before, differs from the logged one.
-            payload = next(iter(found.values()), None)
-        if payload is None and not found:
+            payload = next(iter(replies.values()), None)
+        if payload is None and not replies:
             payload = self._at_another_step(request, asked)
         if payload is None:
             call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
-            differs = "with this prompt, model and settings" if found else "with this text and context"
+            differs = "with this prompt, model and settings" if replies else "with this text and context"
             raise BadRequestError(f"The log has no {call} {differs}.", model=request.model)
         # A row without the server's name for the model has an entry's id there, which no server answers with.
         return {**payload, "model": request.wire_model} if payload["model"] == request.model else payload
@@ -84,8 +84,8 @@ class Replay:
         """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""
         rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
         for later in range(request.step + 1, _MOST_STEPS + 1):
-            found = self.calls.get((asked, later, *rest), {})
-            payload = found.get(digest, found.get(None))  # a log that cascade did not write has no digests
+            replies = self.calls.get((asked, later, *rest), {})
+            payload = replies.get(digest, replies.get(None))  # a log that cascade did not write has no digests
             if payload is not None:
                 return payload
         return None

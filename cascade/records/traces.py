@@ -257,7 +257,7 @@ def _chosen(before: datetime | None, user: str | None) -> Conditions:
 
 
 def _conditions(where: Mapping[str, str] | None) -> Conditions:
-    """Return a filter as SQL, with the meaning of `rowcheck.matches`: "null" is null, "true" and "false" are truth.
+    """Return a filter as SQL, as one of a file: "null" is null, "true" and "false" are truth.
 
     Raises:
         UsageError: a column is unknown or cannot be compared, or a value does not fit its column.

@@ -19,7 +19,7 @@ Cli = Callable[..., Any]
 pytestmark = pytest.mark.usefixtures("fake_config")
 
 
-def test_the_answer_and_its_cost_are_printed(cli: Cli) -> None:
+def test_the_answer_and_its_cost_are_printed(cli):
     ran = cli("ask", "Which river?")
     first, *rest = ran.out.splitlines()
     assert (ran.code, first, ran.err) == (0, "Danube", "")
@@ -27,7 +27,7 @@ def test_the_answer_and_its_cost_are_printed(cli: Cli) -> None:
     assert "1 step," in rest[-1]
 
 
-def test_json_is_one_document_on_stdout(cli: Cli) -> None:
+def test_json_is_one_document_on_stdout(cli):
     ran = cli("ask", "Which river?", "--json")
     document = json.loads(ran.out)
     assert (ran.code, ran.err) == (0, "")
@@ -36,9 +36,7 @@ def test_json_is_one_document_on_stdout(cli: Cli) -> None:
     assert document["steps"][0]["decision"]["scores"] == ["inf", "inf"]
 
 
-def test_a_question_can_come_from_standard_input_and_a_context_from_a_file(
-    cli: Cli, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_a_question_can_come_from_standard_input_and_a_context_from_a_file(cli, monkeypatch, tmp_path):
     monkeypatch.setattr("sys.stdin", io.StringIO("Which river?\n"))
     (tmp_path / "text.txt").write_text("Vienna lies on the Danube.")
     question = json.loads(cli("ask", "-", "--context", "text.txt", "--json").out)["question"]
@@ -63,9 +61,7 @@ def changed(tmp_path: Path, old: str, new: str) -> None:
         (("x",), ("", "replay"), 5, "has no call"),
     ],
 )
-def test_how_a_question_ends_that_cannot_be_asked(
-    cli: Cli, tmp_path: Path, words: tuple[str, ...], change: tuple[str, str] | None, code: int, says: str
-) -> None:
+def test_how_a_question_ends_that_cannot_be_asked(cli, tmp_path, words, change, code, says):
     (tmp_path / "binary.txt").write_bytes(b"\xff\xfe")
     (tmp_path / "log.jsonl").write_text("")
     if change == ("", "replay"):
@@ -78,7 +74,7 @@ def test_how_a_question_ends_that_cannot_be_asked(
     assert (ran.code, ran.out, says in ran.err) == (code, "", True), ran.err
 
 
-def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:
+def test_no_answer_is_1_and_no_text(cli, tmp_path):
     changed(tmp_path, "'Answer: Danube'", "'Answer: N/A'")
     changed(tmp_path, "['Yes']", "['N/A']")
     ran = cli("ask", "x")
@@ -89,7 +85,7 @@ def test_no_answer_is_1_and_no_text(cli: Cli, tmp_path: Path) -> None:
     assert json.loads(document.out)["text"] is None
 
 
-def test_an_answer_cannot_write_markup_or_escapes(cli: Cli, tmp_path: Path) -> None:
+def test_an_answer_cannot_write_markup_or_escapes(cli, tmp_path):
     changed(tmp_path, "'Answer: Danube'", '"Answer: [bold]Da\\e[31mnube[/nonsense]"')
     for flags in ((), ("--explain",)):
         ran = cli("ask", "x", *flags)
@@ -127,15 +123,13 @@ def calibrated(config: Path, *certificates: Certificate, **guarantee: Any) -> Pa
         ({"segment": "law"}, {}, 0, "for the segment 'art'"),
     ],
 )
-def test_why_an_answer_is_not_certified_is_said_beside_it(
-    cli: Cli, fake_config: Path, given: dict[str, Any], guarantee: dict[str, Any], code: int, says: str
-) -> None:
+def test_why_an_answer_is_not_certified_is_said_beside_it(cli, fake_config, given, guarantee, code, says):
     calibrated(fake_config, certificate(**given), **guarantee)
     ran = cli("ask", "Which river?", "--segment", "art")
     assert (ran.code, says in ran.err) == (code, True), ran.err
 
 
-def test_json_holds_the_certificate_and_its_promise_in_words(cli: Cli, fake_config: Path) -> None:
+def test_json_holds_the_certificate_and_its_promise_in_words(cli, fake_config):
     calibrated(fake_config, certificate(segment="law", made_for=made_for(load(fake_config))))
     document = cli("ask", "Which river?", "--segment", "law", "--json").document
     held = document["certificate"]
@@ -143,7 +137,7 @@ def test_json_holds_the_certificate_and_its_promise_in_words(cli: Cli, fake_conf
     assert (bool(held["statement"]), document["question"]["segment"]) == (True, "law")
 
 
-def test_an_edited_certificate_is_2(cli: Cli, fake_config: Path) -> None:
+def test_an_edited_certificate_is_2(cli, fake_config):
     calibrated(fake_config, certificate())
     file = fake_config.parent / "policy" / "certificate.json"
     file.write_text(file.read_text().replace('"n": 99', '"n": 999'))

@@ -35,33 +35,17 @@ def log(tmp_path: Path) -> str:
     return str(path)
 
 
-def test_a_value_that_no_row_has_is_answered_with_the_commonest(log: str) -> None:
-    with pytest.raises(UsageError) as caught:
-        open_log(log, {"dataset": "bar", "split": "dev"})
-    assert str(caught.value) == (
-        f"No row of {log} has dataset=bar; the column's values: set 0, set 1, set 2, set 3, set 4 and 2 more. "
-        f"No row of {log} has split=dev; the column's values: test, train."
-    )
-
-
-def test_values_that_no_row_has_together_are_said_so(log: str) -> None:
-    with pytest.raises(UsageError, match=r"has dataset=set 0 and split=test together, though"):
+def test_values_that_no_row_has_together_are_said_so(log):
+    with pytest.raises(UsageError, match=r"^No row of .*log\.jsonl has dataset=set 0 and split=test\.$"):
         open_log(log, {"dataset": "set 0", "split": "test"})
 
 
-def test_a_long_value_is_cut(tmp_path: Path) -> None:
-    write_rows(tmp_path / "long.jsonl", [{**ROWS[0], "question": "x" * 500}])
-    with pytest.raises(UsageError, match=r"the column's values: x{60}…\.$"):
-        open_log(str(tmp_path / "long.jsonl"), {"question": "y"})
-
-
-@pytest.mark.parametrize("where", [None, {"dataset": "bar"}])
 @pytest.mark.parametrize("text", ["", "\n\n"])
-def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str, where: dict[str, str] | None) -> None:
+def test_an_empty_file_is_said_to_be_empty(tmp_path, text):
     path = tmp_path / "log.jsonl"
     path.write_text(text)
     with pytest.raises(UsageError, match=r"log\.jsonl is empty: it has no row of an episode log\.$"):
-        open_log(str(path), where)
+        open_log(str(path))
 
 
 @pytest.mark.parametrize(
@@ -72,19 +56,19 @@ def test_an_empty_file_is_said_to_be_empty(tmp_path: Path, text: str, where: dic
         ("demo.jsonl", "There is no file demo.jsonl."),
     ],
 )
-def test_a_name_that_is_no_log_is_answered_with_those_that_ship(given: str, says: str) -> None:
+def test_a_name_that_is_no_log_is_answered_with_those_that_ship(given, says):
     with pytest.raises(UsageError) as caught:
         open_log(given)
     assert str(caught.value).startswith(says)
 
 
-def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log() -> None:
+def test_rows_of_the_demo_ladder_are_chosen_by_the_columns_of_the_log():
     assert open_log(DEMO_LADDER, {"episode_id": "fact-002"}).reads[0].log.n == 1
     with pytest.raises(UsageError):
         open_log(DEMO_LADDER, {"step": "1"})
 
 
-def test_a_store_is_read_too(tmp_path: Path) -> None:
+def test_a_store_is_read_too(tmp_path):
     pytest.importorskip("sqlalchemy")
     from cascade.records.traces import Store
 

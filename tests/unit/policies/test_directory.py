@@ -20,7 +20,7 @@ from cascade import files
 from cascade.conformal.certificate import Certificate, digest
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Promise
-from cascade.errors import ConfigError, NewerFileError, UsageError
+from cascade.errors import ConfigError, UsageError
 from cascade.policies import directory as module
 from cascade.policies.directory import (
     CERTIFICATE_FILE,
@@ -94,7 +94,7 @@ POLICIES: list[Policy] = [
 
 @pytest.mark.parametrize("policy", POLICIES, ids=repr)
 @pytest.mark.parametrize("certified", [True, False])
-def test_a_directory_is_read_as_it_was_written(policy: Policy, certified: bool, tmp_path: Path) -> None:
+def test_a_directory_is_read_as_it_was_written(policy, certified, tmp_path):
     written = made(policy) if certified else PolicyDirectory(PLAN, policy)
     written.write(tmp_path / "deep" / "er")
     read = PolicyDirectory.read(tmp_path / "deep" / "er")
@@ -111,15 +111,14 @@ def test_a_directory_is_read_as_it_was_written(policy: Policy, certified: bool, 
     assert {path.name: path.read_bytes() for path in (tmp_path / "again").iterdir()} == first
 
 
-def test_another_policy_replaces_all_of_the_one_before(tmp_path: Path) -> None:
+def test_another_policy_replaces_all_of_the_one_before(tmp_path):
     made().write(tmp_path)
-    (tmp_path / "levels.json").write_text("{}")
     made(Depth()).write(tmp_path)
     assert sorted(path.name for path in tmp_path.iterdir()) == [CERTIFICATE_FILE, POLICY_FILE]
     assert PolicyDirectory.read(tmp_path) == made(Depth())
 
 
-def test_certificates_of_segments_and_of_levels_have_names() -> None:
+def test_certificates_of_segments_and_of_levels_have_names():
     whole = made(Depth())
     (only,) = whole.certificates.values()
     segments = whole.certified(*[replace(only, covers="segment", name=name) for name in ("law", "art")])
@@ -141,14 +140,14 @@ def test_certificates_of_segments_and_of_levels_have_names() -> None:
         ({"policy": Depth((1,))}, 1),
     ],
 )
-def test_what_does_not_fit_together_is_not_written(changes: dict[str, Any], many: int, tmp_path: Path) -> None:
+def test_what_does_not_fit_together_is_not_written(changes, many, tmp_path):
     with pytest.raises(ConfigError) as caught:
         replace(made(Depth()), **changes).write(tmp_path / "here")
     assert len(caught.value.problems) == many
     assert not (tmp_path / "here").exists()
 
 
-def test_certificates_of_two_sorts_or_under_another_name_are_not_written(tmp_path: Path) -> None:
+def test_certificates_of_two_sorts_or_under_another_name_are_not_written(tmp_path):
     whole = made(Depth())
     (only,) = whole.certificates.values()
     law = replace(only, covers="segment", name="law")
@@ -157,7 +156,7 @@ def test_certificates_of_two_sorts_or_under_another_name_are_not_written(tmp_pat
             replace(whole, certificates=certificates).write(tmp_path)
 
 
-def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(UsageError):
         made().write(tmp_path / "file")
@@ -186,7 +185,7 @@ def leaves(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
 @pytest.mark.parametrize("value", [None, "other", 7, [], {}, "__delete__"])
-def test_a_changed_field_is_refused_wherever_it_is(name: str, value: Any, tmp_path: Path) -> None:
+def test_a_changed_field_is_refused_wherever_it_is(name, value, tmp_path):
     whole = made()
     whole.write(tmp_path)
     original = (tmp_path / name).read_bytes()
@@ -212,7 +211,7 @@ def test_a_changed_field_is_refused_wherever_it_is(name: str, value: Any, tmp_pa
 
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
-def test_every_flipped_byte_is_refused_or_changes_nothing(name: str, tmp_path: Path) -> None:
+def test_every_flipped_byte_is_refused_or_changes_nothing(name, tmp_path):
     whole = made()
     whole.write(tmp_path)
     original = (tmp_path / name).read_bytes()
@@ -232,9 +231,7 @@ def test_every_flipped_byte_is_refused_or_changes_nothing(name: str, tmp_path: P
 
 @given(st.binary(max_size=200), st.sampled_from([POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE]), st.floats(0, 1))
 @times(8)
-def test_bytes_that_are_put_in_or_cut_off_are_refused(
-    tmp_path_factory: pytest.TempPathFactory, junk: bytes, name: str, share: float
-) -> None:
+def test_bytes_that_are_put_in_or_cut_off_are_refused(tmp_path_factory, junk, name, share):
     folder = tmp_path_factory.mktemp("policy")
     whole = made()
     whole.write(folder)
@@ -246,22 +243,13 @@ def test_bytes_that_are_put_in_or_cut_off_are_refused(
             assert same(PolicyDirectory.read(folder), whole)
 
 
-@pytest.mark.parametrize(
-    ("form", "error"),
-    [
-        ("1.1", NewerFileError),
-        ("2.0", NewerFileError),
-        ("10.0", NewerFileError),
-        *((each, ConfigError) for each in ILL_FORMED),
-    ],
-)
+@pytest.mark.parametrize("form", ["1.1", "2.0", "10.0", *ILL_FORMED])
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
-def test_another_format_is_refused(form: Any, error: type[Exception], name: str, tmp_path: Path) -> None:
+def test_another_format_is_refused(form, name, tmp_path):
     made().write(tmp_path)
     rewritten(tmp_path / name, lambda document: document.update(format=form), sign=True)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match="format"):
         PolicyDirectory.read(tmp_path)
-    assert type(caught.value) is error
 
 
 @pytest.mark.parametrize(
@@ -282,7 +270,7 @@ def test_another_format_is_refused(form: Any, error: type[Exception], name: str,
         ),
     ],
 )
-def test_what_a_policy_cannot_be_is_refused_though_its_hash_is_right(changes: dict[str, Any], tmp_path: Path) -> None:
+def test_what_a_policy_cannot_be_is_refused_though_its_hash_is_right(changes, tmp_path):
     """A kind is a known name and no import path; settings and nodes are those of the policy and its plan."""
     PolicyDirectory(PLAN, Threshold("p_yes", -1.0, nodes=(0, 1))).write(tmp_path)
     rewritten(tmp_path / POLICY_FILE, lambda document: document.update(changes), sign=True)
@@ -300,7 +288,7 @@ def test_what_a_policy_cannot_be_is_refused_though_its_hash_is_right(changes: di
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE])
-def test_what_is_no_json_of_cascade_is_refused(text: str, name: str, tmp_path: Path) -> None:
+def test_what_is_no_json_of_cascade_is_refused(text, name, tmp_path):
     made().write(tmp_path)
     (tmp_path / name).write_text(text)
     with pytest.raises(ConfigError):
@@ -308,7 +296,7 @@ def test_what_is_no_json_of_cascade_is_refused(text: str, name: str, tmp_path: P
 
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
-def test_a_missing_or_a_huge_file_is_refused(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_or_a_huge_file_is_refused(name, tmp_path, monkeypatch):
     made().write(tmp_path)
     data = (tmp_path / name).read_bytes()
     (tmp_path / name).unlink()
@@ -320,7 +308,7 @@ def test_a_missing_or_a_huge_file_is_refused(name: str, tmp_path: Path, monkeypa
         PolicyDirectory.read(tmp_path)
 
 
-def test_the_problems_of_all_files_are_in_one_message(tmp_path: Path) -> None:
+def test_the_problems_of_all_files_are_in_one_message(tmp_path):
     made().write(tmp_path)
     rewritten(tmp_path / POLICY_FILE, lambda document: document.update(kind="none", nodes=["tiny"]), sign=True)
     rewritten(tmp_path / CERTIFICATE_FILE, lambda document: document["certificates"][""].update(n=-1), sign=True)
@@ -331,7 +319,7 @@ def test_the_problems_of_all_files_are_in_one_message(tmp_path: Path) -> None:
     assert caught.value.source == str(tmp_path)
 
 
-def test_the_numbers_of_another_policy_are_refused(tmp_path: Path) -> None:
+def test_the_numbers_of_another_policy_are_refused(tmp_path):
     made().write(tmp_path)
     made(replace(WEIGHING, weights=np.ones((3, 2)))).write(tmp_path / "other")
     (tmp_path / MODEL_FILE).write_bytes((tmp_path / "other" / MODEL_FILE).read_bytes())
