@@ -20,13 +20,13 @@ def taken(found: Actions) -> set[int | str]:
 
 
 @given(SCORES, SCORE, KAPPA, KAPPA, LAST)
-def test_the_sets_grow_as_kappa_falls(scores: list[float], onward: float, one: float, other: float, last: bool) -> None:
+def test_the_sets_grow_as_kappa_falls(scores, onward, one, other, last):
     high, low = max(one, other), min(one, other)
     assert taken(actions(scores, onward, high, last=last)) <= taken(actions(scores, onward, low, last=last))
 
 
 @given(SCORES, st.floats(-3, 3), KAPPA, LAST)
-def test_the_argmax_is_in_the_set(scores: list[float], onward: float, kappa: float, last: bool) -> None:
+def test_the_argmax_is_in_the_set(scores, onward, kappa, last):
     options = {index: -math.inf if math.isnan(score) else score for index, score in enumerate(scores)}
     if not last:
         options |= {len(scores): onward}
@@ -38,9 +38,7 @@ def test_the_argmax_is_in_the_set(scores: list[float], onward: float, kappa: flo
 
 
 @given(st.lists(st.floats(-3, 3), max_size=4), st.floats(-3, 3), st.floats(-3, 3), LAST)
-def test_what_reaches_kappa_is_in_the_set_and_little_else(
-    scores: list[float], onward: float, kappa: float, last: bool
-) -> None:
+def test_what_reaches_kappa_is_in_the_set_and_little_else(scores, onward, kappa, last):
     made = actions(scores, onward, kappa, last=last)
     found = taken(made)
     reaching: set[int | str] = {index for index, score in enumerate(scores) if score >= kappa}

@@ -116,13 +116,13 @@ def new_log() -> Iterator[Callable[[], Path]]:
 @times(0.5)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.integers(0, 12), max_size=4))
 def test_stops_change_neither_what_is_paid_nor_the_log(
-    new_log: Callable[[], Path],
-    made: CascadeConfig,
-    numbers: list[int],
-    walks: list[str],
-    concurrency: int,
-    stops: list[int],
-) -> None:
+    new_log,
+    made,
+    numbers,
+    walks,
+    concurrency,
+    stops,
+):
     whole, log = new_log(), new_log()
     straight, models = Models(), Models()
     run(whole, made, numbers, walks, straight)
@@ -146,9 +146,7 @@ def test_stops_change_neither_what_is_paid_nor_the_log(
 
 @times(0.4)
 @given(CONFIGS, st.lists(NUMBERS, min_size=2, max_size=4), WALK_SETS, st.sets(st.integers(0, 5), max_size=3))
-def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
-    new_log: Callable[[], Path], made: CascadeConfig, sets: list[list[int]], walks: list[str], failing: set[int]
-) -> None:
+def test_whatever_sets_follow_each_other_no_call_is_paid_twice(new_log, made, sets, walks, failing):
     log, models = new_log(), Models()
     models.failing = {f"river {n}?" for n in failing}
     for numbers in sets:
@@ -170,13 +168,13 @@ def test_whatever_sets_follow_each_other_no_call_is_paid_twice(
 @times(0.4)
 @given(CONFIGS, NUMBERS, WALK_SETS, CONCURRENCY, st.lists(st.floats(0.05, 1.5), min_size=1, max_size=3))
 def test_no_cap_is_passed_over_all_runs_together(
-    new_log: Callable[[], Path],
-    made: CascadeConfig,
-    numbers: list[int],
-    walks: list[str],
-    concurrency: int,
-    shares: list[float],
-) -> None:
+    new_log,
+    made,
+    numbers,
+    walks,
+    concurrency,
+    shares,
+):
     whole, log, models = new_log(), new_log(), Models()
     total = run(whole, made, numbers, walks, Models()).progress.spent_nano_usd
     for share in sorted(shares):

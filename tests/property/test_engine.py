@@ -139,18 +139,14 @@ def streamed(given_settings: dict[str, Any], script: list[Any]) -> Any:
 
 
 @given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
-def test_a_whole_answer_and_a_streamed_one_are_the_same_whatever_comes(
-    strategy: Any, policy: Any, cap: int | None, exhausted: str, script: list[Any]
-) -> None:
+def test_a_whole_answer_and_a_streamed_one_are_the_same_whatever_comes(strategy, policy, cap, exhausted, script):
     whole, pieces = (settings(strategy, policy, cap, exhausted) for _ in range(2))
     assert outcome(driven(whole, script)) == outcome(streamed(pieces, script))
     assert whole["budget"].spent_nano_usd == pieces["budget"].spent_nano_usd
 
 
 @given(STRATEGIES, POLICIES, CAPS, st.sampled_from(["refuse", "answer"]), SCRIPTS)
-def test_no_cap_is_passed_and_every_call_is_accounted_for(
-    strategy: Any, policy: Any, cap: int | None, exhausted: str, script: list[Any]
-) -> None:
+def test_no_cap_is_passed_and_every_call_is_accounted_for(strategy, policy, cap, exhausted, script):
     made = settings(strategy, policy, cap, exhausted)
     result = driven(made, script)
     spent = made["budget"].spent_nano_usd
@@ -165,7 +161,7 @@ def test_no_cap_is_passed_and_every_call_is_accounted_for(
 
 
 @given(STRATEGIES, POLICIES, SCRIPTS)
-def test_an_answer_keeps_its_promises(strategy: Any, policy: Any, script: list[Any]) -> None:
+def test_an_answer_keeps_its_promises(strategy, policy, script):
     result = driven(settings(strategy, policy, None, "refuse"), script)
     if not isinstance(result, Answer):
         return
@@ -183,7 +179,7 @@ def test_an_answer_keeps_its_promises(strategy: Any, policy: Any, script: list[A
 
 
 @given(STRATEGIES, st.lists(COMPLETIONS, min_size=40, max_size=40))
-def test_a_log_replays_to_the_same_answer(strategy: Any, script: list[Any]) -> None:
+def test_a_log_replays_to_the_same_answer(strategy, script):
     from cascade.logs.schema import rows
 
     made = settings(strategy, ThresholdPolicy(0.0), None, "refuse")

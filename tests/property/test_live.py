@@ -219,7 +219,7 @@ def check(world: World, live: Live, walked: Walks) -> None:
 
 @pytest.mark.parametrize("name", sorted(RULES))
 @pytest.mark.parametrize("ladder", [True, False])
-def test_the_engine_walks_as_the_log_says(name: str, ladder: bool) -> None:
+def test_the_engine_walks_as_the_log_says(name, ladder):
     walks, stops = 0, set()
     for seed in range(4 * EXAMPLES):
         world = drawn(seed, ladder=ladder)
@@ -240,7 +240,7 @@ def test_the_engine_walks_as_the_log_says(name: str, ladder: bool) -> None:
 
 
 @pytest.mark.parametrize("ladder", [True, False])
-def test_a_request_in_progress_has_the_columns_of_its_log(ladder: bool) -> None:
+def test_a_request_in_progress_has_the_columns_of_its_log(ladder):
     for seed in range(4 * EXAMPLES):
         world = drawn(seed, ladder=ladder)
         steps = served(world, Live(Depth(), world.plan_nodes)).steps
@@ -253,7 +253,7 @@ def test_a_request_in_progress_has_the_columns_of_its_log(ladder: bool) -> None:
         assert row.features["words"].tolist() == [5.0]
 
 
-def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end() -> None:
+def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end():
     live = Live(Depth(), (Node("a", 0), Node("b", 1)), kappas={"law": -0.5})
     assert live.for_segment("law").kappa == -0.5
     assert live.for_segment("art").kappa == live.for_segment(None).kappa == -np.inf
@@ -270,11 +270,11 @@ def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end() -> Non
         (Buys(), Selection(calls=True)),
     ],
 )
-def test_a_policy_takes_the_steps_of_its_nodes(rule: Policy, selection: Selection | None) -> None:
+def test_a_policy_takes_the_steps_of_its_nodes(rule, selection):
     assert Live(rule, (Node("a", 0), Node("b", 1), Node("c", 2))).selection == selection
 
 
-def test_what_the_engine_cannot_serve_is_refused() -> None:
+def test_what_the_engine_cannot_serve_is_refused():
     rounds = (Node("round 1 base", 0), Node("round 1 guide", 0))
     with pytest.raises(UsageError):
         Live(Depth((0,)), rounds)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable
-from fractions import Fraction
 
 from cases import each
 from hypothesis import assume, example, given
@@ -31,20 +29,20 @@ TEXT = st.text() | st.lists(WORDS, max_size=12).map(" ".join) | st.lists(WORDS, 
 
 
 @given(st.sampled_from(NAMES), TEXT)
-def test_an_accepted_answer_is_right(name: str, text: str) -> None:
+def test_an_accepted_answer_is_right(name, text):
     assume(clean(text))
     assert MATCHERS[name].matches(text, [text]) is True
 
 
 @given(st.sampled_from(NAMES), TEXT, TEXT)
-def test_one_of_several_accepted_answers_is_enough(name: str, text: str, other: str) -> None:
+def test_one_of_several_accepted_answers_is_enough(name, text, other):
     assume(clean(text))
     alone = MATCHERS[name].matches(text, [text])
     assert MATCHERS[name].matches(text, [other, text]) is alone
 
 
 @given(st.sampled_from(NAMES), TEXT, st.lists(TEXT, max_size=3))
-def test_any_text_gets_a_verdict(name: str, answer: str, gold: list[str]) -> None:
+def test_any_text_gets_a_verdict(name, answer, gold):
     verdict = MATCHERS[name].matches(answer, gold)
     assert verdict in {True, False, None}
     assert gold or verdict is None
@@ -53,7 +51,7 @@ def test_any_text_gets_a_verdict(name: str, answer: str, gold: list[str]) -> Non
 
 # Not of labels: beside a letter a text that was right may be overruled, as it should.
 @given(st.sampled_from([name for name in NAMES if name != "label"]), TEXT, st.sampled_from(["{}", " {} ", "{}."]), TEXT)
-def test_more_accepted_answers_never_make_a_right_answer_wrong(name: str, gold: str, form: str, more: str) -> None:
+def test_more_accepted_answers_never_make_a_right_answer_wrong(name, gold, form, more):
     answer = form.format(gold.replace("{", "(").replace("}", ")"))
     if MATCHERS[name].matches(answer, [gold]) is True:
         assert MATCHERS[name].matches(answer, [gold, more]) is True
@@ -61,14 +59,14 @@ def test_more_accepted_answers_never_make_a_right_answer_wrong(name: str, gold: 
 
 @given(TEXT)
 @example("A.N.")
-def test_normalising_twice_is_normalising_once(text: str) -> None:
+def test_normalising_twice_is_normalising_once(text):
     plain = clean(text)
     assert clean(plain) == plain
     assert plain == "" or stated(plain)
 
 
 @given(TEXT, TEXT)
-def test_the_same_text_is_so_both_ways(one: str, other: str) -> None:
+def test_the_same_text_is_so_both_ways(one, other):
     assert same_text(one, other) == same_text(other, one)
 
 
@@ -77,7 +75,7 @@ WHOLE = st.integers(-(10**12), 10**12)
 
 
 @given(WHOLE)
-def test_a_whole_number_is_the_same_in_any_form(number: int) -> None:
+def test_a_whole_number_is_the_same_in_any_form(number):
     grouped = f"{number:,}"
     forms = [str(number), grouped, f"{number:_}", grouped.replace(",", " "), grouped.replace(",", "'")]
     forms += [f"{number}.0", f"{grouped}.00", f"x = {number}", f"about {grouped} km", f"{number}e0", f"{number}/1"]
@@ -86,14 +84,14 @@ def test_a_whole_number_is_the_same_in_any_form(number: int) -> None:
 
 
 @given(NUMBERS, NUMBERS)
-def test_numbers_are_equal_when_their_values_are(one: Fraction, other: Fraction) -> None:
+def test_numbers_are_equal_when_their_values_are(one, other):
     matcher = NumberMatcher()
     assert matcher.matches(str(one), [str(other)]) is (one == other)
     assert matcher.matches(str(other), [str(one)]) is (one == other)
 
 
 @given(NUMBERS, NUMBERS, st.fractions(0, 1, max_denominator=100), st.fractions(0, 100, max_denominator=100))
-def test_a_tolerance_is_what_its_formula_says(one: Fraction, other: Fraction, rel: Fraction, most: Fraction) -> None:
+def test_a_tolerance_is_what_its_formula_says(one, other, rel, most):
     right = abs(one - other) <= max(most, rel * abs(other))
     assert NumberMatcher(rel, most).matches(str(one), [str(other)]) is right
 
@@ -110,13 +108,13 @@ QUANTITY = st.builds(
 
 
 @given(QUANTITY, QUANTITY)
-def test_numbers_agree_both_ways(one: str, other: str) -> None:
+def test_numbers_agree_both_ways(one, other):
     if all(only_number(text) for text in (one, other)):
         assert NumberMatcher().matches(one, [other]) == NumberMatcher().matches(other, [one])
 
 
 @given(st.sampled_from("ABCDEFGHIJ"), st.sampled_from("ABCDEFGHIJ"))
-def test_a_letter_is_itself_in_any_form(one: str, other: str) -> None:
+def test_a_letter_is_itself_in_any_form(one, other):
     forms = [one, one.lower(), f"({one})", f"{one}.", f"{one})", f"Answer: {one}", f"the answer is ({one.lower()})"]
     forms += [f"**{one}**", f"\\boxed{{{one}}}", f"{one}. Some text", f"({one}) some text"]
     matcher = MATCHERS["label"]
@@ -133,18 +131,18 @@ TEXT_TEXT = st.text() | st.lists(MARK | st.text(max_size=5), max_size=20).map(""
 
 
 @given(TEXT_TEXT)
-def test_normalising_twice_is_normalising_once_of_text(text: str) -> None:
+def test_normalising_twice_is_normalising_once_of_text(text):
     once = normalize_answer(text)
     assert normalize_answer(once) == once
 
 
 @given(TEXT_TEXT)
-def test_an_answer_equals_itself_in_other_clothes(text: str) -> None:
+def test_an_answer_equals_itself_in_other_clothes(text):
     assert normalize_answer(f"  {text}\n") == normalize_answer(text) or not text.strip()
 
 
 @given(TEXT_TEXT, TEXT_TEXT)
-def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one: str, other: str) -> None:
+def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one, other):
     block = data_block({"question": one, "answer": other})
     first, body, last = block.split("\n")
     assert (first, last) == ("<data>", "</data>")
@@ -153,31 +151,31 @@ def test_a_data_block_gives_back_any_text_and_holds_no_mark_inside(one: str, oth
 
 
 @given(TEXT_TEXT)
-def test_data_blocks_that_begin_alike_are_alike_up_to_what_differs(text: str) -> None:
+def test_data_blocks_that_begin_alike_are_alike_up_to_what_differs(text):
     same = data_block({"conversation": text})[: -len("}\n</data>")]
     assert data_block({"conversation": text, "reply": "Rhine"}).startswith(same)
 
 
 @given(st.text(st.characters(exclude_characters="<[", exclude_categories=["Cf", "Cc", "Zl", "Zp", "Mn", "Lo", "Cn"])))
-def test_text_without_marks_goes_through_untouched(text: str) -> None:
+def test_text_without_marks_goes_through_untouched(text):
     assert defuse(text) == text
     assert json.loads(data_block({"a": text}).split("\n", 1)[1].rsplit("\n", 1)[0]) == {"a": text}
 
 
 @given(TEXT_TEXT)
-def test_a_defused_text_is_never_longer(text: str) -> None:
+def test_a_defused_text_is_never_longer(text):
     assert len(defuse(text)) <= len(text)
 
 
 @each("read", [defuse, split_reply, is_answer, read_text, normalize_answer])
 @each("opening", ["<|", "|>", "[INST", "<", "<s", "<<SYS", "|", "<｜", " "])
 @each("closing", ["", "|>", ">", "]", "｜>"])
-def test_hostile_text_takes_steps_like_its_length(read: Callable[[str], object], opening: str, closing: str) -> None:
+def test_hostile_text_takes_steps_like_its_length(read, opening, closing):
     assert superlinear(lambda text: read(text + closing * len(text)), opening, "") == []
 
 
 @given(TEXT_TEXT)
-def test_a_reply_and_a_verdict_can_be_any_text(text: str) -> None:
+def test_a_reply_and_a_verdict_can_be_any_text(text):
     reasoning, answer = split_reply(text)
     assert isinstance(reasoning, str)
     assert isinstance(is_answer(answer), bool)
@@ -186,5 +184,5 @@ def test_a_reply_and_a_verdict_can_be_any_text(text: str) -> None:
 
 
 @given(st.text().filter(lambda text: not re.search(r"\W*(?:yes|no)\b", text, re.IGNORECASE)))
-def test_what_does_not_say_yes_or_no_is_never_a_verdict(text: str) -> None:
+def test_what_does_not_say_yes_or_no_is_never_a_verdict(text):
     assert read_text(text) == (None, None)

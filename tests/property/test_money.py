@@ -68,7 +68,7 @@ def exact(price: Price, usage: Usage) -> Fraction | None:
 
 
 @given(prices(), USAGES)
-def test_a_cost_is_the_exact_amount_rounded_up(price: Price, usage: Usage) -> None:
+def test_a_cost_is_the_exact_amount_rounded_up(price, usage):
     cost, wanted = price.cost_nano_usd(usage), exact(price, usage)
     if cost is None or wanted is None:
         assert cost is wanted
@@ -77,9 +77,7 @@ def test_a_cost_is_the_exact_amount_rounded_up(price: Price, usage: Usage) -> No
 
 
 @given(prices(), USAGES, COUNT, COUNT)
-def test_a_bound_is_never_below_the_cost_of_a_call_that_keeps_to_it(
-    price: Price, usage: Usage, more: int, longer: int
-) -> None:
+def test_a_bound_is_never_below_the_cost_of_a_call_that_keeps_to_it(price, usage, more, longer):
     assert usage.input_tokens is not None
     assert usage.output_tokens is not None
     bound = price.bound_nano_usd(usage.input_tokens + more, usage.output_tokens + longer, for_an_hour=True)
@@ -87,14 +85,14 @@ def test_a_bound_is_never_below_the_cost_of_a_call_that_keeps_to_it(
 
 
 @given(flat(), USAGES, st.integers(1, 1_000))
-def test_one_more_token_never_costs_less(price: Price, usage: Usage, more: int) -> None:
+def test_one_more_token_never_costs_less(price, usage, more):
     assert usage.output_tokens is not None
     longer = usage._replace(output_tokens=usage.output_tokens + more)
     assert (price.cost_nano_usd(longer) or 0) >= (price.cost_nano_usd(usage) or 0)
 
 
 @given(st.lists(st.integers(0, 10**18)), st.randoms(use_true_random=False))
-def test_a_sum_is_exact_in_any_order(costs: list[int], chance: object) -> None:
+def test_a_sum_is_exact_in_any_order(costs, chance):
     shuffled = costs.copy()
     chance.shuffle(shuffled)  # type: ignore[attr-defined]
     assert total_nano_usd(shuffled) == sum(costs)
@@ -102,22 +100,22 @@ def test_a_sum_is_exact_in_any_order(costs: list[int], chance: object) -> None:
 
 
 @given(st.lists(st.integers(0, 10**9)), st.integers(0, 50))
-def test_one_unknown_anywhere_makes_a_sum_unknown(costs: list[int], place: int) -> None:
+def test_one_unknown_anywhere_makes_a_sum_unknown(costs, place):
     at = place % (len(costs) + 1)
     assert total_nano_usd([*costs[:at], None, *costs[at:]]) is None
 
 
 @given(st.integers(0, 10**15))
-def test_usd_and_back_is_the_same(nano: int) -> None:
+def test_usd_and_back_is_the_same(nano):
     assert nano_usd(usd(nano)) == nano
 
 
 @given(st.decimals(0, 10**6, places=12))
-def test_a_cap_is_never_widened_by_rounding(amount: Decimal) -> None:
+def test_a_cap_is_never_widened_by_rounding(amount):
     assert usd(nano_usd(amount)) <= amount < usd(nano_usd(amount) + 1)
 
 
 @given(st.decimals(0, 1_000, places=6), st.decimals(0, 1_000, places=6))
-def test_a_price_list_is_read_and_shown_alike(first: Decimal, second: Decimal) -> None:
+def test_a_price_list_is_read_and_shown_alike(first, second):
     shown = Price.per_million(input=first, output=second).usd_per_million()
     assert (shown["input"], shown["output"]) == (first, second)

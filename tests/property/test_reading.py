@@ -90,18 +90,18 @@ def check(given_payload: Any) -> None:
 
 
 @given(JSON)
-def test_any_json_is_a_completion_or_an_error_of_ours(odd: Any) -> None:
+def test_any_json_is_a_completion_or_an_error_of_ours(odd):
     check(odd)
 
 
 @given(JSON, PLACES)
-def test_a_good_payload_with_one_odd_place_is_too(odd: Any, places: list[str]) -> None:
+def test_a_good_payload_with_one_odd_place_is_too(odd, places):
     inner = merged(payload(model="small", id="1"), odd, places)
     check(inner)
 
 
 @given(st.lists(JSON, max_size=5))
-def test_any_chunks_are_a_completion_or_an_error_of_ours(chunks: list[Any]) -> None:
+def test_any_chunks_are_a_completion_or_an_error_of_ours(chunks):
     made = Assembler(request())
     try:
         for chunk in chunks:
@@ -148,7 +148,7 @@ def streams(draw: st.DrawFn) -> tuple[dict[str, Any], list[dict[str, Any]]]:
 
 
 @given(streams())
-def test_chunks_and_the_whole_are_the_same_completion(both: tuple[dict[str, Any], list[dict[str, Any]]]) -> None:
+def test_chunks_and_the_whole_are_the_same_completion(both):
     whole, chunks = both
     made = Assembler(request())
     texts = [made.add(chunk) for chunk in chunks]

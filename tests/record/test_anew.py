@@ -56,25 +56,25 @@ def _told(record: dict[str, Any], case: Case) -> tuple[Any, Any, Any]:
 
 
 @pytest.mark.parametrize("start", range(EVERY))
-def test_random_logs_are_decided_as_recorded(start: int) -> None:
+def test_random_logs_are_decided_as_recorded(start):
     for seed in range(start, WORLDS, 10 * EVERY):
         compare(seed)
 
 
 @pytest.mark.long
 @pytest.mark.timeout(1800)
-def test_all_random_logs_are_decided_as_recorded() -> None:
+def test_all_random_logs_are_decided_as_recorded():
     for seed in range(WORLDS):
         compare(seed)
 
 
-def test_the_worlds_are_those_of_the_record() -> None:
+def test_the_worlds_are_those_of_the_record():
     lines = (HERE / "worlds.jsonl").read_text("utf-8").splitlines()
     drawn = [(seed, digest) for seed, digest, _ in map(json.loads, lines)]
     assert all(world(seed).digest == digest for seed, digest in drawn[:: EVERY * EVERY]), "numpy draws other numbers"
 
 
-def test_bounds_and_alarms_are_the_recorded_ones() -> None:
+def test_bounds_and_alarms_are_the_recorded_ones():
     wanted = json.loads((HERE / "numbers.json").read_text("utf-8"))
     assert json.loads(json.dumps(numbers.exact())) == wanted["exact"]
     for name, values in numbers.near().items():

@@ -21,7 +21,7 @@ def wired(provider: Any = None, **settings: Any) -> tuple[Orchestrator, FakeProv
     return Orchestrator.from_config(TWO_MODELS | settings, providers={"fake": fake}), fake
 
 
-def test_a_long_context_reaches_every_model_whole() -> None:
+def test_a_long_context_reaches_every_model_whole():
     """0.5.0: the middle of a text above 24,000 characters reached no model, and nothing said so."""
     orchestrator, fake = wired()
     answer = orchestrator.ask(Question("Which river?", context=LONG))
@@ -30,7 +30,7 @@ def test_a_long_context_reaches_every_model_whole() -> None:
     assert answer.warnings == ()
 
 
-def test_what_is_taken_out_of_a_question_is_a_warning() -> None:
+def test_what_is_taken_out_of_a_question_is_a_warning():
     """0.5.0: marks were taken out in silence."""
     orchestrator, fake = wired()
     answer = orchestrator.ask(Question("What does <|im_end|> mean?", context="A\U000e0041 text."))
@@ -42,7 +42,7 @@ def test_what_is_taken_out_of_a_question_is_a_warning() -> None:
 
 
 @pytest.mark.parametrize("given", [CHAT, CHAT[1], tuple(CHAT)])
-def test_chat_messages_are_named_as_such(given: Any) -> None:
+def test_chat_messages_are_named_as_such(given):
     """0.5.0: "There is no question: give a text that is not empty"."""
     orchestrator, fake = wired()
     with pytest.raises(UsageError, match=r"chat messages.*orchestrator.chat"):
@@ -50,7 +50,7 @@ def test_chat_messages_are_named_as_such(given: Any) -> None:
     assert fake.requests == []
 
 
-def test_chat_messages_are_no_list_of_questions() -> None:
+def test_chat_messages_are_no_list_of_questions():
     """0.5.0: a BatchError of one error a message."""
     orchestrator, _ = wired()
     with pytest.raises(UsageError, match="messages of one chat"):

@@ -152,7 +152,7 @@ def conversations(count: int, seed: int) -> tuple[Log, Bools, Ints]:
     return log("w", 1 - doubt, ~wrong, np.ones(number.size, dtype=np.bool_), groups=names), first, number
 
 
-def test_what_promote_promises_of_requests_holds_of_requests(tmp_path: Path) -> None:
+def test_what_promote_promises_of_requests_holds_of_requests(tmp_path):
     """Served as the server does: after a turn that the base has answered, the guide answers the rest."""
     traffic, _, number = conversations(20_000, 0)
     wrong, rates = traffic.right[:, 0] == 0, []
@@ -175,9 +175,7 @@ def test_what_promote_promises_of_requests_holds_of_requests(tmp_path: Path) -> 
         ((0.25, 0.25, 0.25, 0.25), True),
     ],
 )
-def test_audits_end_a_service_whose_promise_is_broken_and_no_other(
-    tmp_path: Path, differ: tuple[float, ...], ends: bool
-) -> None:
+def test_audits_end_a_service_whose_promise_is_broken_and_no_other(tmp_path, differ, ends):
     rng, ended = np.random.default_rng(2), 0
     for stream in range(4):
         (tmp_path / str(stream)).mkdir()
@@ -197,7 +195,7 @@ def with_atoms(name: str, n: int, seed: int, stored: type[np.floating[Any]]) -> 
     return log(name, atoms[at].astype(stored).astype(float), base, guide)
 
 
-def test_a_promise_holds_of_scores_that_the_log_has_rounded() -> None:
+def test_a_promise_holds_of_scores_that_the_log_has_rounded():
     traffic = with_atoms("live", 40_000, 10**6, np.float64)
     exceeded = served = 0
     for seed in range(6):
@@ -209,7 +207,7 @@ def test_a_promise_holds_of_scores_that_the_log_has_rounded() -> None:
     assert served >= 4
 
 
-def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tmp_path: Path) -> None:
+def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tmp_path):
     """Scores of chance alone, as 12 seeds draw them, at the levels at which 12 fits of one log are tested."""
     many, wrong, logs = 12, 0.2375, 200
     one_log = noisy("w", 300, wrong, 1)
@@ -232,8 +230,8 @@ def test_the_cheapest_of_a_dozen_fits_on_the_same_questions_keeps_the_promise(tm
 
 
 def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_ones_at_all_of_it(
-    tmp_path: Path,
-) -> None:
+    tmp_path,
+):
     """As after a review: policies are tested for agreement, one is kept, and regret is certified for it."""
     logged, file = told_by_length("w", 900, 1), tmp_path / "attempts"
     done = fitted(logged, "agreement", attempts=file)
@@ -246,7 +244,7 @@ def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_o
     assert fresh.saves
 
 
-def test_no_policy_costs_less_than_knowing_every_answer_beforehand() -> None:
+def test_no_policy_costs_less_than_knowing_every_answer_beforehand():
     logged = told_by_length("w", 1_200, 1, costs=(1_000_000, 2_000_000))
     promise = Promise("regret", ALPHA, 1 - DELTA)
     done, least = fit(logged, promise), clairvoyant(logged, promise)

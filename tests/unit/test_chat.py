@@ -46,7 +46,7 @@ def sent(request: Request) -> dict[str, Any]:
     return {name: body[name] for name in body.keys() - {"model", "logprobs", "top_logprobs", "max_tokens"}}
 
 
-def test_an_application_s_request_is_sent_to_every_model_as_it_is() -> None:
+def test_an_application_s_request_is_sent_to_every_model_as_it_is():
     body = {
         "model": "whatever the application names",
         "messages": [
@@ -92,7 +92,7 @@ def test_an_application_s_request_is_sent_to_every_model_as_it_is() -> None:
         ({}, 50, {"max_tokens": 50}, 50),  # a model's own
     ],
 )
-def test_which_limit_is_sent_and_counted(options: Any, own: int | None, sent_limits: Any, counted: int) -> None:
+def test_which_limit_is_sent_and_counted(options, own, sent_limits, counted):
     fake = FakeProvider(None)
     base = "small" if own is None else {"model": "small", "max_tokens": own}
     models = {**CONFIG["models"], "base": base}
@@ -102,7 +102,7 @@ def test_which_limit_is_sent_and_counted(options: Any, own: int | None, sent_lim
     assert [one.max_tokens for one in fake.requests] == [counted, counted if options else 4_096]
 
 
-def test_the_served_message_is_one_model_s_whole_message() -> None:
+def test_the_served_message_is_one_model_s_whole_message():
     said = reply("I will look.", tool_calls=[("get_weather", {"city": "Wien"})])
     orchestrator, _ = served_by(lambda _: said)
     answer = orchestrator.chat([USER], tools=TOOLS)
@@ -111,7 +111,7 @@ def test_the_served_message_is_one_model_s_whole_message() -> None:
     assert answer.text == '[{"arguments":{"city":"Wien"},"name":"get_weather"}]'
 
 
-def test_the_answer_is_a_chat_completion_of_the_official_client() -> None:
+def test_the_answer_is_a_chat_completion_of_the_official_client():
     types = pytest.importorskip("openai.types.chat")
     orchestrator, _ = served_by(lambda _: reply("", tool_calls=[("get_weather", {"city": "Wien"})]))
     completion = types.ChatCompletion.model_validate(orchestrator.chat([USER], tools=TOOLS).to_openai())
@@ -120,13 +120,13 @@ def test_the_answer_is_a_chat_completion_of_the_official_client() -> None:
     assert completion.usage.prompt_tokens == 20
 
 
-def test_json_is_parsed() -> None:
+def test_json_is_parsed():
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "required": ["intent"]}}}
     orchestrator, _ = served_by(lambda _: '{"intent": "lost card"}')
     assert orchestrator.chat([USER], response_format=schema).parsed == {"intent": "lost card"}
 
 
-def test_a_stream_ends_with_the_same_message() -> None:
+def test_a_stream_ends_with_the_same_message():
     said = reply("", tool_calls=[("get_weather", {"city": "Wien"}), ("get_weather", {"city": "Graz"})])
     orchestrator, _ = served_by(lambda _: said)
     *_, answer = orchestrator.stream([USER], tools=TOOLS)
@@ -135,13 +135,13 @@ def test_a_stream_ends_with_the_same_message() -> None:
     ]
 
 
-def test_many_requests_are_answered_in_their_order() -> None:
+def test_many_requests_are_answered_in_their_order():
     orchestrator, _ = served_by(None)
     answers = orchestrator.many([[{"role": "user", "content": f"n{number}"}] for number in range(9)])
     assert [answer.text for answer in answers] == [f"you asked: n{number}" for number in range(9)]
 
 
-def test_equal_calls_agree_whatever_their_spelling() -> None:
+def test_equal_calls_agree_whatever_their_spelling():
     def script(request: Request) -> Any:
         arguments = '{"days": 3.0, "city": "Wien"}' if request.model == "small" else '{"city":"Wien","days":3}'
         return reply("", tool_calls=[("get_weather", arguments)])
@@ -164,7 +164,7 @@ CLASS = ("response_format is a class", "json_schema", "model_json_schema")
         ([{"role": "user", "content": "cut \ud83d"}], {}, ("half of a character",), None),
     ],
 )
-def test_what_is_wrong_with_a_request_is_said_at_once(messages: Any, options: Any, parts: Any, lines: Any) -> None:
+def test_what_is_wrong_with_a_request_is_said_at_once(messages, options, parts, lines):
     with pytest.raises(UsageError) as caught:
         ChatRequest(messages, options)
     assert [part for part in parts if part not in str(caught.value)] == []
@@ -174,7 +174,7 @@ def test_what_is_wrong_with_a_request_is_said_at_once(messages: Any, options: An
             served_by(None)[0].chat(given)
 
 
-def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_what_is_not_given() -> None:
+def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_what_is_not_given():
     openai = pytest.importorskip("openai")
     called = openai.types.chat.ChatCompletionMessage.model_validate(
         {"role": "assistant", "content": None, "tool_calls": [{**CALL, "type": "function"}], "reasoning_content": "…"}
@@ -193,7 +193,7 @@ def test_a_history_takes_the_messages_of_the_official_client_and_its_marks_of_wh
     }
 
 
-def test_a_reply_that_is_cut_says_whose_limit_cut_it() -> None:
+def test_a_reply_that_is_cut_says_whose_limit_cut_it():
     app, _ = served_by(
         {"small": [reply("It is", finish_reason="length")], "large": [reply("It", finish_reason="length")]}
     )
@@ -203,12 +203,12 @@ def test_a_reply_that_is_cut_says_whose_limit_cut_it() -> None:
     assert not any("cascade set" in said for said in theirs)
 
 
-def test_a_pair_of_surrogates_is_its_character() -> None:
+def test_a_pair_of_surrogates_is_its_character():
     asked = ChatRequest([{"role": "user", "content": "\ud83d\ude00"}], {"metadata": {"\ud83d\ude00": "ü"}})
     assert asked.body() == {"messages": [{"role": "user", "content": "😀"}], "metadata": {"😀": "ü"}}
 
 
-def test_a_request_is_a_value() -> None:
+def test_a_request_is_a_value():
     messages = [dict(USER)]
     request = ChatRequest(messages, {"tools": TOOLS})
     messages[0]["content"] = "changed"
@@ -217,12 +217,12 @@ def test_a_request_is_a_value() -> None:
     assert hash(request) == hash(ChatRequest([USER], {"tools": TOOLS}))
 
 
-def test_arguments_that_are_no_json_stay_as_they_are() -> None:
+def test_arguments_that_are_no_json_stay_as_they_are():
     call = {"function": {"name": "f", "arguments": "{broken"}}
     assert json.loads(output_text({"tool_calls": [call]})) == [{"name": "f", "arguments": "{broken"}]
 
 
-def test_a_logged_request_is_replayed_to_the_letter(tmp_path: Any) -> None:
+def test_a_logged_request_is_replayed_to_the_letter(tmp_path):
     said = reply("", tool_calls=[("get_weather", {"city": "Wien"})])
     with Orchestrator.from_config(
         {**CONFIG, "traces": {"store": f"sqlite:///{tmp_path}/traces.db"}},
@@ -235,7 +235,7 @@ def test_a_logged_request_is_replayed_to_the_letter(tmp_path: Any) -> None:
     assert again.message == asked.message
 
 
-def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs() -> None:
+def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs():
     """Servers send no log-probs with tool calls: the next request is asked for them all the same."""
     calls = reply("", tool_calls=[("get_weather", {"city": "Vienna"})])
     calls["choices"][0]["logprobs"] = None
@@ -247,7 +247,7 @@ def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs(
 
 
 @pytest.mark.parametrize("wanted", [False, None])
-def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_given_back(wanted: bool | None) -> None:
+def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_given_back(wanted):
     orchestrator, fake = served_by({"small": [reply("Sunny.", logprobs=[-0.1])]})
     with orchestrator:
         answer = orchestrator.chat([USER], logprobs=wanted)
@@ -256,7 +256,7 @@ def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_give
     assert answer.to_openai()["choices"][0]["logprobs"] is None
 
 
-def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing_from_the_next() -> None:
+def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing_from_the_next():
     made = {**CONFIG, "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}}
     silent = reply("Sunny.")
     silent["choices"][0]["logprobs"] = None
@@ -269,7 +269,7 @@ def test_a_reply_without_log_probs_is_warned_of_on_each_answer_and_takes_nothing
     assert Receipt.of(answers[0], "t", None, cascaded=True).silent == ("small",)
 
 
-def test_what_the_served_model_said_beside_its_message_is_passed_on() -> None:
+def test_what_the_served_model_said_beside_its_message_is_passed_on():
     said = reply("Sunny.")
     said |= {"model": "small-2026-01-01", "system_fingerprint": "fp_1", "service_tier": "default"}
     said["usage"] = {
@@ -297,7 +297,7 @@ def test_what_the_served_model_said_beside_its_message_is_passed_on() -> None:
 
 
 @pytest.mark.parametrize("audio", [{"id": "a", "data": "AAAA", "transcript": "Sunny."}, {"id": "a", "data": "AAAA"}])
-def test_a_message_that_speaks_is_served_as_it_is(audio: dict[str, Any]) -> None:
+def test_a_message_that_speaks_is_served_as_it_is(audio):
     spoken = reply("Sunny.")
     spoken["choices"][0]["message"] = {"role": "assistant", "content": None, "audio": audio}
     orchestrator, fake = served_by({"small": [spoken]})
@@ -308,7 +308,7 @@ def test_a_message_that_speaks_is_served_as_it_is(audio: dict[str, Any]) -> None
     assert answer.to_openai()["choices"][0]["message"]["audio"] == audio
 
 
-def test_a_service_tier_without_a_price_is_not_bought() -> None:
+def test_a_service_tier_without_a_price_is_not_bought():
     priced = {"model": "small", "price": {"input": 1, "output": 4}, "allow_fields": ["service_tier"]}
     made = {**CONFIG, "models": {"base": priced, "guide": "large"}, "policy": {"kind": "fixed", "depth": 1}}
     fake = FakeProvider({"small": ["Sunny."]})
@@ -319,7 +319,7 @@ def test_a_service_tier_without_a_price_is_not_bought() -> None:
     assert any("service_tier" in said for said in flex.warnings)
 
 
-def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body() -> None:
+def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body():
     orchestrator, fake = served_by(None)
     with orchestrator:
         with pytest.raises(UsageError, match="deadline_s") as caught:

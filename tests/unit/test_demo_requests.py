@@ -58,7 +58,7 @@ def outcomes() -> list[Outcome]:
     return list(run_requests(CONFIG, None, FakeProvider(script), MESSAGES))
 
 
-def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt() -> None:
+def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt():
     every = demo_requests()
     assert len({one.request_id for one in every}) == len({one.message for one in every}) == len(every) >= 300
     assert {one.split for one in every} == {"log", "live"}
@@ -66,7 +66,7 @@ def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt() -> N
     assert not {one.message for one in every} & {message for message, _ in EXAMPLES}
 
 
-def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends_them() -> None:
+def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends_them():
     asked = {one.request_id: one for one in demo_requests("log")}
     rows = list(open_log(DEMO_REQUESTS).rows())
     assert {row["episode_id"] for row in rows} == set(asked)
@@ -74,11 +74,11 @@ def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends
     assert {row["model"] for row in rows} == set(PAIR)
 
 
-def test_a_message_is_drawn_once() -> None:
+def test_a_message_is_drawn_once():
     assert len({message.request_id for message in drawn(20)}) == 20
 
 
-def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes: list[Outcome]) -> None:
+def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes):
     assert [(team_of(one.answer), team_of(one.guide)) for one in outcomes] == [
         ("delivery", "delivery"),
         ("returns", "returns"),
@@ -88,19 +88,19 @@ def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes: list[Out
     assert figures(outcomes) == pytest.approx(((3 * base + guide) / (3 * guide), 2 / 3, 2 / 3, 2 / 3, 1.0))
 
 
-def test_an_answer_that_names_no_team_is_never_the_same(outcomes: list[Outcome]) -> None:
+def test_an_answer_that_names_no_team_is_never_the_same(outcomes):
     silent = replace(outcomes[0].answer, text=None, answers=(), steps=())
     both = replace(outcomes[0], answer=silent, guide=silent)
     assert (team_of(silent), both.same, figures([both]).right) == (None, False, 0)
 
 
-def test_a_cost_that_is_not_known_makes_no_share() -> None:
+def test_a_cost_that_is_not_known_makes_no_share():
     free = {name: model.model_copy(update={"price": None}) for name, model in CONFIG.models.items()}
     unpriced = CONFIG.model_copy(update={"models": free})
     assert figures(list(run_requests(unpriced, None, FakeProvider(script), MESSAGES))).cost_of_guide is None
 
 
-def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: FitResult) -> None:
+def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted):
     (certificate,) = fitted.certificates
     assert (certificate.promise.kind, certificate.promise.risk, certificate.comparator) == ("agreement", ALPHA, "label")
     assert float(certificate.losses) <= ALPHA * certificate.n
@@ -108,7 +108,7 @@ def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted: FitRes
     assert (fitted.done.saving.cost_share or 1) < 0.9
 
 
-def test_it_serves_certified_answers_and_makes_no_call_twice(fitted: FitResult) -> None:
+def test_it_serves_certified_answers_and_makes_no_call_twice(fitted):
     provider = FakeProvider(script)
     outcomes = list(run_requests(CONFIG, fitted.directory, Memo(provider), MESSAGES))
     assert len(provider.requests) == 6

@@ -64,7 +64,7 @@ NO_KEY = AuthenticationError("no key")
         ((":", ":"), ONE, None, "horizon", 1, None),  # nothing that could be kept
     ],
 )
-def test_how_a_walk_ends(said: Any, settings: Any, text: Any, stopped: str, steps: int, costs: Any) -> None:
+def test_how_a_walk_ends(said, settings, text, stopped, steps, costs):
     answer = asked(*said, **settings)
     assert (answer.text, answer.answers, answer.stopped) == (text, () if text is None else (text,), stopped)
     assert (answer.question, len(answer.steps), len(answer.calls)) == (RIVER, steps, len(said))
@@ -77,7 +77,7 @@ def test_how_a_walk_ends(said: Any, settings: Any, text: Any, stopped: str, step
     assert 0 <= answer.latency_s < 60
 
 
-def test_doubt_pays_another_step_and_every_call_is_recorded_in_its_step() -> None:
+def test_doubt_pays_another_step_and_every_call_is_recorded_in_its_step():
     answer = asked(RHINE, yes_no(0.5), *SURE)
     assert [made.decision.proceed for made in answer.steps if made.decision] == [True, False]
     assert [[made.request.purpose for made in one.calls] for one in answer.steps] == [["answer", "judge"]] * 2
@@ -85,13 +85,13 @@ def test_doubt_pays_another_step_and_every_call_is_recorded_in_its_step() -> Non
     assert asked(*SURE, prices={}).cost_bound is None
 
 
-def test_a_certificate_is_passed_through() -> None:
+def test_a_certificate_is_passed_through():
     held = certificate()
     assert asked(DANUBE, yes_no(0.97), certificate=held).certificate is held
     assert asked(DANUBE, yes_no(0.97)).certificate is None
 
 
-def test_a_step_is_shown_with_its_decision_before_the_next_call() -> None:
+def test_a_step_is_shown_with_its_decision_before_the_next_call():
     going, call = walk(), caller([RHINE, yes_no(0.5), DANUBE, yes_no(0.97)])
     seen: list[str] = []
     item = next(going)
@@ -117,7 +117,7 @@ class Watching:
         return FixedPolicy("both", 2).scores(observation)
 
 
-def test_a_policy_sees_every_step_so_far_and_the_latest_undecided() -> None:
+def test_a_policy_sees_every_step_so_far_and_the_latest_undecided():
     policy = Watching()
     asked(RHINE, yes_no(0.5), DANUBE, yes_no(0.97), policy=policy)
     assert [[made.number for made in seen.steps] for seen in policy.seen] == [[1], [1, 2]]
@@ -128,7 +128,7 @@ def test_a_policy_sees_every_step_so_far_and_the_latest_undecided() -> None:
 # --- providers that fail ---
 
 
-def test_a_base_that_fails_is_recorded_and_the_guide_answers() -> None:
+def test_a_base_that_fails_is_recorded_and_the_guide_answers():
     answer = asked(DOWN, DANUBE)
     assert (answer.text, answer.stopped) == ("Danube", "horizon")
     first, second = answer.calls
@@ -165,13 +165,13 @@ AT_JUDGE = 14_000 + GUIDE_BOUND
         ((), {"on_exhausted": "serve_best"}, 1, BudgetExceededError, []),
     ],
 )  # fmt: skip
-def test_an_error_holds_what_was_paid(said: Any, settings: Any, cap: int | None, error: Any, paid: Any) -> None:
+def test_an_error_holds_what_was_paid(said, settings, cap, error, paid):
     with pytest.raises(error) as caught:
         asked(*said, budget=Budget(cap), **settings)
     assert [(made.request.role, made.cost_nano_usd) for made in caught.value.calls] == paid
 
 
-def test_another_exception_comes_out_as_it_is_and_ends_the_walk() -> None:
+def test_another_exception_comes_out_as_it_is_and_ends_the_walk():
     going = walk()
     with pytest.raises(ZeroDivisionError):
         drive(going, caller([ZeroDivisionError()]))
@@ -191,9 +191,7 @@ def test_another_exception_comes_out_as_it_is_and_ends_the_walk() -> None:
         ((DANUBE,), AT_JUDGE - 1, ThresholdPolicy(), "Danube", "budget", [14_000]),
     ],
 )  # fmt: skip
-def test_where_the_money_ends_the_best_so_far_is_served(
-    said: Any, cap: int, policy: Any, text: str, stopped: str, costs: list[int]
-) -> None:
+def test_where_the_money_ends_the_best_so_far_is_served(said, cap, policy, text, stopped, costs):
     budget = Budget(cap)
     answer = asked(*said, budget=budget, on_exhausted="serve_best", policy=policy)
     assert (answer.text, answer.stopped, bool(answer.warnings)) == (text, stopped, stopped == "budget")
@@ -210,14 +208,14 @@ def test_where_the_money_ends_the_best_so_far_is_served(
         (BILLED, DANUBE, 10_000, 10_000, 10_000),
     ],
 )
-def test_what_is_not_known_is_booked_in_full(first: Said, second: Said, cost: Any, bound: int, booked: int) -> None:
+def test_what_is_not_known_is_booked_in_full(first, second, cost, bound, booked):
     budget = Budget(10**9)
     answer = asked(first, second, budget=budget)
     assert (answer.calls[0].cost_nano_usd, answer.calls[0].cost_bound_nano_usd) == (cost, bound)
     assert budget.spent_nano_usd == booked + answer.calls[1].cost_nano_usd
 
 
-def test_a_call_left_behind_is_booked_in_full() -> None:
+def test_a_call_left_behind_is_booked_in_full():
     budget = Budget(10**9)
     going = walk(budget=budget)
     next(going)
@@ -225,7 +223,7 @@ def test_a_call_left_behind_is_booked_in_full() -> None:
     assert budget.spent_nano_usd == BASE_BOUND
 
 
-def test_no_walk_spends_more_than_its_cap() -> None:
+def test_no_walk_spends_more_than_its_cap():
     for cap in range(0, 1_000_000, 7_919):
         budget = Budget(cap)
         going = walk(budget=budget, on_exhausted="serve_best", policy=ThresholdPolicy(0.0))
@@ -239,7 +237,7 @@ def test_no_walk_spends_more_than_its_cap() -> None:
 
 
 @pytest.mark.parametrize("cap", [None, 10**9])
-def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap: int | None) -> None:
+def test_under_a_cap_no_call_that_may_be_billed_is_repeated(cap):
     seen: list[Request] = []
     drive(walk(budget=Budget(cap)), caller([DANUBE, yes_no(0.97)], seen))
     assert {one.at_most_once for one in seen} == {cap is not None}
@@ -254,7 +252,7 @@ async def later(call: Any, one: Request) -> Completion:
     return made
 
 
-async def test_cancelling_closes_the_walk_and_books_the_call() -> None:
+async def test_cancelling_closes_the_walk_and_books_the_call():
     budget, reached = Budget(10**9), asyncio.Event()
 
     async def never(_: Request) -> Completion:
@@ -289,13 +287,13 @@ class EndsEarly:
 
 
 @pytest.mark.parametrize("said", [DANUBE, DOWN])
-def test_a_plan_that_ends_without_a_step_is_no_answer(said: Said) -> None:
+def test_a_plan_that_ends_without_a_step_is_no_answer(said):
     answer = asked(said, strategy=EndsEarly(request()))
     assert (answer.text, answer.steps, answer.stopped) == (None, (), "horizon")
     assert len(answer.loose_calls) == 1
 
 
-def test_a_plan_that_ends_before_its_horizon_ends_the_walk() -> None:
+def test_a_plan_that_ends_before_its_horizon_ends_the_walk():
     only = Step(1, (candidate("Danube"),), {})
     answer = asked(strategy=EndsEarly(only), policy=ThresholdPolicy(keep="both"))
     assert (answer.text, answer.stopped) == ("Danube", "horizon")

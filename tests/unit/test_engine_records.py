@@ -47,9 +47,7 @@ GUESSED = Usage(100, 10, estimated=True)
         (Usage(None, 1), 0, CHEAP, None, None),
     ],
 )
-def test_an_answered_call_costs_what_its_usage_says(
-    usage: Usage, tries: int, price: Any, cost: Any, bound: Any
-) -> None:
+def test_an_answered_call_costs_what_its_usage_says(usage, tries, price, cost, bound):
     made = paid_call(request(), completion(usage=usage, maybe_billed=tries), price)
     assert (made.cost_nano_usd, made.cost_bound_nano_usd, made.billed, made.error) == (cost, bound, "yes", None)
 
@@ -65,7 +63,7 @@ def test_an_answered_call_costs_what_its_usage_says(
         (ProviderTimeoutError("x"), None, None, None),
     ],
 )
-def test_a_failed_call_is_free_charged_or_bounded(error: ProviderError, price: Any, cost: Any, bound: Any) -> None:
+def test_a_failed_call_is_free_charged_or_bounded(error, price, cost, bound):
     made = failed_call(request(), error, price)
     assert (made.completion, made.cost_nano_usd, made.cost_bound_nano_usd) == (None, cost, bound)
     assert (made.billed, made.error) == (error.billed, f"{type(error).__name__}: x")
@@ -123,14 +121,14 @@ UNKEPT = (step(1, candidate("Inn"), candidate("Elbe", "guide", 0.9), keep=()), s
         ),
     ],
 )
-def test_which_answer_is_the_best(steps: Any, ranked: tuple[str, ...]) -> None:
+def test_which_answer_is_the_best(steps, ranked):
     assert rank(steps) == ranked
 
 
 # --- confidences of the policy's own ---
 
 
-def test_a_decision_holds_what_the_policy_said() -> None:
+def test_a_decision_holds_what_the_policy_said():
     class Sure(Scorer):
         kappa = 0.5
 
@@ -164,7 +162,7 @@ def served(answer: Answer) -> Any:
 # --- audits ---
 
 
-def test_an_audit_runs_all_steps_and_serves_the_same() -> None:
+def test_an_audit_runs_all_steps_and_serves_the_same():
     plain = asked(*ALL_STEPS[:2], certificate=CERTIFICATE)
     audited = asked(*ALL_STEPS, certificate=CERTIFICATE, audit=True)
     assert served(plain) == served(audited) == ("Rhine", ("Rhine",), "policy", [(0,)], CERTIFICATE)
@@ -174,7 +172,7 @@ def test_an_audit_runs_all_steps_and_serves_the_same() -> None:
     assert audited.warnings == ()
 
 
-def test_audited_steps_keep_nothing_and_show_what_the_policy_would_have_said() -> None:
+def test_audited_steps_keep_nothing_and_show_what_the_policy_would_have_said():
     answer = asked(*ALL_STEPS, audit=True)
     decisions = [step.decision for step in answer.steps]
     assert [made.keep for made in decisions if made] == [(0,), (), ()]
@@ -185,7 +183,7 @@ def test_audited_steps_keep_nothing_and_show_what_the_policy_would_have_said() -
     assert "step 2: base: 'Danube', guide: 'Danube' -> run for an audit" in answer.explain()
 
 
-def test_an_audit_is_paid_for() -> None:
+def test_an_audit_is_paid_for():
     plain, audited = asked(*ALL_STEPS[:2]), asked(*ALL_STEPS, audit=True)
     assert plain.cost_nano_usd is not None
     assert audited.cost_nano_usd is not None
@@ -193,7 +191,7 @@ def test_an_audit_is_paid_for() -> None:
     assert audited.cost_nano_usd > 2 * plain.cost_nano_usd
 
 
-def test_a_walk_that_reaches_the_horizon_is_an_audit_by_itself() -> None:
+def test_a_walk_that_reaches_the_horizon_is_an_audit_by_itself():
     settings: dict[str, Any] = {"policy": ThresholdPolicy(0.0, "both"), "strategy": THREE}
     plain, audited = asked(*ALL_STEPS, **settings), asked(*ALL_STEPS, audit=True, **settings)
     assert served(plain) == served(audited)
@@ -202,14 +200,14 @@ def test_a_walk_that_reaches_the_horizon_is_an_audit_by_itself() -> None:
 
 
 @pytest.mark.parametrize("said", [(*ALL_STEPS[:2], DOWN, DOWN), (*ALL_STEPS[:3], DOWN, DOWN, DOWN, DOWN, DOWN)])
-def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(said: tuple[Said, ...]) -> None:
+def test_a_provider_that_fails_in_an_audit_costs_the_answer_nothing(said):
     answer = asked(*said, audit=True, certificate=CERTIFICATE)
     assert (answer.text, answer.stopped, answer.certificate) == ("Rhine", "policy", CERTIFICATE)
     assert answer.audited
     assert answer.warnings[-1].startswith("the audit was cut short: ProviderUnavailableError") or answer.steps[-1].notes
 
 
-def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more() -> None:
+def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more():
     ladder = ladder_of((SMALL, LARGE))
     answer = asked(RHINE, DOWN, strategy=ladder, policy=FixedPolicy("both", 1), audit=True)
     assert (answer.text, answer.stopped, len(answer.steps)) == ("Rhine", "policy", 2)
@@ -218,7 +216,7 @@ def test_a_ladder_whose_last_model_fails_in_an_audit_has_no_step_more() -> None:
 
 
 @pytest.mark.parametrize("on_exhausted", ["serve_best", "refuse"])
-def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted: str) -> None:
+def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted):
     steps_of: set[int] = set()
     for cap in range(120_000, 1_500_000, 60_000):
         try:
@@ -235,12 +233,12 @@ def test_the_cap_holds_in_an_audit_and_cuts_it_short(on_exhausted: str) -> None:
     assert steps_of == {1, 2, 3}
 
 
-def test_a_step_that_is_final_ends_an_audit() -> None:
+def test_a_step_that_is_final_ends_an_audit():
     answer = asked(DOWN, DANUBE, audit=True)
     assert (len(answer.steps), answer.audited, answer.stopped) == (1, True, "horizon")
 
 
-def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further() -> None:
+def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further():
     def script() -> Iterable[Said]:
         return (RHINE, yes_no(0.5), DOWN, DOWN)
 
@@ -252,7 +250,7 @@ def test_an_audit_of_a_walk_that_was_broken_off_runs_no_further() -> None:
     assert not any(step.audited for step in answer.steps)
 
 
-def test_audited_steps_are_shown_as_they_are_made() -> None:
+def test_audited_steps_are_shown_as_they_are_made():
     walk, call = run(RIVER, strategy=THREE, policy=ThresholdPolicy(), prices=PRICES, audit=True), caller(ALL_STEPS)
     seen: list[Step] = []
     item = next(walk)
@@ -267,20 +265,20 @@ def test_audited_steps_are_shown_as_they_are_made() -> None:
 # --- certificates ---
 
 
-def test_no_certificate_speaks_of_a_walk_that_was_broken_off() -> None:
+def test_no_certificate_speaks_of_a_walk_that_was_broken_off():
     broken = asked(RHINE, yes_no(0.5), budget=Budget(500_000), on_exhausted="serve_best", certificate=CERTIFICATE)
     assert (broken.stopped, broken.certificate) == ("budget", None)
     assert any(said.startswith("no certificate") for said in broken.warnings)
     assert not any("certificate" in said for said in asked(*ALL_STEPS[:2]).warnings)
 
 
-def test_warnings_begin_with_those_that_are_given() -> None:
+def test_warnings_begin_with_those_that_are_given():
     assert asked(*ALL_STEPS[:2], warnings=["the certificate has expired"]).warnings == ("the certificate has expired",)
 
 
 # --- audits ---
 
 
-def test_what_fails_before_there_is_a_candidate_raises_in_an_audit_too() -> None:
+def test_what_fails_before_there_is_a_candidate_raises_in_an_audit_too():
     with pytest.raises(ProviderError):
         asked(DOWN, DOWN, audit=True)

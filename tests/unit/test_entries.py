@@ -47,7 +47,7 @@ def entries(low: dict[str, Any], high: dict[str, Any] | None = None, **more: Any
 EFFORTS = entries({"reasoning_effort": "low"}, {"reasoning_effort": "high"})
 
 
-def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry() -> None:
+def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry():
     fake = FakeProvider({LOW: ["Answer: Danube"], HIGH: ["Answer: Rhine"]})
     with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as orchestrator:
         answer = orchestrator.ask("Which river?")
@@ -58,7 +58,7 @@ def test_a_ladder_of_one_model_is_asked_logged_and_priced_by_entry() -> None:
     assert [call.cost_nano_usd for call in answer.calls] == [call.cost_bound_nano_usd for call in answer.calls]
 
 
-def test_a_log_and_a_certificate_tell_entries_apart(tmp_path: Any) -> None:
+def test_a_log_and_a_certificate_tell_entries_apart(tmp_path):
     collect(
         [AskedQuestion("q", Question("Which river?"), ("Rhine",))],
         tmp_path / "log.jsonl",
@@ -70,13 +70,13 @@ def test_a_log_and_a_certificate_tell_entries_apart(tmp_path: Any) -> None:
     assert before["models"][LOW] != after["models"][LOW]
 
 
-def test_equal_entries_are_one_model_and_differing_ones_two() -> None:
+def test_equal_entries_are_one_model_and_differing_ones_two():
     assert [entry.id for entry in load(entries({})).models.values()] == [MODEL, MODEL]
     assert [entry.id for entry in load(EFFORTS).models.values()] == [LOW, HIGH]
 
 
 @pytest.mark.parametrize(("stream", "left"), [({"reasoning_effort": "high"}, 1), ({"top_p": 0.5}, 0)])
-def test_the_operators_setting_counts_before_the_clients(stream: dict[str, Any], left: int) -> None:
+def test_the_operators_setting_counts_before_the_clients(stream, left):
     fake = FakeProvider()
     config = entries({"reasoning_effort": "low"})
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
@@ -86,7 +86,7 @@ def test_the_operators_setting_counts_before_the_clients(stream: dict[str, Any],
     assert len(answer.warnings) == left
 
 
-def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound() -> None:
+def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound():
     from cascade.budget.charges import bound_of, cost_of
 
     config = load(entries({"service_tier": "flex", "thinking": {"type": "enabled", "budget_tokens": 1_000}}))
@@ -102,13 +102,13 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
 
 
 @pytest.mark.parametrize("name", ["api_base", "max_tokens", "tools", "reasoning_efort"])
-def test_only_listed_settings_are_sent(name: str) -> None:
+def test_only_listed_settings_are_sent(name):
     with pytest.raises(ConfigError) as caught:
         load(entries({name: "low"}))
     assert caught.value.problems[0].startswith("models.low.settings")
 
 
-def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name() -> None:
+def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name():
     from cascade.factory import build_guards
 
     config = load({**EFFORTS, "provider": "litellm"})
@@ -120,7 +120,7 @@ def test_a_setting_that_the_model_is_known_not_to_take_is_an_error_by_name() -> 
     ]
 
 
-def test_a_fallback_is_asked_with_its_own_settings() -> None:
+def test_a_fallback_is_asked_with_its_own_settings():
     config = load(EFFORTS)
     fake = FakeProvider()
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
@@ -132,7 +132,7 @@ def test_a_fallback_is_asked_with_its_own_settings() -> None:
 
 
 @pytest.mark.parametrize("chat", [False, True])
-def test_a_fallback_has_its_own_limit_temperature_and_seed_and_the_clients_limit_counts_before_them(chat: bool) -> None:
+def test_a_fallback_has_its_own_limit_temperature_and_seed_and_the_clients_limit_counts_before_them(chat):
     low, high = ModelUse(LOW, 100, 0.0, 1, chat_max_tokens=1_000), ModelUse(HIGH, 200, 0.7, 2, chat_max_tokens=2_000)
     body = ChatRequest([{"role": "user", "content": "Hi"}])
     asked = low.request((), "low", "answer", 1, Question("Hi"))
@@ -146,7 +146,7 @@ def test_a_fallback_has_its_own_limit_temperature_and_seed_and_the_clients_limit
     assert high.in_place_of(low, of_client).max_tokens == 1_000
 
 
-def test_a_fallback_is_sent_what_its_entry_says() -> None:
+def test_a_fallback_is_sent_what_its_entry_says():
     spare = {"model": MODEL, "price": PRICE, "max_tokens": 77, "temperature": 0.5, "seed": 9}
     config = entries({"reasoning_effort": "low"})
     config["models"] = {**config["models"], "spare": spare}
@@ -161,7 +161,7 @@ def test_a_fallback_is_sent_what_its_entry_says() -> None:
 
 
 @pytest.mark.parametrize("model", [MODEL, "vertex_ai/claude-3-5-sonnet@20240620"])
-def test_the_price_of_an_entry_is_its_models_in_the_table_and_without_a_cache(model: str) -> None:
+def test_the_price_of_an_entry_is_its_models_in_the_table_and_without_a_cache(model):
     price = PriceTable.bundled().price(model)
     assert price is not None
     assert PriceTable.bundled().price(f"{model}@low") == price
@@ -172,7 +172,7 @@ def test_the_price_of_an_entry_is_its_models_in_the_table_and_without_a_cache(mo
 
 
 @pytest.mark.parametrize(("logged", "answers"), [(LOW, MODEL), ("openai/gpt-5", "openai/gpt-5")])
-async def test_a_replayed_entry_answers_as_its_model_and_another_model_as_itself(logged: str, answers: str) -> None:
+async def test_a_replayed_entry_answers_as_its_model_and_another_model_as_itself(logged, answers):
     sent = ModelUse(LOW).request((), "low", "answer", 1, Question("Which river?"))._replace(sends={"model": MODEL})
     row = dict.fromkeys(("input_tokens", "output_tokens", "signals", "context"))
     row |= {"question": "Which river?", "step": 1, "source": "low", "model": logged, "answer": "Rhine"}
@@ -180,7 +180,7 @@ async def test_a_replayed_entry_answers_as_its_model_and_another_model_as_itself
     assert payload["model"] == answers
 
 
-async def test_metrics_and_served_headers_tell_entries_apart() -> None:
+async def test_metrics_and_served_headers_tell_entries_apart():
     fake = FakeProvider({LOW: ["Danube"], HIGH: ["Rhine"]})
     async with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as orchestrator:
         transport = httpx.ASGITransport(application(orchestrator), client=("127.0.0.1", 1))
@@ -196,7 +196,7 @@ async def test_metrics_and_served_headers_tell_entries_apart() -> None:
     }
 
 
-def test_a_judge_of_the_same_model_leaves_the_names_of_those_that_answer() -> None:
+def test_a_judge_of_the_same_model_leaves_the_names_of_those_that_answer():
     priced = {"model": MODEL, "price": PRICE}
     judge = {**priced, "kind": "decision", "dialect": "logprobs"}
     ladder = {"kind": "ladder", "models": ["base", "guide"], "judge": "judge"}

@@ -47,13 +47,13 @@ def leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 @pytest.mark.usefixtures("leaves_nothing")
 @pytest.mark.parametrize("name", OFFLINE)
-def test_it_runs_and_prints(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_runs_and_prints(name, capsys):
     runpy.run_path(str(FOLDER / name), run_name="__main__")
     assert capsys.readouterr().out.strip()
 
 
 @pytest.mark.parametrize("page", ["docs/index.md", "docs/python.md", "docs/fit.md", "docs/write-an-agent.md"])
-def test_the_python_on_the_page_runs(page: str) -> None:
+def test_the_python_on_the_page_runs(page):
     blocks = re.findall(r"```python\n(.*?)```", (ROOT / page).read_text("utf-8"), re.DOTALL)
     assert blocks
     names: dict[str, Any] = {"__name__": "example"}
@@ -62,7 +62,7 @@ def test_the_python_on_the_page_runs(page: str) -> None:
 
 
 @pytest.mark.usefixtures("leaves_nothing")
-async def test_the_notebook_runs_in_an_event_loop(capsys: pytest.CaptureFixture[str]) -> None:
+async def test_the_notebook_runs_in_an_event_loop(capsys):
     names: dict[str, Any] = {}
     for cell in json.loads((FOLDER / "notebook.ipynb").read_text("utf-8"))["cells"]:
         if cell["cell_type"] == "code":
@@ -97,9 +97,7 @@ def made(run: ModuleType, tmp_path: Path) -> tuple[Orchestrator, Journal, FakePr
     return orchestrator, Journal(tmp_path / "shop.journal"), fake
 
 
-def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspent(
-    run: ModuleType, tmp_path: Path
-) -> None:
+def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspent(run, tmp_path):
     orchestrator, journal, fake = made(run, tmp_path)
     with orchestrator, journal:
         models, asked = run.models_of(orchestrator, journal), run.tasks()[:12]
@@ -115,9 +113,7 @@ def test_the_large_model_is_learned_where_it_can_be_paid_and_no_task_is_overspen
         assert len(fake.requests) == before  # every call is on record
 
 
-def test_with_scripted_models_a_switch_is_learned_that_is_as_right_and_cheaper(
-    run: ModuleType, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_with_scripted_models_a_switch_is_learned_that_is_as_right_and_cheaper(run, monkeypatch, capsys):
     monkeypatch.setattr("sys.argv", ["shop_run.py", "--fake", "--tasks", "24"])
     run.main()
     small, large, learned = (line.split(" | ") for line in capsys.readouterr().out.splitlines()[-3:])
@@ -147,12 +143,12 @@ def question(number: int) -> Question:
     return Question(f"Which river is it, {'very ' * (number % 5)}well hidden, number {number}?")
 
 
-def test_there_are_examples() -> None:
+def test_there_are_examples():
     assert len(FILES) == 6
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_it_is_logged_fitted_and_asked(name: str, tmp_path: Path) -> None:
+def test_it_is_logged_fitted_and_asked(name, tmp_path):
     config, fake = load(FOLDER_PLANS_EXAMPLES / name), {"fake": FakeProvider(said)}
     asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(150)]
     collect(config, asked, tmp_path / "log.jsonl", providers=fake)
@@ -170,7 +166,7 @@ def test_it_is_logged_fitted_and_asked(name: str, tmp_path: Path) -> None:
     assert large < len(answers)
 
 
-def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_path: Path) -> None:
+def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_path):
     """0.6: "their answers, costs, signals or judgements have changed", of the very log that it was made from."""
 
     def refusing(request: Request) -> Payload:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, get_args
 
 import pytest
@@ -54,11 +53,11 @@ MODELS = {"models": {"base": ENTRY, "guide": "large"}, "provider": "fake"}
         ),
     ],
 )
-def test_a_strategy_is_what_its_section_says(strategy: dict[str, Any], made: Any) -> None:
+def test_a_strategy_is_what_its_section_says(strategy, made):
     assert build_strategy(load(MODELS | {"strategy": strategy})) == made
 
 
-def test_every_kind_of_strategy_can_be_built() -> None:
+def test_every_kind_of_strategy_can_be_built():
     needed: dict[str, Any] = {
         "ladder": {"models": ["base"]},
         "nodes": {"nodes": [{"name": "a", "model": "base"}]},
@@ -70,7 +69,7 @@ def test_every_kind_of_strategy_can_be_built() -> None:
     assert {type(one) for one in made} == {Plan}
 
 
-def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:
+def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path):
     (tmp_path / "exit.txt").write_text("[user]\nStop? {data}")
     for strategy in ({}, {"kind": "exit"}, {"kind": "ladder", "models": ["base"]}):
         made: Any = build_strategy(load(MODELS | {"strategy": strategy | {"prompts": str(tmp_path)}}))
@@ -89,7 +88,7 @@ def test_a_folder_of_prompts_is_read_by_every_strategy(tmp_path: Path) -> None:
         ({"kind": "prompted"}, (Prompted(), 0.0)),
     ],
 )
-def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) -> None:
+def test_a_policy_is_what_its_section_says(policy, made):
     decider = {"strategy": {"decider": "guide"}}
     live = build_policy(load(TWO_MODELS | decider | {"policy": policy}))
     assert (live.rule, live.kappa) == made
@@ -97,7 +96,7 @@ def test_a_policy_is_what_its_section_says(policy: dict[str, Any], made: Any) ->
 
 
 @pytest.mark.parametrize("registry", [POLICIES, STRATEGIES])
-def test_every_kind_has_settings_of_that_kind(registry: Any) -> None:
+def test_every_kind_has_settings_of_that_kind(registry):
     found = {name: registry.find(name).model_fields["kind"].annotation for name in registry.built_in}
     assert {name: get_args(kind) for name, kind in found.items()} == {name: (name,) for name in found}
 
@@ -110,7 +109,7 @@ def test_every_kind_has_settings_of_that_kind(registry: Any) -> None:
         ({"kind": "ladder", "models": ["base", "guide"]}, Threshold("reply_mean_logprob", -1.0, tie=None)),
     ],
 )
-def test_a_strategy_brings_the_policy_that_fits_it(strategy: dict[str, Any], policy: Any) -> None:
+def test_a_strategy_brings_the_policy_that_fits_it(strategy, policy):
     assert build_policy(load(TWO_MODELS | {"strategy": strategy})).rule == policy
 
 
@@ -124,7 +123,7 @@ def test_a_strategy_brings_the_policy_that_fits_it(strategy: dict[str, Any], pol
         ({"strategy": {"kind": "exits"}}, "there is no kind 'exits'"),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], said: str) -> None:
+def test_what_does_not_fit_together_is_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         load(TWO_MODELS | settings)
 
@@ -132,22 +131,22 @@ def test_what_does_not_fit_together_is_refused(settings: dict[str, Any], said: s
 # --- policy directories ---
 
 
-def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path: Path) -> None:
+def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path):
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
     assert build_policy(config) == Live(Uala(), NODES, 0.25)
 
 
-def test_without_a_certificate_it_goes_on_to_the_end(tmp_path: Path) -> None:
+def test_without_a_certificate_it_goes_on_to_the_end(tmp_path):
     assert build_policy(load(ROUNDS | {"policy": directory(tmp_path)})).kappa == -math.inf
 
 
 @pytest.mark.parametrize("strategy", [{"rounds": 2}, {"kind": "ladder", "models": ["base", "guide"]}])
-def test_a_strategy_that_cannot_serve_a_directory_is_refused(tmp_path: Path, strategy: dict[str, Any]) -> None:
+def test_a_strategy_that_cannot_serve_a_directory_is_refused(tmp_path, strategy):
     with pytest.raises(ConfigError):
         build_policy(load(TWO_MODELS | {"strategy": strategy, "policy": directory(tmp_path)}))
 
 
-def test_a_policy_directory_that_is_not_there_or_was_edited_is_refused(tmp_path: Path) -> None:
+def test_a_policy_directory_that_is_not_there_or_was_edited_is_refused(tmp_path):
     with pytest.raises(ConfigError):
         build_policy(load(TWO_MODELS | {"policy": str(tmp_path / "nowhere")}))
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})

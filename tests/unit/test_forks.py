@@ -8,7 +8,6 @@ import sqlite3
 import threading
 import time
 from contextlib import closing
-from pathlib import Path
 
 import pytest
 from patience import PATIENCE_S, in_child
@@ -30,13 +29,13 @@ class Owner:
         self.renewed += 1
 
 
-def test_a_method_is_called_in_the_child_and_not_in_the_parent() -> None:
+def test_a_method_is_called_in_the_child_and_not_in_the_parent():
     owner = Owner()
     assert in_child(lambda: owner.renewed == 1)
     assert owner.renewed == 0
 
 
-def test_an_owner_is_not_kept_alive() -> None:
+def test_an_owner_is_not_kept_alive():
     before = len(forks._renewals)
     for _ in range(2 * forks._PRUNED_EVERY):
         Owner()
@@ -44,7 +43,7 @@ def test_an_owner_is_not_kept_alive() -> None:
     assert len(forks._renewals) < before + forks._PRUNED_EVERY
 
 
-def test_a_fork_waits_for_an_import_in_another_thread() -> None:
+def test_a_fork_waits_for_an_import_in_another_thread():
     begun, imported = threading.Event(), threading.Event()
 
     def imports() -> None:
@@ -64,14 +63,14 @@ async def seven() -> int:
     return 7
 
 
-def test_a_child_has_a_background_loop_of_its_own() -> None:
+def test_a_child_has_a_background_loop_of_its_own():
     assert run(seven()) == 7
     assert in_child(lambda: run(seven()) == 7)
     assert run(seven()) == 7
 
 
 @pytest.mark.parametrize("reading", [False, True])
-def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_path: Path, reading: bool) -> None:
+def test_who_waits_for_a_locked_file_holds_up_no_fork_and_no_other_thread(tmp_path, reading):
     database = Database(f"sqlite:///{tmp_path}/records.db", limit_s=PATIENCE_S)
     database._lock_s = PATIENCE_S
     done = threading.Event()

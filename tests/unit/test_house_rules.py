@@ -94,7 +94,7 @@ def dotted(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
-def test_a_package_is_imported_only_where_it_may_be() -> None:
+def test_a_package_is_imported_only_where_it_may_be():
     packages = {name: {one.split(".")[0] for one in imported(tree)} for name, tree in trees().items()}
     for package, places in ONLY_IN.items():
         users = {name for name, used in packages.items() if package in used}
@@ -103,7 +103,7 @@ def test_a_package_is_imported_only_where_it_may_be() -> None:
         assert found == places, package
 
 
-def test_nothing_dangerous_is_called() -> None:
+def test_nothing_dangerous_is_called():
     wrong = []
     for name, tree in trees().items():
         called = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
@@ -112,7 +112,7 @@ def test_nothing_dangerous_is_called() -> None:
     assert wrong == []
 
 
-def test_no_test_measures_time() -> None:
+def test_no_test_measures_time():
     """What a slow or busy machine takes is no mistake: steps are counted (`tests/steps.py`), and clocks are a test's own."""
     here = Path(__file__).parents[1]
     looked = re.compile(r"(?:perf_counter|process_time|thread_time|monotonic|\btime)(?:_ns)?\(\) - ")
@@ -120,7 +120,7 @@ def test_no_test_measures_time() -> None:
     assert [one.name for one in files if looked.search(one.read_text("utf-8"))] == []
 
 
-def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
+def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only():
     from cascade.config.yamlfile import _Loader, yaml
 
     assert issubclass(_Loader, yaml.SafeLoader)
@@ -132,7 +132,7 @@ def test_yaml_is_loaded_with_a_subclass_of_the_safe_loader_only() -> None:
     assert [dotted(call.args[1]) for call in calls] == ["_Loader"]
 
 
-def test_the_environment_is_read_only_where_it_may_be() -> None:
+def test_the_environment_is_read_only_where_it_may_be():
     readers = set()
     for name, tree in trees().items():
         used = {dotted(node) for node in nodes(tree) if isinstance(node, ast.Attribute)}
@@ -156,24 +156,24 @@ def _branches(node: ast.AST) -> bool:
     return len(GUARANTEES & {one.value for one in cases if isinstance(one, ast.Constant)}) > 1
 
 
-def test_a_kind_of_guarantee_is_told_from_another_in_its_own_room_alone() -> None:
+def test_a_kind_of_guarantee_is_told_from_another_in_its_own_room_alone():
     others = {name: tree for name, tree in trees().items() if name != "conformal/promise.py"}
     found = [f"{name}:{node.lineno}" for name, tree in others.items() for node in nodes(tree) if _branches(node)]
     assert found == []
 
 
-def test_nothing_is_printed_outside_the_command_line() -> None:
+def test_nothing_is_printed_outside_the_command_line():
     for name, tree in trees().items():
         called = {dotted(node.func) for node in nodes(tree) if isinstance(node, ast.Call)}
         assert "print" not in called, name
         assert name.startswith("cli/") or "sys.exit" not in called, name
 
 
-def test_every_module_says_what_it_is() -> None:
+def test_every_module_says_what_it_is():
     assert [name for name, tree in trees().items() if not ast.get_docstring(tree)] == []
 
 
-def test_no_foreign_exception_is_swallowed_whole() -> None:
+def test_no_foreign_exception_is_swallowed_whole():
     bare = [
         name
         for name, tree in trees().items()
@@ -183,13 +183,13 @@ def test_no_foreign_exception_is_swallowed_whole() -> None:
     assert bare == []
 
 
-def test_the_changelogs_newest_version_is_the_packages() -> None:
+def test_the_changelogs_newest_version_is_the_packages():
     path = PACKAGE.parent / "CHANGELOG.md"
     versions = re.findall(r"^## (\d+\.\d+\.\d+)\b", path.read_text("utf-8"), re.MULTILINE)
     assert versions[0] == cascade.__version__.partition(".dev")[0]
 
 
-def test_modules_import_each_other_in_no_circle() -> None:
+def test_modules_import_each_other_in_no_circle():
     """`lint-imports` sees circles of siblings; a package and what is in it are none."""
     graph = grimp.build_graph("cascade", cache_dir=None)  # imports in functions and for types are in it
     imported = {module: graph.find_modules_directly_imported_by(module) for module in graph.modules}
@@ -212,7 +212,7 @@ def load() -> Any:
 distributions = load()
 
 
-def test_the_core_is_the_same_project_without_litellm() -> None:
+def test_the_core_is_the_same_project_without_litellm():
     core = tomllib.loads(distributions.core_project(TEXT))["project"]
     (litellm,) = set(FULL["dependencies"]) - set(core["dependencies"])
     assert [litellm] == core["optional-dependencies"]["litellm"]
@@ -225,7 +225,7 @@ def test_the_core_is_the_same_project_without_litellm() -> None:
     assert {name: value for name, value in core.items() if name != "dependencies"} == same
 
 
-def test_all_has_every_extra_that_a_user_may_want() -> None:
+def test_all_has_every_extra_that_a_user_may_want():
     extras = FULL["optional-dependencies"]
     (everything,) = extras["all"]
     named = set(everything.partition("[")[2].rstrip("]").split(","))
@@ -249,7 +249,7 @@ PAGES = ("README.md", "design/*.md", "docs/*.md")
 READ = list(texts(*PAGES, "CHANGELOG.md", "CONTRIBUTING.md", "cascade/**/*.py", "benchmarks/**/*.py", "examples/*.py"))
 
 
-def test_what_is_cited_exists() -> None:
+def test_what_is_cited_exists():
     lost = []
     for path in READ:
         text = path.read_text("utf-8")
@@ -262,13 +262,13 @@ def test_what_is_cited_exists() -> None:
     assert lost == []
 
 
-def test_every_benchmark_is_cited_by_a_page() -> None:
+def test_every_benchmark_is_cited_by_a_page():
     pages = "\n".join(path.read_text("utf-8") for path in texts(*PAGES))
     cited = set(re.findall(r"(?<!\w)(\w+\.py)\b", pages))
     assert not [path.name for path in texts("benchmarks/*.py") if path.name not in cited]
 
 
-def test_no_page_or_message_names_a_package_of_somebody_else() -> None:
+def test_no_page_or_message_names_a_package_of_somebody_else():
     """`cascade` and `cascade-orchestrator` on the package index are other projects."""
     others = re.compile(r"pip install (?:-\S+ )*[\"']?cascade(?![-\w]*/)|cascade[-_]orchestrator")
     shown = [path for path in READ if path.parent.name != "design"]  # design/packaging.md says whose names they are

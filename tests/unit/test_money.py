@@ -10,7 +10,6 @@ from datetime import date
 from decimal import Decimal
 from importlib import resources
 from pathlib import Path
-from typing import Any
 
 import pytest
 from cases import each
@@ -26,7 +25,7 @@ from make_prices import compact_map
 PLAIN = Price.per_million(input=3, output=15)
 
 
-def test_usd_is_exact_down_to_one_nano_dollar() -> None:
+def test_usd_is_exact_down_to_one_nano_dollar():
     assert usd(1) == Decimal("0.000000001")
     assert usd(10**18 + 1) == Decimal("1000000000.000000001")
 
@@ -35,7 +34,7 @@ def test_usd_is_exact_down_to_one_nano_dollar() -> None:
     ("amount", "nano"),
     [("0.02", 20_000_000), (0.1, 100_000_000), ("0.0000000019", 1), (Decimal("1e-10"), 0), (50, 50_000_000_000)],
 )
-def test_a_cap_in_usd_is_rounded_down_to_nano_dollars(amount: Decimal | float | str, nano: int) -> None:
+def test_a_cap_in_usd_is_rounded_down_to_nano_dollars(amount, nano):
     assert nano_usd(amount) == nano
 
 
@@ -56,7 +55,7 @@ ALIKE = ("input", "output", "cached_input", "reasoning", "request")
         (dict.fromkeys(ALIKE, Decimal("1e-30")), (1, 1, 1, 1, 1)),
     ],
 )  # fmt: skip
-def test_per_million_keeps_pico_dollars_per_token(given: dict[str, Any], rates: tuple[int | None, ...]) -> None:
+def test_per_million_keeps_pico_dollars_per_token(given, rates):
     price = Price.per_million(**given, note="n")
     assert tuple(getattr(price, name) for name in ALIKE) == rates
     assert (price.above, price.source, price.note) == ((), "config", "n")
@@ -92,24 +91,24 @@ TIERED = replace(PLAIN, above=((200, Price(6_000_000, 30_000_000)), (300, Price(
         (TIERED, Usage(301, 1), 301 * 9_000 + 45_000),
     ],
 )
-def test_what_a_call_costs(price: Price, usage: Usage, cost: int | None) -> None:
+def test_what_a_call_costs(price, usage, cost):
     assert price.cost_nano_usd(usage) == cost
 
 
-def test_an_unknown_amount_is_none_and_no_amount_is_zero() -> None:
+def test_an_unknown_amount_is_none_and_no_amount_is_zero():
     assert usd_or_none(None) is None
     assert usd_or_none(0) == 0
     assert usd_or_none(1) == Decimal("0.000000001")
 
 
-def test_the_bound_takes_the_dearest_rate_of_every_tier_and_is_rounded_up() -> None:
+def test_the_bound_takes_the_dearest_rate_of_every_tier_and_is_rounded_up():
     tier = Price(input=5_000, output=1_000, cached_input=9_000, reasoning=8_000, request=3_000)
     price = Price(input=1_000, output=2_000, request=1_000, above=((10, tier),))
     assert price.bound_nano_usd(10, 10) == 10 * 9 + 10 * 8 + 3
     assert Price(input=1, output=0).bound_nano_usd(1, 1) == 1
 
 
-def test_rates_are_shown_as_price_lists_print_them() -> None:
+def test_rates_are_shown_as_price_lists_print_them():
     shown = Price.per_million(input="0.15", output="0.60", cached_input=0, request="0.01").usd_per_million()
     assert shown == {
         "input": Decimal("0.15"),
@@ -122,7 +121,7 @@ def test_rates_are_shown_as_price_lists_print_them() -> None:
     }
 
 
-def test_the_bundled_table_carries_its_day_source_and_hash_and_prices_that_can_be_read() -> None:
+def test_the_bundled_table_carries_its_day_source_and_hash_and_prices_that_can_be_read():
     table = PriceTable.bundled()
     raw = resources.files("cascade").joinpath("data/prices.json").read_bytes()
     assert table.digest == hashlib.sha256(raw).hexdigest()
@@ -134,7 +133,7 @@ def test_the_bundled_table_carries_its_day_source_and_hash_and_prices_that_can_b
     assert all(price is not None and price.input >= 0 and price.output >= 0 for price in prices)
 
 
-def test_a_name_is_found_with_its_makers_prefix_and_no_other_hosts() -> None:
+def test_a_name_is_found_with_its_makers_prefix_and_no_other_hosts():
     table = PriceTable.bundled()
     price = table.price("gpt-4o-mini")
     assert price is not None
@@ -144,7 +143,7 @@ def test_a_name_is_found_with_its_makers_prefix_and_no_other_hosts() -> None:
     assert table.price("nobody/knows-this") is None
 
 
-def test_an_entry_with_tiers_keeps_them_and_its_source() -> None:
+def test_an_entry_with_tiers_keeps_them_and_its_source():
     entry = {"input": 1, "output": 2, "request": 0.5, "above": [{"tokens": 200_000, "input": 3, "output": 4}]}
     price = price_from_entry(entry, "here")
     assert price.above == ((200_000, Price.per_million(input=3, output=4, source="here")),)
@@ -178,7 +177,7 @@ MAP = {
 }
 
 
-def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_not_change() -> None:
+def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_not_change():
     rates = {"input": 1.0, "output": 2.0, "cached_input": 0.1, "reasoning": 3.0, "request": 0.005}
     full = {**rates, "above": [{"tokens": 200_000, **rates, "input": 4.0}]}
     decider = {"input": 0.042, "output": 0.0}
@@ -189,21 +188,19 @@ def test_litellms_map_becomes_usd_per_million_and_a_tier_inherits_what_it_does_n
 @pytest.mark.parametrize(
     ("model", "cost"), [("openai/gpt-6-luna", 100_000), ("typesafe/jev-1.14.0", 42_000), ("openai/gpt-6.1-sol", None)]
 )
-def test_the_output_of_a_decision_is_free_and_a_model_that_sells_none_has_no_price(
-    model: str, cost: int | None
-) -> None:
+def test_the_output_of_a_decision_is_free_and_a_model_that_sells_none_has_no_price(model, cost):
     models = {"base": "a", "guide": "b", "judge": {"model": model, "kind": "decision"}}
     price = load({"models": models, "provider": "fake"}).prices()[model]
     assert (price and price.cost_nano_usd(Usage(1_000, 1_000))) == cost
     assert price is None or price.cost_nano_usd(Usage(1_000, 1, cached_input_tokens=500)) == cost
 
 
-def test_a_tiered_call_of_the_map_costs_what_the_map_says() -> None:
+def test_a_tiered_call_of_the_map_costs_what_the_map_says():
     price = price_from_entry(compact_map(MAP)["full"], "here")
     assert price.cost_nano_usd(Usage(200_001, 1)) == 200_001 * 4_000 + 2_000 + 5_000_000
 
 
-def test_one_unknown_cost_makes_the_sum_unknown() -> None:
+def test_one_unknown_cost_makes_the_sum_unknown():
     assert total_nano_usd([1, 2, 3]) == 6
     assert total_nano_usd([]) == 0
     assert total_nano_usd([1, None, 3]) is None

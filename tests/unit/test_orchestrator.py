@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import AsyncIterator, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -52,7 +51,7 @@ def same(one: Answer, other: Answer) -> bool:
     return bool(kept(one) == kept(other))
 
 
-async def test_all_four_ways_to_ask_come_to_the_same_answer() -> None:
+async def test_all_four_ways_to_ask_come_to_the_same_answer():
     orchestrator = wired(two_models(guide=reply("Yes", p_yes=0.6)))
     asked = await asyncio.to_thread(orchestrator.ask, RIVER)
     streamed = await asyncio.to_thread(lambda: list(orchestrator.stream(RIVER)))
@@ -63,7 +62,7 @@ async def test_all_four_ways_to_ask_come_to_the_same_answer() -> None:
     assert [type(event) for event in streamed] == [type(event) for event in astreamed]
 
 
-def test_a_stream_is_text_steps_and_at_last_the_answer() -> None:
+def test_a_stream_is_text_steps_and_at_last_the_answer():
     events = list(wired().stream("Which river?"))
     assert isinstance(events[-1], Answer)
     assert isinstance(events[-2], Step)
@@ -72,7 +71,7 @@ def test_a_stream_is_text_steps_and_at_last_the_answer() -> None:
     assert not [delta for delta in deltas if delta.role == "guide"], "a verdict is shown with raw=True alone"
 
 
-async def test_a_stream_is_asked_for_piece_by_piece_and_can_be_left() -> None:
+async def test_a_stream_is_asked_for_piece_by_piece_and_can_be_left():
     provider, other = two_models(), two_models()
     events, later = wired(provider).stream(RIVER), wired(other).astream(RIVER)
     assert (isinstance(events, Iterator), isinstance(later, AsyncIterator)) == (True, True)
@@ -90,7 +89,7 @@ def broken_stream(request: Request) -> Any:
     return "Answer: Danube"
 
 
-async def test_an_error_inside_a_stream_goes_to_the_walk() -> None:
+async def test_an_error_inside_a_stream_goes_to_the_walk():
     settings = {"policy": {"kind": "fixed"}}
     streamed = await asyncio.to_thread(lambda: list(wired(FakeProvider(broken_stream), **settings).stream(RIVER)))
     astreamed = [event async for event in wired(FakeProvider(broken_stream), **settings).astream(RIVER)]
@@ -99,7 +98,7 @@ async def test_an_error_inside_a_stream_goes_to_the_walk() -> None:
         assert (events[-1].text, events[-1].stopped) == ("Danube", "policy")
 
 
-async def test_if_all_fail_a_stream_raises() -> None:
+async def test_if_all_fail_a_stream_raises():
     failing = {"small": [AuthenticationError("no")], "large": [AuthenticationError("no")]}
     with pytest.raises(AuthenticationError):
         await asyncio.to_thread(lambda: list(wired(FakeProvider(failing)).stream(RIVER)))
@@ -111,7 +110,7 @@ TOO_LONG = Question("x" * 10, "y" * (MAX_QUESTION_CHARS - 9))
 
 
 @pytest.mark.parametrize("question", ["", " \n", None, 7, Question(""), Question(None), ["x"], TOO_LONG])  # type: ignore[arg-type]
-async def test_asking_nothing_and_too_much_is_a_usage_error(question: Any) -> None:
+async def test_asking_nothing_and_too_much_is_a_usage_error(question):
     provider = two_models()
     with pytest.raises(UsageError):
         await wired(provider).aask(question)
@@ -122,7 +121,7 @@ async def test_asking_nothing_and_too_much_is_a_usage_error(question: Any) -> No
     ("batch", "settings"),
     [([RIVER], {"concurrency": 0}), ([RIVER], {"concurrency": -1}), ("Which river?", {}), (RIVER, {})],
 )
-async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch: Any, settings: Any) -> None:
+async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch, settings):
     provider = two_models()
     with pytest.raises(UsageError):
         await wired(provider).amany(batch, **settings)
@@ -152,17 +151,17 @@ async def both_batches(orchestrator: Orchestrator, questions: Any, **settings: A
 
 
 @pytest.mark.parametrize("concurrency", [1, 3, 50])
-async def test_a_batch_comes_in_the_order_asked(concurrency: int) -> None:
+async def test_a_batch_comes_in_the_order_asked(concurrency):
     names = [f"question {n}" for n in range(20)]
     for answers in await both_batches(wired(FakeProvider(odd_one_fails)), names, concurrency=concurrency):
         assert [answer.text for answer in answers] == [f"about {name}" for name in names]
 
 
-async def test_an_empty_batch_is_empty() -> None:
+async def test_an_empty_batch_is_empty():
     assert await both_batches(wired(), []) == [[], []]
 
 
-async def test_a_batch_with_failures_holds_every_answer_and_every_error() -> None:
+async def test_a_batch_with_failures_holds_every_answer_and_every_error():
     for error in await both_batches(wired(FakeProvider(odd_one_fails)), ["a", "odd", "b", ""]):
         assert isinstance(error, BatchError)
         kinds = [type(result) for result in error.results]
@@ -171,7 +170,7 @@ async def test_a_batch_with_failures_holds_every_answer_and_every_error() -> Non
         assert "2 of 4 questions failed, first AuthenticationError: no key" in str(error)
 
 
-async def test_no_more_are_asked_at_once_than_allowed() -> None:
+async def test_no_more_are_asked_at_once_than_allowed():
     lock, busy, most = threading.Lock(), 0, 0
 
     class Counting(Failing):
@@ -192,7 +191,7 @@ async def test_no_more_are_asked_at_once_than_allowed() -> None:
 # --- opening and closing ---
 
 
-async def test_a_closed_orchestrator_answers_nothing() -> None:
+async def test_a_closed_orchestrator_answers_nothing():
     for close in ("close", "aclose"):
         orchestrator = wired()
         closing = getattr(orchestrator, close)()
@@ -203,7 +202,7 @@ async def test_a_closed_orchestrator_answers_nothing() -> None:
             await orchestrator.aask(RIVER)
 
 
-async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch):
     mine, shared = two_models(), two_models()
     monkeypatch.setattr(factory.registry, "create", lambda _kind, _settings: mine)
     with Orchestrator("small", "large", provider="fake"):
@@ -219,19 +218,19 @@ async def test_providers_of_its_own_are_closed_and_others_are_not(monkeypatch: p
 
 
 @pytest.mark.parametrize("names", [(), ("small",), (None, "large")])
-def test_two_models_are_needed(names: tuple[Any, ...]) -> None:
+def test_two_models_are_needed(names):
     with pytest.raises(UsageError, match="from_config"):
         Orchestrator(*names, provider="fake")
 
 
-def test_two_names_and_settings_are_a_configuration() -> None:
+def test_two_names_and_settings_are_a_configuration():
     made = Orchestrator("small", "large", provider="fake", policy={"kind": "fixed"}, models={"third": "x"})
     assert made.runtime.config.models.keys() == {"third", "base", "guide"}
     assert made.runtime.policy.rule == Depth(serves="surest")
     assert repr(made).startswith("Orchestrator(")
 
 
-def test_a_wrong_setting_is_a_configuration_error(tmp_path: Path) -> None:
+def test_a_wrong_setting_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigError):
         Orchestrator("small", "large", provider="fake", polcy={})
     with pytest.raises(ConfigError, match="cascade init"):
@@ -247,7 +246,7 @@ def priced(**settings: Any) -> dict[str, Any]:
     return {"models": models, **settings}
 
 
-def test_the_cap_holds_for_each_question_anew() -> None:
+def test_the_cap_holds_for_each_question_anew():
     orchestrator = wired(**priced(budget={"per_question": 0.003}))
     costs = [orchestrator.ask(RIVER).cost for _ in range(20)]
     assert all(cost is not None and cost <= 0.003 for cost in costs)
@@ -256,14 +255,14 @@ def test_the_cap_holds_for_each_question_anew() -> None:
         wired(**priced(budget={"per_question": 0.000001})).ask(RIVER)
 
 
-def test_on_exhausted_is_passed_on() -> None:
+def test_on_exhausted_is_passed_on():
     unsure = two_models(guide=reply("Yes", p_yes=0.5))
     settings = priced(budget={"per_question": 0.0028, "on_exhausted": "serve_best"}, strategy={"rounds": 50})
     answer = wired(unsure, **settings).ask(RIVER)
     assert (answer.stopped, answer.text) == ("budget", "Danube")
 
 
-def test_the_questions_time_is_that_of_all_its_calls() -> None:
+def test_the_questions_time_is_that_of_all_its_calls():
     provider = Failing(then=reply("Answer: Danube"))
     wired(provider, timeouts={"per_call_s": 50, "per_question_s": 7}).ask(RIVER)
     assert all(timeout <= 7 for timeout in provider.timeouts)
@@ -273,7 +272,7 @@ def test_the_questions_time_is_that_of_all_its_calls() -> None:
 # --- many at once ---
 
 
-def test_it_can_be_shared_between_threads() -> None:
+def test_it_can_be_shared_between_threads():
     orchestrator = wired(FakeProvider(by_purpose({"base": "Answer: Danube", "judge": reply("Yes", p_yes=0.9)})))
     answers: list[Any] = []
 
@@ -287,7 +286,7 @@ def test_it_can_be_shared_between_threads() -> None:
     assert [answer.text for answer in answers] == ["Danube"] * 160
 
 
-def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
+def test_a_provider_that_is_down_raises_what_is_wrong():
     down = FakeProvider(lambda _: ProviderUnavailableError("down", retry_after_s=0.0))
     with pytest.raises(ProviderUnavailableError) as caught:
         wired(down).ask(RIVER)
@@ -297,7 +296,7 @@ def test_a_provider_that_is_down_raises_what_is_wrong() -> None:
 # --- who is asked where ---
 
 
-def test_each_model_may_have_a_provider_of_its_own() -> None:
+def test_each_model_may_have_a_provider_of_its_own():
     one, other = FakeProvider({"small": ["Answer: Danube"]}), FakeProvider({"large": [reply("Yes", p_yes=0.9)]})
     models = {"base": "small", "guide": {"model": "large", "provider": "local"}}
     orchestrator = Orchestrator.from_config(
@@ -308,7 +307,7 @@ def test_each_model_may_have_a_provider_of_its_own() -> None:
     assert {asked.model for asked in other.requests} == {"large"}
 
 
-def test_one_model_in_two_places_is_two_models() -> None:
+def test_one_model_in_two_places_is_two_models():
     models = {
         "base": {"model": "m", "api_base": "http://127.0.0.1:1/v1"},
         "guide": {"model": "m", "api_base": "http://127.0.0.1:2/v1"},
@@ -317,7 +316,7 @@ def test_one_model_in_two_places_is_two_models() -> None:
         assert {*orchestrator.runtime.guards} == {"m@base", "m@guide"}
 
 
-def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
+def test_the_strategy_and_its_models_are_those_of_the_configuration():
     entry = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
     made = build_strategy(
         load(
@@ -336,7 +335,7 @@ def test_the_strategy_and_its_models_are_those_of_the_configuration() -> None:
     assert ladder.models == ("y", "x")
 
 
-def test_a_folder_of_prompts_is_used(tmp_path: Path) -> None:
+def test_a_folder_of_prompts_is_used(tmp_path):
     (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
     provider = two_models()
     wired(provider, strategy={"prompts": str(tmp_path)}).ask(RIVER)
@@ -351,7 +350,7 @@ def test_a_folder_of_prompts_is_used(tmp_path: Path) -> None:
         ({"threshold": 0.1, "accepts_no": False}, Uala(accepts_no=False)),
     ],
 )
-def test_the_policy_is_that_of_the_configuration(policy: dict[str, Any], made: Any) -> None:
+def test_the_policy_is_that_of_the_configuration(policy, made):
     assert build_policy(load(TWO_MODELS | {"policy": policy})).rule == made
 
 
@@ -383,9 +382,7 @@ def both(endpoint: Endpoint) -> dict[str, Endpoint]:
         ("litellm", SHARED | {"api_key_env": "MY_KEY"}, OF_ANOTHER_KIND, {}, {}),
     ],
 )
-def test_where_and_with_which_key_a_model_is_asked(
-    monkeypatch: pytest.MonkeyPatch, kind: str, provider: Any, models: Any, environment: Any, found: Any
-) -> None:
+def test_where_and_with_which_key_a_model_is_asked(monkeypatch, kind, provider, models, environment, found):
     for name, value in {"OPENAI_API_KEY": "default-key", "MY_KEY": "my-key", **environment}.items():
         monkeypatch.setenv(name, value)
     config = load({"models": models or {"base": "small", "guide": "large"}, "provider": provider})
@@ -393,7 +390,7 @@ def test_where_and_with_which_key_a_model_is_asked(
     assert endpoints(config, kind, entries) == found
 
 
-def test_a_key_that_a_server_repeats_is_in_no_error(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_a_server_repeats_is_in_no_error(monkeypatch):
     monkeypatch.setenv("MY_KEY", "my-key")
     repeats = Failing(then={"error": {"message": "bad key my-key", "code": 401}})
     config = TWO_MODELS | {"provider": {"kind": "fake", "api_key_env": "MY_KEY"}}

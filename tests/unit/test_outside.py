@@ -86,7 +86,7 @@ def reasons(answer: Answer) -> list[str]:
 
 @pytest.mark.parametrize("down", DOWN)
 @pytest.mark.parametrize("required", [False, True])
-def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: bool) -> None:
+def test_a_ladder_whose_last_model_is_down(tmp_path, down, required):
     """0.5.0: certified, no warning, and the audit counted "the reference is wrong"."""
 
     def script(asked: Request) -> Any:
@@ -112,7 +112,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path: Path, down: Any, required: 
 
 
 @pytest.mark.parametrize("last", [ProviderUnavailableError("down"), "Answer:", reply("A", finish_reason="length")])
-def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path: Path, last: Any) -> None:
+def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path, last):
     """0.5.0: text=None, no error, no warning, where the policy had kept nothing of the unsure step."""
     judged = {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5}
     script = {"small": [unsure("Answer: Rhine")], "large": [last]}
@@ -122,7 +122,7 @@ def test_an_unsure_base_beside_a_last_model_without_an_answer_is_served(tmp_path
     assert "the policy kept no answer, and the last step gave none: the best answer is served" in (answer.warnings)
 
 
-def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
+def test_where_no_step_brought_an_answer_a_warning_says_so():
     with Orchestrator.from_config(LADDER, providers={"fake": FakeProvider(lambda _: "Answer:")}) as one:
         answer = one.ask("which?")
     assert (answer.text, answer.warnings[-1]) == (None, "no step gave an answer")
@@ -130,7 +130,7 @@ def test_where_no_step_brought_an_answer_a_warning_says_so() -> None:
 
 @pytest.mark.parametrize("down", DOWN)
 @pytest.mark.parametrize("role", ["base", "guide"])
-def test_rounds_in_which_a_model_is_down(tmp_path: Path, down: Any, role: str) -> None:
+def test_rounds_in_which_a_model_is_down(tmp_path, down, role):
     """0.5.0: stopped=horizon, the certificate shown, warnings=()."""
 
     def script(asked: Request) -> Any:
@@ -145,7 +145,7 @@ def test_rounds_in_which_a_model_is_down(tmp_path: Path, down: Any, role: str) -
     assert reasons(answer)[0].startswith(f"the call of {role} at step 1 failed (")
 
 
-def test_a_guide_that_is_down_is_said_without_a_certificate_too() -> None:
+def test_a_guide_that_is_down_is_said_without_a_certificate_too():
     """0.5.0: under the default on_guide_error nothing was said."""
 
     def script(asked: Request) -> Any:
@@ -157,7 +157,7 @@ def test_a_guide_that_is_down_is_said_without_a_certificate_too() -> None:
     assert answer.warnings == ("the call of guide failed at step 1, 2: ProviderUnavailableError: down",)
 
 
-def test_a_base_that_is_down_is_named_before_the_cap() -> None:
+def test_a_base_that_is_down_is_named_before_the_cap():
     """0.5.0: the error named the budget of the guide's call alone."""
     priced = {
         "base": {"model": "small", "price": {"input": 0.001, "output": 0.001}},
@@ -194,9 +194,7 @@ SOME = [{"1": {"of": 100, "signals": {"reply_mean_logprob": 99}}}] * 2
         (reply("Answer: Danube", model=None), LADDER_SHOWN, [TOLD], None),
     ],
 )
-def test_what_a_reply_lacks_and_the_name_that_it_bears(
-    tmp_path: Path, said: Any, shown: Any, echoes: list[str] | None, outside: str | None
-) -> None:
+def test_what_a_reply_lacks_and_the_name_that_it_bears(tmp_path, said, shown, echoes, outside):
     """0.5.0: both models bore another name, and the certificate stayed."""
     held = {"echoes": None if echoes is None else {"small": echoes}}
     orchestrator, _ = ladder(tmp_path, lambda _: said, shown, made=held)
@@ -213,7 +211,7 @@ def test_what_a_reply_lacks_and_the_name_that_it_bears(
         (without_logprobs("Rivers are lovely."), "step 1 "),
     ],
 )
-def test_a_verdict_that_is_not_the_one_that_was_calibrated(tmp_path: Path, verdict: Any, outside: str) -> None:
+def test_a_verdict_that_is_not_the_one_that_was_calibrated(tmp_path, verdict, outside):
     """0.5.0: the certificate was shown, and warnings were ()."""
     with rounds(tmp_path, lambda asked: verdict if asked.purpose == "judge" else "Answer: Danube") as orchestrator:
         answer = orchestrator.ask("which?")
@@ -221,7 +219,7 @@ def test_a_verdict_that_is_not_the_one_that_was_calibrated(tmp_path: Path, verdi
     assert any(outside in reason for reason in reasons(answer))
 
 
-def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tmp_path: Path) -> None:
+def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tmp_path):
     def script(asked: Request) -> Any:
         return reply("Answer: Rhine", model="other") if asked.model == "small" else "Answer: Danube"
 
@@ -234,7 +232,7 @@ def test_where_a_certificate_is_required_a_step_outside_does_not_end_the_walk(tm
     assert "so the walk goes on" in " ".join(answer.steps[0].notes)
 
 
-def test_the_name_that_a_reply_bears_holds_no_key(tmp_path: Path) -> None:
+def test_the_name_that_a_reply_bears_holds_no_key(tmp_path):
     """It goes into warnings and traces."""
     orchestrator, _ = ladder(tmp_path, lambda _: reply("Answer: Danube", model="Bearer sk-abcdefghijklmnop"))
     with orchestrator:
@@ -246,7 +244,7 @@ def test_the_name_that_a_reply_bears_holds_no_key(tmp_path: Path) -> None:
 # --- steps that the calibration had
 
 
-def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one(tmp_path: Path) -> None:
+def test_a_step_without_an_answer_is_inside_where_the_calibration_had_one(tmp_path):
     """The last model's replies are all cut. One of 100 calibration questions had such a step, and was counted."""
     held = [LADDER_SHOWN[0], {"0": {"of": 1, "signals": {}}, "1": {"of": 99, "signals": {"reply_mean_logprob": 99}}}]
 
@@ -281,7 +279,7 @@ def prompted(tmp_path: Path) -> tuple[dict[str, Any], Callable[[str], str]]:
     return config, certify
 
 
-def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path, prompted: Any) -> None:
+def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path, prompted):
     """0.5.0: `reload_policy()` sent the old prompts under the new certificate."""
     config, certify = prompted
     first, provider = certify("Old"), FakeProvider(lambda _: "Answer: Danube")
@@ -299,7 +297,7 @@ def test_a_policy_calibrated_for_new_prompts_is_served_with_them(tmp_path: Path,
         assert len(reasons(orchestrator.ask("which?"))) == 1
 
 
-def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_began_with(prompted: Any) -> None:
+def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_began_with(prompted):
     config, certify = prompted
     certificates, sent = [certify("Old")], list[str]()
 
@@ -316,7 +314,7 @@ def test_a_question_under_way_ends_with_the_prompts_and_the_certificate_that_it_
     assert [answer.certificate and answer.certificate.id for answer in answers] == certificates
 
 
-def test_a_certificate_without_an_address_still_holds(tmp_path: Path) -> None:
+def test_a_certificate_without_an_address_still_holds(tmp_path):
     old = {key: one for key, one in made_for(load(LADDER)).items() if key != "served_by"}
     where = tmp_path / "policy"
     directory(where, certificate(made_for=old, kappa=0.5), policy=SURE)
@@ -339,7 +337,7 @@ def asked(script: Callable[[Request], Any], many: int = 3) -> list[dict[str, Any
     return [{**row, "correct": True} for one in answers for row in rows(one, horizon=2, split="audit")]
 
 
-def test_a_row_says_which_calls_of_its_question_failed() -> None:
+def test_a_row_says_which_calls_of_its_question_failed():
     def script(request: Request) -> Any:
         return ProviderUnavailableError("key sk-abcdefghijkl") if request.model == "large" else "Answer: Danube"
 
@@ -348,7 +346,7 @@ def test_a_row_says_which_calls_of_its_question_failed() -> None:
     assert "sk-" not in str(made)
 
 
-def test_a_question_of_which_a_call_failed_is_left_out_of_a_log() -> None:
+def test_a_question_of_which_a_call_failed_is_left_out_of_a_log():
     """0.5.0: the last model counted as wrong there, so that such questions made a promise on regret easy to keep."""
 
     def script(request: Request) -> Any:
@@ -362,12 +360,12 @@ def test_a_question_of_which_a_call_failed_is_left_out_of_a_log() -> None:
     assert "the call of a model failed" in dropped.describe()
 
 
-def test_a_log_knows_the_names_that_replies_bore() -> None:
+def test_a_log_knows_the_names_that_replies_bore():
     (read,) = reads_of(asked(lambda request: reply("Answer: A", model=f"{request.model}-1")))
     assert read.facts.echoes == {"small": ("small-1",), "large": ("large-1",)}
 
 
-def test_a_log_of_failed_calls_alone_says_so() -> None:
+def test_a_log_of_failed_calls_alone_says_so():
     def script(request: Request) -> Any:
         return ProviderUnavailableError("down") if request.model == "large" else "Answer: Danube"
 

@@ -79,7 +79,7 @@ def logged(folder: Path, config: CascadeConfig, many: int = 300) -> Path:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
+def test_an_installed_strategy_and_policy_are_named_and_asked():
     assert STRATEGIES.names == ("base_guide", "ladder", "exit", "nodes", "sampling")
     assert POLICIES.names[-1] == "agreeing"
     said = FakeProvider({"small": ["Answer: Inn", "Answer: Danube", "Answer: Danube", "Answer: Rhine"]})
@@ -91,7 +91,7 @@ def test_an_installed_strategy_and_policy_are_named_and_asked() -> None:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_they_can_be_named_by_their_places() -> None:
+def test_they_can_be_named_by_their_places():
     by_place = MODELS | {
         "strategy": {"kind": PLACES["strategy"]},
         "policy": {"kind": PLACES["policy"], "threshold": 0.5},
@@ -104,7 +104,7 @@ def test_they_can_be_named_by_their_places() -> None:
 
 
 @pytest.mark.usefixtures("plugged")
-def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict() -> None:
+def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict():
     assert load(MODELS | {"strategy": {"kind": "sampling"}}).policy.model_dump()["kind"] == "fixed"
     with pytest.raises(ConfigError) as caught:
         load(
@@ -131,13 +131,13 @@ def test_a_strategy_brings_the_policy_that_fits_it_and_keeps_its_settings_strict
         ),
     ],
 )
-def test_what_does_not_fit_together_is_refused(settings: Mapping[str, Any], said: str) -> None:
+def test_what_does_not_fit_together_is_refused(settings, said):
     with pytest.raises(ConfigError, match=said):
         load(OWN | settings)
 
 
 @pytest.mark.usefixtures("plugged")
-def test_an_own_policy_is_fitted_on_a_log_of_an_own_strategy_and_served(tmp_path: Path) -> None:
+def test_an_own_policy_is_fitted_on_a_log_of_an_own_strategy_and_served(tmp_path):
     config = load(OWN)
     log = logged(tmp_path, config)
     fitted = fit(
@@ -152,7 +152,7 @@ def test_an_own_policy_is_fitted_on_a_log_of_an_own_strategy_and_served(tmp_path
 
 
 @pytest.mark.usefixtures("plugged")
-def test_a_policy_directory_names_installed_kinds_alone(tmp_path: Path) -> None:
+def test_a_policy_directory_names_installed_kinds_alone(tmp_path):
     """To read a directory, which may come from anywhere, imports nothing that its files name."""
     directory(tmp_path)
     file = tmp_path / "policy.json"
@@ -162,7 +162,7 @@ def test_a_policy_directory_names_installed_kinds_alone(tmp_path: Path) -> None:
     assert "antigravity" not in sys.modules
 
 
-def test_without_the_packages_their_names_are_unknown() -> None:
+def test_without_the_packages_their_names_are_unknown():
     with pytest.raises(ConfigError) as caught:
         load(OWN)
     assert [said.split(";")[0] for said in caught.value.problems] == [
@@ -200,7 +200,7 @@ class Patient(Policy):
 """
 
 
-def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path, monkeypatch):
     (tmp_path / "toys_of_a_test.py").write_text(TOYS)
     monkeypatch.syspath_prepend(str(tmp_path))
     toys = {
@@ -218,7 +218,7 @@ PAGES = {"docs/write-a-strategy.md": "write_a_strategy", "docs/write-a-policy.md
 
 @pytest.mark.usefixtures("plugged")
 @pytest.mark.parametrize(("page", "folder"), PAGES.items())
-def test_the_page_shows_the_example_and_its_code_runs(page: str, folder: str) -> None:
+def test_the_page_shows_the_example_and_its_code_runs(page, folder):
     text = (ROOT / page).read_text("utf-8")
     blocks = re.findall(r"```(python|toml|yaml)\n(.*?)```", text, re.DOTALL)
     shown = {language: [code for name, code in blocks if name == language] for language in ("python", "toml", "yaml")}

@@ -38,7 +38,7 @@ def module(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     return write
 
 
-def test_a_built_in_name_is_imported(install: Any) -> None:
+def test_a_built_in_name_is_imported(install):
     install("cascade.shapes", "circle", "math:pi")
     install("cascade.shapes", "half", "math:pi")
     install("cascade.others", "other", "math:pi")
@@ -47,25 +47,25 @@ def test_a_built_in_name_is_imported(install: Any) -> None:
     assert SHAPES.find("other") is None
 
 
-def test_a_place_is_a_name_only_where_it_may_be() -> None:
+def test_a_place_is_a_name_only_where_it_may_be():
     assert SHAPES.find("math:pi") == SHAPES.find("circle") / 2
     assert CALLED.find("math:sqrt") is None
 
 
-def test_what_cannot_be_called_is_no_factory() -> None:
+def test_what_cannot_be_called_is_no_factory():
     assert CALLED.find("root")(4) == 2
     with pytest.raises(UsageError, match=r"The call 'tau' \(math:tau\) cannot be used: it cannot be called\."):
         CALLED.find("tau")
 
 
-def test_two_packages_that_bring_one_name_are_refused_with_both(install: Any) -> None:
+def test_two_packages_that_bring_one_name_are_refused_with_both(install):
     install("cascade.shapes", "half", "math:pi")
     install("cascade.shapes", "half", "math:e")
     with pytest.raises(UsageError, match=r"2 packages bring a shape 'half' \(math:e, math:pi\); uninstall all but one"):
         SHAPES.find("half")
 
 
-def test_all_that_can_be_used_are_returned(install: Any) -> None:
+def test_all_that_can_be_used_are_returned(install):
     install("cascade.shapes", "half", "math:pi")
     install("cascade.shapes", "broken", "no_such_module:thing")
     assert list(SHAPES.usable()) == ["circle", "half"]
@@ -81,9 +81,7 @@ def test_all_that_can_be_used_are_returned(install: Any) -> None:
         ("import math; math.no_such", "Shape", "cannot be imported: AttributeError: module 'math' has no attribute"),
     ],
 )
-def test_an_import_that_fails_is_one_error_that_says_what_to_do(
-    module: Any, text: str, attribute: str, said: str
-) -> None:
+def test_an_import_that_fails_is_one_error_that_says_what_to_do(module, text, attribute, said):
     with pytest.raises(UsageError) as caught:
         SHAPES.find(f"{module(text)}:{attribute}")
     assert said in str(caught.value)
@@ -91,19 +89,19 @@ def test_an_import_that_fails_is_one_error_that_says_what_to_do(
     assert "sk-abc" not in str(caught.value)
 
 
-def test_a_missing_extra_goes_through(module: Any) -> None:
+def test_a_missing_extra_goes_through(module):
     name = module("from cascade.errors import MissingExtraError\nraise MissingExtraError('other', 'this')")
     with pytest.raises(MissingExtraError, match="pip install other"):
         SHAPES.find(f"{name}:Shape")
 
 
 @pytest.mark.parametrize("place", ["math", "math:", ":pi"])
-def test_a_place_has_a_module_and_an_attribute(place: str) -> None:
+def test_a_place_has_a_module_and_an_attribute(place):
     with pytest.raises(ValueError, match="must be"):
         imported(place)
 
 
-def test_an_incomplete_class_is_named_with_what_it_lacks() -> None:
+def test_an_incomplete_class_is_named_with_what_it_lacks():
     from abc import ABC, abstractmethod
 
     class Shape(ABC):

@@ -46,7 +46,7 @@ def alive(pid: int) -> bool:
     return status.exists() and status.read_text().rpartition(")")[2].split()[0] != "Z"
 
 
-def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path):
     task = partial(gone_once, tmp_path / "died")
     assert list(spread(task, range(5), "processes")) == [0, 1, 4, 9, 16]
 
@@ -61,19 +61,19 @@ def test_a_killed_worker_is_replaced_and_the_order_kept(tmp_path: Path) -> None:
         (process, "ray://localhost:10001", UsageError),
     ],
 )
-def test_what_cannot_be_done_is_one_typed_error(task, on: str, error: type[Exception]) -> None:
+def test_what_cannot_be_done_is_one_typed_error(task, on, error):
     with pytest.raises(error):
         list(spread(task, [1], on))
 
 
-def test_the_workers_of_a_closed_run_are_gone() -> None:
+def test_the_workers_of_a_closed_run_are_gone():
     with closing(spread(process, range(50), "processes")) as results:
         worker = next(results)
     assert worker != os.getpid()
     assert not alive(worker)
 
 
-def test_without_ray_the_error_has_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_ray_the_error_has_the_command(monkeypatch):
     monkeypatch.setitem(sys.modules, "ray", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[ray\]"):
         list(spread(process, [1], "ray"))
@@ -88,7 +88,7 @@ def of_study(on: str) -> str:
     return repr(study(drawn_log(200), Promise("regret", 0.05, 0.9), splits=8, on=on))
 
 
-def test_a_study_has_the_same_figures_in_processes() -> None:
+def test_a_study_has_the_same_figures_in_processes():
     assert of_study("processes") == of_study("here")
 
 
@@ -111,7 +111,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
-def test_verbs_on_a_cluster_that_loses_a_node_each_have_the_same_bytes(cluster) -> None:
+def test_verbs_on_a_cluster_that_loses_a_node_each_have_the_same_bytes(cluster):
     from cascade import Promise, compare, prove
 
     lost, quiet = list[int](), lambda *_: None
@@ -135,7 +135,7 @@ def test_verbs_on_a_cluster_that_loses_a_node_each_have_the_same_bytes(cluster) 
 
 @pytest.mark.long
 @pytest.mark.filterwarnings("default")
-def test_a_lost_head_node_is_a_typed_error(cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_head_node_is_a_typed_error(cluster, monkeypatch):
     monkeypatch.setattr(scale, "_HEAD_S", 0.0)
     with closing(spread(abs, range(-4, 0), "ray")) as results, pytest.raises(WorkersLostError):
         assert next(results) == 4

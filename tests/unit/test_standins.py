@@ -50,7 +50,7 @@ def down(*models: str, error: Any = ProviderUnavailableError) -> Any:
     return script
 
 
-def test_another_model_answers_in_the_place_of_one_that_is_down() -> None:
+def test_another_model_answers_in_the_place_of_one_that_is_down():
     found = asked(down("large"), models=with_fallbacks("guide", "spare"))
     assert found.text == "by other"
     assert found.served is not None
@@ -60,19 +60,19 @@ def test_another_model_answers_in_the_place_of_one_that_is_down() -> None:
     assert any("other answered in place of large" in said for said in found.warnings)
 
 
-def test_fallbacks_are_asked_in_their_order_until_one_answers() -> None:
+def test_fallbacks_are_asked_in_their_order_until_one_answers():
     found = asked(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
     assert [call.request.model for call in found.steps[0].calls] == ["small", "other", "large"]
     assert {call.request.role for call in found.steps[0].calls} == {"small"}
 
 
 @pytest.mark.parametrize("error", [errors.BadRequestError, errors.RefusedError])
-def test_what_the_request_itself_is_refused_for_no_other_model_is_asked(error: Any) -> None:
+def test_what_the_request_itself_is_refused_for_no_other_model_is_asked(error):
     with pytest.raises(error):
         asked(down("small", "large", error=error), models=with_fallbacks("guide", "spare"))
 
 
-def test_a_fallback_that_takes_no_tools_is_left_out() -> None:
+def test_a_fallback_that_takes_no_tools_is_left_out():
     models = with_fallbacks("guide", "spare")
     models["spare"] = {**models["spare"], "tools": False}
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
@@ -84,7 +84,7 @@ def test_a_fallback_that_takes_no_tools_is_left_out() -> None:
             orchestrator.chat([{"role": "user", "content": "Who?"}], tools=[tool])
 
 
-def test_a_configuration_lists_what_is_wrong_with_its_fallbacks() -> None:
+def test_a_configuration_lists_what_is_wrong_with_its_fallbacks():
     with pytest.raises(ConfigError) as caught:
         load({**SETTINGS, "models": with_fallbacks("guide", "spar", "guide", "spare", "spare")})
     assert "there is no 'spar' under models" in str(caught.value)
@@ -96,7 +96,7 @@ def test_a_configuration_lists_what_is_wrong_with_its_fallbacks() -> None:
 # Below, a call of the guide may cost over 0.02 USD and one of the base 0.0002.
 
 
-def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch: Any) -> None:
+def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch):
     over = [False]
     monkeypatch.setattr(Deadline, "over", property(lambda _: over[0]))
 
@@ -110,7 +110,7 @@ def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch: A
     assert any("the deadline was over before large was asked" in said for said in found.warnings)
 
 
-def test_without_any_answer_the_deadline_is_an_error_and_so_is_one_that_is_no_time() -> None:
+def test_without_any_answer_the_deadline_is_an_error_and_so_is_one_that_is_no_time():
     with pytest.raises(ProviderTimeoutError):
         asked(down("small", "large", error=ProviderTimeoutError), ask={"deadline_s": 1e-9})
     for wrong in (0, "2 s"):

@@ -29,7 +29,7 @@ def shown(events: Any) -> str:
     return "".join(event.text for event in events if isinstance(event, TextDelta))
 
 
-async def test_a_stream_shows_the_answer_alone_unless_asked() -> None:
+async def test_a_stream_shows_the_answer_alone_unless_asked():
     """0.5.0: "Reasoning: It flows there. Answer: The Danube", and the guide's "Yes" behind it."""
     orchestrator = wired(FORM, reply("Yes", p_yes=0.99))
     assert shown([event async for event in orchestrator.astream("Which river?")]) == "The Danube"
@@ -37,7 +37,7 @@ async def test_a_stream_shows_the_answer_alone_unless_asked() -> None:
     assert raw == f"{FORM}Yes"
 
 
-def test_so_does_a_blocking_one() -> None:
+def test_so_does_a_blocking_one():
     orchestrator = wired(FORM, reply("Yes", p_yes=0.99))
     assert shown(orchestrator.stream("Which river?")) == "The Danube"
     assert shown(orchestrator.stream("Which river?", raw=True)) == f"{FORM}Yes"
@@ -54,7 +54,7 @@ def test_so_does_a_blocking_one() -> None:
         ("", "length", ""),
     ],
 )
-def test_a_reply_in_another_form_is_shown_as_it_is_read(said: str, finish: str, text: str) -> None:
+def test_a_reply_in_another_form_is_shown_as_it_is_read(said, finish, text):
     orchestrator = wired(reply(said, finish_reason=finish), reply("Yes", p_yes=0.99))
     events = list(orchestrator.stream("Which river?"))
     assert "".join(e.text for e in events if isinstance(e, TextDelta) and e.role == "base").strip() == text
@@ -64,7 +64,7 @@ PIECES = st.sampled_from(["Reasoning:", "Answer:", "\n", " ", "so it is", "Danub
 
 
 @given(st.lists(PIECES, max_size=12).map("".join), st.lists(st.integers(1, 9), min_size=1, max_size=9))
-def test_however_a_reply_is_cut_the_same_is_shown(text: str, sizes: list[int]) -> None:
+def test_however_a_reply_is_cut_the_same_is_shown(text, sizes):
     def run(cuts: list[int]) -> str:
         passing, said, place = AnswerText(), "", 0
         while place < len(text):
@@ -77,7 +77,7 @@ def test_however_a_reply_is_cut_the_same_is_shown(text: str, sizes: list[int]) -
 
 
 @given(st.text(alphabet="abc xyz.", max_size=20), st.text(alphabet="defg hij\n-", max_size=30))
-def test_in_the_form_that_is_asked_for_the_answer_is_shown_whole(reasoning: str, answer: str) -> None:
+def test_in_the_form_that_is_asked_for_the_answer_is_shown_whole(reasoning, answer):
     text = f"Reasoning: {reasoning}\nAnswer: {answer}"
     passing = AnswerText()
     said = "".join(passing.add(char) for char in text) + passing.rest()
@@ -111,21 +111,21 @@ async def events(
     return [one.text for one in texts], answer
 
 
-async def test_the_guide_is_shown_as_it_writes_once_the_base_is_refused() -> None:
+async def test_the_guide_is_shown_as_it_writes_once_the_base_is_refused():
     texts, answer = await events({"small": [UNSURE], "large": [SURE]})
     assert texts == ["The", " Danube."]
     assert answer.text == "The Danube."
 
 
-async def test_a_kept_base_is_shown_when_it_is_decided_and_not_before() -> None:
+async def test_a_kept_base_is_shown_when_it_is_decided_and_not_before():
     assert (await events({"small": [SURE]}))[0] == []
 
 
-async def test_without_a_stream_nothing_is_shown() -> None:
+async def test_without_a_stream_nothing_is_shown():
     assert (await events({"small": [UNSURE], "large": [SURE]}, stream=False))[0] == []
 
 
-async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask() -> None:
+async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask():
     fake = FakeProvider({"large": [SURE]})
     async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
         found = [event async for event in served.runtime.serve(ChatRequest(ASK), stream=True, model="large")]
@@ -138,7 +138,7 @@ async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_i
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
 
 
-async def test_where_an_earlier_answer_was_kept_nothing_is_shown_before_the_answer_is_known() -> None:
+async def test_where_an_earlier_answer_was_kept_nothing_is_shown_before_the_answer_is_known():
     texts, answer = await events({"small": [UNSURE], "large": [SURE]}, policy={"kind": "fixed", "depth": 2})
     assert texts == []
     assert len(answer.answers) == 2
@@ -153,18 +153,18 @@ async def test_where_an_earlier_answer_was_kept_nothing_is_shown_before_the_answ
         {"logprobs": True},
     ],
 )
-async def test_a_reply_that_is_checked_as_a_whole_is_not_shown_before(fields: Any) -> None:
+async def test_a_reply_that_is_checked_as_a_whole_is_not_shown_before(fields):
     assert (await events({"small": [UNSURE], "large": [SURE]}, **fields))[0] == []
 
 
-async def test_tool_calls_are_not_shown_as_text() -> None:
+async def test_tool_calls_are_not_shown_as_text():
     calls = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
     texts, answer = await events({"small": [calls], "large": [calls]}, tools=[TOOL])
     assert texts == []
     assert answer.tool_calls[0]["function"]["name"] == "look"
 
 
-async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty() -> None:
+async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty():
     """A reply that is cut at its limit loses against an earlier one, but not once a client has read it."""
     cut = reply("The Danube", finish_reason="length", logprobs=[-0.1, -0.1])
     texts, answer = await events({"small": [UNSURE], "large": [cut]})
@@ -174,7 +174,7 @@ async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty() ->
     assert plain.text == "The Rhine?"
 
 
-async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_other_model() -> None:
+async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_other_model():
     class Breaks(FakeProvider):
         async def stream(self, request: Request, timeout_s: float) -> Any:
             async for chunk in super().stream(request, timeout_s):
@@ -192,14 +192,14 @@ async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_oth
     assert [call.request.model for call in caught.value.calls] == ["small", "large"]
 
 
-def test_nothing_is_shown_where_every_answer_may_be_replaced() -> None:
+def test_nothing_is_shown_where_every_answer_may_be_replaced():
     assert not Flow(0).shows(Request("large", (), "large", "answer", 2, Question("?"), 10, chat=ChatRequest(ASK)))
 
 
 @pytest.mark.parametrize(
     ("keep", "proceed", "shown"), [((), True, True), ((0,), True, False), ((0,), False, False), ((), False, False)]
 )
-def test_what_follows_a_decision_to_stop_is_not_shown(keep: Any, proceed: bool, shown: bool) -> None:
+def test_what_follows_a_decision_to_stop_is_not_shown(keep, proceed, shown):
     """An audit goes on after the decision; its replies are served to nobody."""
     flow = Flow(2)
     decision = Decision(keep, proceed, (0.5,), 0.5, 0.5)
@@ -208,12 +208,12 @@ def test_what_follows_a_decision_to_stop_is_not_shown(keep: Any, proceed: bool, 
     assert flow.shows(request) is shown
 
 
-async def test_a_model_that_is_not_configured_cannot_be_asked_alone() -> None:
+async def test_a_model_that_is_not_configured_cannot_be_asked_alone():
     with pytest.raises(Exception, match="No model is called"):
         await events(None, model="another")
 
 
-async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path: Any) -> None:
+async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path):
     from cascade.episodes.opening import stored
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"

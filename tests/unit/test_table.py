@@ -30,7 +30,7 @@ def compared(seed: int) -> Log:
 
 
 @pytest.mark.parametrize("nodes", [(0, 1, 2, 3), (0, 3), (1, 3), (1, 2, 3), (0, 2, 3)])
-def test_answers_are_compared_with_those_that_the_policy_buys(nodes: tuple[int, ...]) -> None:
+def test_answers_are_compared_with_those_that_the_policy_buys(nodes):
     log = compared(3)
     part = log.only(nodes)
     assert np.array_equal(part.signals[AGREEMENT], agreements(log.answer, nodes), equal_nan=True)
@@ -49,7 +49,7 @@ def test_answers_are_compared_with_those_that_the_policy_buys(nodes: tuple[int, 
         assert np.array_equal(policy.scores(live).doubt[0], policy.scores(part).doubt[row], equal_nan=True)
 
 
-def test_what_cannot_be_compared_is_unknown() -> None:
+def test_what_cannot_be_compared_is_unknown():
     log = replace(compared(4), texts_known=np.arange(80) % 2 == 0)
     assert np.isnan(log.only((0, 2)).signals[AGREEMENT][1::2]).all()
     assert np.array_equal(log.only((0, 1)).signals[AGREEMENT], log.signals[AGREEMENT][:, :2], equal_nan=True)

@@ -57,7 +57,7 @@ def served(script: Any, **settings: Any) -> Orchestrator:
 
 
 @pytest.mark.parametrize("way", ["ask", "aask", "stream", "chat"])
-async def test_each_call_is_a_span_without_content(spans: Any, way: str) -> None:
+async def test_each_call_is_a_span_without_content(spans, way):
     async with served(script, telemetry={"spans": True}) as orchestrator:
         if way == "aask":
             await orchestrator.aask(PROMPT)
@@ -81,7 +81,7 @@ async def test_each_call_is_a_span_without_content(spans: Any, way: str) -> None
     assert SAID not in str([dict(one.attributes) for one in spans()])
 
 
-async def test_content_stands_in_spans_where_that_is_asked_for(spans: Any) -> None:
+async def test_content_stands_in_spans_where_that_is_asked_for(spans):
     async with served(script, telemetry={"spans": True, "content": True}) as orchestrator:
         await orchestrator.achat([{"role": "user", "content": PROMPT}])
     attributes = spans()[-1].attributes
@@ -89,7 +89,7 @@ async def test_content_stands_in_spans_where_that_is_asked_for(spans: Any) -> No
     assert SAID in attributes["gen_ai.output.messages"]
 
 
-def test_a_span_is_a_child_of_the_applications_and_its_caller_sees_no_other(spans: Any) -> None:
+def test_a_span_is_a_child_of_the_applications_and_its_caller_sees_no_other(spans):
     from opentelemetry import trace
 
     with (
@@ -101,7 +101,7 @@ def test_a_span_is_a_child_of_the_applications_and_its_caller_sees_no_other(span
     assert {one.parent.span_id for one in spans() if one.name != "app"} == {app.get_span_context().span_id}
 
 
-def test_without_being_asked_for_there_are_none(spans: Any) -> None:
+def test_without_being_asked_for_there_are_none(spans):
     with served(script) as orchestrator:
         orchestrator.ask(PROMPT)
     assert spans() == ()
@@ -112,7 +112,7 @@ def test_without_being_asked_for_there_are_none(spans: Any) -> None:
 TRACE, SPAN = "0af7651916cd43dd8448eb211c80319c", "b7ad6b7169203331"
 
 
-def test_which_traceparent_is_read() -> None:
+def test_which_traceparent_is_read():
     rest = f"{TRACE}-{SPAN}"
     assert Traceparent.of(f"00-{rest}-01") == Traceparent.of(f"cc-{rest}-01-what-comes") == Traceparent(TRACE, SPAN)
     wrong = [None, "", "x" * 10_000, rest, f"00-{rest}", f"00-{rest}-01-x", f"00-{rest}-01\n", f"ff-{rest}-01"]
@@ -141,7 +141,7 @@ async def sent(flag: str | None, **settings: Any) -> tuple[Any, list[Any]]:
 
 
 @pytest.mark.parametrize("flag", ["00", "01", None])
-async def test_calls_carry_on_the_trace_and_never_the_flag_of_a_client(flag: str | None) -> None:
+async def test_calls_carry_on_the_trace_and_never_the_flag_of_a_client(flag):
     own, calls = await sent(flag)
     assert {(trace, flags) for _, trace, _, flags in calls} == {(own if flag is None else TRACE, "00")}
     assert SPAN not in {span for _, _, span, _ in calls}
@@ -149,9 +149,7 @@ async def test_calls_carry_on_the_trace_and_never_the_flag_of_a_client(flag: str
 
 @pytest.mark.parametrize("flag", ["00", "01", None])
 @pytest.mark.parametrize("draws", ["ALWAYS_ON", "ALWAYS_OFF"])
-async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(
-    spans: Any, monkeypatch: Any, flag: str | None, draws: str
-) -> None:
+async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(spans, monkeypatch, flag, draws):
     tracer = telemetry.tracer()
     monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(getattr(sampling, draws)))
     monkeypatch.setattr(telemetry, "tracer", lambda: tracer)
@@ -171,9 +169,7 @@ async def test_a_request_is_a_span_of_its_clients_trace_if_the_server_draws_it(
         assert (f"{request.context.trace_id:032x}", f"{request.parent.span_id:016x}") == (TRACE, SPAN)
 
 
-def test_a_share_of_one_clients_trace_is_drawn_by_no_id_of_its_own_or_of_a_request(
-    spans: Any, monkeypatch: Any
-) -> None:
+def test_a_share_of_one_clients_trace_is_drawn_by_no_id_of_its_own_or_of_a_request(spans, monkeypatch):
     tracer, caller, flags = telemetry.tracer(), Traceparent(TRACE, SPAN), set[bool]()
     monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(sampling.TraceIdRatioBased(0.5)))
     for _ in range(64):
@@ -183,7 +179,7 @@ def test_a_share_of_one_clients_trace_is_drawn_by_no_id_of_its_own_or_of_a_reque
     assert flags == {True, False}
 
 
-def test_spans_go_where_the_standard_variables_say(monkeypatch: Any) -> None:
+def test_spans_go_where_the_standard_variables_say(monkeypatch):
     pytest.importorskip("opentelemetry.exporter.otlp.proto.http")
     from opentelemetry import trace
 
@@ -212,7 +208,7 @@ def test_spans_go_where_the_standard_variables_say(monkeypatch: Any) -> None:
 @pytest.mark.parametrize(
     "name", ["SDK_DISABLED", "TRACES_EXPORTER", "EXPORTER_OTLP_ENDPOINT", "EXPORTER_OTLP_PROTOCOL"]
 )
-def test_without_an_address_nothing_is_sent_and_an_unknown_protocol_is_refused(name: str) -> None:
+def test_without_an_address_nothing_is_sent_and_an_unknown_protocol_is_refused(name):
     values = {"SDK_DISABLED": "TRUE", "TRACES_EXPORTER": "none", "EXPORTER_OTLP_PROTOCOL": "grpc"}
     variables = {"OTEL_EXPORTER_OTLP_ENDPOINT": "http://h", f"OTEL_{name}": values.get(name)}
     with pytest.raises(errors.ConfigError) if "PROTOCOL" in name else nullcontext():

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import dataclasses
 import json
-from typing import Any
 
 import pytest
 from cases import each
@@ -38,7 +37,7 @@ VALUES = [
 
 
 @each("value", VALUES)
-def test_a_value_cannot_be_changed(value: object) -> None:
+def test_a_value_cannot_be_changed(value):
     names = getattr(value, "_fields", None) or [field.name for field in dataclasses.fields(value)]
     for name in (*names, "nonsense"):
         with pytest.raises((AttributeError, TypeError)):
@@ -46,12 +45,12 @@ def test_a_value_cannot_be_changed(value: object) -> None:
 
 
 @each("value", VALUES)
-def test_a_value_crosses_a_process_border_whole(value: object) -> None:
+def test_a_value_crosses_a_process_border_whole(value):
     assert copy.deepcopy(value) == value
     assert roundtrip(value) == value
 
 
-def test_a_completion_cut_at_the_limit_is_truncated() -> None:
+def test_a_completion_cut_at_the_limit_is_truncated():
     assert completion(finish_reason="length").truncated
     assert not completion(finish_reason="stop").truncated
 
@@ -67,7 +66,7 @@ def test_a_completion_cut_at_the_limit_is_truncated() -> None:
         ((), 0, 0, {}),
     ],
 )  # fmt: skip
-def test_the_cost_of_an_answer_counts_every_call(calls: Any, cost: Any, bound: Any, by_model: dict[str, Any]) -> None:
+def test_the_cost_of_an_answer_counts_every_call(calls, cost, bound, by_model):
     done = answer(step(1, calls=calls[:1]), step(2, calls=calls[1:2]), loose_calls=calls[2:])
     assert (done.calls, step(1, calls=calls).cost_nano_usd) == (calls, cost)
     assert (done.cost, done.cost_bound) == (usd_or_none(cost), usd_or_none(bound))
@@ -80,7 +79,7 @@ def test_the_cost_of_an_answer_counts_every_call(calls: Any, cost: Any, bound: A
     assert document["cost_by_model_usd"] == {name: value and float(value) for name, value in done.cost_by_model.items()}
 
 
-def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
+def test_explain_says_each_step_its_notes_the_warnings_and_the_end():
     decision = Decision((1,), False, (-1.0, 1.0), 0.1, 0.3)
     first = step(1, candidate("Rhine"), candidate("Danube", "guide"), decision=decision, notes=("odd",))
     done = answer(first, step(2), warnings=("careful",), stopped="horizon")
@@ -93,7 +92,7 @@ def test_explain_says_each_step_its_notes_the_warnings_and_the_end() -> None:
     ]
 
 
-def test_to_dict_is_json_with_infinite_scores_as_words() -> None:
+def test_to_dict_is_json_with_infinite_scores_as_words():
     decision = Decision((0,), False, (float("inf"), float("-inf")), float("nan"), 0.3)
     done = answer(step(1, candidate("Danube"), decision=decision, calls=(call(1_500),)))
     document = json.loads(json.dumps(done.to_dict(), allow_nan=False))

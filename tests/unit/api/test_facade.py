@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -27,12 +26,12 @@ def fitted(log: Any) -> Any:
     return cascade.fit(log, PROMISE)
 
 
-def test_every_public_name_is_there() -> None:
+def test_every_public_name_is_there():
     for name in cascade.__all__:
         assert getattr(cascade, name) is not None, name
 
 
-def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() -> None:
+def test_a_function_of_the_package_is_no_module_after_its_room_was_imported():
     import cascade.collection
     import cascade.demo
 
@@ -40,7 +39,7 @@ def test_a_function_of_the_package_is_no_module_after_its_room_was_imported() ->
         assert callable(getattr(cascade, name)), name
 
 
-def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: Path) -> None:
+def test_a_fit_prints_saves_verifies_and_loads(fitted, log, tmp_path):
     saved = fitted.save(tmp_path / "policy")
     assert (fitted.output, saved.output) == (None, str(tmp_path / "policy"))
     found = cascade.verify(tmp_path / "policy", log)
@@ -53,14 +52,14 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted: Any, log: Any, tmp_path: 
     assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == held.certificates
 
 
-def test_everything_that_is_wrong_is_one_error() -> None:
+def test_everything_that_is_wrong_is_one_error():
     with pytest.raises(cascade.UsageError) as found:
         cascade.fit("nowhere.jsonl", PROMISE, config="none.yaml", output="/proc/none")
     for part in ("nowhere.jsonl", "none.yaml", "/proc/none"):
         assert part in str(found.value)
 
 
-def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path, caplog):
     path = tmp_path / "log.jsonl"
     rows = hard_rows(40, [])
     path.write_text("".join(json.dumps(one) + "\n" for one in [*rows, {"episode_id": "broken"}]), "utf-8")
@@ -71,12 +70,12 @@ def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path: Path, caplog: p
     assert len(told) == 1
 
 
-def test_an_open_log_takes_no_second_choice(log: Any) -> None:
+def test_an_open_log_takes_no_second_choice(log):
     with pytest.raises(cascade.UsageError, match="open_log"):
         cascade.evaluate(LogOptions(log, where={"split": "test"}), {"kind": "fixed"})
 
 
-def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -> None:
+def test_results_are_shown_in_notebooks_with_every_character_escaped(log):
     found = cascade.evaluate(log, {"kind": "fixed"})
     html = found._repr_html_()
     assert html.startswith("<pre")
@@ -85,7 +84,7 @@ def test_results_are_shown_in_notebooks_with_every_character_escaped(log: Any) -
     assert "<script>" not in named._repr_html_()
 
 
-def test_questions_are_collected(tmp_path: Path) -> None:
+def test_questions_are_collected(tmp_path):
     questions = tmp_path / "questions.jsonl"
     questions.write_text('{"question": "Which river runs through Vienna?", "answer": "Danube"}\n', "utf-8")
     settings = cascade.CascadeConfig.model_validate(

@@ -28,7 +28,7 @@ from cascade.policies.networks import NetworkSettings
 FITTED = [table for table in TABLES.values() if (table.number, UALA) not in printed.IMPOSSIBLE]
 
 
-def test_the_gains_are_those_that_the_tables_imply() -> None:
+def test_the_gains_are_those_that_the_tables_imply():
     """12.5 % and 16.4 % in Table 2, 58 and 64 in Table 4, as worked out from the printed page by hand."""
     rows = [TABLES[number].rows for number in (2, 3, 4, 5)]
     for other, gains in ((CPO_ONLINE, [12.5, 20.0, 58.3, 8.0]), (CPO_BATCH, [16.4, 11.8, 64.3, 10.7])):
@@ -36,7 +36,7 @@ def test_the_gains_are_those_that_the_tables_imply() -> None:
 
 
 @pytest.mark.parametrize("table", FITTED, ids=lambda table: f"Table {table.number}")
-def test_a_world_has_the_printed_uala(table: printed.Table) -> None:
+def test_a_world_has_the_printed_uala(table):
     log, row = simulated_log(WORLDS[table.world], 20_000, 11), table.rows[UALA]
     found = tables.at_kappa(tables.Judged(table.depth), 0.0, log)
     assert found.length == row.length
@@ -44,7 +44,7 @@ def test_a_world_has_the_printed_uala(table: printed.Table) -> None:
     assert abs(found.coverage - row.coverage) <= 2 * math.sqrt(row.coverage * (1 - row.coverage) / QUESTIONS)
 
 
-def test_every_row_of_a_table_is_played() -> None:
+def test_every_row_of_a_table_is_played():
     found = tables.play(4, 0, NetworkSettings(steps=3, layers=(8,)))
     assert {*TABLES[4].rows} - {printed.BASE_POLICY} <= {*found}
     for row in found.values():
@@ -55,7 +55,7 @@ def test_every_row_of_a_table_is_played() -> None:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_trust_region_step_is_legal_and_none_is_better(seed: int) -> None:
+def test_a_trust_region_step_is_legal_and_none_is_better(seed):
     rng = torch.Generator().manual_seed(seed)
     root, g, b = (torch.randn(*shape, generator=rng, dtype=torch.float64) for shape in ((6, 6), (6,), (6,)))
     h, c, delta = root @ root.T + torch.eye(6, dtype=torch.float64), (seed % 5 - 2) * 0.05, 0.01
@@ -70,14 +70,14 @@ def test_a_trust_region_step_is_legal_and_none_is_better(seed: int) -> None:
 
 
 @pytest.mark.parametrize("size", [0.0, 1e-200])
-def test_a_gradient_that_is_lost_leaves_a_step_that_is_legal(size: float) -> None:
+def test_a_gradient_that_is_lost_leaves_a_step_that_is_legal(size):
     g, b = size * torch.ones(3, dtype=torch.float64), torch.eye(3, dtype=torch.float64)[0]
     x, _ = literal.trust_region_step(g, b, 0.01, lambda v: v, 0.01)
     assert torch.isfinite(x).all()
     assert 0.01 + b @ x <= 1e-9
 
 
-def test_the_mean_level_over_all_paths_is_the_functional() -> None:
+def test_the_mean_level_over_all_paths_is_the_functional():
     """Two steps with two answers each, paths weighted by their chances."""
     rng = np.random.default_rng(3)
     logits = torch.tensor(rng.normal(size=(1, 2, 3)), requires_grad=True)
@@ -100,7 +100,7 @@ def test_the_mean_level_over_all_paths_is_the_functional() -> None:
     assert float(total) == pytest.approx(float(exact.detach()))
 
 
-def test_the_printed_method_trains_a_policy_that_can_be_played() -> None:
+def test_the_printed_method_trains_a_policy_that_can_be_played():
     log = simulated_log(WORLDS["hotpotqa/llama-2-7b"], 60, 1)
     policy = literal.train_printed(log, Promise("coverage", 0.1), steps=3)
     assert np.isfinite(policy.log_probabilities(log)[:, :, 0]).all()
@@ -115,7 +115,7 @@ sys.path.append(str(FOLDER))
 
 
 @pytest.mark.parametrize("name", MODULES)
-def test_it_can_be_imported(name: str) -> None:
+def test_it_can_be_imported(name):
     try:
         importlib.import_module(name)
     except ModuleNotFoundError as error:
@@ -125,6 +125,6 @@ def test_it_can_be_imported(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["needed_questions"])
-def test_the_quickest_run(name: str, tmp_path: Path) -> None:
+def test_the_quickest_run(name, tmp_path):
     done = subprocess.run([sys.executable, str(FOLDER / f"{name}.py")], cwd=tmp_path, capture_output=True, check=True)
     assert done.stdout

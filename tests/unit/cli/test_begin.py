@@ -38,8 +38,8 @@ Cli = Callable[..., Any]
     ],
 )
 def test_init_writes_a_pair_that_the_keys_allow_which_observes_and_has_prices(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, keys: tuple[str, ...], base: str, judge: str | None
-) -> None:
+    cli, tmp_path, monkeypatch, keys, base, judge
+):
     for name in ("OPENAI_API_KEY", "ANTHROPIC_API_KEY", "GEMINI_API_KEY"):
         monkeypatch.setenv(name, "sk-secret" if name in keys else "")
     ran = cli("init", "mine.yaml")
@@ -51,7 +51,7 @@ def test_init_writes_a_pair_that_the_keys_allow_which_observes_and_has_prices(
     assert "sk-secret" not in (tmp_path / "mine.yaml").read_text()
 
 
-def test_the_local_ladder_asks_the_guide_only_where_the_base_is_unsure(cli: Cli, tmp_path: Path) -> None:
+def test_the_local_ladder_asks_the_guide_only_where_the_base_is_unsure(cli, tmp_path):
     """0.5.0: it wrote rounds of base and guide, which end below the base alone at 1.65 × the guide's cost."""
     provider, ran = "local", cli("init", "mine.yaml", "--local")
     assert (ran.code, ran.err) == (0, "")
@@ -69,7 +69,7 @@ def test_the_local_ladder_asks_the_guide_only_where_the_base_is_unsure(cli: Cli,
         assert [len(orchestrator.ask(f"question {n}").steps) for n in (1, 2)] == [1, 2]
 
 
-def test_init_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path) -> None:
+def test_init_does_not_write_over_a_file_unless_told(cli, tmp_path):
     (tmp_path / "cascade.yaml").write_text("mine")
     assert (cli("init").code, (tmp_path / "cascade.yaml").read_text()) == (2, "mine")
     assert cli("init", "--force").code == 0
@@ -87,7 +87,7 @@ def today(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return age
 
 
-def test_prices_are_looked_up_with_their_unit_and_source(cli: Cli) -> None:
+def test_prices_are_looked_up_with_their_unit_and_source(cli):
     ran = cli("prices", "openai/gpt-4o-mini")
     assert (ran.code, ran.err, "0.15" in ran.out) == (0, "", True)
     document = json.loads(cli("prices", "openai/gpt-4o-mini", "--json").out)
@@ -110,7 +110,7 @@ def test_prices_are_looked_up_with_their_unit_and_source(cli: Cli) -> None:
 
 
 @pytest.mark.parametrize(("age", "stale"), [(30, False), (31, True)])
-def test_stale_prices_are_reported_on_stderr(cli: Cli, today: list[int], age: int, stale: bool) -> None:
+def test_stale_prices_are_reported_on_stderr(cli, today, age, stale):
     today[0] = age
     ran = cli("prices", "openai/gpt-4o-mini", "--json")
     assert (bool(ran.err), bool(json.loads(ran.out))) == (stale, True)
@@ -129,7 +129,7 @@ def tiny(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Weights:
     return entry
 
 
-def test_models_are_listed_and_found_where_they_are(cli: Cli, tiny: Weights) -> None:
+def test_models_are_listed_and_found_where_they_are(cli, tiny):
     assert json.loads(cli("models", "list", "--json").out)[0]["here"] is False
     tiny.path.write_bytes(b"12345")
     (row,) = json.loads(cli("models", "list", "--json").out)
@@ -137,9 +137,7 @@ def test_models_are_listed_and_found_where_they_are(cli: Cli, tiny: Weights) -> 
     assert "Tiny [bold]" in cli("models", "list").out
 
 
-def test_pull_fetches_what_is_missing_and_says_so_on_stderr(
-    cli: Cli, tiny: Weights, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_pull_fetches_what_is_missing_and_says_so_on_stderr(cli, tiny, monkeypatch):
     pulled: list[str] = []
 
     def pull(entry: Weights, progress: Any) -> None:
@@ -192,9 +190,7 @@ def findings(cli: Cli, *flags: str) -> tuple[int, dict[str, tuple[str, str]]]:
         ),
     ],
 )
-def test_findings_of_a_configuration(
-    cli: Cli, tmp_path: Path, config: str | None, code: int, states: dict[str, str]
-) -> None:
+def test_findings_of_a_configuration(cli, tmp_path, config, code, states):
     if config is not None:
         (tmp_path / "cascade.yaml").write_text(config)
     ended, found = findings(cli)
@@ -203,14 +199,14 @@ def test_findings_of_a_configuration(
         assert cli("ask", "Which river?").code == 2
 
 
-def test_every_problem_of_a_configuration_is_a_line(cli: Cli, tmp_path: Path) -> None:
+def test_every_problem_of_a_configuration_is_a_line(cli, tmp_path):
     (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nbudgt: {}\ntimeouts: {per_call_s: 0}")
     ran = cli("doctor", "--json")
     problems = [finding["says"] for finding in json.loads(ran.out) if finding["state"] == "problem"]
     assert (ran.code, {text.split(":")[0] for text in problems}) == (2, {"budgt", "timeouts.per_call_s"})
 
 
-def test_no_key_is_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_key_is_shown(cli, tmp_path, monkeypatch):
     monkeypatch.setenv("MY_KEY", "hunter2")
     (tmp_path / "cascade.yaml").write_text(f"models: {{base: a, guide: b}}\n{SERVER}, api_key_env: MY_KEY}}\n")
     ran = cli("doctor", "--json")
@@ -222,7 +218,7 @@ def test_no_key_is_shown(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPat
 # --- the store ---
 
 
-def test_an_empty_database_is_what_everybody_begins_with(cli: Cli, fake_config: Path) -> None:
+def test_an_empty_database_is_what_everybody_begins_with(cli, fake_config):
     with postgres_url() as url:
         fake_config.write_text(f"{fake_config.read_text()}traces: {url}\n")
         code, found = findings(cli)
@@ -230,7 +226,7 @@ def test_an_empty_database_is_what_everybody_begins_with(cli: Cli, fake_config: 
 
 
 @pytest.mark.usefixtures("fake_config")
-def test_the_store_is_looked_at_and_none_is_made(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_store_is_looked_at_and_none_is_made(cli, tmp_path, monkeypatch):
     file = tmp_path / "mine.db"
     assert findings(cli)[1]["traces"] == ("note", "off")
     monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{file}")
@@ -259,7 +255,7 @@ def calibrated(config: Path, *certificates: Certificate, guarantee: str = "", ma
 
 
 @pytest.mark.parametrize("required", ["true", "false"])
-def test_a_certificate_that_does_not_hold_is_a_problem(cli: Cli, fake_config: Path, required: str) -> None:
+def test_a_certificate_that_does_not_hold_is_a_problem(cli, fake_config, required):
     expired = certificate(created="2020-01-01", expires="2020-02-01")
     calibrated(fake_config, expired, guarantee=f"{{required: {required}}}")
     code, found = findings(cli)
@@ -267,15 +263,13 @@ def test_a_certificate_that_does_not_hold_is_a_problem(cli: Cli, fake_config: Pa
 
 
 @pytest.mark.parametrize(("guarantee", "code", "state"), [("", 0, "note"), ("{required: true}", 2, "problem")])
-def test_no_certificate_is_a_problem_where_one_is_required(
-    cli: Cli, fake_config: Path, guarantee: str, code: int, state: str
-) -> None:
+def test_no_certificate_is_a_problem_where_one_is_required(cli, fake_config, guarantee, code, state):
     calibrated(fake_config, guarantee=guarantee)
     ended, found = findings(cli)
     assert (ended, found["certificate"][0]) == (code, state)
 
 
-def test_a_policy_directory_that_was_edited_is_a_problem(cli: Cli, fake_config: Path) -> None:
+def test_a_policy_directory_that_was_edited_is_a_problem(cli, fake_config):
     calibrated(fake_config, certificate())
     file = fake_config.parent / "policy" / "policy.json"
     file.write_text(file.read_text().replace("guide", "guides"))
@@ -283,7 +277,7 @@ def test_a_policy_directory_that_was_edited_is_a_problem(cli: Cli, fake_config: 
     assert (code, found["policy"][0]) == (2, "problem")
 
 
-def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli: Cli, fake_config: Path) -> None:
+def test_a_policy_that_the_strategy_cannot_serve_is_one_problem(cli, fake_config):
     calibrated(fake_config, many=2)
     code, found = findings(cli)
     assert (code, found["policy"][0], "provider" in found) == (2, "problem", False)

@@ -62,7 +62,7 @@ def rows(log: str = "log.jsonl") -> list[dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
+def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli):
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
     assert ("100.0%" in ran.out, "questions: 3 of 3" in ran.err) == (True, True)
@@ -72,7 +72,7 @@ def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli: Cli) -> None:
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_json_is_one_document_on_stdout_with_what_was_paid(cli: Cli) -> None:
+def test_json_is_one_document_on_stdout_with_what_was_paid(cli):
     document = json.loads(cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json").out)
     paid = {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows()}
     assert (document["questions"], document["rows"], document["unused_calls"]) == (3, 15, 0)
@@ -91,7 +91,7 @@ def test_json_is_one_document_on_stdout_with_what_was_paid(cli: Cli) -> None:
         (("--walk", "all"), set(BASELINES)),
     ],
 )
-def test_which_walks_are_logged_is_chosen(cli: Cli, flags: tuple[str, ...], walks: set[str]) -> None:
+def test_which_walks_are_logged_is_chosen(cli, flags, walks):
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags).code == 0
     assert {row["walk"] for row in rows()} - {None} == walks
     limited = "--limit" in flags
@@ -111,7 +111,7 @@ def second_fails(request: Request) -> Any:
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli: Cli, scripted: Any) -> None:
+def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli, scripted):
     scripted(second_fails)
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", "--json")
     failures = [{"question": "q2", "error": "AuthenticationError: [bold]no key[/bold]"}]
@@ -141,9 +141,7 @@ def test_a_failed_question_is_5_and_named_and_the_cap_is_4(cli: Cli, scripted: A
         (("-o", "nowhere/log.jsonl"), "There is no folder nowhere"),
     ],
 )
-def test_bad_usage_is_2_and_nothing_is_asked_or_written(
-    cli: Cli, scripted: Any, tmp_path: Path, flags: tuple[str, ...], said: str
-) -> None:
+def test_bad_usage_is_2_and_nothing_is_asked_or_written(cli, scripted, tmp_path, flags, said):
     fake = scripted(None)
     before = set(tmp_path.iterdir())
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl", *flags)
@@ -154,7 +152,7 @@ def test_bad_usage_is_2_and_nothing_is_asked_or_written(
 
 
 @pytest.mark.usefixtures("settings", "questions")
-def test_an_interrupt_says_at_once_what_it_waits_for(cli: Cli, scripted: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupt_says_at_once_what_it_waits_for(cli, scripted, monkeypatch):
     """0.6: 115 s of silence."""
     told = threading.Event()
 
@@ -182,7 +180,7 @@ def test_an_interrupt_says_at_once_what_it_waits_for(cli: Cli, scripted: Any, mo
 
 
 @pytest.mark.parametrize("long", [300, 245])
-def test_a_name_that_no_file_can_have_is_one_error(cli: Cli, questions: Path, settings: Path, long: int) -> None:
+def test_a_name_that_no_file_can_have_is_one_error(cli, questions, settings, long):
     """0.5.0: a traceback; of 245 letters the log has a name and its journal none."""
     ran = cli("collect", str(questions), "-c", str(settings), "-o", "x" * long + ".jsonl")
     assert ran.code == 2
@@ -191,7 +189,7 @@ def test_a_name_that_no_file_can_have_is_one_error(cli: Cli, questions: Path, se
 
 
 @pytest.mark.usefixtures("questions")
-def test_a_node_is_added_to_a_log_and_wrong_options_are_refused(cli: Cli, settings: Path) -> None:
+def test_a_node_is_added_to_a_log_and_wrong_options_are_refused(cli, settings):
     text = settings.read_text().replace("{samples: 1, rounds: 2}", "{kind: ladder, models: [base, guide]}")
     settings.write_text(text)
     assert cli("collect", "rivers.jsonl", "-o", "log.jsonl").code == 0

@@ -43,12 +43,12 @@ def scripted(monkeypatch: pytest.MonkeyPatch, fitted: FitResult) -> FakeProvider
     return provider
 
 
-def test_the_wiring_alone_promises_nothing(cli: Cli, scripted: FakeProvider, fitted: FitResult) -> None:
+def test_the_wiring_alone_promises_nothing(cli, scripted, fitted):
     ran = cli("demo", "-n", "3", "--tiny")
     assert (ran.code, fitted.reports[0].lines[0] in ran.out) == (0, False)
 
 
-def test_each_message_and_what_the_fit_says_are_printed(cli: Cli, scripted: FakeProvider, fitted: FitResult) -> None:
+def test_each_message_and_what_the_fit_says_are_printed(cli, scripted, fitted):
     ran = cli("demo", "-n", "3")
     words = " ".join(ran.out.split())
     assert ran.code == 0
@@ -56,12 +56,12 @@ def test_each_message_and_what_the_fit_says_are_printed(cli: Cli, scripted: Fake
     assert [number for number in ("1", "2", "3") if f"\n {number} " not in ran.out] == []
 
 
-def test_more_messages_than_there_are_is_2(cli: Cli, scripted: FakeProvider) -> None:
+def test_more_messages_than_there_are_is_2(cli, scripted):
     ran = cli("demo", "-n", "1000")
     assert (ran.code, scripted.requests) == (2, [])
 
 
-def test_an_interrupted_demo_closes_its_models(cli: Cli, scripted: FakeProvider) -> None:
+def test_an_interrupted_demo_closes_its_models(cli, scripted):
     def interrupted(_: Request) -> Any:
         raise KeyboardInterrupt
 

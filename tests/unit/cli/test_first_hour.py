@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -34,9 +33,7 @@ NARROW = 80
         ("topic", "topic", 0),
     ],
 )
-def test_a_misspelt_column_is_named_with_the_right_one(
-    cli: Cli, tmp_path: Path, right: str, written: str, code: int
-) -> None:
+def test_a_misspelt_column_is_named_with_the_right_one(cli, tmp_path, right, written, code):
     with (tmp_path / "log.csv").open("w", newline="") as file:
         rows = csv.writer(file)
         rows.writerow([written if name == right else name for name in COLUMNS])
@@ -49,7 +46,7 @@ def test_a_misspelt_column_is_named_with_the_right_one(
 @pytest.mark.parametrize(
     ("proves", "half", "more"), [(500, 900, True), (300, 900, False), (100, 900, True), (100, 200, False)]
 )
-def test_more_requests_are_advised_only_where_the_log_lacks_them(proves: int, half: int, more: bool) -> None:
+def test_more_requests_are_advised_only_where_the_log_lacks_them(proves, half, more):
     """0.6: a log of 244 was told to log more, since about 134 would be enough."""
     found = study(drawn_log(400), Promise("regret", 0.05, 0.9), splits=2)
     row = replace(found.rows[-1], refused=2)
@@ -60,9 +57,7 @@ def test_more_requests_are_advised_only_where_the_log_lacks_them(proves: int, ha
 
 
 @pytest.mark.parametrize(("n", "told"), [(30, True), (60, False)])
-def test_a_fit_of_few_requests_says_how_many_it_takes(
-    cli: Cli, written: Callable[..., str], n: int, told: bool
-) -> None:
+def test_a_fit_of_few_requests_says_how_many_it_takes(cli, written, n, told):
     """ln .099 / ln .95 = 45.1: with fewer nothing can be proven, whatever the log says."""
     log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(n)])
     ran = cli("fit", log, "--promise", "regret", "--risk", "0.05", "--confidence", "0.9")
@@ -70,9 +65,7 @@ def test_a_fit_of_few_requests_says_how_many_it_takes(
     assert ("46" in ran.out.splitlines()[-1].split()) == told
 
 
-def test_no_table_is_wider_than_the_screen(
-    cli: Cli, written: Callable[..., str], fake_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_no_table_is_wider_than_the_screen(cli, written, fake_config, monkeypatch):
     log = written(ladder_log(120))
     monkeypatch.setenv("COLUMNS", str(NARROW))
     for command in (
@@ -87,7 +80,7 @@ def test_no_table_is_wider_than_the_screen(
 
 
 @pytest.mark.parametrize("width", [None, 200, 60, 40, 20])
-def test_no_text_of_a_table_is_lost(width: int | None) -> None:
+def test_no_text_of_a_table_is_lost(width):
     rows = [("a name", *(f"column {n}" for n in range(6)), "says")]
     rows += [(f"row {n}", *map(str, range(n, n + 6)), "some words of a sentence that is long") for n in range(3)]
     text = " ".join("\n".join(aligned(rows, width)).split())
@@ -96,7 +89,7 @@ def test_no_text_of_a_table_is_lost(width: int | None) -> None:
     assert text.count("sentence") == 3
 
 
-def test_a_log_and_a_result_are_small_in_a_notebook() -> None:
+def test_a_log_and_a_result_are_small_in_a_notebook():
     """0.6: `open_log` printed 116,000 characters."""
     log = cascade.open_log("demo-ladder", tell=lambda _: None)
     assert len(repr(log).splitlines()) <= 6
@@ -105,9 +98,7 @@ def test_a_log_and_a_result_are_small_in_a_notebook() -> None:
     assert repr(done) == str(done)
 
 
-def test_the_fit_that_prove_prints_is_for_the_configuration_beside_it(
-    cli: Cli, written: Callable[..., str], fake_config: Path
-) -> None:
+def test_the_fit_that_prove_prints_is_for_the_configuration_beside_it(cli, written, fake_config):
     log = written(ladder_log(400))
     command = cli("prove", log, *PROMISED, "--splits", "2").out.splitlines()[4]
     assert "--config cascade.yaml" in command
@@ -127,8 +118,8 @@ class Unsure(Threshold):
 
 
 def test_a_policy_of_ones_own_is_fitted_by_its_place_and_does_not_claim_to_be_served(
-    cli: Cli, written: Callable[..., str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    cli, written, tmp_path, monkeypatch
+):
     (tmp_path / "unsure_policy.py").write_text(OWN)
     monkeypatch.syspath_prepend(tmp_path)
     policy = "{kind: 'unsure_policy:Unsure', signal: reply_mean_logprob, sign: -1, tie: null}"

@@ -43,9 +43,7 @@ REGRET = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")
     ],
     ids=" ".join,
 )
-def test_what_is_fitted_is_written_verified_and_evaluated(
-    cli: Cli, written: Callable[..., str], options: tuple[str, ...]
-) -> None:
+def test_what_is_fitted_is_written_verified_and_evaluated(cli, written, options):
     log = written(ladder_log(400))
     fitted = cli("fit", log, *options, "-o", "policy", "--json").document
     read = PolicyDirectory.read("policy")
@@ -62,7 +60,7 @@ def test_what_is_fitted_is_written_verified_and_evaluated(
     assert audits["alarmed"] is False
 
 
-def test_the_cost_that_fit_states_is_what_evaluate_finds(cli: Cli, written: Callable[..., str]) -> None:
+def test_the_cost_that_fit_states_is_what_evaluate_finds(cli, written):
     log = written(ladder_log(400))
     fitted = cli("fit", log, *REGRET, "--policy", "threshold", "-o", "policy", "--json").document
     (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
@@ -71,7 +69,7 @@ def test_the_cost_that_fit_states_is_what_evaluate_finds(cli: Cli, written: Call
     assert found["figures"]["policy"]["cost_share"][0] == pytest.approx(fitted["cost_share"])
 
 
-def test_each_segment_has_a_certificate_and_both_losses_are_said(cli: Cli, written: Callable[..., str]) -> None:
+def test_each_segment_has_a_certificate_and_both_losses_are_said(cli, written):
     rows = [{**row, "segment": "ab"[int(row["episode_id"][1:]) % 2]} for row in ladder_log(800, every=3)]
     log = written(rows)
     ran = cli("fit", log, *REGRET, "--by-segment", "--policy", LADDER_POLICY, "-o", "policy", "--details")
@@ -82,7 +80,7 @@ def test_each_segment_has_a_certificate_and_both_losses_are_said(cli: Cli, writt
     assert cli("verify", "policy", log).code == 0
 
 
-def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli, written: Callable[..., str]) -> None:
+def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli, written):
     log = written(ladder_log(400))
     levels = []
     for seed in ("0", "0", "1"):
@@ -99,7 +97,7 @@ def test_a_fit_of_the_same_requests_again_is_counted_and_tested_at_less(cli: Cli
     assert cli("fit", "demo-ladder", *REGRET, "--json").document["attempt"] is None
 
 
-def test_a_policy_is_certified_again_without_what_it_learned_from(cli: Cli, written: Callable[..., str]) -> None:
+def test_a_policy_is_certified_again_without_what_it_learned_from(cli, written):
     log = written(ladder_log(400))
     first = cli("fit", log, *REGRET, "--policy", "learned", "-o", "policy", "--json").document
     asked = ("--promise", "agreement", "--risk", "0.1", "--confidence", "0.9")
@@ -112,7 +110,7 @@ def test_a_policy_is_certified_again_without_what_it_learned_from(cli: Cli, writ
     assert cli("fit", "demo", *asked, "--policy", "policy").code == 2  # a log of another plan
 
 
-def test_nothing_to_save_asks_the_reference_alone(cli: Cli, written: Callable[..., str]) -> None:
+def test_nothing_to_save_asks_the_reference_alone(cli, written):
     log = written([{**row, "correct": row["step"] == 2} for row in ladder_log(200)])
     fitted = cli("fit", log, *REGRET, "-o", "policy", "--json").document
     assert (fitted["policy"], fitted["saves"]) == ("reference", False)
@@ -120,7 +118,7 @@ def test_nothing_to_save_asks_the_reference_alone(cli: Cli, written: Callable[..
     assert cli("fit", log, "--promise", "error", "--risk", "0.01", "--confidence", "0.99").code in {0, 3}
 
 
-def test_five_lines_come_first_and_the_tables_on_request(cli: Cli, written: Callable[..., str]) -> None:
+def test_five_lines_come_first_and_the_tables_on_request(cli, written):
     log = written(ladder_log(400))
     few, more = cli("fit", log, *REGRET).out, cli("fit", log, *REGRET, "--details").out
     assert len(few.splitlines()) <= 5
@@ -128,14 +126,14 @@ def test_five_lines_come_first_and_the_tables_on_request(cli: Cli, written: Call
     assert "level" in more
 
 
-def test_another_policy_is_not_overwritten_without_force(cli: Cli, written: Callable[..., str]) -> None:
+def test_another_policy_is_not_overwritten_without_force(cli, written):
     log = written(ladder_log(200))
     assert cli("fit", log, *REGRET, "-o", "policy").code == 0
     assert cli("fit", log, *REGRET, "-o", "policy").code == 2
     assert cli("fit", log, *REGRET, "-o", "policy", "--force").code == 0
 
 
-def test_python_and_the_command_write_the_same(cli: Cli, written: Callable[..., str], tmp_path: Path) -> None:
+def test_python_and_the_command_write_the_same(cli, written, tmp_path):
     log = written(ladder_log(300))
     done = cascade.fit(log, Promise("regret", 0.1, 0.9), FitSettings(seed=3), output=tmp_path / "ours")
     assert cli("fit", log, *REGRET, "--seed", "3", "-o", "theirs").code == 0
@@ -166,7 +164,7 @@ def fail(error: CascadeError) -> None:
     raise error
 
 
-def test_problems_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
+def test_problems_are_listed_once_each_and_their_own_lists_are_set_in():
     problems = Problems()
     assert problems.of(lambda: 3) == 3
     problems.refuse()  # nothing is wrong yet
@@ -187,7 +185,7 @@ def test_problems_are_listed_once_each_and_their_own_lists_are_set_in() -> None:
 PROMISED = ("--promise", "coverage", "--risk", "0.2")
 
 
-def test_fit_lists_all_that_is_wrong(cli: Cli, log: str) -> None:
+def test_fit_lists_all_that_is_wrong(cli, log):
     said = refused(cli("fit", log, *PROMISED, "--config", "nofile", "--matcher", "nosuch", "-o", "log.jsonl/policy"))
     for part in ("nofile", "nosuch", "cannot be written"):
         assert part in said, part
@@ -210,15 +208,13 @@ def test_fit_lists_all_that_is_wrong(cli: Cli, log: str) -> None:
         ("-o", ""),
     ],
 )
-def test_what_cannot_be_fitted_is_2(cli: Cli, log: str, options: tuple[str, ...], tmp_path: Path) -> None:
+def test_what_cannot_be_fitted_is_2(cli, log, options, tmp_path):
     refused(cli("fit", log, *PROMISED, *options))
     assert {one.name for one in tmp_path.iterdir()} <= {"log.jsonl", "cascade.attempts.jsonl"}
 
 
 @pytest.mark.parametrize("output", ["log.jsonl/policy", "n" * 300, "/proc/none"])
-def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(
-    cli: Cli, log: str, monkeypatch: pytest.MonkeyPatch, output: str
-) -> None:
+def test_an_output_that_cannot_be_written_is_refused_before_anything_is_fitted(cli, log, monkeypatch, output):
     monkeypatch.setattr("cascade.api.fitting.fitted", lambda *_, **__: pytest.fail("it was fitted"))
     refused(cli("fit", log, *PROMISED, "-o", output))
 
@@ -246,7 +242,7 @@ def policy(cli: Cli, tmp_path: Path, kept: Path) -> Path:
 
 @pytest.mark.parametrize("name", [POLICY_FILE, CERTIFICATE_FILE, MODEL_FILE])
 @pytest.mark.parametrize("called", READERS, ids=lambda called: called[0])
-def test_a_damaged_file_is_named_with_what_to_do(cli: Cli, policy: Path, called: tuple[str, ...], name: str) -> None:
+def test_a_damaged_file_is_named_with_what_to_do(cli, policy, called, name):
     (policy / name).write_bytes((policy / name).read_bytes()[:-20])
     ran = cli(*called)
     assert ran.code == (3 if called[0] == "verify" else 2)
@@ -258,7 +254,7 @@ def test_a_damaged_file_is_named_with_what_to_do(cli: Cli, policy: Path, called:
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="nothing is closed to root")
 @pytest.mark.parametrize("called", READERS[2:], ids=lambda called: called[0])
-def test_a_directory_that_may_not_be_looked_into_is_2(cli: Cli, policy: Path, called: tuple[str, ...]) -> None:
+def test_a_directory_that_may_not_be_looked_into_is_2(cli, policy, called):
     policy.chmod(0)
     try:
         ran = cli(*called)

@@ -20,7 +20,7 @@ def write(path: Path, *rows: Any) -> None:
     path.write_text("".join(row if isinstance(row, str) else f"{json.dumps(row)}\n" for row in rows))
 
 
-def test_an_import_reports_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
+def test_an_import_reports_what_it_wrote(cli, tmp_path):
     write(tmp_path / "pairs.jsonl", pair("q1"), pair("q2", base_cost_usd=None), "torn")
     ran = cli("import", "pairs.jsonl", "-o", "episodes.jsonl.gz")
     assert (ran.code, ran.err) == (0, "")
@@ -30,7 +30,7 @@ def test_an_import_reports_what_it_wrote(cli: Cli, tmp_path: Path) -> None:
     assert len(list(read_rows(tmp_path / "episodes.jsonl.gz"))) == 6
 
 
-def test_roles_and_a_mapping_are_taken(cli: Cli, tmp_path: Path) -> None:
+def test_roles_and_a_mapping_are_taken(cli, tmp_path):
     write(tmp_path / "spend.jsonl", spend(1), spend(2, model_group="large"))
     options = ["--role", "small=base", "--role", "large=guide", "--map", "gold=metadata.status", "--dataset", "rivers"]
     ran = cli("import", "spend.jsonl", "-o", "log.jsonl", "--from", "litellm", *options, "--json")
@@ -44,7 +44,7 @@ def test_roles_and_a_mapping_are_taken(cli: Cli, tmp_path: Path) -> None:
     assert [(row["source"], row["gold"]) for row in rows] == [("base", ["success"]), ("guide", ["success"])]
 
 
-def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli: Cli, tmp_path: Path) -> None:
+def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli, tmp_path):
     columns = "question,small_answer,small_correct,small_cost_usd,large_answer,large_correct\n"
     lines = "2 + 2?,4,true,,4,true\n3 + 3?,5,false,0.5,6,true\n"
     (tmp_path / "mine.csv").write_text(columns + lines)
@@ -63,7 +63,7 @@ def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli: Cli, tmp_path: 
         assert (ran.code, f"not {wrong}" in ran.err) == (2, True), wrong
 
 
-def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
+def test_our_own_log_changes_its_form(cli, tmp_path):
     pytest.importorskip("duckdb")
     write(tmp_path / "pairs.jsonl", pair("q1"))
     cli("import", "pairs.jsonl", "-o", "a.jsonl")
@@ -90,7 +90,7 @@ def test_our_own_log_changes_its_form(cli: Cli, tmp_path: Path) -> None:
         (("failed.jsonl", "-o", "x.jsonl"), "Nothing in failed.jsonl can be imported."),
     ],
 )
-def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli: Cli, tmp_path: Path, arguments: Any, said: str) -> None:
+def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli, tmp_path, arguments, said):
     write(tmp_path / "odd.jsonl", {"prompt": "x", "reply": "y"})
     write(tmp_path / "failed.jsonl", spend(1, status="failure"))
     ran = cli("import", *arguments)

@@ -74,9 +74,7 @@ def fitted(cli: Cli, tmp_path: Path) -> Ran:
     return ran
 
 
-def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(
-    cli: Cli, tmp_path: Path, fitted: Ran
-) -> None:
+def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(cli, tmp_path, fitted):
     """0.5.0: `import` refused the table, and what `fit` made of a mapped log-prob was refused by `ask`."""
     assert "no saving certified" not in fitted.out
     configured(tmp_path)
@@ -89,7 +87,7 @@ def test_the_pages_table_is_imported_fitted_and_served_with_its_certificate(
     assert document["warnings"] == []
 
 
-def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli: Cli, tmp_path: Path) -> None:
+def test_a_log_with_other_names_of_the_models_gets_the_configured_ones(cli, tmp_path):
     """Before, `fit --config` refused such a log, and nothing said how to go on."""
     table(tmp_path / "answers.csv", 400)
     assert cli(*IMPORT).code == 0
@@ -152,9 +150,7 @@ def unserved_config(folder: Path) -> Path:
     return path
 
 
-def test_the_example_log_is_fitted_and_served_from_any_folder(
-    cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_log_is_fitted_and_served_from_any_folder(cli, tmp_path, monkeypatch):
     """0.5.0: the page's own example was fitted, `fit` said "serves it", and `ask` refused; `policy: ./policy` was
     looked for in the working directory."""
     episodes = own_log(tmp_path / "log.jsonl")
@@ -166,7 +162,7 @@ def test_the_example_log_is_fitted_and_served_from_any_folder(
     assert not [said for said in answer.warnings if "policy" in said]
 
 
-def test_a_policy_that_the_configuration_cannot_serve_is_reported_at_once(cli: Cli, tmp_path: Path) -> None:
+def test_a_policy_that_the_configuration_cannot_serve_is_reported_at_once(cli, tmp_path):
     episodes = own_log(tmp_path / "log.jsonl", "logprob")
     policy = ("--policy", "{kind: threshold, signal: logprob, sign: -1}", "--config", str(unserved_config(tmp_path)))
     ran = cli("fit", str(episodes), *PROMISED, *policy, "-o", str(tmp_path / "policy"))
@@ -174,7 +170,7 @@ def test_a_policy_that_the_configuration_cannot_serve_is_reported_at_once(cli: C
     assert "no step of the strategy gives logprob" in " ".join(ran.err.split())
 
 
-def test_collect_does_not_open_the_policy(cli: Cli, tmp_path: Path) -> None:
+def test_collect_does_not_open_the_policy(cli, tmp_path):
     """0.5.0: with `policy: ./policy` in the configuration the log that it is to be fitted on could not be collected."""
     (tmp_path / "asked.jsonl").write_text(json.dumps({"question": "1 + 1?", "gold": ["2"]}))
     ran = cli("collect", "asked.jsonl", "-o", "log.jsonl", "--config", str(unserved_config(tmp_path)))

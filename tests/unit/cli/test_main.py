@@ -15,7 +15,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
@@ -35,14 +34,14 @@ from cascade.reports.report import Report, Result
 Cli = Callable[..., Any]
 
 
-def test_the_version_is_the_packages(cli: Cli) -> None:
+def test_the_version_is_the_packages(cli):
     assert cli("--version") == (0, f"cascade {__version__}\n", "")
 
 
 @pytest.mark.parametrize(
     "arguments", [("--help",), ("-h",), ("ask", "--help"), ("models", "--help"), ("models", "pull", "-h")]
 )
-def test_help_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_help_is_no_error(cli, arguments):
     ran = cli(*arguments)
     assert ran.code == 0
     assert "Usage: " in ran.out
@@ -51,7 +50,7 @@ def test_help_is_no_error(cli: Cli, arguments: tuple[str, ...]) -> None:
 @pytest.mark.parametrize(
     "arguments", [("fitt", "LOG"), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
 )
-def test_bad_usage_is_2_and_says_so_on_stderr(cli: Cli, arguments: tuple[str, ...]) -> None:
+def test_bad_usage_is_2_and_says_so_on_stderr(cli, arguments):
     ran = cli(*arguments)
     assert ran.code == 2
     assert ran.out == ""
@@ -83,9 +82,7 @@ def raising(monkeypatch: pytest.MonkeyPatch) -> Callable[[BaseException], None]:
         (BatchError("it went wrong", results=()), 5),
     ],
 )
-def test_every_error_ends_with_its_exit_code(
-    cli: Cli, raising: Callable[[BaseException], None], error: BaseException, code: int
-) -> None:
+def test_every_error_ends_with_its_exit_code(cli, raising, error, code):
     raising(error)
     ran = cli("ask", "x", "--json")
     assert (ran.code, ran.out) == (code, "")
@@ -93,13 +90,13 @@ def test_every_error_ends_with_its_exit_code(
     assert "Traceback" not in ran.err
 
 
-def test_an_interrupt_is_not_success_and_no_traceback(cli: Cli, raising: Callable[[BaseException], None]) -> None:
+def test_an_interrupt_is_not_success_and_no_traceback(cli, raising):
     raising(KeyboardInterrupt())
     ran = cli("ask", "x", "--json")
     assert (ran.code, ran.out, ran.err) == (130, "", "stopped\n")
 
 
-def test_an_errors_text_cannot_write_markup_or_escapes(cli: Cli, raising: Callable[[BaseException], None]) -> None:
+def test_an_errors_text_cannot_write_markup_or_escapes(cli, raising):
     raising(ProviderError("\x1b[31mred [bold]bold[/bold] [/nonsense]"))
     ran = cli("ask", "x")
     assert "\x1b" not in ran.err
@@ -107,7 +104,7 @@ def test_an_errors_text_cannot_write_markup_or_escapes(cli: Cli, raising: Callab
 
 
 @pytest.mark.parametrize(("words", "code"), [(("--version",), 0), (("ask", "x"), 2)])
-def test_it_runs_as_a_module_and_as_a_process(tmp_path: Path, words: tuple[str, ...], code: int) -> None:
+def test_it_runs_as_a_module_and_as_a_process(tmp_path, words, code):
     done = subprocess.run(
         [sys.executable, "-m", "cascade", *words],
         capture_output=True,
@@ -121,7 +118,7 @@ def test_it_runs_as_a_module_and_as_a_process(tmp_path: Path, words: tuple[str, 
 
 
 @pytest.mark.parametrize("server", ["host: 0.0.0.0, port: 0", "port: PORT"])
-def test_a_server_that_cannot_listen_ends_at_once_with_2(cli: Cli, fake_config: Path, server: str) -> None:
+def test_a_server_that_cannot_listen_ends_at_once_with_2(cli, fake_config, server):
     """Without keys beyond this machine; on a port in use, which was 3 in 0.6 (U12)."""
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
@@ -145,7 +142,7 @@ RENAMED = {"max_cost_usd": "max_cost", "walks": "walk"}
         (verify, verbs.verify),
     ],
 )
-def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any], command: Callable[..., Any]) -> None:
+def test_every_parameter_of_an_act_is_an_option(act, command):
     options = {name: option.default for name, option in inspect.signature(command).parameters.items()}
     for name, parameter in inspect.signature(act).parameters.items():
         if name == "promise":
@@ -155,18 +152,18 @@ def test_every_parameter_of_an_act_is_an_option(act: Callable[..., Any], command
             assert (str(default) if isinstance(default, Path) else default) == parameter.default, name
 
 
-def test_every_command_is_there_and_says_what_it_does() -> None:
+def test_every_command_is_there_and_says_what_it_does():
     assert [name for name in COMMANDS if not (loaded(name).__doc__ or loaded(name).info.help)] == []
 
 
-def test_a_result_with_an_error_is_printed_and_then_ends_the_command(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_result_with_an_error_is_printed_and_then_ends_the_command(capsys):
     burnt = Result(reports=(Report((), document={"sugar": 0.5}),), error=NotCertifiedError("burnt"))
     with pytest.raises(NotCertifiedError):
         print_result(burnt, as_json=True)
     assert "sugar" in capsys.readouterr().out
 
 
-def test_json_is_one_document_with_decimals_as_numbers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_is_one_document_with_decimals_as_numbers(capsys):
     print_json({"a": Decimal("0.5"), "b": "naïve", "c": None})
     out = capsys.readouterr().out
     assert json.loads(out) == {"a": 0.5, "b": "naïve", "c": None}
@@ -174,7 +171,7 @@ def test_json_is_one_document_with_decimals_as_numbers(capsys: pytest.CaptureFix
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), object()])
-def test_what_has_no_json_form_is_an_error_and_prints_nothing(bad: Any, capsys: pytest.CaptureFixture[str]) -> None:
+def test_what_has_no_json_form_is_an_error_and_prints_nothing(bad, capsys):
     with pytest.raises((ValueError, TypeError)):
         print_json({"a": bad})
     assert capsys.readouterr().out == ""
@@ -184,9 +181,7 @@ LONG = "Promised: " + "a word and " * 20 + "\nNext: cascade fit log.parquet " + 
 
 
 @pytest.mark.parametrize("terminal", [True, False])
-def test_a_line_is_broken_between_words_on_a_terminal_alone(
-    terminal: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_line_is_broken_between_words_on_a_terminal_alone(terminal, monkeypatch, capsys):
     for name, value in {"COLUMNS": "80", "TERM": "xterm", "FORCE_COLOR": "1" if terminal else ""}.items():
         monkeypatch.setenv(name, value)
     console().print(LONG)
@@ -208,9 +203,7 @@ HOSTILE = "a\x1b[31mb\x1b]0;title\x07c\x00d\x9b31me\x9d0;x\x9cf\rg\u202eh"
     ],
     ids=["text", "styled"],
 )
-def test_nothing_that_is_printed_steers_the_terminal(
-    make: Callable[[], Console], content: Any, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_nothing_that_is_printed_steers_the_terminal(make, content, capsys):
     """0.5.0: `cascade monitor` printed ESC, OSC and NUL of the columns `model` and `source`."""
     table = Table("head")
     table.add_row(content if isinstance(content, str | Text) else "x")
@@ -221,7 +214,7 @@ def test_nothing_that_is_printed_steers_the_terminal(
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
 
 
-def test_json_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+def test_json_spells_out_what_steers_a_terminal(capsys):
     """0.5.0: C1 controls, as U+009B, and U+202E stood in it as they were."""
     print_json({"model": HOSTILE, "name": "naïve"})
     said = capsys.readouterr().out
@@ -230,7 +223,7 @@ def test_json_spells_out_what_steers_a_terminal(capsys: pytest.CaptureFixture[st
     assert "naïve" in said
 
 
-def test_a_log_line_steers_no_terminal() -> None:
+def test_a_log_line_steers_no_terminal():
     record = logging.LogRecord("cascade", logging.WARNING, "", 1, "answered by %s", (HOSTILE,), None)
     said = LogFormatter("%(levelname)s %(message)s").format(record)
     assert said.startswith("WARNING answered by a[31mb")

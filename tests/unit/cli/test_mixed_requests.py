@@ -88,7 +88,7 @@ def log(path: Path, n: int, seed: int) -> str:
     return str(write(path, rows))
 
 
-def test_each_request_is_compared_by_its_own_form() -> None:
+def test_each_request_is_compared_by_its_own_form():
     rows = [row for at in range(9) for row in rows_of(at, TOOLS, *EQUAL[TOOLS], 0.1)]
     for at, form in enumerate(FORMS, 100):
         rows += [*rows_of(at, form, *EQUAL[form], 0.1), *rows_of(at + 50, form, *DIFFERENT[form], 0.9)]
@@ -99,7 +99,7 @@ def test_each_request_is_compared_by_its_own_form() -> None:
     assert any("judge" in one for one in found.truths["mixed"].cautions)
 
 
-def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli, tmp_path: Path) -> None:
+def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli, tmp_path):
     ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "comparator request" in " ".join(ran.err.split())
@@ -108,7 +108,7 @@ def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli: Cli
     assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
 
 
-def test_a_matcher_of_accepted_answers_it_is_not(cli: Cli, tmp_path: Path) -> None:
+def test_a_matcher_of_accepted_answers_it_is_not(cli, tmp_path):
     write(tmp_path / "log.jsonl", [row | {"gold": ["x"]} for row in rows_of(1, FREE, *EQUAL[FREE], 0.1)])
     ran = cli("compare", "log.jsonl", "--matcher", "request")
     assert (ran.code, "compares two outputs of one request" in " ".join(ran.err.split())) == (2, True)
@@ -116,9 +116,7 @@ def test_a_matcher_of_accepted_answers_it_is_not(cli: Cli, tmp_path: Path) -> No
 
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(("outputs", "missed"), [(EQUAL, 0), (DIFFERENT, 1)], ids=["equal", "different"])
-def test_a_live_audit_compares_by_the_form_of_the_request(
-    tmp_path: Path, form: str, outputs: dict[str, tuple[dict[str, Any], dict[str, Any]]], missed: int
-) -> None:
+def test_a_live_audit_compares_by_the_form_of_the_request(tmp_path, form, outputs, missed):
     ladder: dict[str, Any] = {
         "models": {"a": "small", "b": "large"},
         "strategy": {"kind": "ladder", "models": ["a", "b"]},
@@ -159,9 +157,7 @@ def plain(ran: Any) -> str:
     return " ".join((ran.out + ran.err).split())
 
 
-def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_account(
-    cli: Cli, tmp_path: Path
-) -> None:
+def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_account(cli, tmp_path):
     path = log_of_agreement(tmp_path / "log.jsonl", 300)
     ran = cli("fit", path, *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
@@ -174,14 +170,14 @@ def test_fit_offers_agreement_where_there_are_no_labels_and_verify_holds_it_to_a
     assert cli("verify", "policy", log_of_agreement(tmp_path / "worse.jsonl", 300, differs=3.0, first=2_000)).code == 3
 
 
-def test_what_needs_labels_is_refused_and_says_what_does_not(cli: Cli, tmp_path: Path) -> None:
+def test_what_needs_labels_is_refused_and_says_what_does_not(cli, tmp_path):
     ran = cli("fit", log_of_agreement(tmp_path / "log.jsonl", 100), "-o", "policy", *REGRET)
     assert ran.code == 2
     assert "regret needs labels" in plain(ran)
     assert "--promise agreement" in plain(ran)
 
 
-def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(cli: Cli, tmp_path: Path) -> None:
+def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(cli, tmp_path):
     path = log_of_agreement(tmp_path / "log.jsonl", 300)
     write_rows(Path(path), [{**one, "gold": ["Danube"]} for one in read_rows(Path(path))])
     assert cli("fit", path, *REGRET, "--matcher", "exact", "-o", "policy").code == 0
@@ -192,7 +188,7 @@ def test_a_promise_that_needs_labels_is_not_held_to_account_by_agreement(cli: Cl
         assert cli(*words, "--matcher", "exact").code == 0
 
 
-def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli: Cli, tmp_path: Path) -> None:
+def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli, tmp_path):
     path = log_of_agreement(tmp_path / "log.jsonl", 200, labels=True)
     for options in (("--reference", "guide"), ("--reference", "large"), ()):
         assert cli("fit", path, "-o", "policy", "--force", *AGREED, *options).code == 0
@@ -200,7 +196,7 @@ def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli: 
         assert one.reference == "large"
 
 
-def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) -> None:
+def test_models_pick_a_cascade_out_of_a_log_of_many(cli, tmp_path):
     rows = []
     for number in range(120):
         for step, model in enumerate(("small", "middle", "large"), 1):
@@ -220,9 +216,7 @@ def test_models_pick_a_cascade_out_of_a_log_of_many(cli: Cli, tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("command", ["fit", "prove"])
-def test_a_log_without_labels_and_without_a_reference_says_what_is_missing(
-    cli: Cli, tmp_path: Path, command: str
-) -> None:
+def test_a_log_without_labels_and_without_a_reference_says_what_is_missing(cli, tmp_path, command):
     write_rows(tmp_path / "one.jsonl", [row(f"q{number}", 1, "small", "x", horizon=1) for number in range(9)])
     ran = cli(command, "one.jsonl", *(AGREED if command == "fit" else ()))
     assert ran.code == 2

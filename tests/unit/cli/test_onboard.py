@@ -47,7 +47,7 @@ def asked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> FakeProvider:
     return fake
 
 
-def test_only_the_new_model_is_asked_and_once(cli: Cli, tmp_path: Path, asked: FakeProvider) -> None:
+def test_only_the_new_model_is_asked_and_once(cli, tmp_path, asked):
     command = ("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--risk", "0.1", "--concurrency", "1", "--json")
     ran = cli(*command, "--probes", "60")
     assert ran.code == 0, ran.err
@@ -71,15 +71,13 @@ def test_only_the_new_model_is_asked_and_once(cli: Cli, tmp_path: Path, asked: F
         (("new", "old.jsonl", "--promise", "regert"), "did you mean regret"),
     ],
 )
-def test_what_cannot_be_onboarded_is_2_and_nothing_is_asked(
-    cli: Cli, asked: FakeProvider, arguments: tuple[str, ...], says: str
-) -> None:
+def test_what_cannot_be_onboarded_is_2_and_nothing_is_asked(cli, asked, arguments, says):
     ran = cli("onboard", *arguments, "-o", "probes.jsonl")
     assert (ran.code, asked.requests) == (2, [])
     assert says in " ".join(ran.err.split())
 
 
-def test_a_promise_of_agreement_needs_no_labels(cli: Cli, tmp_path: Path, asked: FakeProvider) -> None:
+def test_a_promise_of_agreement_needs_no_labels(cli, tmp_path, asked):
     write_rows(tmp_path / "old.jsonl", [row | {"gold": None, "correct": None} for row in old_rows()])
     command = ("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--promise", "agreement", "--risk", "0.2")
     ran = cli(*command, "--probes", "80", "--json")

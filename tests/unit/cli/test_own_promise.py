@@ -43,7 +43,7 @@ def installed(packages: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     promise.kind_of.cache_clear()
 
 
-def test_the_page_shows_the_example() -> None:
+def test_the_page_shows_the_example():
     blocks = re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
     (code,), (project,) = ([text for kind, text in blocks if kind == each] for each in ("python", "toml"))
     assert code == (EXAMPLE / "avoidable_promise.py").read_text("utf-8")
@@ -51,7 +51,7 @@ def test_the_page_shows_the_example() -> None:
 
 
 @pytest.mark.parametrize("kind", ["avoidable", PLACE])
-def test_it_is_proven_compared_fitted_and_verified(cli: Cli, kind: str) -> None:
+def test_it_is_proven_compared_fitted_and_verified(cli, kind):
     for verb in ("prove", "compare"):
         ran = cli(verb, LOG, "--promise", kind, *ASKED, "--json")
         assert ran.code == 0, ran.err
@@ -64,7 +64,7 @@ def test_it_is_proven_compared_fitted_and_verified(cli: Cli, kind: str) -> None:
     assert cli("verify", "policy", LOG).code == 0
 
 
-def test_a_certificate_imports_no_code_that_it_names(cli: Cli, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_certificate_imports_no_code_that_it_names(cli, monkeypatch):
     assert cli("fit", LOG, "--promise", PLACE, *ASKED, "-o", "policy").code == 0
     sys.modules.pop("avoidable_promise")
     promise.kind_of.cache_clear()
@@ -75,6 +75,6 @@ def test_a_certificate_imports_no_code_that_it_names(cli: Cli, monkeypatch: pyte
 
 
 @pytest.mark.parametrize("kind", ["os:system", "nowhere:Promise", "cascade.table:Log", "regrett"])
-def test_what_is_no_promise_is_refused(kind: str) -> None:
+def test_what_is_no_promise_is_refused(kind):
     with pytest.raises(UsageError):
         Promise(kind, 0.1, 0.9)

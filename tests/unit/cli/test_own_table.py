@@ -48,7 +48,7 @@ def config(folder: Path) -> dict[str, Any]:
     }
 
 
-def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli: Cli, tmp_path: Path) -> None:
+def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli, tmp_path):
     (tmp_path / "sent.json").write_text(json.dumps(SENT))
     fitted(cli, tmp_path, "--request", "sent.json")
     with Orchestrator.from_config(config(tmp_path)) as orchestrator:
@@ -63,7 +63,7 @@ def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli:
     assert None not in (sure.certificate, unsure.certificate)
 
 
-def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cli: Cli, tmp_path: Path) -> None:
+def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cli, tmp_path):
     fitted(cli, tmp_path)
     (tmp_path / "cascade.yaml").write_text(json.dumps(config(tmp_path)))
     states = {finding["what"]: finding["state"] for finding in json.loads(cli("doctor", "--json").out)}
@@ -84,13 +84,13 @@ def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cl
 
 
 @pytest.mark.parametrize("request_", ["{temprature: 0}", "{messages: [{role: system}]}", "no-such-file.json", "{{}"])
-def test_a_request_that_could_not_be_sent_is_refused(cli: Cli, tmp_path: Path, request_: str) -> None:
+def test_a_request_that_could_not_be_sent_is_refused(cli, tmp_path, request_):
     (tmp_path / "t.csv").write_text("question,a_answer,b_answer\nq,x,y\n")
     assert cli("import", "t.csv", "-o", "log.jsonl", "--request", request_).code == 2
     assert not (tmp_path / "log.jsonl").exists()
 
 
-def test_a_log_that_says_what_was_sent_takes_no_request(tmp_path: Path) -> None:
+def test_a_log_that_says_what_was_sent_takes_no_request(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"question": "q", "step": 1, "source": "a", "answer": "x"}))
     with pytest.raises(UsageError), imported([tmp_path / "own.jsonl"], Asked(request=SENT)):
         pass

@@ -66,7 +66,7 @@ def parse(words: list[str]) -> None:
 
 
 @pytest.mark.parametrize(("page", "line", "whole"), LINES)
-def test_a_printed_command_parses(page: str, line: str, whole: bool) -> None:
+def test_a_printed_command_parses(page, line, whole):
     """One in a sentence may leave out what it is about."""
     try:
         parse(shlex.split(line, comments=True)[1:])
@@ -86,7 +86,7 @@ KEYS = {"keys": [{"name": "batch", "sha256": "9f86d081884c7d659a2feaa0c55ad015a3
 
 
 @pytest.mark.parametrize("block", BLOCKS)
-def test_a_printed_configuration_answers(block: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_a_printed_configuration_answers(block, monkeypatch, tmp_path):
     """One that shows a section alone is asked with these models and keys."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))

@@ -42,7 +42,7 @@ def ladder_rows(n: int, name: str = "made", *, labels: bool = True) -> list[Row]
     return made
 
 
-def test_a_configured_judge_has_the_price_of_adding_it(cli: Cli, written: Callable[..., str], tmp_path: Path) -> None:
+def test_a_configured_judge_has_the_price_of_adding_it(cli, written, tmp_path):
     rows = [{**row, "input_tokens": 100, "output_tokens": 20} for row in ladder_rows(60)]
     models = "{base: small, guide: large, judge: {model: j, kind: decision, price: {input: 1000, output: 0}}}"
     (tmp_path / "cascade.yaml").write_text(f"models: {models}\nprovider: fake\n")
@@ -70,20 +70,20 @@ def test_a_configured_judge_has_the_price_of_adding_it(cli: Cli, written: Callab
     ],
 )
 def test_what_is_promised(
-    cli: Cli,
-    written: Callable[..., str],
-    command: str,
-    options: tuple[str, ...],
-    kind: str,
-    risk: float,
-    confidence: float | None,
-) -> None:
+    cli,
+    written,
+    command,
+    options,
+    kind,
+    risk,
+    confidence,
+):
     (found,) = cli(command, written(ladder_rows(60)), *QUICK, *options, "--json").document["studies"]
     assert found["promise"] == {"kind": kind, "risk": risk, "confidence": confidence}
     assert (found["requests"], found["splits"], found["ways"][-1]["name"]) == (60, 2, "cascade fit")
 
 
-def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli: Cli, written: Callable[..., str]) -> None:
+def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli, written):
     (found,) = cli("prove", written(ladder_rows(300)), "--splits", "5", "--json").document["studies"]
     (fit,) = [way for way in found["ways"] if way["name"] == "cascade fit"]
     assert found["verdict"] == "saves"
@@ -92,7 +92,7 @@ def test_the_saving_is_that_of_a_log_in_which_the_score_says_all(cli: Cli, writt
     assert found["bound"] <= fit["cost_share"]["mean"]
 
 
-def test_five_lines_and_the_rest_on_request(cli: Cli, written: Callable[..., str]) -> None:
+def test_five_lines_and_the_rest_on_request(cli, written):
     log = written(ladder_rows(300))
     short, long = (cli("prove", log, *QUICK, *more).out.splitlines() for more in ((), ("--details",)))
     assert len(short) == 10  # and the table of signals
@@ -105,13 +105,13 @@ def test_five_lines_and_the_rest_on_request(cli: Cli, written: Callable[..., str
     assert cli("compare", log, *QUICK).out.splitlines()[:10] == short
 
 
-def test_the_same_seed_prints_the_same_bytes_and_another_does_not(cli: Cli, log: str) -> None:
+def test_the_same_seed_prints_the_same_bytes_and_another_does_not(cli, log):
     one, again, other = (cli("prove", log, *QUICK, "--seed", seed, "--json").out for seed in ("1", "1", "2"))
     assert one == again
     assert one != other
 
 
-def test_several_data_sets_are_studied_one_by_one(cli: Cli, written: Callable[..., str]) -> None:
+def test_several_data_sets_are_studied_one_by_one(cli, written):
     path = written([*ladder_rows(40, "one"), *ladder_rows(60, "two")])
     found = cli("prove", path, *QUICK, "--json").document["studies"]
     assert [(each["log"], each["requests"]) for each in found] == [("one", 40), ("two", 60)]
@@ -137,13 +137,13 @@ def test_several_data_sets_are_studied_one_by_one(cli: Cli, written: Callable[..
     ],
     ids=" ".join,
 )
-def test_what_cannot_be_is_2_and_prints_nothing(cli: Cli, log: str, tmp_path: Path, words: tuple[str, ...]) -> None:
+def test_what_cannot_be_is_2_and_prints_nothing(cli, log, tmp_path, words):
     ran = cli(*(log if word == "LOG" else word for word in words), *(() if "--splits" in words else QUICK))
     assert (ran.code, ran.out) == (2, ""), ran.err
     assert [path.name for path in tmp_path.iterdir()] == ["log.jsonl"]
 
 
-def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written: Callable[..., str]) -> None:
+def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written):
     opened = cascade.open_log(written(ladder_rows(200)), where={"dataset": "made"}, tell=lambda _: None)
     promise, told = Promise("error", 0.3, 0.9), list[str]()
     found = cascade.prove(opened, promise, splits=2, tell=told.append)
@@ -188,7 +188,7 @@ def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_a_proof_counts_what_people_found_lost(tmp_path: Path, rate: float) -> None:
+def test_a_proof_counts_what_people_found_lost(tmp_path, rate):
     log, reviews = logged(tmp_path, rate)
     found = proved(log, reviews)
     assert found["promise"]["kind"] == "regret"
@@ -197,7 +197,7 @@ def test_a_proof_counts_what_people_found_lost(tmp_path: Path, rate: float) -> N
     assert found["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.05)
 
 
-def test_without_a_judgement_a_differing_output_is_lost(tmp_path: Path) -> None:
+def test_without_a_judgement_a_differing_output_is_lost(tmp_path):
     log, reviews = logged(tmp_path, judged=False)
     told: list[str] = []
     found = proved(log, reviews, tell=told.append)
@@ -206,7 +206,7 @@ def test_without_a_judgement_a_differing_output_is_lost(tmp_path: Path) -> None:
     assert any("lack a judgement, which counts as a loss" in one for one in told)
 
 
-def test_what_was_not_asked_cannot_be_proved(cli: Cli, tmp_path: Path) -> None:
+def test_what_was_not_asked_cannot_be_proved(cli, tmp_path):
     log, reviews = logged(tmp_path, ask="preference")
     ran = cli("prove", log, "--reviews", reviews, "--promise", "regret")
     assert (ran.code, "needs right or wrong for both outputs" in ran.err) == (2, True)
@@ -214,7 +214,7 @@ def test_what_was_not_asked_cannot_be_proved(cli: Cli, tmp_path: Path) -> None:
     assert proved(log, reviews)["promise"]["kind"] == "preference"
 
 
-def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> None:
+def test_compare_and_evaluate_read_what_was_drawn(cli, tmp_path):
     log, reviews = logged(tmp_path, 0.5)
     ran = cli("compare", log, "--reviews", reviews, "--splits", "2", "--json")
     assert ran.code == 0, ran.err
@@ -227,7 +227,7 @@ def test_compare_and_evaluate_read_what_was_drawn(cli: Cli, tmp_path: Path) -> N
     assert found["figures"]["policy"]["right"][0] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
 
 
-def test_a_policy_is_held_to_its_promise_by_what_people_found(cli: Cli, tmp_path: Path) -> None:
+def test_a_policy_is_held_to_its_promise_by_what_people_found(cli, tmp_path):
     log, reviews = logged(tmp_path, 0.5)
     promised = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
     fit = ("fit", log, *promised, "--policy", "{kind: threshold, signal: doubt, sign: 1}", "-o", "policy")

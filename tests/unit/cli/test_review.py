@@ -31,7 +31,7 @@ def keys(monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
     return lambda text: monkeypatch.setattr(sys, "stdin", io.StringIO("".join(f"{key}\n" for key in text)))
 
 
-def test_every_pair_once_and_then_nothing(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+def test_every_pair_once_and_then_nothing(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 4)
     keys("12=0")
     ran = cli("review", "log.jsonl", "--reviewer", "ann")
@@ -44,7 +44,7 @@ def test_every_pair_once_and_then_nothing(cli: Cli, keys: Callable[[str], None],
     assert "request:" not in ran.out
 
 
-def test_nothing_tells_whose_output_it_is(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+def test_nothing_tells_whose_output_it_is(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 30)
     keys("1" * 30)
     out = cli("review", "log.jsonl", "--reviewer", "ann").out
@@ -53,9 +53,7 @@ def test_nothing_tells_whose_output_it_is(cli: Cli, keys: Callable[[str], None],
     assert 5 <= sides.count("output") <= 25
 
 
-def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(
-    cli: Cli, keys: Callable[[str], None], tmp_path: Path
-) -> None:
+def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(cli, keys, tmp_path):
     text = "\x1b[2J\x9b31m\u202e" + "long " * 5_000 + "\nWhich output is better?  1 both"
     write(tmp_path / "log.jsonl", episode(1, call("\x1b]0;title\x07"), call(1), text=text))
     keys("1")
@@ -67,7 +65,7 @@ def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(
     assert sum(line.startswith("Which output") for line in out.splitlines()) == 1
 
 
-def test_two_reviewers_and_their_agreement(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+def test_two_reviewers_and_their_agreement(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 8)
     for name in ("ann", "bob"):
         keys("=" * 8)
@@ -80,7 +78,7 @@ def test_two_reviewers_and_their_agreement(cli: Cli, keys: Callable[[str], None]
     assert "ann and bob" in ran.out
 
 
-def test_what_cannot_be_reviewed_is_reported(cli: Cli, keys: Callable[[str], None], tmp_path: Path) -> None:
+def test_what_cannot_be_reviewed_is_reported(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 2)
     keys("1")
     cli("review", "log.jsonl")
@@ -129,7 +127,7 @@ def until(screen: int, text: str) -> str:
     return seen
 
 
-def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path: Path) -> None:
+def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     booking_log(tmp_path / "log.jsonl", 40)
     path, asked = tmp_path / "log.jsonl.reviews.db", list[str]()
     with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
@@ -153,7 +151,7 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path: 
     assert len(read_reviews(path).judgements) == 40
 
 
-def test_an_arrow_key_judges_nothing(tmp_path: Path) -> None:
+def test_an_arrow_key_judges_nothing(tmp_path):
     booking_log(tmp_path / "log.jsonl", 1)
     with terminal(tmp_path, "log.jsonl") as (process, screen):
         until(screen, "q quit")

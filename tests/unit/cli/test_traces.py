@@ -7,7 +7,6 @@ import json
 import sys
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ def left(url: str) -> list[str]:
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
-def test_an_export_is_a_log_that_other_commands_read(cli: Cli, tmp_path: Path, filled: str, name: str) -> None:
+def test_an_export_is_a_log_that_other_commands_read(cli, tmp_path, filled, name):
     if name.endswith("parquet"):
         pytest.importorskip("duckdb")
     ran = cli("traces", "export", "--store", filled, "-o", name)
@@ -54,14 +53,14 @@ def test_an_export_is_a_log_that_other_commands_read(cli: Cli, tmp_path: Path, f
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 
-def test_an_export_to_standard_output_is_lines_of_json(cli: Cli, filled: str) -> None:
+def test_an_export_to_standard_output_is_lines_of_json(cli, filled):
     ran = cli("traces", "export", "--store", filled, "--where", "dataset=d2", "--where", "walk=null")
     (line,) = ran.out.splitlines()
     assert (ran.code, ran.err, json.loads(line)["episode_id"]) == (0, "", "episode 2")
     assert tuple(json.loads(line)) == COLUMNS
 
 
-def test_an_export_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Path, filled: str) -> None:
+def test_an_export_does_not_write_over_a_file_unless_told(cli, tmp_path, filled):
     (tmp_path / "log.jsonl").write_text("mine")
     command = ("traces", "export", "--store", filled, "-o", "log.jsonl")
     assert (cli(*command).code, (tmp_path / "log.jsonl").read_text()) == (2, "mine")
@@ -78,13 +77,13 @@ def test_an_export_does_not_write_over_a_file_unless_told(cli: Cli, tmp_path: Pa
         (["-o", "nowhere/log.jsonl"], "cannot be written"),
     ],
 )
-def test_an_export_that_cannot_be_is_2(cli: Cli, filled: str, arguments: list[str], said: str) -> None:
+def test_an_export_that_cannot_be_is_2(cli, filled, arguments, said):
     ran = cli("traces", "export", "--store", filled, *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert said in ran.err
 
 
-def test_who_reads_the_export_may_stop_early(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_who_reads_the_export_may_stop_early(monkeypatch, tmp_path):
     with (tmp_path / "out").open("w") as real:
 
         class Closed(io.StringIO):
@@ -109,9 +108,7 @@ def test_who_reads_the_export_may_stop_early(monkeypatch: pytest.MonkeyPatch, tm
         (("--older-than", "0d"), 4, []),  # everything, also a row without a time
     ],
 )
-def test_purge_removes_what_is_older_or_its_texts(
-    cli: Cli, filled: str, options: tuple[str, ...], removed: int, texts: list[str | None]
-) -> None:
+def test_purge_removes_what_is_older_or_its_texts(cli, filled, options, removed, texts):
     with Store.open(filled) as store:
         store.append([row(4, created_at=None)])
     document = json.loads(cli("traces", "purge", "--store", filled, *options, "--yes", "--json").out)
@@ -122,7 +119,7 @@ def test_purge_removes_what_is_older_or_its_texts(
     assert found == texts
 
 
-def test_purge_asks_first(cli: Cli, filled: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_purge_asks_first(cli, filled, monkeypatch):
     class Person(io.StringIO):
         def isatty(self) -> bool:
             return True
@@ -140,7 +137,7 @@ def test_purge_asks_first(cli: Cli, filled: str, monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.mark.parametrize("age", ["", "30", "-3d", "30 years", "1.5d", "999999d", None])
-def test_an_age_that_is_none_is_2(cli: Cli, filled: str, age: str | None) -> None:
+def test_an_age_that_is_none_is_2(cli, filled, age):
     ran = cli("traces", "purge", "--store", filled, *([] if age is None else [f"--older-than={age}"]), "--yes")
     assert (ran.code, ran.out, len(left(filled))) == (2, "", 3)
 
@@ -161,9 +158,7 @@ def asked(store_url: str) -> str:
     ("options", "kept"),
     [((), ["episode 3", "episode 4"]), (("--older-than", "30d"), [f"episode {n}" for n in range(1, 5)])],
 )
-def test_purge_removes_a_users_questions_and_the_feedback_on_them(
-    cli: Cli, asked: str, options: tuple[str, ...], kept: list[str]
-) -> None:
+def test_purge_removes_a_users_questions_and_the_feedback_on_them(cli, asked, options, kept):
     ran = cli("traces", "purge", "--user", "ann", *options, "--yes", "--json", "--store", asked)
     assert (json.loads(ran.out)["removed"], json.loads(ran.out)["user"]) == (5 - len(kept), "ann")
     assert left(asked) == kept
@@ -171,7 +166,7 @@ def test_purge_removes_a_users_questions_and_the_feedback_on_them(
         assert {one["episode_id"] for one in store.feedback()} == {"episode 1", "episode 3"} & {*kept}
 
 
-def test_a_users_texts_are_removed_with_the_name(cli: Cli, asked: str) -> None:
+def test_a_users_texts_are_removed_with_the_name(cli, asked):
     cli("traces", "purge", "--user", "ann", "--content-only", "--yes", "--store", asked)
     with Store.open(asked, read_only=True) as store:
         found = [(one["user"], one["question"] is None) for one in store.read()]
@@ -181,7 +176,7 @@ def test_a_users_texts_are_removed_with_the_name(cli: Cli, asked: str) -> None:
 # --- stats ---
 
 
-def test_stats_count_and_price(cli: Cli, filled: str) -> None:
+def test_stats_count_and_price(cli, filled):
     with Store.open(filled) as store:
         store.append([row(4, model="lar[ge]", cost_nano_usd=None, confidence=float("nan"))])
     document = json.loads(cli("traces", "stats", "--store", filled, "--check", "--json").out)
@@ -196,7 +191,7 @@ def test_stats_count_and_price(cli: Cli, filled: str) -> None:
         assert piece in shown
 
 
-def test_a_damaged_file_is_1_and_named(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_damaged_file_is_1_and_named(cli, tmp_path, monkeypatch):
     url = f"sqlite:///{tmp_path / 't.db'}"
     with Store.open(url) as store:
         store.append([row(1)])
@@ -209,9 +204,7 @@ def test_a_damaged_file_is_1_and_named(cli: Cli, tmp_path: Path, monkeypatch: py
 # --- whose store ---
 
 
-def test_the_store_is_that_of_the_configuration_or_ones_own(
-    cli: Cli, tmp_path: Path, fake_config: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_store_is_that_of_the_configuration_or_ones_own(cli, tmp_path, fake_config, monkeypatch):
     ran = cli("traces", "stats")
     assert (ran.code, ran.out) == (2, "")
     assert "traces: off" in ran.err
@@ -226,7 +219,7 @@ def test_the_store_is_that_of_the_configuration_or_ones_own(
     assert json.loads(cli("traces", "stats", "--json").out)["rows"] == 2
 
 
-def test_a_password_on_the_command_line_is_not_repeated(cli: Cli) -> None:
+def test_a_password_on_the_command_line_is_not_repeated(cli):
     pytest.importorskip("psycopg")
     ran = cli("traces", "stats", "--store", "postgresql://me:hunter2@127.0.0.1:1/db?connect_timeout=1")
     assert (ran.code, ran.out) == (1, "")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -45,7 +45,7 @@ def checks(ran: Any) -> dict[str, dict[str, Any]]:
     return {one["name"]: one for one in json.loads(ran.out)["checks"]}
 
 
-def test_the_same_data_bear_it_out(cli: Cli, log: str) -> None:
+def test_the_same_data_bear_it_out(cli, log):
     ran = cli("verify", "policy", log)
     assert (ran.code, ran.err) == (0, "")
     assert all(line.split()[0] == "ok" for line in ran.out.splitlines())
@@ -54,7 +54,7 @@ def test_the_same_data_bear_it_out(cli: Cli, log: str) -> None:
     assert all(one["ok"] for one in found.values())
 
 
-def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_an_edited_certificate_is_3_with_the_reason(cli, log, tmp_path):
     path = tmp_path / "policy" / "certificate.json"
     path.write_text(path.read_text().replace('"n": 99', '"n": 999'))
     ran = cli("verify", "policy", log)
@@ -74,9 +74,7 @@ def test_an_edited_certificate_is_3_with_the_reason(cli: Cli, log: str, tmp_path
         ({}, "threshold"),  # the requests that put points in order
     ],
 )
-def test_what_was_forged_with_its_hashes_is_not_borne_out(
-    cli: Cli, log: str, tmp_path: Path, forged: Mapping[str, Any], check: str
-) -> None:
+def test_what_was_forged_with_its_hashes_is_not_borne_out(cli, log, tmp_path, forged, check):
     """The hashes are no signature: what the log does not prove is not called proven."""
     read = PolicyDirectory.read(tmp_path / "policy")
     read = read.certified(*[replace(each, **forged) for each in read.certificates.values()])
@@ -88,7 +86,7 @@ def test_what_was_forged_with_its_hashes_is_not_borne_out(
     assert [name for name, result in checks(ran).items() if not result["ok"]] == [check]
 
 
-def test_a_certificate_may_spend_no_more_than_its_fit(cli: Cli, tmp_path: Path) -> None:
+def test_a_certificate_may_spend_no_more_than_its_fit(cli, tmp_path):
     path = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
     promised = ("--promise", "coverage", "--risk", "0.4", "--confidence", "0.9", "--policy", POLICY)
     for seed, folder in (("0", "first"), ("1", "second")):
@@ -108,7 +106,7 @@ def test_a_certificate_may_spend_no_more_than_its_fit(cli: Cli, tmp_path: Path) 
 
 
 @pytest.mark.parametrize("grouped", [False, True])
-def test_other_data_under_the_same_questions_are_3(cli: Cli, tmp_path: Path, grouped: bool) -> None:
+def test_other_data_under_the_same_questions_are_3(cli, tmp_path, grouped):
     for name, hard in (("log", range(0, 40, 2)), ("changed", range(0, 42, 2))):
         rows = hard_rows(99, hard)
         names = [*dict.fromkeys(row["episode_id"] for row in rows)]
@@ -120,7 +118,7 @@ def test_other_data_under_the_same_questions_are_3(cli: Cli, tmp_path: Path, gro
     assert (ran.code, checks(ran)["threshold"]["ok"]) == (3, False)
 
 
-def test_fresh_questions_refute_or_do_not(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_fresh_questions_refute_or_do_not(cli, log, tmp_path):
     kept = cli("verify", "policy", fresh(tmp_path / "kept.jsonl", 200, range(0, 80, 4)), "--json")
     assert kept.code == 0
     assert checks(kept)["fresh"]["text"].startswith("10 of 200 fresh requests lost")
@@ -130,7 +128,7 @@ def test_fresh_questions_refute_or_do_not(cli: Cli, log: str, tmp_path: Path) ->
     assert "refuted" in checks(broken)["fresh"]["text"]
 
 
-def test_an_expired_one_and_another_model_are_3(cli: Cli, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_expired_one_and_another_model_are_3(cli, tmp_path, monkeypatch):
     rows = hard_rows(99, range(0, 40, 2))
     log = write(tmp_path / "log.jsonl", rows)
     assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy", "--expires-days", "0").code == 0
@@ -141,7 +139,7 @@ def test_an_expired_one_and_another_model_are_3(cli: Cli, tmp_path: Path, monkey
     assert "newsmall" in checks(ran)["cascade"]["text"]
 
 
-def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_a_configuration_is_compared(cli, log, tmp_path):
     (tmp_path / "cascade.yaml").write_text(
         "models: {base: small, guide: huge}\nstrategy: {kind: ladder, models: [base, guide]}\nprovider: fake\npolicy: ./policy\n"
     )
@@ -153,7 +151,7 @@ def test_a_configuration_is_compared(cli: Cli, log: str, tmp_path: Path) -> None
     )
 
 
-def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) -> None:
+def test_a_log_at_other_prices_than_configured_is_3(cli, tmp_path):
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
     log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2), **tokens))
     assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
@@ -168,7 +166,7 @@ def test_a_log_at_other_prices_than_configured_is_3(cli: Cli, tmp_path: Path) ->
     assert "prices" not in checks(cli("verify", "policy", log, "--json"))
 
 
-def test_what_is_no_policy_directory_is_2(cli: Cli, log: str, tmp_path: Path) -> None:
+def test_what_is_no_policy_directory_is_2(cli, log, tmp_path):
     assert cli("verify", "nowhere", log).code == 2
     assert cli("verify", "policy", "nowhere.jsonl").code == 2
     assert cli("verify", str(tmp_path / "log.jsonl"), log).code == 2
@@ -225,9 +223,7 @@ def report(ran: Any) -> dict[str, Any]:
         (BY_REPLY, 1 + 10 * 100 / 200, 4 / 200, 1 + 100 / 200),
     ],
 )
-def test_the_figures_are_those_of_the_log(
-    cli: Cli, log_of_evaluate: str, given: str, cost: float, lost: float, calls: float
-) -> None:
+def test_the_figures_are_those_of_the_log(cli, log_of_evaluate, given, cost, lost, calls):
     found = report(cli("evaluate", log_of_evaluate, "--policy", given, "--json"))
     assert (found["requests"], found["lacking"], found["seen"]) == (200, 0, 0)
     figures, alone = found["figures"]["policy"], found["figures"]["reference alone"]
@@ -238,7 +234,7 @@ def test_the_figures_are_those_of_the_log(
     assert found["figures"]["small alone"]["length"][0] == 1.0
 
 
-def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli: Cli, tmp_path: Path) -> None:
+def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli, tmp_path):
     rows = [row | {"cost_nano_usd": None} for row in rows_of(40)]
     write_rows(tmp_path / "log.jsonl", [row for row in rows if row["step"] == 1 or int(row["episode_id"]) > 9])
     found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed, depth: 2}", "--json"))
@@ -247,15 +243,13 @@ def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli: Cli, tmp_path
     assert found["figures"]["policy"]["length"][0] == 2.0
 
 
-def test_few_groups_have_no_interval(cli: Cli, tmp_path: Path) -> None:
+def test_few_groups_have_no_interval(cli, tmp_path):
     write_rows(tmp_path / "log.jsonl", rows_of(5))
     found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}", "--json"))
     assert found["figures"]["policy"]["loss"] == [pytest.approx(0.4), None, None]
 
 
-def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(
-    cli: Cli, log_of_evaluate: str, policy: str, tmp_path: Path
-) -> None:
+def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(cli, log_of_evaluate, policy, tmp_path):
     own = report(cli("evaluate", log_of_evaluate, "--policy", policy, "--json"))
     assert (own["seen"], own["fresh_loss"], own["promise"]["kind"]) == (200, None, "regret")
     assert own["figures"]["policy"]["cost_share"][0] == pytest.approx(0.6)
@@ -266,7 +260,7 @@ def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(
     assert (both["requests"], both["seen"], both["fresh_loss"]) == (240, 200, pytest.approx(10 / 40))
 
 
-def test_levels_are_played_one_by_one(cli: Cli, log_of_evaluate: str, tmp_path: Path) -> None:
+def test_levels_are_played_one_by_one(cli, log_of_evaluate, tmp_path):
     levels = FitSettings(levels={"low": 0.5, "high": 0.1})
     fit(log_of_evaluate, Promise("regret", 0.1, 0.9), levels, output=tmp_path / "policy", tell=lambda _: None)
     found = report(cli("evaluate", log_of_evaluate, "--policy", "policy", "--json"))
@@ -289,21 +283,19 @@ def test_levels_are_played_one_by_one(cli: Cli, log_of_evaluate: str, tmp_path: 
         (("--policy", "{kind: fixed}", "--where", "step=1"), "cut episodes apart"),
     ],
 )
-def test_what_cannot_be_evaluated_is_2(cli: Cli, log_of_evaluate: str, arguments: tuple[str, ...], says: str) -> None:
+def test_what_cannot_be_evaluated_is_2(cli, log_of_evaluate, arguments, says):
     ran = cli("evaluate", log_of_evaluate, *arguments)
     assert (ran.code, ran.out) == (2, "")
     assert says in " ".join(ran.err.split())
 
 
-def test_a_policy_of_another_plan_is_2(cli: Cli, policy: str) -> None:
+def test_a_policy_of_another_plan_is_2(cli, policy):
     assert cli("evaluate", "demo-ladder", "--policy", policy).code == 2
     assert cli("evaluate", "demo-ladder", "--policy", policy, "--audits").code == 2
 
 
 @pytest.mark.parametrize(("lost", "alarmed"), [(2, False), (60, True)])
-def test_audits_alarm_where_more_is_lost_than_promised(
-    cli: Cli, policy: str, tmp_path: Path, lost: int, alarmed: bool
-) -> None:
+def test_audits_alarm_where_more_is_lost_than_promised(cli, policy, tmp_path, lost, alarmed):
     late = rows_of(100, about="late ", created_at="2027-01-01T00:00:00Z", split="audit")
     write_rows(
         tmp_path / "traces.jsonl",
@@ -318,7 +310,7 @@ def test_audits_alarm_where_more_is_lost_than_promised(
     assert (one["alarm_after"] or 0) < 60  # the early ones come first, in whatever order they stand
 
 
-def test_an_audit_counts_for_its_segment_and_once_a_group(cli: Cli, tmp_path: Path) -> None:
+def test_an_audit_counts_for_its_segment_and_once_a_group(cli, tmp_path):
     write_rows(tmp_path / "log.jsonl", rows_of(400, segments=("a", "a", "b", "b")))
     settings = FitSettings(by_segment=True)
     fit("log.jsonl", Promise("regret", 0.1, 0.9), settings, output=tmp_path / "policy", tell=lambda _: None)
@@ -337,7 +329,7 @@ def test_an_audit_counts_for_its_segment_and_once_a_group(cli: Cli, tmp_path: Pa
     assert ran.code == NotCertifiedError.exit_code
 
 
-def test_audits_stand_in_the_order_of_asking_whatever_their_data_set() -> None:
+def test_audits_stand_in_the_order_of_asking_whatever_their_data_set():
     def row(name: str, created_at: str | None, dataset: str | None = "d", split: str | None = None) -> dict[str, Any]:
         return {"dataset": dataset, "episode_id": name, "created_at": created_at, "split": split}
 

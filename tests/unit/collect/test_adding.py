@@ -62,7 +62,7 @@ def refusing(model: str) -> Models:
 
 
 @pytest.mark.parametrize("refused", ["", "small", "middle", "large"])
-def test_the_new_log_is_that_of_all_nodes_and_only_the_new_node_is_asked(tmp_path: Path, refused: str) -> None:
+def test_the_new_log_is_that_of_all_nodes_and_only_the_new_node_is_asked(tmp_path, refused):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
     made(WIDER, whole, refusing(refused))
     made(PAIR, old, refusing(refused))
@@ -77,7 +77,7 @@ def test_the_new_log_is_that_of_all_nodes_and_only_the_new_node_is_asked(tmp_pat
     assert any(row["signals"]["replay"].get(FAILED) for row in read_rows(new)) == bool(refused)
 
 
-def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path: Path) -> None:
+def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path):
     nodes = [{"name": "first", "model": "base"}, {"name": "check", "model": "guide", "purpose": "judge"}]
     nodes[1]["parents"] = ["first"]  # type: ignore[assignment]
     last = {"name": "last", "model": "guide", "purpose": "outright"}
@@ -97,9 +97,7 @@ def test_a_node_of_a_node_list_can_be_a_sample_or_a_judge(tmp_path: Path) -> Non
     ("models", "asks"),
     [(["base", "guide"], "judge"), (["base", "other", "guide"], "judge"), (["base", "guide"], "other")],
 )
-def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(
-    tmp_path: Path, models: list[str], asks: str
-) -> None:
+def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(tmp_path, models, asks):
     judged = config(models=THIRD, strategy={"kind": "ladder", "models": models, "judge": "third"})
     if asks == "other":
         before, judged = judged, config(
@@ -127,7 +125,7 @@ def test_a_judge_is_added_and_a_judge_goes_with_each_model_that_is_added(
     assert rows_in(new) == rows_in(whole)
 
 
-def test_a_node_that_the_log_has_is_asked_again(tmp_path: Path) -> None:
+def test_a_node_that_the_log_has_is_asked_again(tmp_path):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
     made(PAIR, whole, Models())
     made(PAIR, old, Models(lambda _: "Inn"))
@@ -142,7 +140,7 @@ def test_a_node_that_the_log_has_is_asked_again(tmp_path: Path) -> None:
     ]
 
 
-def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path: Path) -> None:
+def test_a_cap_stops_it_and_resume_pays_for_the_rest_alone(tmp_path):
     whole, old, new = (tmp_path / f"{name}.jsonl" for name in ("whole", "old", "new"))
     made(WIDER, whole, Models())
     made(PAIR, old, Models())
@@ -173,7 +171,7 @@ def table(path: Path) -> Path:
     return path
 
 
-def test_another_tools_log_keeps_its_answers_labels_signals_and_costs(tmp_path: Path) -> None:
+def test_another_tools_log_keeps_its_answers_labels_signals_and_costs(tmp_path):
     models = Models(lambda request: "Answer: Inn" if "4" in request.question.text else "Answer: Oder")
     new = tmp_path / "new.jsonl"
     added(table(tmp_path / "table.jsonl"), new, models)
@@ -201,9 +199,7 @@ def test_another_tools_log_keeps_its_answers_labels_signals_and_costs(tmp_path: 
         (WIDER, "no texts"),
     ],
 )
-def test_what_cannot_be_added_is_refused_before_anything_is_asked(
-    tmp_path: Path, settings: CascadeConfig, rows: str
-) -> None:
+def test_what_cannot_be_added_is_refused_before_anything_is_asked(tmp_path, settings, rows):
     log, models = table(tmp_path / "table.jsonl"), Models()
     changed = list(rows_of(str(log)))
     if rows == "two data sets":
@@ -217,7 +213,7 @@ def test_what_cannot_be_added_is_refused_before_anything_is_asked(
     assert not (tmp_path / "new.jsonl").exists()
 
 
-def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path: Path) -> None:
+def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path):
     old, new = tmp_path / "old.jsonl", tmp_path / "new.jsonl"
     made(PAIR, old, Models())
     rows = [row for row in read_rows(old) if (row["episode_id"], row["source"]) != ("q3", "small")]
@@ -227,7 +223,7 @@ def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path: P
     assert {row["episode_id"] for row in read_rows(new)} == {f"q{n}" for n in range(12)} - {"q3"}
 
 
-def test_a_chat_request_is_sent_as_it_was(tmp_path: Path) -> None:
+def test_a_chat_request_is_sent_as_it_was(tmp_path):
     from cascade.chat import chat_request
 
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}

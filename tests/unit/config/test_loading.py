@@ -38,7 +38,7 @@ def problems(**settings: Any) -> tuple[str, ...]:
 # --- what is read ---
 
 
-def test_two_model_names_are_enough() -> None:
+def test_two_model_names_are_enough():
     config = load({"models": MODELS})
     model = config.models["base"]
     assert (model.model, model.max_tokens, model.temperature) == ("openai/gpt-4o-mini", 256, 0.0)
@@ -61,11 +61,11 @@ def test_two_model_names_are_enough() -> None:
         *({"strategy": LADDER, "policy": {"kind": kind}} for kind in ("fixed", "random", "threshold")),
     ],
 )
-def test_the_ends_of_a_range_belong_to_it_and_what_fits_together_is_taken(settings: dict[str, Any]) -> None:
+def test_the_ends_of_a_range_belong_to_it_and_what_fits_together_is_taken(settings):
     made(**settings)
 
 
-def test_a_configuration_is_returned_as_it_is_and_cannot_be_changed() -> None:
+def test_a_configuration_is_returned_as_it_is_and_cannot_be_changed():
     config = made()
     assert load(config) is config
     with pytest.raises(ValidationError):
@@ -74,7 +74,7 @@ def test_a_configuration_is_returned_as_it_is_and_cannot_be_changed() -> None:
 
 @pytest.mark.parametrize("name", ["cascade.yaml", "cascade_local.yaml"])
 @pytest.mark.parametrize("as_text", [True, False])
-def test_the_shipped_examples_are_whole(name: str, as_text: bool, tmp_path: Path) -> None:
+def test_the_shipped_examples_are_whole(name, as_text, tmp_path):
     path = tmp_path / name
     path.write_text(resources.files("cascade").joinpath("data", name).read_text("utf-8"), "utf-8")
     assert load(str(path) if as_text else path).models.keys() >= {"base", "guide"}
@@ -93,12 +93,12 @@ def test_the_shipped_examples_are_whole(name: str, as_text: bool, tmp_path: Path
         ("strategy", {"rounds": 2}, BaseGuideConfig(kind="base_guide", rounds=2)),
     ],
 )
-def test_a_section_is_told_by_its_kind(section: str, written: Any, read: Any) -> None:
+def test_a_section_is_told_by_its_kind(section, written, read):
     settings = {"strategy": {"rounds": 2}} if section == "policy" else {}
     assert getattr(made(**{**settings, section: written}), section) == read
 
 
-def test_a_provider_is_named_by_a_word_or_with_its_file() -> None:
+def test_a_provider_is_named_by_a_word_or_with_its_file():
     assert made(provider="local").provider.kind == "local"
     replay = made(provider="replay:C:/log.jsonl").provider
     assert (replay.kind, dict(replay.options)) == ("replay", {"path": "C:/log.jsonl"})
@@ -112,13 +112,13 @@ def test_a_provider_is_named_by_a_word_or_with_its_file() -> None:
         ({"store": "postgresql://me@host/db"}, "postgresql://me@host/db"),
     ],
 )
-def test_traces_are_on_and_may_have_a_store(written: object, store: str | None) -> None:
+def test_traces_are_on_and_may_have_a_store(written, store):
     traces = made(traces=written).traces
     assert traces is not None
     assert (traces.store, traces.content, traces.strict) == (store, "full", False)
 
 
-def test_traces_may_be_off() -> None:
+def test_traces_may_be_off():
     assert [made(traces=value).traces for value in (False, "off", None)] == [None] * 3
 
 
@@ -207,38 +207,36 @@ def model(**settings: Any) -> dict[str, Any]:
         *((model(api_key=value), "models.base.api_key", "api_key_env") for value in ("sk-abcdefghijklmnop", "short", 9, None)),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_one_problem_with_its_path_and_the_word_meant(
-    settings: dict[str, Any], path: str, named: str
-) -> None:
+def test_what_is_wrong_is_one_problem_with_its_path_and_the_word_meant(settings, path, named):
     (problem,) = problems(**settings)
     assert problem.partition(": ")[0] == path
     assert named in problem
     assert not any(secret in problem for secret in ("hunter2", "sk-abc", "short"))
 
 
-def test_a_key_in_the_place_of_a_number_is_not_shown() -> None:
+def test_a_key_in_the_place_of_a_number_is_not_shown():
     assert "sk-abcdefgh" not in str(problems(strategy={"rounds": "sk-abcdefgh"}))
 
 
-def test_missing_models_are_missing() -> None:
+def test_missing_models_are_missing():
     with pytest.raises(ConfigError) as caught:
         load({})
     assert caught.value.problems == ("models: is missing",)
 
 
-def test_a_problem_in_a_file_names_the_file(tmp_path: Path) -> None:
+def test_a_problem_in_a_file_names_the_file(tmp_path):
     path = tmp_path / "mine.yaml"
     path.write_text("models: {base: a}")
     with pytest.raises(ConfigError, match=r"mine\.yaml"):
         load(path)
 
 
-def test_all_problems_come_at_once() -> None:
+def test_all_problems_come_at_once():
     found = problems(budgt={}, strategy={"rounds": 0}, api_key="x", guarantee={"risk": 2})
     assert {line.split(": ")[0] for line in found} == {"budgt", "strategy.rounds", "api_key", "guarantee.risk"}
 
 
-def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration() -> None:
+def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration():
     with pytest.raises(ConfigError) as caught:
         policy_section({"kind": "treshold", "signal": 5})
     assert caught.value.problems == problems(policy={"kind": "treshold", "signal": 5})
@@ -258,7 +256,7 @@ def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration() -> Non
         ("guarantee", "risk"),
     ],
 )
-def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
+def test_true_is_no_number(place, value):
     """0.5.0: `price: {input: true}` was 1 USD, `rounds: true` one round."""
     config: dict[str, Any] = model(price={"input": 1, "output": 1}) | {"policy": {"kind": "uala"}}
     inner = config
@@ -272,7 +270,7 @@ def test_true_is_no_number(place: tuple[str, ...], value: bool) -> None:
 # --- prices ---
 
 
-def test_a_hard_cap_needs_every_price() -> None:
+def test_a_hard_cap_needs_every_price():
     unpriced = {"base": "openai/gpt-4o-mini", "guide": "mine"}
     made(models=unpriced)
     (problem,) = problems(models=unpriced, budget={"per_question": 0.02})
@@ -281,7 +279,7 @@ def test_a_hard_cap_needs_every_price() -> None:
     made(models=priced, budget={"per_question": 0.02})
 
 
-def test_prices_are_the_configured_ones_then_the_tables_then_unknown() -> None:
+def test_prices_are_the_configured_ones_then_the_tables_then_unknown():
     entry = {"model": "openai/gpt-4o", "price": {"input": 1, "output": 4, "note": "made up"}}
     table = PriceTable.bundled()
     models = {"base": "openai/gpt-4o-mini", "guide": entry, "other": "mine", "again": "openai/gpt-4o"}
@@ -293,7 +291,7 @@ def test_prices_are_the_configured_ones_then_the_tables_then_unknown() -> None:
     }
 
 
-def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order() -> None:
+def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order():
     above = [{"tokens": tokens, "input": tokens / 1e5, "output": 8} for tokens in (300_000, 200_000)]
     own = {"input": 1, "output": 8, "audio_input": 10, "audio_output": 20, "search": {"low": 0.01, "medium": 0.02}}
     price = made(**model(price={**own, "above": above, "tiers": {"flex": {"input": 1, "output": 4}}})).prices()["a"]
@@ -307,14 +305,14 @@ def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order() -> Non
 # --- paths and the environment ---
 
 
-def test_an_empty_environment_variable_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_empty_environment_variable_is_none(monkeypatch):
     monkeypatch.setenv("MINE", "value")
     monkeypatch.setenv("EMPTY", "")
     monkeypatch.delenv("UNSET", raising=False)
     assert [environment(name) for name in ("MINE", "EMPTY", "UNSET", None)] == ["value", None, None, None]
 
 
-def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
     """0.5.0 looked for prompts, replays and trace stores in the working directory."""
     folder = tmp_path / "conf"
     (folder / "my-prompts").mkdir(parents=True)
@@ -343,7 +341,7 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path: Path, monkeypatc
     assert load("cascade.yaml").strategy.prompts == "my-prompts"
 
 
-def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_path: Path) -> None:
+def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_path):
     settings = {
         "models": {"base": "small", "guide": "large"},
         "strategy": {"kind": "base_guide", "prompts": "my-prompts"},
@@ -362,7 +360,7 @@ def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_
         assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)
 
 
-def test_without_a_store_traces_go_beside_the_configuration(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_store_traces_go_beside_the_configuration(tmp_path, monkeypatch):
     (tmp_path / "cascade.yaml").write_text("models: {base: small, guide: large}\n")
     for value, place in (
         (None, f"sqlite:///{tmp_path}/.cascade/records.db"),
@@ -398,7 +396,7 @@ def test_without_a_store_traces_go_beside_the_configuration(tmp_path: Path, monk
         *((f"http://a.b/v1/chat/completions{end}", r"write http://a\.b/v1$") for end in ("", "/")),
     ],
 )
-def test_an_address_is_returned_as_it_is_or_refused(address: str, problem: str | None) -> None:
+def test_an_address_is_returned_as_it_is_or_refused(address, problem):
     if problem is None:
         assert checked_base(address) == address
         return
@@ -414,7 +412,7 @@ METADATA = [
 
 
 @each("host", METADATA)
-def test_no_spelling_of_a_metadata_address_is_asked(host: str) -> None:
+def test_no_spelling_of_a_metadata_address_is_asked(host):
     assert is_link_local(host)
     bracketed = f"[{host}]" if ":" in host else host
     with pytest.raises(ValueError, match="metadata"):
@@ -422,13 +420,13 @@ def test_no_spelling_of_a_metadata_address_is_asked(host: str) -> None:
 
 
 @each("host", ["127.0.0.1", "10.0.0.1", "example.org", "169.253.169.254", "::1", "metadata.example.org"])
-def test_other_hosts_are_not_metadata(host: str) -> None:
+def test_other_hosts_are_not_metadata(host):
     assert not is_link_local(host)
 
 
 @each("name", ["api_key", "apikey", "API_KEY", "key", "token", "Secret", "password", "authorization"])
 @each("value", ["x", "", 12345, None, ["x"], {"a": "x"}])
-def test_a_setting_named_like_a_key_is_refused_whatever_it_holds(name: str, value: object) -> None:
+def test_a_setting_named_like_a_key_is_refused_whatever_it_holds(name, value):
     problems = list(secret_problems({"models": {"base": {name: value}}}))
     assert len(problems) == 1
     assert problems[0].startswith(f"models.base.{name}: ")
@@ -436,7 +434,7 @@ def test_a_setting_named_like_a_key_is_refused_whatever_it_holds(name: str, valu
 
 
 @pytest.mark.parametrize("name", ["api_key_env", "max_tokens", "monkey", "token_count", 1, None])
-def test_other_names_are_not_names_of_keys(name: object) -> None:
+def test_other_names_are_not_names_of_keys(name):
     assert not is_secret_name(name)
 
 
@@ -444,18 +442,18 @@ def test_other_names_are_not_names_of_keys(name: object) -> None:
     "value",
     ["sk-abcdefghijklmnop", "use gsk_abcdefghijklmnop0 here", "AIzaSyA1234567890abcdefghijk", "Bearer abcdefgh12"],
 )
-def test_a_value_of_a_keys_shape_is_refused_and_not_shown(value: str) -> None:
+def test_a_value_of_a_keys_shape_is_refused_and_not_shown(value):
     problems = list(secret_problems({"a": [{"b": value}]}))
     assert [problem.split(":")[0] for problem in problems] == ["a[0].b"]
     assert value not in problems[0]
 
 
 @pytest.mark.parametrize("value", ["sk-short", "OPENAI_API_KEY", "openai/gpt-4o-mini", "task-oriented-assistant-x", 7])
-def test_an_ordinary_value_is_no_key(value: object) -> None:
+def test_an_ordinary_value_is_no_key(value):
     assert not list(secret_problems({"a": value}))
 
 
-def test_the_nearest_word_is_offered_with_the_others_if_they_are_few() -> None:
+def test_the_nearest_word_is_offered_with_the_others_if_they_are_few():
     assert did_you_mean("treshold", ["threshold", "fixed"]) == "; did you mean threshold? Known: fixed, threshold"
     many = [f"word{n:02}" for n in range(17)]
     assert did_you_mean("word1", many) in {f"; did you mean word{n}?" for n in range(10, 17)} | {
@@ -463,11 +461,11 @@ def test_the_nearest_word_is_offered_with_the_others_if_they_are_few() -> None:
     }
 
 
-def test_where_nothing_is_near_all_words_are_named() -> None:
+def test_where_nothing_is_near_all_words_are_named():
     assert did_you_mean("zzz", ["threshold", "fixed"]) == "; known: fixed, threshold"
 
 
-def test_shares_are_held_against_their_range_with_its_ends_or_without() -> None:
+def test_shares_are_held_against_their_range_with_its_ends_or_without():
     good = {"one": 0.5, "two": 1e-300, "three": None}
     assert share_problems(**good) == share_problems(ends=True, **good) == share_problems(ends=True, a=0, b=1.0) == []
     assert share_problems(alpha=0, delta=1.0) == [

@@ -45,7 +45,7 @@ def refusal(folder: Path, text: str | bytes) -> str:
     return str(caught.value)
 
 
-def test_a_mapping_is_read(tmp_path: Path) -> None:
+def test_a_mapping_is_read(tmp_path):
     assert read(tmp_path, "a: {b: [1, 2.5, yes, null, text]}") == {"a": {"b": [1, 2.5, True, None, "text"]}}
 
 
@@ -65,28 +65,28 @@ def test_a_mapping_is_read(tmp_path: Path) -> None:
         *((text, "not valid YAML") for text in NO_YAML),
     ],
 )
-def test_what_is_no_plain_file_of_settings_is_one_problem(tmp_path: Path, text: str | bytes, said: str) -> None:
+def test_what_is_no_plain_file_of_settings_is_one_problem(tmp_path, text, said):
     assert said in refusal(tmp_path, text)
 
 
-def test_a_missing_file_says_what_writes_one(tmp_path: Path) -> None:
+def test_a_missing_file_says_what_writes_one(tmp_path):
     with pytest.raises(ConfigError, match="cascade init"):
         read_yaml(tmp_path / "nothing.yaml")
 
 
-def test_a_folder_cannot_be_read(tmp_path: Path) -> None:
+def test_a_folder_cannot_be_read(tmp_path):
     with pytest.raises(ConfigError, match="cannot be read"):
         read_yaml(tmp_path)
 
 
 @pytest.mark.parametrize("text", ['api_key: "0123456789abcdef', "api_key: 0123456789abcdef: b"])
-def test_the_line_at_fault_is_named_and_not_quoted(tmp_path: Path, text: str) -> None:
+def test_the_line_at_fault_is_named_and_not_quoted(tmp_path, text):
     said = refusal(tmp_path, text)
     assert "0123456789abcdef" not in said
     assert "line" in said
 
 
-def test_a_file_of_60_000_names_is_refused_quickly(tmp_path: Path) -> None:
+def test_a_file_of_60_000_names_is_refused_quickly(tmp_path):
     """0.5.0: 28 s."""
     path = tmp_path / "cascade.yaml"
     path.write_text("".join(f"k{number}: {number}\n" for number in range(60_000)))
@@ -94,7 +94,7 @@ def test_a_file_of_60_000_names_is_refused_quickly(tmp_path: Path) -> None:
         load(path)
 
 
-def test_of_60_000_wrong_settings_the_first_are_said_and_the_others_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_of_60_000_wrong_settings_the_first_are_said_and_the_others_counted(monkeypatch):
     compared, near = list[str](), difflib.get_close_matches
 
     def noted(word: str, *rest: Any, **more: Any) -> Any:

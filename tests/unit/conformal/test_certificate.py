@@ -6,7 +6,6 @@ import json
 import math
 from dataclasses import fields, replace
 from datetime import date
-from typing import Any
 
 import pytest
 from cases import each
@@ -36,7 +35,7 @@ DOCUMENT = json.loads(json.dumps(CERTIFICATE.document))
         {"attempts": None, "expires": None, "reference": None, "comparator": None, "made_for": {}},
     ],
 )
-def test_a_certificate_is_read_as_it_was_written(changes: dict[str, Any]) -> None:
+def test_a_certificate_is_read_as_it_was_written(changes):
     certificate = replace(CERTIFICATE, **changes)
     read = Certificate.read(json.loads(json.dumps(certificate.document)))
     assert read == certificate
@@ -46,7 +45,7 @@ def test_a_certificate_is_read_as_it_was_written(changes: dict[str, Any]) -> Non
 
 @each("name", [*(field.name for field in fields(Certificate)), "id"])
 @each("value", [None, "other", 7, 0.5, -1, True, [], {}, "law", ["a"], "2027-01-01", "inf"])
-def test_a_field_that_was_changed_is_refused(name: str, value: Any) -> None:
+def test_a_field_that_was_changed_is_refused(name, value):
     if DOCUMENT[name] == value and type(DOCUMENT[name]) is type(value):
         return
     with pytest.raises(ConfigError):
@@ -54,14 +53,14 @@ def test_a_field_that_was_changed_is_refused(name: str, value: Any) -> None:
 
 
 @each("name", DOCUMENT)
-def test_no_field_may_be_missing(name: str) -> None:
+def test_no_field_may_be_missing(name):
     document = {other: value for other, value in DOCUMENT.items() if other != name}
     with pytest.raises(ConfigError) as caught:
         Certificate.read(document)
     assert [problem.partition(":")[0] for problem in caught.value.problems] == [name]
 
 
-def test_every_problem_is_listed() -> None:
+def test_every_problem_is_listed():
     document = {**DOCUMENT, "n": -1, "kappa": "high", "created": "today", "surprise": 1}
     del document["losses"]
     with pytest.raises(ConfigError) as caught:
@@ -71,7 +70,7 @@ def test_every_problem_is_listed() -> None:
 
 
 @pytest.mark.parametrize("document", [None, 3, "text", [], [DOCUMENT], {}])
-def test_what_is_no_certificate_is_refused(document: Any) -> None:
+def test_what_is_no_certificate_is_refused(document):
     with pytest.raises(ConfigError):
         Certificate.read(document)
 
@@ -87,7 +86,7 @@ def test_what_is_no_certificate_is_refused(document: Any) -> None:
         {"expires": "2026-11-20"},
     ],
 )
-def test_an_impossible_value_is_refused_though_its_id_is_right(changes: dict[str, Any]) -> None:
+def test_an_impossible_value_is_refused_though_its_id_is_right(changes):
     with pytest.raises(ConfigError):
         Certificate.read(replace(CERTIFICATE, **changes).document)
 
@@ -95,7 +94,7 @@ def test_an_impossible_value_is_refused_though_its_id_is_right(changes: dict[str
 @pytest.mark.parametrize(
     ("day", "expired"), [(date(2026, 11, 20), False), (date(2026, 12, 21), False), (date(2026, 12, 22), True)]
 )
-def test_it_holds_until_the_end_of_its_last_day(day: date, expired: bool) -> None:
+def test_it_holds_until_the_end_of_its_last_day(day, expired):
     assert CERTIFICATE.expired(day) == expired
     assert not replace(CERTIFICATE, expires=None).expired(day)
 
@@ -115,13 +114,13 @@ COVERAGE = replace(CERTIFICATE, promise=Promise("coverage", 0.05, 0.9), losses=2
         (replace(COVERAGE, promise=Promise("coverage", 0.05), level=None), Promise("coverage", 0.05, 0.9), 1),
     ],
 )
-def test_where_it_promises_less_than_is_wanted(certificate: Certificate, wanted: Promise, many: int) -> None:
+def test_where_it_promises_less_than_is_wanted(certificate, wanted, many):
     assert len(certificate.shortfalls(wanted)) == many
 
 
 @pytest.mark.parametrize("kind", sorted(KINDS.built_in))
 @pytest.mark.parametrize("confidence", [None, 0.9])
-def test_each_promise_is_two_sentences(kind: str, confidence: float | None) -> None:
+def test_each_promise_is_two_sentences(kind, confidence):
     if confidence is None and kind != "coverage":
         return
     level = None if confidence is None else 0.1
@@ -137,7 +136,7 @@ def test_each_promise_is_two_sentences(kind: str, confidence: float | None) -> N
     assert "law" in replace(certificate, covers="segment", name="law").statement()
 
 
-def test_a_level_above_delta_is_refused() -> None:
+def test_a_level_above_delta_is_refused():
     """Whoever edits a file can compute its hash again."""
     generous = replace(CERTIFICATE, level=0.5)
     with pytest.raises(ConfigError) as caught:

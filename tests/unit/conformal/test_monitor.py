@@ -81,7 +81,7 @@ def alarm_probability(start: Monitor, law: Law, horizon: int) -> float:
 
 
 @pytest.mark.parametrize("alpha", [0.05, 0.3, 0.8])
-def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
+def test_no_way_to_stop_gains_against_the_promised_rate(alpha):
     start = Monitor.start(risk=alpha)
     assert start.e_value == pytest.approx(1.0)
     assert best_stopping(start, steady(alpha), 8) == pytest.approx(1.0)  # a martingale at alpha itself
@@ -90,7 +90,7 @@ def test_no_way_to_stop_gains_against_the_promised_rate(alpha) -> None:
 
 
 @pytest.mark.parametrize("level", [0.05, 0.4])
-def test_false_alarms_have_at_most_the_level(level) -> None:
+def test_false_alarms_have_at_most_the_level(level):
     risk = Monitor.start(risk=0.1, level=level)
     assert 0 < alarm_probability(risk, steady(0.1), 10) <= level
     on_average = Monitor.start(risk=0.1, n=29, k=3, level=level)
@@ -99,7 +99,7 @@ def test_false_alarms_have_at_most_the_level(level) -> None:
     assert max(found) <= level + UNLUCKY
 
 
-def test_the_weights_of_the_points_of_change_sum_to_one() -> None:
+def test_the_weights_of_the_points_of_change_sum_to_one():
     total = sum(map(_weight, range(1000)))
     assert total + 1 / math.log2(1002) == pytest.approx(1.0, abs=1e-12)
 
@@ -118,7 +118,7 @@ def mixture(path: list[bool], before: Callable[[list[bool]], float], alpha: floa
 
 
 @given(PATHS, st.sampled_from([0.05, 0.1, 0.4]))
-def test_the_running_sums_are_the_mixture(path, alpha) -> None:
+def test_the_running_sums_are_the_mixture(path, alpha):
     monitor = Monitor.start(risk=alpha)
     for one in path:
         monitor = monitor.update(one)
@@ -128,7 +128,7 @@ def test_the_running_sums_are_the_mixture(path, alpha) -> None:
 
 
 @given(st.lists(st.booleans(), max_size=25), st.sampled_from([0.01, 0.05, 0.3]), st.booleans())
-def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident) -> None:
+def test_it_alarms_at_the_first_audit_whose_evidence_reaches_one_over_the_level(path, level, confident):
     monitor, first = Monitor.start(risk=0.2, n=40, k=None if confident else 8, level=level), None
     for count, one in enumerate(path, start=1):
         monitor = monitor.update(one)
@@ -152,7 +152,7 @@ def feed(monitor: Monitor, rate: float, audits: int, chance: random.Random) -> M
     ("null", "within"),
     [({}, 250), ({"n": 200, "k": 20}, 1000)],
 )
-def test_a_jump_from_10_to_25_percent_is_found(null, within) -> None:
+def test_a_jump_from_10_to_25_percent_is_found(null, within):
     early = late = 0
     for seed in range(40):
         chance = random.Random(seed)
@@ -163,7 +163,7 @@ def test_a_jump_from_10_to_25_percent_is_found(null, within) -> None:
     assert late <= 2
 
 
-def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows() -> None:
+def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows():
     chance = np.random.default_rng(11)
     alarms = {"no ties": 0, "ties": 0, "confident": 0}
     for _ in range(100):
@@ -184,19 +184,19 @@ def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows() -
     assert alarms["confident"] <= 25
 
 
-def test_a_calibration_that_was_merely_unlucky_is_not_drift() -> None:
+def test_a_calibration_that_was_merely_unlucky_is_not_drift():
     unlucky = feed(Monitor.start(risk=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
     assert not unlucky.alarmed
     assert feed(Monitor.start(risk=0.1), 0.14, 2000, random.Random(2)).alarmed
 
 
-def test_a_rate_that_rises_within_the_promise_is_no_alarm() -> None:
+def test_a_rate_that_rises_within_the_promise_is_no_alarm():
     chance = random.Random(4)
     monitor = feed(Monitor.start(risk=0.1, n=200, k=20), 0.03, 500, chance)
     assert not feed(monitor, 0.09, 1000, chance).alarmed
 
 
-def test_once_alarmed_it_stays_so_and_counts_on() -> None:
+def test_once_alarmed_it_stays_so_and_counts_on():
     monitor = Monitor.start(risk=0.1)
     for _ in range(20):
         monitor = monitor.update(missed=True)
@@ -210,17 +210,17 @@ def test_once_alarmed_it_stays_so_and_counts_on() -> None:
     assert (monitor.alarmed_after, monitor.audits, monitor.misses) == (after, 520, 20)
 
 
-def test_keeping_everything_is_watched_at_the_promised_rate() -> None:
+def test_keeping_everything_is_watched_at_the_promised_rate():
     assert Monitor.start(risk=0.1, n=5, k=0) == Monitor.start(risk=0.1)
 
 
-def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass() -> None:
+def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass():
     bound = Monitor.start(risk=0.1, n=200, k=20).risk
     assert stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
     assert Monitor.start(risk=0.1, n=200).risk == 0.1
 
 
-def test_long_quiet_streams_stay_numbers() -> None:
+def test_long_quiet_streams_stay_numbers():
     for start in (Monitor.start(risk=0.1), Monitor.start(risk=0.1, n=200, k=20)):
         monitor = start
         for _ in range(5000):
@@ -234,14 +234,14 @@ def test_long_quiet_streams_stay_numbers() -> None:
     assert math.isfinite(certain.e_value)
 
 
-def test_every_bad_argument_is_listed() -> None:
+def test_every_bad_argument_is_listed():
     with pytest.raises(UsageError) as caught:
         Monitor.start(risk=0.0, level=1.0, n=5, k=6)
     for name in ("risk", "level", "k = 6"):
         assert name in str(caught.value)
 
 
-def test_a_conversation_that_goes_on_counts_at_its_lowest() -> None:
+def test_a_conversation_that_goes_on_counts_at_its_lowest():
     """Whatever comes of it: with more audits, and with as many misses or more, it ends no lower."""
     start = Monitor.start(risk=0.1, turns=4).update(1, 2).update(0, 4).update(2, 3)
     for audits in range(1, 5):
@@ -283,11 +283,11 @@ def audit(served: str | None = None, kept: str = "", answers: str = "", **fields
         ("preference", audit("Inn"), 1.0),
     ],
 )
-def test_the_loss_of_an_audited_answer(kind: str, found: Audit, loss: float) -> None:
+def test_the_loss_of_an_audited_answer(kind, found, loss):
     rules = kind_of(kind)
     assert rules is not None
     assert rules.audited(found) == loss
 
 
-def test_what_compares_needs_no_label() -> None:
+def test_what_compares_needs_no_label():
     assert [name for name in KINDS.built_in if (kind := kind_of(name)) and kind.compares] == ["agreement"]

@@ -63,27 +63,27 @@ def chat(*messages: Any, **options: Any) -> ChatRequest:
         ([PLAIN, None], chat(tools=TOOLS), 0),
     ],
 )
-def test_a_request_is_covered_if_the_log_had_its_kind(held: list[Any], asked: Any, reasons: int) -> None:
+def test_a_request_is_covered_if_the_log_had_its_kind(held, asked, reasons):
     kinds = [kind_of(each) if isinstance(each, ChatRequest) else each for each in held]
     kind = kind_of(asked) if isinstance(asked, ChatRequest) else asked
     assert len(unlike(kind, seen(kinds))) == reasons
     assert form_unsaid(seen(kinds)) is (UNSAID in kinds)
 
 
-def test_a_table_does_not_say_which_settings_its_requests_had() -> None:
+def test_a_table_does_not_say_which_settings_its_requests_had():
     """Covered is none with a setting, since the log does not record it; it is not said that none had it."""
     for kinds, recorded in (([UNSAID], False), ([kind_of(chat())], True)):
         (reason,) = unlike(kind_of(chat(max_tokens=5)), seen(kinds)).values()
         assert ("does not record" in reason) is not recorded
 
 
-def test_what_is_passed_on_and_what_is_the_default_are_no_kind_of_their_own() -> None:
+def test_what_is_passed_on_and_what_is_the_default_are_no_kind_of_their_own():
     asked = chat(user="ann", metadata={"id": "7"}, store=True, seed=3, tool_choice="auto", parallel_tool_calls=True)
     assert kind_of(asked) == kind_of(chat()) != PLAIN
 
 
 @pytest.mark.parametrize("content", ["full", "hash"])
-def test_a_log_of_requests_says_of_what_kinds_they_are(content: Any) -> None:
+def test_a_log_of_requests_says_of_what_kinds_they_are(content):
     ladder = {"models": {"a": "small", "b": "large"}, "strategy": {"kind": "ladder", "models": ["a", "b"]}}
     with Orchestrator.from_config({**ladder, "provider": "fake", "traces": "off"}) as orchestrator:
         answers = [orchestrator.chat([SYSTEM, HI], temperature=0.5), orchestrator.ask("Hello?")]
@@ -119,7 +119,7 @@ ANSWER = {"purpose": "answer", "finish_reason": "stop"}
         (Question("sha256:0"), [("small", {**ANSWER, "chat": True}), ("judge", {**ANSWER, "purpose": "verify"})], None),
     ],
 )
-def test_a_log_says_which_form_the_models_saw(question: Question, calls: list[Any], kind: Any) -> None:
+def test_a_log_says_which_form_the_models_saw(question, calls, kind):
     """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
     (read,) = reads_of(rows_answered(question, *calls))
     assert list(read.facts.kinds.values()) == [kind]

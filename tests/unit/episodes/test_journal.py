@@ -78,17 +78,17 @@ FULL = Completion(
         yes_no(1.0),
     ],
 )
-def test_a_completion_comes_back_from_its_row_to_the_letter(made: Completion) -> None:
+def test_a_completion_comes_back_from_its_row_to_the_letter(made):
     there = json.loads(json.dumps(call_row(paid_call(request(), made, CHEAP), made), allow_nan=False))
     assert completion_of(there) == made
 
 
-def test_what_a_log_does_not_keep_is_not_made_up() -> None:
+def test_what_a_log_does_not_keep_is_not_made_up():
     made = FULL._replace(model="small-2026", request_id="id", notes=("odd",))
     assert completion_of(call_row(paid_call(request(), made, CHEAP), made)) == FULL._replace(model="small-2026")
 
 
-def test_a_call_by_itself_has_every_column_and_no_candidate_truth_or_signals() -> None:
+def test_a_call_by_itself_has_every_column_and_no_candidate_truth_or_signals():
     made = call_row(paid_call(request(step=3, sample=1), FULL, CHEAP), FULL)
     assert tuple(made) == COLUMNS
     unknown = ("walk", "candidate", "answer", "correct", "confidence", "kept", "gold", "horizon", "dataset")
@@ -99,7 +99,7 @@ def test_a_call_by_itself_has_every_column_and_no_candidate_truth_or_signals() -
     assert made["cost_nano_usd"] == 100 * 100 + 10 * 400
 
 
-def test_where_a_cost_is_not_known_its_bound_is_kept() -> None:
+def test_where_a_cost_is_not_known_its_bound_is_kept():
     def replay(made: Completion, price: Any = CHEAP) -> dict[str, Any]:
         found: dict[str, Any] = call_row(paid_call(request(), made, price), made)["signals"]["replay"]
         return found
@@ -131,7 +131,7 @@ DRAWN = {"temperature": 0.5}
         (DRAWN | {"seed": 1}, DRAWN | {"seed": 1, "step": 2}, True),
     ],
 )
-def test_calls_are_told_apart_by_all_that_is_sent_and_nothing_else(one: Any, other: Any, same: bool) -> None:
+def test_calls_are_told_apart_by_all_that_is_sent_and_nothing_else(one, other, same):
     assert (request_digest(request(**one)) == request_digest(request(**other))) is same
 
 
@@ -154,14 +154,14 @@ REQUESTS = st.builds(
 
 @_STEADY
 @given(REQUESTS, REQUESTS)
-def test_two_calls_have_one_digest_only_if_the_same_is_sent(one: Request, other: Request) -> None:
+def test_two_calls_have_one_digest_only_if_the_same_is_sent(one, other):
     def sent(asked: Request) -> Any:
         return wire_body(asked, asked.model), asked.sample
 
     assert (request_digest(one) == request_digest(other)) == (sent(one) == sent(other))
 
 
-def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -> None:
+def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice():
     said = {"base": "Answer: Rhine", "judge": "No, Danube", "decide": "2", "answer": "Answer: Danube", "exit": "EXIT"}
 
     def call(asked: Request) -> Completion:
@@ -181,7 +181,7 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice() -
 # --- writing and finding ---
 
 
-def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_again(path: Path) -> None:
+def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_again(path):
     texts = {1: "Answer: Inn", 2: "Answer: 🙂 \u2028 naïve", 4: "Answer: \ud83d"}  # half of a pair of surrogates
     written(path, *(row(number, text) for number, text in texts.items()))
     assert stat.S_IMODE(path.stat().st_mode) == 0o600
@@ -196,7 +196,7 @@ def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_ag
             journal.add([row(len(texts) + 1, "Answer: Oder")])
 
 
-def test_a_recorded_call_is_not_written_again(path: Path) -> None:
+def test_a_recorded_call_is_not_written_again(path):
     before = written(path, row(1, "Answer: Inn"))
     with Journal(path) as journal:
         journal.add([row(1, "Answer: Oder")])
@@ -205,14 +205,14 @@ def test_a_recorded_call_is_not_written_again(path: Path) -> None:
     assert path.read_bytes() == before
 
 
-def test_of_two_lines_of_one_call_the_first_counts(path: Path) -> None:
+def test_of_two_lines_of_one_call_the_first_counts(path):
     path.write_bytes(b"".join(json.dumps(row(1, f"Answer: {name}")).encode() + b"\n" for name in ("Inn", "Oder")))
     with Journal(path) as journal:
         assert (journal.completion(digest(1)) or completion()).text == "Answer: Inn"
         assert (len(journal), journal.spent_nano_usd) == (1, row(1)["cost_nano_usd"])
 
 
-def test_rows_are_on_the_disk_when_add_returns(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_on_the_disk_when_add_returns(path, monkeypatch):
     synced: list[int] = []
     monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
     with Journal(path) as journal:
@@ -234,7 +234,7 @@ KNOWN = 100 * 100 + 10 * 400
         ([(False, None)], 0, False),
     ],
 )
-def test_what_the_calls_cost_is_known_again(path: Path, calls: list[tuple[bool, Any]], spent: int, known: bool) -> None:
+def test_what_the_calls_cost_is_known_again(path, calls, spent, known):
     rows_of = []
     for number, (estimated, price) in enumerate(calls):
         made = completion(usage=Usage(100, 10, estimated=estimated))
@@ -244,7 +244,7 @@ def test_what_the_calls_cost_is_known_again(path: Path, calls: list[tuple[bool, 
         assert (journal.spent_nano_usd, journal.cost_known) == (spent, known)
 
 
-def test_many_threads_write_and_read_at_once(path: Path) -> None:
+def test_many_threads_write_and_read_at_once(path):
     wrong: list[str] = []
 
     def work(first: int) -> None:
@@ -261,7 +261,7 @@ def test_many_threads_write_and_read_at_once(path: Path) -> None:
         assert (len(journal), journal.bad_lines) == (160, 0)
 
 
-def test_removing_it_leaves_no_file(path: Path) -> None:
+def test_removing_it_leaves_no_file(path):
     with Journal(path) as journal:
         journal.add([row(1)])
         journal.remove()
@@ -272,7 +272,7 @@ def test_removing_it_leaves_no_file(path: Path) -> None:
 # --- what a crash or another program left there ---
 
 
-def test_a_torn_last_line_is_cut_off_at_every_length(path: Path) -> None:
+def test_a_torn_last_line_is_cut_off_at_every_length(path):
     whole = written(path, row(1), row(2))
     first = whole.index(b"\n") + 1
     for length in range(first, len(whole), 97):
@@ -300,7 +300,7 @@ BAD: list[bytes] = [
 
 
 @pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
-def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path: Path, bad: bytes) -> None:
+def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path, bad):
     one, other = (json.dumps(row(number)).encode() for number in (1, 2))
     path.write_bytes(one + b"\n" + bad + b"\n" + other + b"\n")
     with Journal(path) as journal:
@@ -314,9 +314,7 @@ def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path: Path, bad: by
 
 @_STEADY
 @given(st.lists(st.binary(max_size=40) | st.sampled_from([1, 2, 3]), max_size=6), st.binary(max_size=40))
-def test_whole_rows_are_found_in_any_file(
-    tmp_path_factory: pytest.TempPathFactory, lines: list[bytes | int], tail: bytes
-) -> None:
+def test_whole_rows_are_found_in_any_file(tmp_path_factory, lines, tail):
     path = tmp_path_factory.mktemp("journal") / "j"
     made = [json.dumps(row(one)).encode() if isinstance(one, int) else one.replace(b"\n", b" ") for one in lines]
     path.write_bytes(b"".join(one + b"\n" for one in made) + tail.replace(b"\n", b" "))
@@ -328,7 +326,7 @@ def test_whole_rows_are_found_in_any_file(
         assert digest(9) in journal
 
 
-def test_a_row_is_a_call_if_its_request_can_be_answered_from_it() -> None:
+def test_a_row_is_a_call_if_its_request_can_be_answered_from_it():
     assert is_call(row())
     assert not is_call({**row(), "text": None})
     old = {name: value for name, value in row()["signals"]["replay"].items() if name != "request"}
@@ -339,7 +337,7 @@ def test_a_row_is_a_call_if_its_request_can_be_answered_from_it() -> None:
 # --- two processes ---
 
 
-def test_a_second_writer_is_refused_and_the_first_goes_on(path: Path) -> None:
+def test_a_second_writer_is_refused_and_the_first_goes_on(path):
     with Journal(path) as journal:
         with pytest.raises(UsageError, match="Another process is writing") as caught:
             Journal(path)
@@ -359,7 +357,7 @@ with Journal(Path(sys.argv[1])):
 """
 
 
-def test_another_process_is_refused_until_the_first_has_died(path: Path) -> None:
+def test_another_process_is_refused_until_the_first_has_died(path):
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", _HOLDS, str(path)], **pipes) as other:
         assert other.stdout is not None
@@ -370,9 +368,7 @@ def test_another_process_is_refused_until_the_first_has_died(path: Path) -> None
     Journal(path).close()
 
 
-def test_a_journal_that_was_removed_while_it_was_waited_for_is_made_anew(
-    path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_journal_that_was_removed_while_it_was_waited_for_is_made_anew(path, monkeypatch):
     """Between opening and locking, the process that had it may have finished and deleted it."""
     first, lock = Journal(path), module._lock_or_refuse
 
@@ -390,7 +386,7 @@ def test_a_journal_that_was_removed_while_it_was_waited_for_is_made_anew(
 # --- a disk that does not take it ---
 
 
-def test_a_folder_that_cannot_be_written_to_is_a_usage_error(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_written_to_is_a_usage_error(tmp_path):
     with pytest.raises(UsageError, match="cannot be written"):
         Journal(tmp_path / "nowhere" / "j")
     with pytest.raises(UsageError, match="cannot be written"):
@@ -423,9 +419,7 @@ def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Journal, int], None]:
 
 
 @pytest.mark.parametrize("room", [0, 1, 100])
-def test_a_full_disk_is_a_usage_error_and_leaves_no_half_line(
-    path: Path, full: Callable[[Journal, int], None], room: int
-) -> None:
+def test_a_full_disk_is_a_usage_error_and_leaves_no_half_line(path, full, room):
     before = written(path, row(1))
     with Journal(path) as journal:
         full(journal, room)
@@ -440,7 +434,7 @@ def test_a_full_disk_is_a_usage_error_and_leaves_no_half_line(
         assert (len(journal), journal.bad_lines) == (2, 0)
 
 
-def test_a_row_that_is_no_json_leaves_the_others(path: Path) -> None:
+def test_a_row_that_is_no_json_leaves_the_others(path):
     with Journal(path) as journal:
         with pytest.raises(ValueError, match="JSON"):
             journal.add([row(1), row(2, latency_ms=math.nan)])
@@ -450,7 +444,7 @@ def test_a_row_that_is_no_json_leaves_the_others(path: Path) -> None:
         assert (len(journal), journal.bad_lines) == (2, 0)
 
 
-def test_a_walk_can_be_made_from_the_record_alone(path: Path) -> None:
+def test_a_walk_can_be_made_from_the_record_alone(path):
     said = {"base": "Answer: Rhine", "guide": "No, Danube"}
     strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, samples=2)
     settings: dict[str, Any] = {"strategy": strategy, "policy": FixedPolicy("both", 2), "prices": PRICES}

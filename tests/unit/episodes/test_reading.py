@@ -57,12 +57,12 @@ def judged(rows: Sequence[dict[str, Any]], comparator: str | None = "exact") -> 
     return {(one["episode_id"], one["walk"] or one["model"]): one["correct"] for one in found}
 
 
-def test_right_is_what_equals_the_last_model_whatever_the_labels_say() -> None:
+def test_right_is_what_equals_the_last_model_whatever_the_labels_say():
     rows = [*pair("a", "the Danube", "Danube", correct=False), *pair("b", "Rhine", "Danube", correct=True)]
     assert judged(rows) == {("a", SMALL): True, ("a", LARGE): True, ("b", SMALL): False, ("b", LARGE): True}
 
 
-def test_the_guide_asked_outright_is_the_reference_where_it_was() -> None:
+def test_the_guide_asked_outright_is_the_reference_where_it_was():
     rows = [
         row_of_reading("a", 1, SMALL, "Rhine", source="base"),
         row_of_reading("a", 1, LARGE, "Rhine", source="guide", candidate=1),
@@ -72,13 +72,13 @@ def test_the_guide_asked_outright_is_the_reference_where_it_was() -> None:
     assert found == {("a", SMALL): False, ("a", LARGE): False, ("a", GUIDE_ONLY): True}
 
 
-def test_an_output_that_the_comparator_cannot_read_equals_itself_and_nothing_else() -> None:
+def test_an_output_that_the_comparator_cannot_read_equals_itself_and_nothing_else():
     rows = [*pair("a", "no JSON", "no JSON"), *pair("b", "none", "no JSON"), *pair("c", '{"a": 1.0}', '{"a":1}')]
     found = judged(rows, "json")
     assert [found[name, SMALL] for name in "abc"] == [True, False, True]
 
 
-def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_every_other_answer() -> None:
+def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_every_other_answer():
     failed = {"replay": {FAILED: [[2, LARGE, "TimeoutError"]], "purpose": "answer"}}
     rows = [
         *pair("a", "Danube", None),
@@ -91,14 +91,14 @@ def test_a_reference_that_replied_without_an_answer_or_failed_counts_against_eve
     assert FAILED not in kept["b", SMALL]["signals"]["replay"]
 
 
-def test_an_episode_in_which_another_model_failed_stays_marked() -> None:
+def test_an_episode_in_which_another_model_failed_stays_marked():
     failed = {"replay": {FAILED: [[1, SMALL, "TimeoutError"], [2, LARGE, "TimeoutError"]]}}
     rows = [*pair("a", "Danube", "Danube"), row_of_reading("b", 1, SMALL, "Danube", signals=failed)]
     kept = list(labelled_by_reference(lambda: rows, "exact").rows(Dropped()))
     assert kept[-1]["signals"] == failed
 
 
-def test_of_production_traces_only_the_audits_tell() -> None:
+def test_of_production_traces_only_the_audits_tell():
     asked = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row_of_reading("c", 1, SMALL, "x")]
     dropped = Dropped()
     found = list(labelled_by_reference(lambda: asked, "exact").rows(dropped))
@@ -106,11 +106,11 @@ def test_of_production_traces_only_the_audits_tell() -> None:
     assert dropped.count == 2
 
 
-def test_without_audits_a_question_that_ends_early_counts_as_different() -> None:
+def test_without_audits_a_question_that_ends_early_counts_as_different():
     assert judged([*pair("a", "x", "x"), row_of_reading("b", 1, SMALL, "x")])["b", SMALL] is False
 
 
-def test_the_form_of_the_requests_chooses_the_comparator() -> None:
+def test_the_form_of_the_requests_chooses_the_comparator():
     def asked(**body: Any) -> dict[str, Any]:
         context = json.dumps({"messages": [{"role": "user", "content": "?"}], **body})
         return row_of_reading("a", 1, SMALL, "x", context=context, signals={"replay": {CHAT: True}})
@@ -126,7 +126,7 @@ def test_the_form_of_the_requests_chooses_the_comparator() -> None:
     assert chosen(*[asked(tools=[{"type": "function"}])] * 9, asked()) == "request"
 
 
-def test_a_log_without_a_reference_is_refused() -> None:
+def test_a_log_without_a_reference_is_refused():
     rounds = [row_of_reading("a", 1, SMALL, "x", horizon=1), row_of_reading("a", 1, LARGE, "y", candidate=1, horizon=1)]
     with pytest.raises(UsageError, match="--models CHEAP,DEAR"):
         labelled_by_reference(lambda: rounds, "exact")
@@ -137,7 +137,7 @@ def three(episode: str, *answers: str) -> list[dict[str, Any]]:
     return [row_of_reading(episode, step, name, text, horizon=3) for step, (name, text) in enumerate(named, 1)]
 
 
-def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for() -> None:
+def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for():
     rows = [*three("a", "x", "y", "x"), *three("b", "x", "y", "y")]
     found = list(ladder_of_models(lambda: rows, (LARGE, SMALL)))
     places = {(one["episode_id"], one["model"]): (one["step"], one["horizon"]) for one in found}
@@ -146,7 +146,7 @@ def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for() -> None:
     assert agrees == {"a": 1.0, "b": 0.0}
 
 
-def test_one_reference_takes_the_models_before_it() -> None:
+def test_one_reference_takes_the_models_before_it():
     found = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,)))
     assert [(one["model"], one["step"], one["horizon"]) for one in found] == [(SMALL, 1, 2), (MIDDLE, 2, 2)]
 
@@ -155,7 +155,7 @@ def test_one_reference_takes_the_models_before_it() -> None:
     ("models", "said"),
     [(("smal", LARGE), "small"), ((SMALL, SMALL), "Name each model once"), ((SMALL,), "nothing can be saved")],
 )
-def test_models_that_make_no_ladder_are_refused(models: tuple[str, ...], said: str) -> None:
+def test_models_that_make_no_ladder_are_refused(models, said):
     with pytest.raises(UsageError, match=said):
         list(ladder_of_models(lambda: three("a", "x", "y", "z"), models))
 
@@ -165,7 +165,7 @@ def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
     return str(path)
 
 
-def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path: Path) -> None:
+def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path):
     log = open_log(written(tmp_path / "log.jsonl", [*pair("a", "x", "x"), *pair("b", "x", "y")]))
     (read,) = log.reads
     assert log.unlabelled
@@ -173,7 +173,7 @@ def test_a_log_without_labels_is_compared_with_its_last_model(tmp_path: Path) ->
     assert read.log.right.tolist() == [[1, 1], [0, 1]]
 
 
-def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path: Path) -> None:
+def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_path):
     rows = [*pair("a", "x", "y", correct=True), *pair("b", "y", "y", correct=True)]
     path = written(tmp_path / "log.jsonl", rows)
     assert open_log(path).reads[0].facts.truth is None
@@ -182,7 +182,7 @@ def test_labels_are_used_where_there_are_some_unless_a_reference_is_named(tmp_pa
     assert open_log(path).compared("json").reads[0].facts.truth == Truth(LARGE, "json")
 
 
-def test_any_model_of_a_log_can_be_the_reference(tmp_path: Path) -> None:
+def test_any_model_of_a_log_can_be_the_reference(tmp_path):
     path = written(tmp_path / "log.jsonl", [*three("a", "x", "x", "z"), *three("b", "x", "y", "x")])
     (read,) = open_log(path, reference=MIDDLE).reads
     assert read.facts.step_models == (SMALL, MIDDLE)
@@ -191,7 +191,7 @@ def test_any_model_of_a_log_can_be_the_reference(tmp_path: Path) -> None:
         open_log(path, reference=MIDDLE, models=(MIDDLE, LARGE))
 
 
-def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path: Path) -> None:
+def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path):
     path = written(tmp_path / "log.jsonl", [*pair("a", "x", "x", gold=["x"]), *pair("b", "x", "y", gold=["x"])])
     unasked, named = open_log(path), open_log(path, matcher="exact")
     assert (unasked.unlabelled, unasked.unjudged, named.unlabelled) == (True, True, False)
@@ -209,7 +209,7 @@ OUTRIGHT = row_of_reading("q", 1, LARGE, "inn", walk=GUIDE_ONLY, kept=True, **RO
 
 
 @pytest.mark.parametrize("logged", [[BASE, JUDGE, LATER, OUTRIGHT], [OUTRIGHT, LATER, JUDGE, BASE]])
-def test_the_base_and_the_guide_outright_are_the_two_steps(logged: list[dict[str, Any]]) -> None:
+def test_the_base_and_the_guide_outright_are_the_two_steps(logged):
     first, second = as_ladder(logged)
     assert [(each["step"], each["source"], each["answer"]) for each in (first, second)] == [
         (1, SMALL, "The Inn"),
@@ -221,7 +221,7 @@ def test_the_base_and_the_guide_outright_are_the_two_steps(logged: list[dict[str
     assert second["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": 1.0}
 
 
-def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads() -> None:
+def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads():
     (ladder,) = reads_of(as_ladder([BASE, JUDGE, OUTRIGHT]))
     assert (ladder.facts.step_models, ladder.log.complete.tolist()) == ((SMALL, LARGE), [True])
     (alone,) = reads_of(as_ladder([BASE, JUDGE]))
@@ -230,7 +230,7 @@ def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads() -> N
     assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))
 
 
-def test_a_base_without_an_answer_agrees_with_nothing() -> None:
+def test_a_base_without_an_answer_agrees_with_nothing():
     silent = BASE | {"candidate": None, "answer": None, "correct": None}
     first, second = as_ladder([silent, OUTRIGHT])
     assert "agrees_with_earlier" not in first["signals"]
@@ -240,7 +240,7 @@ def test_a_base_without_an_answer_agrees_with_nothing() -> None:
 # --- people's judgements ---
 
 
-def test_an_output_that_differs_is_right_if_people_found_no_loss_and_unknown_if_nobody_looked() -> None:
+def test_an_output_that_differs_is_right_if_people_found_no_loss_and_unknown_if_nobody_looked():
     rows = [each for name in "abcd" for each in pair(name, "x" if name == "a" else "y", "x")]
     loses = {"b": True, "c": False, "d": None}
     judgements = Judgements("regret", 0.5, lambda name: name[-1] != "a", lambda each: loses[each["episode_id"]])
@@ -310,7 +310,7 @@ CASES = {
 
 
 @pytest.mark.parametrize("case", [pytest.param(case, id=name) for name, case in CASES.items()])
-def test_rows_become_columns(case: Case) -> None:
+def test_rows_become_columns(case):
     (read,) = reads_of(case.rows)
     for name, values in case.columns.items():
         column = read.log.signals[name] if name in read.log.signals else getattr(read.log, name)
@@ -331,7 +331,7 @@ def test_rows_become_columns(case: Case) -> None:
         ([row(step=1, parents=[1])], "an episode with a step that depends on itself or on a later step"),
     ],
 )
-def test_what_cannot_be_judged_is_left_out_and_counted(rows: list[Row], why: str) -> None:
+def test_what_cannot_be_judged_is_left_out_and_counted(rows, why):
     dropped = Dropped()
     (read,) = reads_of([*rows, row("other")], dropped)
     assert (read.log.n, dict(read.dropped.rows), read.facts.unjudged) == (1, {why: 1}, int(why == UNJUDGED))
@@ -339,7 +339,7 @@ def test_what_cannot_be_judged_is_left_out_and_counted(rows: list[Row], why: str
         reads_of(rows)
 
 
-def test_two_answers_under_the_questions_own_id_are_two_runs_in_one() -> None:
+def test_two_answers_under_the_questions_own_id_are_two_runs_in_one():
     name = question_id("Which?", None)
     dropped = Dropped()
     reads_of([row(name, **QUESTION), row(name, **QUESTION), row("other")], dropped)
@@ -348,14 +348,14 @@ def test_two_answers_under_the_questions_own_id_are_two_runs_in_one() -> None:
     assert read.log.cost_nano_usd.tolist() == [[20]]
 
 
-def test_repeated_questions_have_one_id_and_all_their_spellings() -> None:
+def test_repeated_questions_have_one_id_and_all_their_spellings():
     (read,) = reads_of([row("a", question="Which?"), row("b", question="which"), row("c", question="Who?"), row("d")])
     same_id = identity("Which?", None)
     assert read.log.ids == (same_id, same_id, identity("Who?", None), "d")
     assert {name: len(texts) for name, texts in read.facts.spelled.items()} == {same_id: 2}
 
 
-def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_policy() -> None:
+def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_policy():
     replay = {"replay": {TOLD: True}}
     (read,) = reads_of([row("a", output_tokens=5, signals=replay), row("b", output_tokens=6)])
     assert read.log.revealing
@@ -365,7 +365,7 @@ def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_p
     assert read.log.cost_nano_usd.tolist() == [[10], [10]]
 
 
-def test_a_baseline_knows_its_own_cost() -> None:
+def test_a_baseline_knows_its_own_cost():
     rows = [row("a"), row("b"), row("a", walk="z", kept=True, cost_nano_usd=None), row("a", walk=GUIDE_ONLY, kept=True)]
     (read,) = reads_of(rows)
     way, reference = read.log.baselines["z"], read.log.reference
@@ -376,7 +376,7 @@ def test_a_baseline_knows_its_own_cost() -> None:
     assert read.log.priced.tolist() == [True, False]
 
 
-def test_costs_are_compared_with_prices() -> None:
+def test_costs_are_compared_with_prices():
     from cascade.money import PriceTable
 
     price = PriceTable.bundled().price("gpt-4o-mini")
@@ -395,7 +395,7 @@ def ladder(dataset: str, models: Sequence[str] = ("small", "large"), **columns: 
     return [row("a", step, dataset=dataset, source=name, model=name, horizon=2, **columns) for step, name in each]
 
 
-def test_data_sets_of_one_cascade_are_joined() -> None:
+def test_data_sets_of_one_cascade_are_joined():
     whole = joined(reads_of([*ladder("x"), *ladder("y", signals={"late": 1.0})]))
     assert (whole.log.name, whole.log.n, whole.facts.step_models) == ("x, y", 2, ("small", "large"))
     assert equal(whole.log.signals["late"], np.array([[np.nan, np.nan], [1, 1]]))
@@ -406,7 +406,7 @@ def test_data_sets_of_one_cascade_are_joined() -> None:
 
 
 @pytest.mark.parametrize("other", [("small", "huge"), ("large", "small"), ("small", "middle", "large"), ()])
-def test_data_sets_of_other_cascades_are_not(other: tuple[str, ...]) -> None:
+def test_data_sets_of_other_cascades_are_not(other):
     with pytest.raises(UsageError):
         joined(reads_of([*ladder("x"), *ladder("y", other)]) if other else [])
 
@@ -442,13 +442,13 @@ def same(first: Calls, second: Calls) -> None:
 
 
 @pytest.mark.parametrize("name", ["demo_log.parquet", "demo_requests.parquet"])
-def test_columns_of_a_shipped_log_are_those_of_its_rows(name: str) -> None:
+def test_columns_of_a_shipped_log_are_those_of_its_rows(name):
     with opened_log(SHIPPED / name) as log:
         same(log.columns(), calls_of(read_rows(SHIPPED / name)))
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.parquet"])
-def test_columns_of_odd_texts_are_those_of_their_rows(tmp_path: Path, name: str) -> None:
+def test_columns_of_odd_texts_are_those_of_their_rows(tmp_path, name):
     chance = random.Random(7)
     replay = {"finish_reason": "stop", "purpose": "answer", "echoed": "m-1"}
     rows = [
@@ -485,7 +485,7 @@ RIVER = "Which river runs through Vienna?"
         "Which river runs through \uff36ienna?",
     ],
 )
-def test_near_duplicates_are_one_question(written: str) -> None:
+def test_near_duplicates_are_one_question(written):
     assert identity(written) == identity(RIVER)
 
 
@@ -519,19 +519,19 @@ def test_near_duplicates_are_one_question(written: str) -> None:
         ("?", "!"),
     ],
 )
-def test_what_differs_in_meaning_stays_apart(one: str, other: str) -> None:
+def test_what_differs_in_meaning_stays_apart(one, other):
     assert identity(one) != identity(other)
 
 
-def test_the_context_belongs_to_the_question() -> None:
+def test_the_context_belongs_to_the_question():
     assert identity(RIVER, "Vienna lies on the Danube.") == identity(RIVER, "vienna lies  on the danube")
     assert identity(RIVER, "Vienna lies on the Danube.") != identity(RIVER, None)
 
 
 @each("text", ["", " ", "?", "\u200b", "!!", "a" * 10_000, "\ud800", "ẞ", "İ", "e\u0301", "½", "n!?"])
-def test_any_text_has_a_form_that_stays_as_it_is(text: str) -> None:
+def test_any_text_has_a_form_that_stays_as_it_is(text):
     assert plain(plain(text)) == plain(text)
 
 
-def test_a_plain_question_is_known_as_before() -> None:
+def test_a_plain_question_is_known_as_before():
     assert identity("x + 1", None) == question_id("x + 1", None)

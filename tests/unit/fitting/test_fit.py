@@ -6,7 +6,6 @@ import importlib
 import sys
 from dataclasses import dataclass, replace
 from datetime import date
-from pathlib import Path
 from typing import Any, ClassVar
 
 import numpy as np
@@ -58,7 +57,7 @@ def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = Non
     )
 
 
-def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests() -> None:
+def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests():
     done = fit(drawn_log(2_000), REGRET)
     assert done.saves
     assert done.saving.cost_share is not None
@@ -74,13 +73,13 @@ def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests
     ("kind", "risk", "confidence"),
     [("coverage", 0.1, None), ("coverage", 0.1, 0.9), ("error", 0.3, 0.9), ("agreement", 0.3, 0.9)],
 )
-def test_every_promise_is_certified_by_the_same_fit(kind: str, risk: float, confidence: float | None) -> None:
+def test_every_promise_is_certified_by_the_same_fit(kind, risk, confidence):
     done = fit(drawn_log(1_000), Promise(kind, risk, confidence))
     assert set(done.certified) == {""}
     assert done.certified[""].losses <= risk * done.certified[""].n
 
 
-def test_certificates_are_broken_in_at_most_delta_of_fits() -> None:
+def test_certificates_are_broken_in_at_most_delta_of_fits():
     """Whole fits with menus, ties and attempts; the regret at each certified point is that of 40,000 fresh requests."""
     fresh, broken, many = drawn_log(40_000, 10**6, models=3, atoms=6), 0, 150
     for seed in range(many):
@@ -92,7 +91,7 @@ def test_certificates_are_broken_in_at_most_delta_of_fits() -> None:
     assert broken / many <= 0.1 + 3 * (0.1 * 0.9 / many) ** 0.5
 
 
-def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike() -> None:
+def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike():
     log = drawn_log(500, atoms=5)
     done = fit(log, REGRET)
     rounded = replace(log, signals={"self_check": log.signals["self_check"].astype(np.float32).astype(np.float64)})
@@ -100,7 +99,7 @@ def test_a_score_that_is_rounded_otherwise_when_it_is_served_decides_alike() -> 
     assert done.policy.walks(log).stop(kappa).tolist() == done.policy.walks(rounded).stop(kappa).tolist()
 
 
-def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_monotone() -> None:
+def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_monotone():
     """What the proof needs of a threshold between two scores (design/path.md)."""
     promise, rises = Promise("regret", 0.3, 0.9), 0
     for seed in range(20):
@@ -117,7 +116,7 @@ def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_
     assert rises > 10
 
 
-def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores() -> None:
+def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores():
     log = drawn_log(400, atoms=3)
     members = [member.make() for member in simple_members(log)]
     assert [(type(each), getattr(each, "tie", None)) for each in members] == [(Threshold, COST)]
@@ -127,7 +126,7 @@ def test_ties_are_broken_by_what_the_log_has_and_never_reorder_scores() -> None:
     assert np.isnan(found[3])
 
 
-def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole() -> None:
+def test_a_menu_holds_each_pair_of_a_ladder_and_the_whole():
     members = simple_members(drawn_log(50, models=4))
     assert [member.make().nodes for member in members] == [(0, 3), (1, 3), (2, 3), None]
     assert sum(member.share for member in members) == pytest.approx(1.0)
@@ -155,7 +154,7 @@ def judged_log(n: int, **signals: float) -> Log:
         ([], [(None, (0, 2), 1.0)]),
     ],
 )
-def test_each_plan_of_a_menu_reads_the_score_that_its_own_nodes_have(signals: list[str], plans: list[Any]) -> None:
+def test_each_plan_of_a_menu_reads_the_score_that_its_own_nodes_have(signals, plans):
     members = simple_members(judged_log(40, **dict.fromkeys(signals, 1.0)), chance=True)
     policies = [(member.make(), member.share) for member in members]
     assert [
@@ -163,20 +162,20 @@ def test_each_plan_of_a_menu_reads_the_score_that_its_own_nodes_have(signals: li
     ] == plans
 
 
-def test_a_judge_beside_log_probs_takes_no_saving_away() -> None:
+def test_a_judge_beside_log_probs_takes_no_saving_away():
     both, alone = judged_log(900, p_yes=0.0, reply_mean_logprob=1.0), judged_log(900, reply_mean_logprob=1.0)
     costs = [fit(log, REGRET).saving.cost_share for log in (both, alone.only((0, 2)))]
     assert costs[0] == pytest.approx(costs[1], abs=0.03)
 
 
-def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path: Path) -> None:
+def test_the_levels_of_a_menu_never_sum_to_more_than_the_level_of_the_attempt(tmp_path):
     log = drawn_log(600, models=4)
     done = fit(log, REGRET, attempts=place_of(tmp_path / "log.jsonl"))
     assert done.level == FIRST * 0.1
     assert sum(spent(each.n, REGRET, each.level) for each in done.tested) <= done.level
 
 
-def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_same_fit_is_free(tmp_path: Path) -> None:
+def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_same_fit_is_free(tmp_path):
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300, models=3)
     fits = [fit(log, REGRET, FitSettings(seed=seed), attempts=file) for seed in (0, 1, 0, 2, 3, 4)]
     assert [each.attempt.number for each in fits] == [1, 2, 1, 3, 4, 5]
@@ -188,7 +187,7 @@ def test_attempts_on_the_same_requests_spend_no_more_than_delta_and_only_the_sam
     assert (fresh.attempt.number, fresh.level) == (1, FIRST * 0.1)
 
 
-def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_path: Path) -> None:
+def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_path):
     """Two disjoint parts each spend nearly all of δ: their sum is no bound for a fit of both."""
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(600)
     parts = [fit(log.take(np.arange(at, at + 300)), REGRET, attempts=file) for at in (0, 300)]
@@ -197,20 +196,20 @@ def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_p
     assert (whole.attempt.number, 0 < whole.attempt.share < 1) == (3, True)
 
 
-def test_no_fit_is_possible_where_a_request_has_nothing_left(tmp_path: Path) -> None:
+def test_no_fit_is_possible_where_a_request_has_nothing_left(tmp_path):
     count(tmp_path / "file", ["a", "b"], "x", lambda _share: 1.0)
     with pytest.raises(UsageError):
         count(tmp_path / "file", ["b", "c"], "y", float)
 
 
-def test_another_draw_of_the_same_groups_is_another_attempt(tmp_path: Path) -> None:
+def test_another_draw_of_the_same_groups_is_another_attempt(tmp_path):
     log = replace(drawn_log(600), groups=tuple([f"g{row // 10}" for row in range(600)]))
     fits = [fit(log, REGRET, FitSettings(seed=seed), attempts=place_of(tmp_path / "log.jsonl")) for seed in range(4)]
     assert len({done.log.ids for done in fits}) == 4
     assert [done.attempt.number for done in fits] == [1, 2, 3, 4]
 
 
-def test_a_fit_on_average_spends_its_share(tmp_path: Path) -> None:
+def test_a_fit_on_average_spends_its_share(tmp_path):
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
     fit(log, Promise("coverage", 0.1), attempts=file)
     assert fit(log, Promise("coverage", 0.1, 0.9), attempts=file).attempt.share < 0.5
@@ -228,7 +227,7 @@ class Scaled(Policy):
         return Scores(ranked(self.scale * (1 - log.signals["self_check"])))
 
 
-def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
+def test_another_code_of_a_policy_is_another_attempt(tmp_path):
     """The same name and settings: a class that was edited, in a file or in a session."""
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
     for body in ("1 - log.signals['self_check']", "log.signals['self_check']", "log.signals['self_check']"):
@@ -238,9 +237,7 @@ def test_another_code_of_a_policy_is_another_attempt(tmp_path: Path) -> None:
     assert numbers == [1, 2, 2]
 
 
-def test_another_constant_beside_the_class_of_a_policy_is_another_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_constant_beside_the_class_of_a_policy_is_another_attempt(tmp_path, monkeypatch):
     file, log, module = place_of(tmp_path / "log.jsonl"), drawn_log(300), tmp_path / "beside.py"
     monkeypatch.syspath_prepend(str(tmp_path))
     body = "from unit.fitting.test_fit import Scaled\n\n\nclass Beside(Scaled):\n    pass\n\n\nSCALE = "
@@ -253,9 +250,7 @@ def test_another_constant_beside_the_class_of_a_policy_is_another_attempt(
     assert numbers == [1, 2]
 
 
-def test_another_version_promise_or_view_of_the_log_is_another_attempt(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_another_version_promise_or_view_of_the_log_is_another_attempt(tmp_path, monkeypatch):
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
     for fitted in (log, log, replace(log, revealing=True)):
         numbers.append(fit(fitted, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
@@ -266,7 +261,7 @@ def test_another_version_promise_or_view_of_the_log_is_another_attempt(
     assert numbers == [1, 1, 2, 3, 4]
 
 
-def test_a_policy_of_another_setting_is_another_attempt_and_its_settings_are_written(tmp_path: Path) -> None:
+def test_a_policy_of_another_setting_is_another_attempt_and_its_settings_are_written(tmp_path):
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
     fits = [fit(log, REGRET, FitSettings(policy=Scaled(scale)), attempts=file) for scale in (1.0, 3.0, 1.0)]
     assert [done.attempt.number for done in fits] == [1, 2, 1]
@@ -282,13 +277,13 @@ class Peeking(Scaled):
         return Scores(ranked(1 - log.right))
 
 
-def test_a_policy_never_sees_what_is_right() -> None:
+def test_a_policy_never_sees_what_is_right():
     """Live nobody knows it. What is unknown goes on: nothing is saved by peeking."""
     walked = Peeking().walks(drawn_log(50))
     assert (walked.stop(0.5) == 1).all()
 
 
-def test_on_an_ordered_path_a_request_without_its_first_call_is_lost() -> None:
+def test_on_an_ordered_path_a_request_without_its_first_call_is_lost():
     log = drawn_log(8)
     bought = log.bought.copy()
     bought[:2] = False
@@ -296,7 +291,7 @@ def test_on_an_ordered_path_a_request_without_its_first_call_is_lost() -> None:
     assert along(walked, np.zeros((8, 2)), np.zeros(1)).loss.tolist() == [2 * UNITS]
 
 
-def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path: Path) -> None:
+def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path):
     assert count(None, ["a"], "x", float).number is None
     assert count(tmp_path / "no" / "folder", ["a"], "x", float).number is None
     (tmp_path / "file").write_text('{"fit": 1', "utf-8")
@@ -305,9 +300,7 @@ def test_a_file_of_attempts_that_is_lost_or_damaged_is_no_first_attempt(tmp_path
 
 
 @pytest.mark.parametrize(("graded", "losses", "share"), [(True, 10, 0.5), (False, 20, 1.0)])
-def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(
-    graded: bool, losses: int, share: float, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(graded, losses, share, monkeypatch):
     monkeypatch.setattr(Regret, "graded", graded)
     monkeypatch.setattr(Regret, "loss", lambda _, log: 0.5 * (log.right == 0))
     right = np.stack([np.arange(500) >= 20, np.ones(500, dtype=bool)], axis=1).astype(float)
@@ -317,7 +310,7 @@ def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(
     assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
 
 
-def test_where_costs_are_unknown_nothing_is_fitted_and_no_attempt_is_counted(tmp_path: Path) -> None:
+def test_where_costs_are_unknown_nothing_is_fitted_and_no_attempt_is_counted(tmp_path):
     log, file = drawn_log(900), tmp_path / attempts.NAME
     assert log.reference is not None
     unknown = replace(
@@ -333,7 +326,7 @@ def test_where_costs_are_unknown_nothing_is_fitted_and_no_attempt_is_counted(tmp
     assert fit(log, REGRET, attempts=file).attempt.number == 1
 
 
-def test_segments_with_too_few_requests_get_no_certificate() -> None:
+def test_segments_with_too_few_requests_get_no_certificate():
     log = drawn_log(900)
     log = replace(log, segments=tuple(["many" if row < 860 else "few" for row in range(900)]))
     done = fit(log, REGRET, FitSettings(by_segment=True))
@@ -342,7 +335,7 @@ def test_segments_with_too_few_requests_get_no_certificate() -> None:
     assert "860" in of_fit(done).lines[2]
 
 
-def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise() -> None:
+def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise():
     done = fit(replace(drawn_log(600), signals={}), REGRET)
     assert (type(done.policy), done.saves) == (Random, True)
     fresh = drawn_log(20_000, 1)
@@ -351,7 +344,7 @@ def test_without_a_signal_a_random_choice_is_served_and_keeps_its_promise() -> N
     assert 0.02 < REGRET.rules.at_stop(walked)[np.arange(fresh.n), stop].mean() < 0.05
 
 
-def test_where_nothing_is_proven_the_reference_alone_is_asked() -> None:
+def test_where_nothing_is_proven_the_reference_alone_is_asked():
     done = fit(drawn_log(20), Promise("regret", 0.01, 0.9))
     assert (type(done.policy), dict(done.certified), done.saves) == (Alone, {}, False)
     with pytest.raises(NotCertifiedError):
@@ -359,12 +352,12 @@ def test_where_nothing_is_proven_the_reference_alone_is_asked() -> None:
 
 
 @pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"learns": 1.5}, {"newest": 0.0}])
-def test_impossible_settings_are_refused(settings: dict[str, object]) -> None:
+def test_impossible_settings_are_refused(settings):
     with pytest.raises(UsageError):
         FitSettings(**settings)  # type: ignore[arg-type]
 
 
-def test_the_newer_part_of_a_log_certifies_alone() -> None:
+def test_the_newer_part_of_a_log_certifies_alone():
     log = drawn_log(400)
     done = fit(log, REGRET, FitSettings(newest=0.25))
     assert set(done.log.ids) <= set(log.ids[300:])
@@ -373,7 +366,7 @@ def test_the_newer_part_of_a_log_certifies_alone() -> None:
 # --- division ---
 
 
-def test_groups_are_never_divided_and_requests_count_once() -> None:
+def test_groups_are_never_divided_and_requests_count_once():
     log = drawn_log(300, alike=0.5)
     doubled = log.take(np.concatenate([np.arange(300), np.arange(30)]))
     assert once(doubled).tolist() == list(range(300))
@@ -384,12 +377,12 @@ def test_groups_are_never_divided_and_requests_count_once() -> None:
     assert len(set(single.groups)) == single.n == len(set(log.groups))
 
 
-def test_groups_that_share_a_request_are_one_group() -> None:
+def test_groups_that_share_a_request_are_one_group():
     log = replace(drawn_log(4), ids=("a", "b", "a", "c"), groups=("x", "y", "y", "z"))
     assert merged(log) == ("x", "x", "x", "z")
 
 
-def test_requests_without_the_reference_are_left_out_of_a_regret() -> None:
+def test_requests_without_the_reference_are_left_out_of_a_regret():
     log = drawn_log(50)
     assert log.reference is not None
     right = log.reference.right.copy()
@@ -403,7 +396,7 @@ def test_requests_without_the_reference_are_left_out_of_a_regret() -> None:
 # --- the bound ---
 
 
-def test_no_policy_costs_less_than_the_bound() -> None:
+def test_no_policy_costs_less_than_the_bound():
     """All 3^n ways to answer 6 requests of a ladder of three, by force."""
     for seed in range(5):
         log = drawn_log(6, seed, models=3)
@@ -416,7 +409,7 @@ def test_no_policy_costs_less_than_the_bound() -> None:
         assert clairvoyant(log, promise) == pytest.approx(min(ways))
 
 
-def test_a_study_prepares_on_one_side_and_counts_on_the_other() -> None:
+def test_a_study_prepares_on_one_side_and_counts_on_the_other():
     found = study(drawn_log(600), REGRET, splits=6)
     row = found.row("cascade fit")
     assert found.rows[0].name == "reference alone"
@@ -430,7 +423,7 @@ def test_a_study_prepares_on_one_side_and_counts_on_the_other() -> None:
 
 
 @pytest.mark.parametrize(("confidence", "losses"), [(0.9, [0, 3, 14, 15, 2]), (None, [0, 3, 19, 20, 2])])
-def test_the_last_point_before_the_first_that_fails_is_certified(confidence: float | None, losses: list[int]) -> None:
+def test_the_last_point_before_the_first_that_fails_is_certified(confidence, losses):
     log = drawn_log(200)
     walked = walks(log, Scores(np.zeros((200, 2))))
     path = strict_to_lenient(walked, Promise("coverage", 0.1).rules.jumps(walked))
@@ -443,7 +436,7 @@ def test_the_last_point_before_the_first_that_fails_is_certified(confidence: flo
 # --- promises that an attack has broken ---
 
 
-def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> None:
+def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served():
     """Depths of a ladder whose third model is bad: between two tested thresholds lies one that stops there."""
     rng, n = np.random.default_rng(3), 1_000
     log = replace(drawn_log(n, models=4), signals={})
@@ -454,7 +447,7 @@ def test_on_an_ordered_path_the_point_that_was_tested_is_the_one_served() -> Non
     assert float(done.certified[""].losses) == (1 - done.log.right[np.arange(done.log.n), stop]).sum()
 
 
-def test_a_record_ends_before_the_first_node_that_it_lacks() -> None:
+def test_a_record_ends_before_the_first_node_that_it_lacks():
     log = drawn_log(200, models=3)
     holes = log.bought.copy()
     holes[::2, 1] = False
@@ -464,20 +457,20 @@ def test_a_record_ends_before_the_first_node_that_it_lacks() -> None:
     assert not walked.log.complete[::2].any()
 
 
-def test_an_answer_that_nobody_judged_may_be_the_right_one() -> None:
+def test_an_answer_that_nobody_judged_may_be_the_right_one():
     log = drawn_log(100)
     right = np.where(np.arange(2) == 1, np.nan, 0.0) * np.ones((100, 1))
     walked = Threshold("self_check", -1.0).walks(replace(log, right=right))
     assert (Promise("coverage", 0.1).rules.jumps(walked).at(np.inf) > 0).all()
 
 
-def test_a_fit_that_reads_another_number_is_another_attempt(tmp_path: Path) -> None:
+def test_a_fit_that_reads_another_number_is_another_attempt(tmp_path):
     file, log = place_of(tmp_path / "log.jsonl"), drawn_log(300)
     other = replace(log, features={"noise": np.random.default_rng(1).random(300)})
     assert [fit(each, REGRET, attempts=file).attempt.number for each in (log, other, log)] == [1, 2, 1]
 
 
-def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted() -> None:
+def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted():
     log = drawn_log(600)
     log = replace(log, groups=tuple([f"g{row // 12 if row < 240 else row}" for row in range(600)]))
     done = fit(log, Promise("regret", 0.1, 0.9), FitSettings(policy="threshold"))
@@ -486,7 +479,7 @@ def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted() -> N
     assert 0 < done.lost < 0.2
 
 
-def test_another_rate_of_judging_than_promised_is_refused() -> None:
+def test_another_rate_of_judging_than_promised_is_refused():
     log = replace(drawn_log(300), drawn=np.arange(300) % 5 == 0)
     with pytest.raises(UsageError):
         fit(log, Promise("preference", 0.1, 0.9))
@@ -499,7 +492,7 @@ def signalled(log: Log, **signals: np.ndarray) -> Log:
     return replace(log, signals=signals)
 
 
-def test_a_cost_breaks_ties_only_where_going_on_loses_nothing() -> None:
+def test_a_cost_breaks_ties_only_where_going_on_loses_nothing():
     log = drawn_log(400, models=3, atoms=3)
     assert [member.make().reads for member in simple_members(log)] == [("self_check",)] * 3
     assert [getattr(member.make(), "tie", None) for member in simple_members(log)] == [COST, COST, None]
@@ -510,7 +503,7 @@ def test_a_cost_breaks_ties_only_where_going_on_loses_nothing() -> None:
 
 
 @pytest.mark.parametrize("promise", [REGRET, Promise("error", 0.15, 0.9)])
-def test_a_server_that_does_not_learn_costs_loses_no_more_than_was_promised(promise: Promise) -> None:
+def test_a_server_that_does_not_learn_costs_loses_no_more_than_was_promised(promise):
     fresh, broken, many = by_cost(20_000, 10**6), 0, 60
     blind = replace(fresh, cost_nano_usd=np.full(fresh.answer.shape, -1))
     for seed in range(many):
@@ -549,12 +542,12 @@ def by_cost(n: int, seed: int) -> Log:
         {"kind": "random", "seed": "x"},
     ],
 )
-def test_a_policy_that_a_log_cannot_have_is_refused(policy: dict[str, object]) -> None:
+def test_a_policy_that_a_log_cannot_have_is_refused(policy):
     with pytest.raises(UsageError):
         fit(drawn_log(300), Promise("coverage", 0.3), FitSettings(policy=policy))
 
 
-def test_a_known_signal_needs_no_sign() -> None:
+def test_a_known_signal_needs_no_sign():
     done = fit(drawn_log(300), REGRET, FitSettings(policy={"kind": "threshold", "signal": "self_check"}))
     assert done.tested[0].policy == Threshold("self_check", -1.0, COST)
 
@@ -567,9 +560,7 @@ def test_a_known_signal_needs_no_sign() -> None:
         (Promise("error", 0.3, 0.9), "low=0.3,high=0.001", {"low"}),
     ],
 )
-def test_a_level_at_which_nothing_is_proven_leaves_the_others(
-    promise: Promise, levels: str, certified: set[str]
-) -> None:
+def test_a_level_at_which_nothing_is_proven_leaves_the_others(promise, levels, certified):
     done = fit(drawn_log(600), promise, FitSettings(levels=levels))
     assert isinstance(done.policy, Threshold)
     assert done.certified["low"].kappa > -np.inf
@@ -579,7 +570,7 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(
         fit(drawn_log(600), Promise("error", 0.001, 0.9), FitSettings(levels="low=0.3,high=0.001"))
 
 
-def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
+def test_each_segment_s_certificate_holds_for_its_own_requests():
     log = drawn_log(900)
     done = fit(
         replace(log, segments=tuple(["ab"[row % 2] for row in range(900)])), REGRET, FitSettings(by_segment=True)
@@ -591,7 +582,7 @@ def test_each_segment_s_certificate_holds_for_its_own_requests() -> None:
 
 
 @pytest.mark.parametrize("levels", ["low=0.2,low=0.1", "=0.1,high=0.05"])
-def test_each_level_has_a_name_of_its_own(levels: str) -> None:
+def test_each_level_has_a_name_of_its_own(levels):
     with pytest.raises(UsageError):
         FitSettings(levels=levels)
 
@@ -605,6 +596,6 @@ class DoomedError(Error):
         return Jumps(np.full(walks.log.n, UNITS), walks.reach[:, :0], np.zeros((walks.log.n, 0), dtype=np.int64))
 
 
-def test_a_promise_with_jumps_of_its_own_is_not_certified_by_the_answer_served() -> None:
+def test_a_promise_with_jumps_of_its_own_is_not_certified_by_the_answer_served():
     with pytest.raises(UsageError):
         fit(drawn_log(400), Promise(f"{__name__}:DoomedError", 0.5, 0.9))

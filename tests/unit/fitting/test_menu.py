@@ -2,7 +2,6 @@
 
 from dataclasses import replace
 from datetime import date
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -46,7 +45,7 @@ def together(log: Log) -> Log:
         (400, 4, together, [0.25] * 4),
     ],
 )
-def test_the_members_of_a_menu(n: int, width: int, change: object, shares: list[float]) -> None:
+def test_the_members_of_a_menu(n, width, change, shares):
     log = random_log(21, n=n, width=width, whole=True)
     log = change(log) if callable(change) else log
     members = menu(log, divided(log, 0.3, 0).learns, PROMISE, 0.1)
@@ -56,7 +55,7 @@ def test_the_members_of_a_menu(n: int, width: int, change: object, shares: list[
     assert [member.name for member in again] == [member.name for member in members]
 
 
-def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded() -> None:
+def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded():
     log = random_log(22, n=400, width=3, whole=True)
     log = replace(log, groups=tuple([f"g{at // 2}" for at in range(log.n)]))
     learns = divided(log, 0.3, 0).learns
@@ -69,7 +68,7 @@ def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded() -> None
     assert tested[-1].level <= 0.1
 
 
-def test_where_the_length_misleads_a_random_choice_saves(tmp_path: Path) -> None:
+def test_where_the_length_misleads_a_random_choice_saves(tmp_path):
     log, rank = random_log(25, n=300, width=2, whole=True), np.random.default_rng(25).permutation(300)
     right = np.stack([rank >= 36, np.ones(300)], axis=1).astype(np.float64)  # the shortest twelfth part of ten is wrong
     cost = np.full((300, 2), [1, 100])
@@ -86,7 +85,7 @@ def test_where_the_length_misleads_a_random_choice_saves(tmp_path: Path) -> None
     assert PolicyDirectory.read(tmp_path / "policy").policy == done.policy
 
 
-def test_fit_serves_what_learned_if_it_is_asked_for() -> None:
+def test_fit_serves_what_learned_if_it_is_asked_for():
     log = random_log(23, n=500, width=3, whole=True)
     done = fit(log, Promise("regret", 0.2, 0.9), FitSettings(policy="learned"))
     assert isinstance(done.tested[0].policy, Learned)
@@ -99,9 +98,7 @@ def test_fit_serves_what_learned_if_it_is_asked_for() -> None:
     ("promise", "by_segment"),
     [(Promise("error", 0.75, 0.9), False), (Promise("coverage", 0.2), False), (Promise("regret", 0.2, 0.9), True)],
 )
-def test_what_learned_is_certified_for_any_promise_on_requests_that_did_not_learn(
-    promise: Promise, by_segment: bool
-) -> None:
+def test_what_learned_is_certified_for_any_promise_on_requests_that_did_not_learn(promise, by_segment):
     log = random_log(24, n=600, width=3, whole=True)
     log = replace(log, segments=tuple(["law" if at % 2 else "art" for at in range(log.n)]))
     done = fit(log, promise, FitSettings(policy="learned", by_segment=by_segment))

@@ -56,7 +56,7 @@ def loss(log: Log, row: int, bought: list[int], kind: str) -> float:
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ANSWERS)
-def test_losses_and_costs_are_those_of_walks_taken_call_by_call(kind: str) -> None:
+def test_losses_and_costs_are_those_of_walks_taken_call_by_call(kind):
     for seed in SEEDS:
         log = random_log(seed)
         scores = scores_for(log, seed)
@@ -86,7 +86,7 @@ def with_gaps(log: Log, seed: int) -> Log:
 
 
 @pytest.mark.parametrize("kind", KINDS_OF_ANSWERS)
-def test_a_record_with_gaps_is_lost_wherever_the_whole_request_is(kind: str) -> None:
+def test_a_record_with_gaps_is_lost_wherever_the_whole_request_is(kind):
     rules, unequal = Promise(kind, confidence=0.9).rules, 0
     own_order = learn(random_log(777, n=300, whole=True), Promise("regret", confidence=0.9).rules, 0.05)
     for seed in range(10):
@@ -101,7 +101,7 @@ def test_a_record_with_gaps_is_lost_wherever_the_whole_request_is(kind: str) -> 
     assert unequal > 100
 
 
-def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed() -> None:
+def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed():
     log = random_log(1, whole=True)
     doubt = np.full(log.answer.shape, -np.inf)
     walked = walks(log, Scores(doubt, order=np.broadcast_to([3, 0, 1, 2], log.answer.shape)))
@@ -110,7 +110,7 @@ def test_a_right_answer_that_is_cut_off_or_never_bought_counts_as_missed() -> No
     assert missed.tolist() == (np.where(may & (log.right[:, 3] != 1), UNITS, 0)).tolist()
 
 
-def test_the_listed_order_gives_what_no_order_gives() -> None:
+def test_the_listed_order_gives_what_no_order_gives():
     for seed in SEEDS:
         log = random_log(seed)
         doubt = np.nan_to_num(scores_for(log, seed).doubt, neginf=-1.0)
@@ -123,13 +123,13 @@ def test_the_listed_order_gives_what_no_order_gives() -> None:
 
 
 @pytest.mark.parametrize("order", [[0, 0, 1, 2], [0, 1, 2, 4], [0, 1, 2, -1], [0, 1, 2]])
-def test_an_order_has_every_node_once(order: list[int]) -> None:
+def test_an_order_has_every_node_once(order):
     log = random_log(0)
     with pytest.raises(UsageError):
         log.in_order(np.broadcast_to(np.array(order), (log.n, len(order))))
 
 
-def test_nodes_that_are_bought_together_have_no_order() -> None:
+def test_nodes_that_are_bought_together_have_no_order():
     log = random_log(0)
     together = replace(log, nodes=tuple([Node(node.name, node.step // 2) for node in log.nodes]))
     with pytest.raises(UsageError):

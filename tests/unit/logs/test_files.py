@@ -7,7 +7,6 @@ import json
 import math
 import os
 import tempfile
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import ANY
@@ -62,7 +61,7 @@ def log(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
-def test_what_was_written_is_read_by_its_owner_alone_under_any_name(log: Path) -> None:
+def test_what_was_written_is_read_by_its_owner_alone_under_any_name(log):
     assert write_rows(log, iter(ROWS)) == 3
     first, dropped = log.read_bytes(), Dropped()
     assert os.name == "nt" or log.stat().st_mode & 0o077 == 0  # Windows has no modes
@@ -87,7 +86,7 @@ def test_what_was_written_is_read_by_its_owner_alone_under_any_name(log: Path) -
         ),
     ],
 )
-def test_what_a_row_lacks_and_what_is_no_number_are_null(log: Path, given: list[Any], read: list[Any]) -> None:
+def test_what_a_row_lacks_and_what_is_no_number_are_null(log, given, read):
     assert write_rows(log, given) == len(given)
     assert list(read_rows(log)) == [row(**columns) for columns in read]
 
@@ -101,9 +100,7 @@ def test_what_a_row_lacks_and_what_is_no_number_are_null(log: Path, given: list[
         *((lambda value=value: row(gold=value), UsageError, "Row 2 ") for value in (object(), [object()])),
     ],
 )
-def test_a_file_is_there_whole_or_as_it_was(
-    log: Path, second: Callable[[], Any], error: type[Exception], match: str | None, there: bool
-) -> None:
+def test_a_file_is_there_whole_or_as_it_was(log, second, error, match, there):
     if there:
         write_rows(log, ROWS)
     before = {path.name: path.read_bytes() for path in log.parent.iterdir()}
@@ -112,7 +109,7 @@ def test_a_file_is_there_whole_or_as_it_was(
     assert {path.name: path.read_bytes() for path in log.parent.iterdir()} == before
 
 
-def test_half_a_pair_of_surrogates_is_no_crash(log: Path) -> None:
+def test_half_a_pair_of_surrogates_is_no_crash(log):
     write_rows(log, [row(answer="a\ud800b")])
     assert [one["answer"] for one in read_rows(log)] in (["a\ud800b"], ["a?b"])
 
@@ -138,7 +135,7 @@ ANY_ROW = st.fixed_dictionaries(
 
 @given(st.lists(ANY_ROW, max_size=4))
 @settings(max_examples=25, deadline=None)
-def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
+def test_any_row_comes_back_from_any_form(rows):
     pytest.importorskip("duckdb")
     whole = [row(**one) for one in rows]
     with tempfile.TemporaryDirectory() as folder:
@@ -168,7 +165,7 @@ def test_any_row_comes_back_from_any_form(rows: list[dict[str, Any]]) -> None:
         ({"dataset": "lakes"}, []),
     ],
 )
-def test_a_filter_compares_texts(log: Path, where: dict[str, str], steps: list[int]) -> None:
+def test_a_filter_compares_texts(log, where, steps):
     write_rows(log, ROWS)
     assert [one["step"] for one in read_rows(log, where=where)] == steps
 
@@ -235,9 +232,7 @@ READ = {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}
     ],
     ids=range(15),
 )
-def test_what_is_odd_in_a_file_is_null_or_dropped_and_counted(
-    tmp_path: Path, texts: list[Any], rows: list[Any], dropped_rows: list[Any], noted: int, first: str | None
-) -> None:
+def test_what_is_odd_in_a_file_is_null_or_dropped_and_counted(tmp_path, texts, rows, dropped_rows, noted, first):
     dropped = Dropped()
     read = list(read_rows(lines_of(tmp_path / "log.jsonl", *texts), dropped))
     assert [{name: found[name] for name in wanted} for found, wanted in zip(read, rows, strict=True)] == rows
@@ -247,7 +242,7 @@ def test_what_is_odd_in_a_file_is_null_or_dropped_and_counted(
     assert bool(dropped.describe()) is bool(dropped_rows or noted)
 
 
-def test_only_the_first_places_of_a_reason_are_kept() -> None:
+def test_only_the_first_places_of_a_reason_are_kept():
     dropped = Dropped()
     for number in range(10):
         dropped.drop("odd", f"log:{number}")
@@ -278,21 +273,21 @@ def test_only_the_first_places_of_a_reason_are_kept() -> None:
         ("gold", [4, "four"], ["4", "four"]),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path: Path, column: str, value: Any, kept: Any) -> None:
+def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, value, kept):
     dropped, raw = Dropped(), {"episode_id": "q", "question": "x", "step": 1, column: value}
     (read,) = read_rows(lines_of(tmp_path / "log.jsonl", json.dumps(raw)), dropped)
     assert (read[column], dropped.rows.total()) == (kept, 0)
     assert [reason.partition(" ")[0] for reason in dropped.notes] == ([column] if kept is None else [])
 
 
-def test_keys_at_random_do_not_fill_the_memory(tmp_path: Path) -> None:
+def test_keys_at_random_do_not_fill_the_memory(tmp_path):
     raw = {"question": "x", "episode_id": "x", "step": 1} | {f"k{i}": i for i in range(1000)}
     dropped = Dropped()
     list(read_rows(lines_of(tmp_path / "log.jsonl", json.dumps(raw)), dropped))
     assert len(dropped.notes) < 60
 
 
-def test_a_line_past_the_limit_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_past_the_limit_is_passed_over(tmp_path, monkeypatch):
     monkeypatch.setattr(lines, "MAX_LINE_BYTES", 64)
     path = lines_of(tmp_path / "log.jsonl", GOOD, "x" * 1000, GOOD)
     dropped = Dropped()
@@ -300,7 +295,7 @@ def test_a_line_past_the_limit_is_passed_over(tmp_path: Path, monkeypatch: pytes
     assert dropped.count == 1
 
 
-def test_a_packed_file_that_was_cut_short_gives_what_it_holds(tmp_path: Path) -> None:
+def test_a_packed_file_that_was_cut_short_gives_what_it_holds(tmp_path):
     path = tmp_path / "log.jsonl.gz"
     text = "".join(json.dumps({"question": os.urandom(40).hex(), "step": 1}) + "\n" for _ in range(2000))
     whole = gzip.compress(text.encode())
@@ -310,7 +305,7 @@ def test_a_packed_file_that_was_cut_short_gives_what_it_holds(tmp_path: Path) ->
     assert dict(dropped.rows) == {"the file is cut short or damaged from here on": 1}
 
 
-def test_a_filter_that_finds_nothing_is_no_bad_file(tmp_path: Path) -> None:
+def test_a_filter_that_finds_nothing_is_no_bad_file(tmp_path):
     path = lines_of(tmp_path / "log.jsonl", GOOD, "junk")
     assert list(read_rows(path, where={"dataset": "none"})) == []
 
@@ -330,9 +325,7 @@ def test_a_filter_that_finds_nothing_is_no_bad_file(tmp_path: Path) -> None:
         ),
     ],
 )
-def test_what_cannot_be_read_is_refused(
-    tmp_path: Path, name: str, texts: list[Any], where: dict[str, str], match: str | None
-) -> None:
+def test_what_cannot_be_read_is_refused(tmp_path, name, texts, where, match):
     (tmp_path / "folder").mkdir()
     lines_of(tmp_path / "log.jsonl", *texts)
     with pytest.raises(UsageError, match=match):
@@ -341,7 +334,7 @@ def test_what_cannot_be_read_is_refused(
         write_rows(tmp_path / "log.csv", ROWS)
 
 
-def test_what_a_store_is_called() -> None:
+def test_what_a_store_is_called():
     assert is_url("postgresql://host/db")
     assert is_url("postgresql+psycopg://host/db")
     assert not is_url(Path("sqlite.jsonl"))

@@ -145,9 +145,7 @@ TRACED: list[tuple[str, Any, dict[str, Any]]] = [
 
 
 @pytest.mark.parametrize(("kind", "records", "expected"), TRACED, ids=[kind for kind, *_ in TRACED])
-def test_a_trace_is_an_episode_in_the_order_of_time(
-    tmp_path: Path, kind: str, records: list[Any], expected: dict[str, Any]
-) -> None:
+def test_a_trace_is_an_episode_in_the_order_of_time(tmp_path, kind, records, expected):
     rows = rows_of(lines(tmp_path / "log.jsonl", *records), roles={"small": "base", "large": "guide"})
     assert picked(rows, "step", "candidate", "source") == [(1, 0, "base"), (1, 1, "guide")]
     assert [row["cost_nano_usd"] for row in rows] == expected["costs"]
@@ -179,7 +177,7 @@ def test_a_trace_is_an_episode_in_the_order_of_time(
         (export(span(1, {"gen_ai.usage.cost": 0.0, "gen_ai.request.model": "my-own"})), None),
     ],
 )
-def test_a_cost_of_nothing_is_unknown_unless_something_says_it_was_free(tmp_path: Path, record: Any, cost: Any) -> None:
+def test_a_cost_of_nothing_is_unknown_unless_something_says_it_was_free(tmp_path, record, cost):
     (row,) = rows_of(lines(tmp_path / "log.jsonl", record))
     assert PRICED is not None
     if cost == "listed":
@@ -274,7 +272,7 @@ WHOLE: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("spelling", WHOLE)
-def test_a_conversation_with_tools_comes_back_whole(tmp_path: Path, spelling: str) -> None:
+def test_a_conversation_with_tools_comes_back_whole(tmp_path, spelling):
     (row,) = rows_of(lines(tmp_path / "log.jsonl", WHOLE[spelling]))
     assert json.loads(row["context"]) == json.loads(ChatRequest(TALK, {"tools": [TOOL]}).canonical)
     assert row["question"] == "And in Graz?"
@@ -282,7 +280,7 @@ def test_a_conversation_with_tools_comes_back_whole(tmp_path: Path, spelling: st
     assert row["signals"]["tool_calls"] == 1
 
 
-def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path: Path) -> None:
+def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path):
     failed = {"status": {"code": 2}}
     cases: list[tuple[list[Any], int, int]] = [
         ([spend(1), spend(1), spend(2, call_type="aembedding"), spend(3, status="failure")], 3, 0),
@@ -295,7 +293,7 @@ def test_calls_that_are_none_failed_or_copies_are_left_out_and_counted(tmp_path:
         assert (dropped.count, dropped.notes.total()) == (dropped_rows, noted)
 
 
-def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path: Path) -> None:
+def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
     """L6: a framework and its client both log the same generation; between them may lie a span that is no call."""
     dropped = Dropped()
     between = observed(2, id="between", type="SPAN", parentObservationId="obs-1")
@@ -312,7 +310,7 @@ def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path: Pa
     assert [row["model"] for row in rows_of(lines(tmp_path / "spans.jsonl", nested))] == ["small", "large"]
 
 
-def test_scores_say_which_answers_are_right(tmp_path: Path) -> None:
+def test_scores_say_which_answers_are_right(tmp_path):
     trace = {
         "id": "t1",
         "name": "x",
@@ -327,7 +325,7 @@ def test_scores_say_which_answers_are_right(tmp_path: Path) -> None:
     ] == [None]
 
 
-def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path: Path) -> None:
+def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
     other = [*TALK, {"role": "assistant", "content": "Sun."}, {"role": "user", "content": "And in Linz?"}]
     records = [observed(1, input={"messages": TALK, "tools": [TOOL]}, output=REPLY)]
     records.append(observed(2, input={"messages": other, "tools": [TOOL]}, output=REPLY))
@@ -355,7 +353,7 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
-def test_the_files_of_a_batch_are_joined(tmp_path: Path) -> None:
+def test_the_files_of_a_batch_are_joined(tmp_path):
     asked = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
     failed = {"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}
     files = [
@@ -391,7 +389,7 @@ def sample(doc_id: int, scores: list[float], right: float) -> dict[str, Any]:
     }
 
 
-def test_samples_of_lm_eval(tmp_path: Path) -> None:
+def test_samples_of_lm_eval(tmp_path):
     name = "samples_rivers_2026-11-23T10-11-12.345678.jsonl"
     scores = {"small": [[-1.0, -2.0], [-2.0, -1.0]], "large": [[-0.1, -9.0], [-0.1, -9.0]]}
     right = {"small": [1.0, 0.0], "large": [1.0, 1.0]}
@@ -420,7 +418,7 @@ def test_samples_of_lm_eval(tmp_path: Path) -> None:
         rows_of(files[0])
 
 
-def test_routerbench(tmp_path: Path) -> None:
+def test_routerbench(tmp_path):
     record = {
         "sample_id": "mmlu.1",
         "prompt": "Which river?",
@@ -440,7 +438,7 @@ def test_routerbench(tmp_path: Path) -> None:
     ]
 
 
-def test_inspect_logs_of_two_models(tmp_path: Path) -> None:
+def test_inspect_logs_of_two_models(tmp_path):
     files = []
     for model, scores in ((MINI, "IC"), ("gpt-4o", "CC")):
         path = tmp_path / f"{model}.eval"
@@ -516,14 +514,14 @@ def pair(question: str, turn: int = 1, turns: int = 1, **fields: Any) -> dict[st
         ),
     ],
 )
-def test_pairs_of_models(tmp_path: Path, records: list[Any], expected: list[Any]) -> None:
+def test_pairs_of_models(tmp_path, records, expected):
     rows = rows_of(lines(tmp_path / "pairs.jsonl", *records))
     assert picked(rows, "walk", "step", "candidate", "source", "cost_nano_usd", "correct") == expected
     assert rows[0]["signals"]["base_reply_mean_logprob" if len(records) > 1 else "reply_mean_logprob"] == -0.25
     assert [row["kept"] for row in rows if row["walk"]] == [True]
 
 
-def test_runs_of_a_base_and_a_guide_are_two_steps(tmp_path: Path) -> None:
+def test_runs_of_a_base_and_a_guide_are_two_steps(tmp_path):
     shared = {"dataset": "d", "question_id": "q", "question": "q?", "method": "alone", "cost_usd": 0.001}
     records = [
         shared | {"model": "b", "role": "base", "round": 1, "answer": "x", "correct": None},
@@ -540,7 +538,7 @@ def test_runs_of_a_base_and_a_guide_are_two_steps(tmp_path: Path) -> None:
     assert rows[0]["signals"] == {"replay": {"told": True}}
 
 
-def test_chat_requests_of_several_models_are_a_ladder(tmp_path: Path) -> None:
+def test_chat_requests_of_several_models_are_a_ladder(tmp_path):
     def row(model: str, run: int, cost: float, city: str, request_id: str = "r1") -> dict[str, Any]:
         calls = [{"name": "get_weather", "arguments": {"city": city}}]
         texts = {
@@ -567,6 +565,6 @@ def test_chat_requests_of_several_models_are_a_ladder(tmp_path: Path) -> None:
         rows_of(tmp_path / "r.jsonl", models=["s", "x"])
 
 
-def test_the_page_lists_the_formats() -> None:
+def test_the_page_lists_the_formats():
     page = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
     assert [name for name in presets() if f"`{name}`" not in page] == []

@@ -42,7 +42,7 @@ def many(count: int) -> Any:
     )
 
 
-def test_every_column_has_its_type(tmp_path: Path) -> None:
+def test_every_column_has_its_type(tmp_path):
     write_rows(tmp_path / "log.parquet", ROWS)
     types = {field.name: str(field.type) for field in pq.read_schema(tmp_path / "log.parquet")}
     assert list(types) == list(COLUMNS)
@@ -52,7 +52,7 @@ def test_every_column_has_its_type(tmp_path: Path) -> None:
     assert {types[name] for name in ("gold", "signals", "walk", "answer")} == {"string"}
 
 
-def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rows_are_written_in_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(own, "ROWS_A_GROUP", 2048)
     path = tmp_path / "log.parquet"
     assert write_rows(path, many(5000)) == 5000
@@ -64,14 +64,14 @@ def test_rows_are_written_in_groups(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert path.read_bytes() == first
 
 
-def test_a_row_that_does_not_fit_is_named(tmp_path: Path) -> None:
+def test_a_row_that_does_not_fit_is_named(tmp_path):
     for column, value in {"step": "two", "correct": 7, "gold": 4, "cost_nano_usd": 2**63, "answer": 1.5}.items():
         with pytest.raises(UsageError, match=f"Row 3 cannot be written: its {column} is no"):
             write_rows(tmp_path / "log.parquet", [*ROWS[:2], row(**{column: value})])
     assert list(tmp_path.iterdir()) == []
 
 
-def test_columns_of_other_writers_are_understood(tmp_path: Path) -> None:
+def test_columns_of_other_writers_are_understood(tmp_path):
     path = table(
         tmp_path / "log.parquet",
         episode_id=pa.array(["q"], pa.large_string()),
@@ -113,9 +113,7 @@ COSTS = pa.array([Decimal(1200), Decimal("0.5")], pa.decimal128(20, 1))  # a NUM
         *((column, pa.nulls(1), [None], []) for column in ("gold", "cost_nano_usd")),
     ],
 )
-def test_a_value_of_the_wrong_kind_is_null_and_counted(
-    tmp_path: Path, column: str, values: Any, kept: list[Any], noted: list[int]
-) -> None:
+def test_a_value_of_the_wrong_kind_is_null_and_counted(tmp_path, column, values, kept, noted):
     dropped, count = Dropped(), len(values)
     path = table(tmp_path / "log.parquet", question=["x"] * count, step=[*range(1, count + 1)], **{column: values})
     assert [read[column] for read in read_rows(path, dropped)] == kept
@@ -123,7 +121,7 @@ def test_a_value_of_the_wrong_kind_is_null_and_counted(
     assert all(f": {column}" in note for note in dropped.noted) or column == "signals"
 
 
-def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path) -> None:
+def test_rows_without_step_or_question_are_named_by_their_number(tmp_path):
     path = tmp_path / "log.parquet"
     pq.write_table(pa.table({"question": ["x", None, "y"], "step": [None, 1, 1], "dataset": ["a", "a", "b"]}), path)
     dropped = Dropped()
@@ -134,7 +132,7 @@ def test_rows_without_step_or_question_are_named_by_their_number(tmp_path: Path)
 
 
 @pytest.mark.parametrize("version", [SCHEMA_VERSION - 1, SCHEMA_VERSION + 1])
-def test_a_row_of_another_schema_is_refused(tmp_path: Path, version: int) -> None:
+def test_a_row_of_another_schema_is_refused(tmp_path, version):
     path = tmp_path / "log.parquet"
     pq.write_table(pa.table({"question": ["x", "y"], "step": [1, 1], "schema_version": [None, version]}), path)
     with pytest.raises(UsageError, match=f"row 2 has the schema {version},"):
@@ -144,7 +142,7 @@ def test_a_row_of_another_schema_is_refused(tmp_path: Path, version: int) -> Non
 @pytest.mark.parametrize(
     "columns", [{"question": ["x"], "spend": [1.5]}, {"step": [1]}, {"question": ["x"], "step": ["one"]}]
 )
-def test_a_table_of_other_things_is_refused(tmp_path: Path, columns: dict[str, Any]) -> None:
+def test_a_table_of_other_things_is_refused(tmp_path, columns):
     pq.write_table(pa.table(columns), tmp_path / "log.parquet")
     with pytest.raises(UsageError):
         list(read_rows(tmp_path / "log.parquet"))
@@ -153,14 +151,14 @@ def test_a_table_of_other_things_is_refused(tmp_path: Path, columns: dict[str, A
 # --- damage ---
 
 
-def test_without_duckdb_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_it_says_what_to_install(tmp_path, monkeypatch):
     write_rows(tmp_path / "log.parquet", ROWS)
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[logs\]"):
         list(read_rows(tmp_path / "log.parquet"))
 
 
-def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
+def test_a_file_that_was_cut_short_is_refused(tmp_path):
     path = tmp_path / "log.parquet"
     write_rows(path, many(1000))
     whole = path.read_bytes()
@@ -170,7 +168,7 @@ def test_a_file_that_was_cut_short_is_refused(tmp_path: Path) -> None:
             list(read_rows(path))
 
 
-def test_damage_in_the_middle_is_refused(tmp_path: Path) -> None:
+def test_damage_in_the_middle_is_refused(tmp_path):
     path = tmp_path / "log.parquet"
     write_rows(path, many(10_000))
     at = pq.ParquetFile(path).metadata.row_group(0).column(COLUMNS.index("cost_nano_usd")).data_page_offset
@@ -214,14 +212,14 @@ VALUES: list[tuple[str, Any, list[str]]] = [
 ]
 
 
-def test_texts_become_values_or_null() -> None:
+def test_texts_become_values_or_null():
     with opened() as duck:
         for macro, value, texts in VALUES:
             for text in texts:
                 assert (text, duck.value(f"SELECT {macro}({text_literal(text)})")) == (text, value)
 
 
-def test_amounts_are_those_of_exact_decimals() -> None:
+def test_amounts_are_those_of_exact_decimals():
     draw = random.Random(3)
     texts = [f"{draw.random() * 10 ** draw.randint(-12, 9):.{draw.randint(0, 14)}f}" for _ in range(500)]
     texts += [f"0.{draw.randrange(10**9):09}5" for _ in range(200)]
@@ -244,13 +242,13 @@ def test_amounts_are_those_of_exact_decimals() -> None:
         "SET memory_limit = '1TB'",
     ],
 )
-def test_a_connection_touches_only_its_files_and_keeps_its_settings(tmp_path: Path, sql: str) -> None:
+def test_a_connection_touches_only_its_files_and_keeps_its_settings(tmp_path, sql):
     with opened() as duck, pytest.raises(UsageError):
         duck.run(sql.format(folder=tmp_path))
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_connection_prints_no_progress_and_its_folder_is_gone_at_the_end() -> None:
+def test_a_connection_prints_no_progress_and_its_folder_is_gone_at_the_end():
     with opened() as duck:
         assert duck.rows("SELECT current_setting('enable_progress_bar')") == [(False,)]
         folder = duck.folder
@@ -278,7 +276,7 @@ RHINE = completion("Answer: Rhine", usage=Usage(100, 10, 4, 1), latency_s=0.0123
 NO = yes_no(0.05, "No, Danube")
 
 
-def test_every_row_has_every_column_those_of_its_question_too_and_is_json() -> None:
+def test_every_row_has_every_column_those_of_its_question_too_and_is_json():
     unknown = dict.fromkeys(("split", "group", "gold", "correct"))
     wanted = {"question": ASKED.text, "context": ASKED.context, "schema_version": SCHEMA_VERSION, **unknown}
     wanted |= {"episode_id": question_id(ASKED.text, ASKED.context)}
@@ -303,13 +301,13 @@ JUDGED = {"candidate": 1, "answer": "Danube", "kept": True, "text": "No, Danube"
     ("said", "wanted"),
     [((RHINE, NO), JUDGED), ((RHINE, yes_no(0.01, "No.")), {"candidate": None, "answer": None, "kept": None})],
 )
-def test_a_row_says_what_a_call_brought_and_cost(said: Any, wanted: dict[str, Any]) -> None:
+def test_a_row_says_what_a_call_brought_and_cost(said, wanted):
     base, judge = rows(answered(*said))
     assert {name: judge[name] for name in wanted} == wanted
     assert {name: base[name] for name in BROUGHT} == BROUGHT | {"kept": wanted["kept"] is None}
 
 
-def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
+def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why():
     estimated = RHINE._replace(usage=Usage(100, 10, estimated=True))
     base, judge = rows(answered(estimated, NO, prices={"small": PRICES["small"]}))
     assert (base["cost_nano_usd"], base["cost_source"]) == (None, "usage estimated")
@@ -317,14 +315,14 @@ def test_a_cost_is_null_where_it_is_not_known_and_the_row_says_why() -> None:
     assert (judge["cost_nano_usd"], judge["cost_source"]) == (None, "no price")
 
 
-def test_only_the_first_sample_has_a_candidate() -> None:
+def test_only_the_first_sample_has_a_candidate():
     said = [completion("No, Danube")] * 3
     made = list(rows(answered(RHINE, *said, RHINE, *said)))
     assert [each["candidate"] for each in made if each["step"] == 1] == [0, 1, None, None]
     assert [each["signals"]["replay"]["sample"] for each in made if each["step"] == 1] == [0, 0, 1, 2]
 
 
-def test_signals_and_what_a_replay_needs_stand_in_the_row() -> None:
+def test_signals_and_what_a_replay_needs_stand_in_the_row():
     base, judge = rows(answered(RHINE, NO))
     assert base["signals"]["p_yes"] == judge["signals"]["p_yes"]
     assert (base["signals"]["replay"]["purpose"], base["signals"]["replay"]["finish_reason"]) == ("answer", "stop")
@@ -333,13 +331,13 @@ def test_signals_and_what_a_replay_needs_stand_in_the_row() -> None:
     assert judge["signals"]["replay"]["tokens"] == [["No", math.log(0.95), top]]
 
 
-def test_an_impossible_token_is_still_json() -> None:
+def test_an_impossible_token_is_still_json():
     tokens = (Token("Answer: Rhine", -math.inf), Token("", None))
     made = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
     assert made["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]
 
 
-def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too() -> None:
+def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too():
     late = completion("Answer: Danube")
     answer = answered(RHINE, yes_no(0.5), ProviderUnavailableError("down"), AuthenticationError("no key"))
     assert len(list(rows(answer))) == 2
@@ -349,7 +347,7 @@ def test_every_call_that_came_back_has_a_row_an_interrupted_step_s_too() -> None
     assert [each["text"] for each in rows(interrupted)][-1] == "Answer: Danube"
 
 
-def test_an_id_is_stable_and_tells_text_from_context() -> None:
+def test_an_id_is_stable_and_tells_text_from_context():
     assert question_id("a", None) == question_id("a", "") == question_id("a", None)
     assert (
         len({question_id(*one) for one in (("a", None), ("b", None), ("a", "b"), ("ab", None), ("\ud800", None))}) == 5
@@ -357,7 +355,7 @@ def test_an_id_is_stable_and_tells_text_from_context() -> None:
     assert len(question_id("a", None)) == 16
 
 
-def test_candidates_of_other_sources_are_not_mixed_up() -> None:
+def test_candidates_of_other_sources_are_not_mixed_up():
     step = answered(RHINE, NO).steps[0]
     assert [made.source for made in step.candidates] == ["base", "guide"]
     assert step.candidates[0] == candidate("Rhine", confidence=step.candidates[0].confidence)

@@ -38,7 +38,7 @@ EXACT = [  # the last ones are the table of design/matching.md
 
 
 @each("answer, gold, right", EXACT)
-def test_exact(answer: str, gold: list[str], right: bool | None) -> None:
+def test_exact(answer, gold, right):
     assert get_matcher("exact").matches(answer, gold) is right
 
 
@@ -108,7 +108,7 @@ TINY = "0." + "0" * 300 + "1"
         (TINY, ["1e-301"], True),
     ],
 )
-def test_number(answer: str, gold: list[str], right: bool | None) -> None:
+def test_number(answer, gold, right):
     assert get_matcher("number").matches(answer, gold) is right
 
 
@@ -124,11 +124,11 @@ def test_number(answer: str, gold: list[str], right: bool | None) -> None:
         ("rel=1%,abs=2", "98", "100", True),
     ],
 )
-def test_a_tolerance_is_relative_or_absolute(options: str, answer: str, gold: str, right: bool) -> None:
+def test_a_tolerance_is_relative_or_absolute(options, answer, gold, right):
     assert get_matcher(f"number:{options}").matches(answer, [gold]) is right
 
 
-def test_values_are_exact() -> None:
+def test_values_are_exact():
     assert [number.value for number in read_numbers("1/3") or ()] == [Fraction(1, 3)]
 
 
@@ -149,7 +149,7 @@ def test_values_are_exact() -> None:
         ("9" * 1_001, None),
     ],
 )
-def test_separators_are_read_where_only_one_reading_is_clear(run: str, value: Fraction | None) -> None:
+def test_separators_are_read_where_only_one_reading_is_clear(run, value):
     assert read_run(run) == value
 
 
@@ -191,11 +191,11 @@ IS_NOT_A = [
         *((text, ["I"], False) for text in ("I think so", "I believe B", "The answer is I guess B")),
     ],
 )
-def test_label(answer: str, gold: list[str], right: bool | None) -> None:
+def test_label(answer, gold, right):
     assert get_matcher("label").matches(answer, gold) is right
 
 
-def test_labels_are_those_that_were_given() -> None:
+def test_labels_are_those_that_were_given():
     assert get_matcher("label:X|Y").matches("x) left", ["X"]) is True
     assert get_matcher("label:spam|ham").matches("I think it is spam", ["spam"]) is True
     assert get_matcher("label:spam|ham").matches("spam or ham", ["spam"]) is False
@@ -241,7 +241,7 @@ TOOLS_AND_JSON = [
 
 
 @each("spec, answer, gold, right", TOOLS_AND_JSON)
-def test_tool_calls_and_json(spec: str, answer: str, gold: str, right: bool | None) -> None:
+def test_tool_calls_and_json(spec, answer, gold, right):
     assert get_matcher(spec).matches(answer, [gold]) is right
 
 
@@ -371,7 +371,7 @@ OUTPUTS = [
 
 
 @each("spec, request, output, other, same", OUTPUTS)
-def test_two_outputs(spec: str, request: ChatRequest | None, output: str, other: str, same: bool) -> None:
+def test_two_outputs(spec, request, output, other, same):
     matcher = get_matcher(spec)
     assert matcher.same(output, other, request) is same
     if spec != "exact":  # its accepted answer is the number
@@ -394,6 +394,6 @@ def test_two_outputs(spec: str, request: ChatRequest | None, output: str, other:
         (FIELD, "label", False),
     ],
 )
-def test_a_request_chooses_its_matcher(request: ChatRequest | None, name: str, warned: bool) -> None:
+def test_a_request_chooses_its_matcher(request, name, warned):
     chosen = default_for(request)
     assert (chosen.name, chosen.warning is not None) == (name, warned)

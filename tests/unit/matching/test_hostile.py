@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Callable
 from importlib.util import find_spec
-from typing import Any
 
 import pytest
 from cases import each
@@ -50,24 +49,24 @@ def made(name: str) -> Matcher:
 
 @each("kind", HOSTILE)
 @each("name", GOLD)
-def test_a_huge_answer_is_wrong_and_does_no_harm(name: str, kind: str) -> None:
+def test_a_huge_answer_is_wrong_and_does_no_harm(name, kind):
     assert made(name).matches(HOSTILE[kind], [GOLD[name]]) is False
 
 
 @each("kind", HOSTILE)
 @each("name", GOLD)
-def test_a_huge_accepted_answer_does_no_harm(name: str, kind: str) -> None:
+def test_a_huge_accepted_answer_does_no_harm(name, kind):
     assert made(name).matches("Danube", [HOSTILE[kind]]) in {False, None}
 
 
 @each("name", ["label", "number"])
 @each("around", ["\n" * 1_000_000, "\u200f\u202e", "\x00" * 10, " \u00a0\t", "\ufeff"])
-def test_what_cannot_be_seen_changes_nothing(name: str, around: str) -> None:
+def test_what_cannot_be_seen_changes_nothing(name, around):
     assert made(name).matches(f"{around}{GOLD[name]}{around}", [GOLD[name]]) is True
 
 
 @pytest.mark.parametrize("name", ["label", "number"])
-def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
+def test_a_lone_surrogate_is_a_letter_like_others(name):
     assert made(name).matches("\ud800", ["\ud800"]) is True
     assert made(name).matches("\ud8005 \udfff", [GOLD[name]]) in {True, False, None}
 
@@ -76,7 +75,7 @@ def test_a_lone_surrogate_is_a_letter_like_others(name: str) -> None:
 @each(
     "mark", ["{", "*", "$", "**", "\\boxed{}", "\\boxed{", "answer:", "Answer is", "=", "()", "-", "####", "\\text{}"]
 )
-def test_marks_without_content_are_texts_like_others(name: str, mark: str) -> None:
+def test_marks_without_content_are_texts_like_others(name, mark):
     assert made(name).matches(mark, [mark]) is True
     assert made(name).matches(mark, [GOLD[name]]) is False
     assert made(name).matches("Danube", [mark]) in {False, None}
@@ -84,7 +83,7 @@ def test_marks_without_content_are_texts_like_others(name: str, mark: str) -> No
 
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
 @pytest.mark.parametrize("kind", HOSTILE)
-def test_a_huge_formula_never_reaches_the_parser(kind: str) -> None:
+def test_a_huge_formula_never_reaches_the_parser(kind):
     latex = as_latex(HOSTILE[kind])
     assert latex is None or len(latex) <= maths.MAX_FORMULA_CHARS + 2
 
@@ -101,7 +100,7 @@ PIECES = [
 
 
 @pytest.mark.parametrize("name", ["exact", "label", "number", "judge", "reply", "math"])
-def test_no_text_takes_quadratic_time(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_text_takes_quadratic_time(name, monkeypatch):
     monkeypatch.setattr(text, "MAX_ANSWER_CHARS", 10**9)  # the guard is off: the patterns themselves must hold
     monkeypatch.setattr(maths, "MAX_FORMULA_CHARS", 10**9)
     work: Callable[[str], object]
@@ -123,7 +122,7 @@ SENT = [
 
 
 @pytest.mark.parametrize("work", [plain, holds_key, redact, defuse], ids=lambda work: work.__name__)
-def test_what_a_client_sends_is_read_in_linear_time(work: Any) -> None:
+def test_what_a_client_sends_is_read_in_linear_time(work):
     """80,000 full stops and a letter held up a gateway for 15 s."""
     assert {piece: slow for piece in SENT for end in "!x" if (slow := superlinear(work, piece, end))} == {}
 
@@ -138,8 +137,6 @@ def test_what_a_client_sends_is_read_in_linear_time(work: Any) -> None:
         (r"(?<!\d)\d+x", "1", False),
     ],
 )
-def test_the_check_itself_finds_quadratic_time(
-    pattern: str, piece: str, slow: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_check_itself_finds_quadratic_time(pattern, piece, slow, monkeypatch):
     monkeypatch.setattr(text, "_MARKER", re.compile(pattern))
     assert superlinear(lambda pieces: list(text._MARKER.finditer(pieces)), piece) == ([pattern] if slow else [])

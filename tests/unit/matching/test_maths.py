@@ -61,12 +61,12 @@ def matcher() -> Iterator[MathMatcher]:
         (" \\frac{ ", ["\\frac{"], True),  # the same text
     ],
 )
-def test_what_is_accepted(matcher: MathMatcher, answer: str, gold: list[str], right: bool | None) -> None:
+def test_what_is_accepted(matcher, answer, gold, right):
     assert matcher.matches(answer, gold) is right
 
 
 @needs_math_verify
-def test_formulas_are_the_same_or_not_in_the_main_thread_in_others_and_in_a_crowd(matcher: MathMatcher) -> None:
+def test_formulas_are_the_same_or_not_in_the_main_thread_in_others_and_in_a_crowd(matcher):
     cases = SAME + DIFFERENT
     here = [matcher.matches(answer, [gold]) for answer, gold in cases]
     assert list(zip(cases, here, strict=True)) == [
@@ -81,7 +81,7 @@ def test_formulas_are_the_same_or_not_in_the_main_thread_in_others_and_in_a_crow
 
 
 @needs_math_verify
-def test_a_pathological_formula_costs_its_time_once_and_nothing_else() -> None:
+def test_a_pathological_formula_costs_its_time_once_and_nothing_else():
     with MathMatcher(timeout_s=0.5) as matcher:
         assert [matcher.matches(PATHOLOGICAL, ["5"]) for _ in range(100)] == [None] * 100
         assert matcher._compare.cache_info().misses == 1
@@ -93,7 +93,7 @@ def test_a_pathological_formula_costs_its_time_once_and_nothing_else() -> None:
 
 @needs_math_verify
 @pytest.mark.long
-def test_an_alarm_does_not_end_a_worker_that_has_replied() -> None:
+def test_an_alarm_does_not_end_a_worker_that_has_replied():
     with MathMatcher(timeout_s=3) as matcher:
         assert matcher.matches("", ["5"]) is False
         with pytest.raises(subprocess.TimeoutExpired):
@@ -101,7 +101,7 @@ def test_an_alarm_does_not_end_a_worker_that_has_replied() -> None:
 
 
 @needs_math_verify
-def test_our_signals_are_left_alone(matcher: MathMatcher) -> None:
+def test_our_signals_are_left_alone(matcher):
     seen: list[int] = []
     before = signal.signal(signal.SIGALRM, lambda number, _frame: seen.append(number))
     handler = signal.getsignal(signal.SIGALRM)
@@ -114,7 +114,7 @@ def test_our_signals_are_left_alone(matcher: MathMatcher) -> None:
 
 
 @needs_math_verify
-def test_no_text_is_run_as_code(matcher: MathMatcher, tmp_path: Path) -> None:
+def test_no_text_is_run_as_code(matcher, tmp_path):
     target = tmp_path / "made"
     attacks = [
         f"__import__('os').mkdir('{target}')",
@@ -130,7 +130,7 @@ def test_no_text_is_run_as_code(matcher: MathMatcher, tmp_path: Path) -> None:
 
 
 @needs_math_verify
-def test_a_worker_inherits_no_key_and_ends_with_its_input(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_inherits_no_key_and_ends_with_its_input(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-abcdefghijklmnop")
     worker = FormulaWorker(PATIENCE_S)
     worker.ask("$5$", ("$5$",))
@@ -142,7 +142,7 @@ def test_a_worker_inherits_no_key_and_ends_with_its_input(monkeypatch: pytest.Mo
     assert process.returncode == 0
 
 
-def test_a_missing_package_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_missing_package_says_what_to_install(monkeypatch):
     monkeypatch.setattr(maths, "find_spec", lambda name: None)
     with pytest.raises(MissingExtraError, match=r"pip install .*\[math\]"):
         get_matcher("math")
@@ -173,8 +173,8 @@ HALF = "import sys; print('{}', flush=True); sys.stdin.readline(); print('{', en
     ],
 )
 def test_a_worker_that_does_not_start_is_an_error_and_half_a_reply_is_unknown(
-    code: str, executable: str, error: type[Exception] | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+    code, executable, error, tmp_path, monkeypatch
+):
     worker_script(tmp_path, monkeypatch, code)
     monkeypatch.setattr(sys, "executable", executable)
     if error is None:
@@ -201,14 +201,14 @@ def counting(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     worker.close()
 
 
-def test_a_crowd_gets_each_its_own_reply_from_one_process(counting: Any) -> None:
+def test_a_crowd_gets_each_its_own_reply_from_one_process(counting):
     with ThreadPoolExecutor(16) as executor:
         replies = list(executor.map(lambda n: counting.ask(str(n), ()), range(300)))
     assert [answer for _, answer in replies] == list(map(str, range(300)))
     assert len({pid for pid, _ in replies}) == 1
 
 
-def test_a_worker_that_was_killed_from_outside_is_replaced(counting: Any) -> None:
+def test_a_worker_that_was_killed_from_outside_is_replaced(counting):
     pid, _ = counting.ask("1", ())
     process_of(counting).kill()
     process_of(counting).wait()
@@ -216,7 +216,7 @@ def test_a_worker_that_was_killed_from_outside_is_replaced(counting: Any) -> Non
     assert (other != pid, answer) == (True, "2")
 
 
-def test_an_interrupted_worker_is_not_asked_again(counting: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_interrupted_worker_is_not_asked_again(counting, monkeypatch):
     counting.ask("1", ())
     process = process_of(counting)
 
@@ -230,7 +230,7 @@ def test_an_interrupted_worker_is_not_asked_again(counting: Any, monkeypatch: py
     assert counting.ask("3", ())[1] == "3"
 
 
-def test_a_forked_child_uses_no_worker_of_its_parent(counting: Any) -> None:
+def test_a_forked_child_uses_no_worker_of_its_parent(counting):
     pid, _ = counting.ask("1", ())
     parents = process_of(counting)
     counting._in_child()
@@ -245,7 +245,7 @@ def test_a_forked_child_uses_no_worker_of_its_parent(counting: Any) -> None:
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
 @pytest.mark.parametrize("forget", [False, True])
 @pytest.mark.usefixtures("counting")
-def test_workers_end_with_the_matcher_closed_or_forgotten(forget: bool) -> None:
+def test_workers_end_with_the_matcher_closed_or_forgotten(forget):
     matcher = MathMatcher(60)
     reply: Any = matcher._worker.ask("1", ())
     if not forget:
@@ -276,7 +276,7 @@ def test_workers_end_with_the_matcher_closed_or_forgotten(forget: bool) -> None:
         ("x" * 50_000, None),
     ],
 )
-def test_plain_notation_becomes_latex(text: str, latex: str | None) -> None:
+def test_plain_notation_becomes_latex(text, latex):
     assert as_latex(text) == latex
 
 
@@ -300,11 +300,11 @@ DOUBLE = "def double(x):\n    return 2 * x"
         ("s = 'ä\ud800'", "assert True", True),
     ],
 )
-def test_code_and_tests(answer: str, test: str, right: bool) -> None:
+def test_code_and_tests(answer, test, right):
     assert get_matcher("code").matches(answer, [test]) is right
 
 
-def test_endless_code_and_what_it_starts_is_killed(tmp_path: Path) -> None:
+def test_endless_code_and_what_it_starts_is_killed(tmp_path):
     told = tmp_path / "pid"
     answer = (
         "import os, subprocess, sys\n"
@@ -320,14 +320,14 @@ def test_endless_code_and_what_it_starts_is_killed(tmp_path: Path) -> None:
     until(lambda: not lives(int(told.read_text())))
 
 
-def test_the_tests_see_no_key_of_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_tests_see_no_key_of_the_environment(monkeypatch):
     monkeypatch.setenv("OPENAI_API_KEY", "sk-secret")
     test = "import os\nassert not any('KEY' in name for name in os.environ), sorted(os.environ)"
     assert get_matcher("code").matches("", [test]) is True
     assert "OPENAI_API_KEY" in os.environ
 
 
-def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> None:
+def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path):
     check = tmp_path / "check.py"
     check.write_text("import runpy, sys\nassert runpy.run_path(sys.argv[1])['double'](3) == 6\n")
     matcher = get_matcher("code", command=f"{shlex.quote(sys.executable)} {check} {{file}}")
@@ -337,7 +337,7 @@ def test_outputs_are_the_same_where_both_pass_or_both_fail(tmp_path: Path) -> No
     assert matcher.same(wrong, "no code at all") is True
 
 
-def test_without_tests_or_with_a_command_that_is_none_it_says_so() -> None:
+def test_without_tests_or_with_a_command_that_is_none_it_says_so():
     with pytest.raises(UsageError, match="your tests"):
         get_matcher("code").same("x = 1", "x = 2")
     with pytest.raises(UsageError, match="cannot be run"):
@@ -351,14 +351,14 @@ EXAMPLES = re.findall(r"```python\n((?:(?!```).)*)```\n\n```text\n(.*?)```", GUI
 
 
 @pytest.mark.parametrize(("code", "printed"), EXAMPLES)
-def test_an_example_prints_the_output_below_it(code: str, printed: str) -> None:
+def test_an_example_prints_the_output_below_it(code, printed):
     out = io.StringIO()
     with contextlib.redirect_stdout(out):
         exec(compile(code, "docs/matching.md", "exec"), {"__name__": "example"})  # noqa: S102 - our own page
     assert out.getvalue() == printed
 
 
-def test_the_guide_lists_every_matcher_with_its_options() -> None:
+def test_the_guide_lists_every_matcher_with_its_options():
     rows = {
         name: row for row in GUIDE.splitlines() if (match := re.match(r"\| `(\w+)` \|", row)) for name in [match[1]]
     }

@@ -63,7 +63,7 @@ def rules(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.delitem(sys.modules, name, raising=False)
 
 
-def test_a_spec_names_a_matcher_and_its_options() -> None:
+def test_a_spec_names_a_matcher_and_its_options():
     assert isinstance(get_matcher("exact:"), ExactMatcher)
     assert get_matcher("number:80%").matches("1.8", ["1"]) is True
     assert get_matcher("number", rel=0.8).matches("1.81", ["1"]) is False
@@ -94,7 +94,7 @@ def test_a_spec_names_a_matcher_and_its_options() -> None:
         ("function", {}, ["function"]),
     ],
 )
-def test_mistakes_are_one_error_that_names_each(spec: str, options: dict[str, Any], wrong: list[str]) -> None:
+def test_mistakes_are_one_error_that_names_each(spec, options, wrong):
     with pytest.raises(UsageError) as caught:
         get_matcher(spec, **options)
     lines = str(caught.value).partition("cannot be made:")[2] or str(caught.value)
@@ -102,7 +102,7 @@ def test_mistakes_are_one_error_that_names_each(spec: str, options: dict[str, An
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_installed_matcher_is_named_made_with_its_options_and_replaces_no_other() -> None:
+def test_an_installed_matcher_is_named_made_with_its_options_and_replaces_no_other():
     assert MATCHERS.names.count("exact") == 1
     assert MATCHERS.names[-4:] == ("mine", "broken", "none", "refusing")
     made = get_matcher("mine:strict=yes")
@@ -129,14 +129,14 @@ def test_an_installed_matcher_is_named_made_with_its_options_and_replaces_no_oth
         ("function:my_rules.number", UsageError, "number"),
     ],
 )
-def test_what_cannot_be_loaded_is_one_error_that_names_it(spec: str, error: type[CascadeError], named: str) -> None:
+def test_what_cannot_be_loaded_is_one_error_that_names_it(spec, error, named):
     with pytest.raises(error) as caught:
         get_matcher(spec)
     assert type(caught.value) is error
     assert named in str(caught.value)
 
 
-def test_naming_matchers_loads_none_of_them() -> None:
+def test_naming_matchers_loads_none_of_them():
     code = (
         "import sys, cascade.matching as m; m.MATCHERS.names; m.get_matcher('text');"
         "print({'sympy', 'math_verify', 'cascade.matching.number', 'cascade.matching.maths'} & set(sys.modules))"
@@ -149,7 +149,7 @@ def test_naming_matchers_loads_none_of_them() -> None:
 
 
 @each("returned, verdict", [(True, True), (False, False), (None, None), (np.bool_(True), True)])
-def test_what_a_function_returns_is_the_verdict(returned: Any, verdict: bool | None) -> None:
+def test_what_a_function_returns_is_the_verdict(returned, verdict):
     got: list[Any] = []
     matcher = FunctionMatcher(lambda answer, gold: got.append((answer, gold)) or returned)  # type: ignore[func-returns-value]
     assert matcher.matches("a", ["b", "c"]) is verdict
@@ -157,15 +157,13 @@ def test_what_a_function_returns_is_the_verdict(returned: Any, verdict: bool | N
 
 
 @each("returned", ["yes", 1, 0.5, float("nan"), [], np.array([True, False])])
-def test_what_is_no_truth_is_an_error(returned: Any) -> None:
+def test_what_is_no_truth_is_an_error(returned):
     with pytest.raises(UsageError):
         FunctionMatcher(lambda answer, gold: returned).matches("a", ["a"])
 
 
 @each("raised, error", [(KeyError("key sk-abcdefghijklmnop"), UsageError), (CascadeError("no more"), CascadeError)])
-def test_a_function_that_raises_is_named_and_an_error_of_ours_goes_through(
-    raised: Exception, error: type[CascadeError]
-) -> None:
+def test_a_function_that_raises_is_named_and_an_error_of_ours_goes_through(raised, error):
     def broken(answer: str, gold: tuple[str, ...]) -> bool:
         raise raised
 
@@ -177,7 +175,7 @@ def test_a_function_that_raises_is_named_and_an_error_of_ours_goes_through(
 
 
 @pytest.mark.usefixtures("rules")
-def test_a_function_is_found_by_its_name() -> None:
+def test_a_function_is_found_by_its_name():
     assert get_matcher("function:my_rules.is_right").matches("a", ["a"]) is True
     assert get_matcher("function:my_rules:is_right").matches("a", ["b"]) is False
     assert get_matcher("function:function=my_rules.is_right").matches("b", ["a"]) is False
@@ -193,7 +191,7 @@ def judged(*rows: dict[str, Any], **options: Any) -> list[Any]:
     return [row["correct"] for row in judge_rows(rows, EXACT, **options)]
 
 
-def test_correct_is_filled_in_and_nothing_else() -> None:
+def test_correct_is_filled_in_and_nothing_else():
     row = dict.fromkeys(COLUMNS) | {"answer": "The Danube.", "gold": ["Danube"], "cost_nano_usd": 5, "extra": 1}
     before = dict(row)
     assert list(judge_rows([row], EXACT)) == [{**before, "correct": True}]
@@ -210,13 +208,13 @@ def test_correct_is_filled_in_and_nothing_else() -> None:
         {},
     ],
 )
-def test_a_row_that_cannot_be_judged_stays_as_it_is(row: dict[str, Any]) -> None:
+def test_a_row_that_cannot_be_judged_stays_as_it_is(row):
     (after,) = judge_rows([row], EXACT, overwrite=True)
     assert after == row
     assert after is not row
 
 
-def test_a_known_truth_is_kept_unless_it_is_to_be_judged_again_and_gold_may_be_a_text_or_numbers() -> None:
+def test_a_known_truth_is_kept_unless_it_is_to_be_judged_again_and_gold_may_be_a_text_or_numbers():
     rows = [{"answer": "Danube", "gold": ["Danube"], "correct": known} for known in (False, True, None)]
     assert judged(*rows) == [False, True, True]
     assert judged(*rows, overwrite=True) == [True, True, True]
@@ -226,7 +224,7 @@ def test_a_known_truth_is_kept_unless_it_is_to_be_judged_again_and_gold_may_be_a
     )
 
 
-def test_rows_stream() -> None:
+def test_rows_stream():
     pulled = itertools.count()
     stream = judge_rows(({"answer": "a. b", "gold": ["b"], "n": n} for n in pulled), EXACT)
     assert [next(stream)["correct"] for _ in range(3)] == [True] * 3
@@ -242,12 +240,12 @@ def test_rows_stream() -> None:
         ({"answer": "5", "gold": [None]}, r"row 2: gold"),
     ],
 )
-def test_a_row_of_another_form_is_named(row: dict[str, Any], message: str) -> None:
+def test_a_row_of_another_form_is_named(row, message):
     with pytest.raises(UsageError, match=message):
         judged({"answer": "a", "gold": ["a"]}, row)
 
 
-def test_an_object_with_a_rule_alone_judges_rows() -> None:
+def test_an_object_with_a_rule_alone_judges_rows():
     rows = [{"question": "?", "answer": "a", "gold": ["a"], "correct": None}]
     rule: Any = Mine("yes")
     assert [row["correct"] for row in judge_rows(rows, rule)] == [True]
@@ -287,7 +285,7 @@ def agreement(matcher: Matcher, file: str, dataset: str) -> tuple[int, int, int,
     return total, agree, more, unknown
 
 
-def test_every_verdict_of_the_source_is_ours() -> None:
+def test_every_verdict_of_the_source_is_ours():
     wrong = [
         (name, file, dataset, total)
         for name, file, dataset, total in [
@@ -308,7 +306,7 @@ def test_every_verdict_of_the_source_is_ours() -> None:
         ("episodes_single_round", "zeroeval_math_l5", 27, 0),
     ],
 )
-def test_numbers_differ_only_where_the_source_is_in_doubt(file: str, dataset: str, disputed: int, more: int) -> None:
+def test_numbers_differ_only_where_the_source_is_in_doubt(file, dataset, disputed, more):
     total, agree, ours, unknown = agreement(get_matcher("number"), file, dataset)
     assert total > 5_000
     assert total - agree <= disputed
@@ -318,7 +316,7 @@ def test_numbers_differ_only_where_the_source_is_in_doubt(file: str, dataset: st
 
 @pytest.mark.long
 @pytest.mark.skipif(find_spec("math_verify") is None, reason="math-verify is not installed")
-def test_formulas_differ_only_where_the_source_is_in_doubt() -> None:
+def test_formulas_differ_only_where_the_source_is_in_doubt():
     total, agree, ours, unknown = agreement(get_matcher("math"), "episodes_single_round", "zeroeval_math_l5")
     assert total > 5_000
     assert total - agree <= 30

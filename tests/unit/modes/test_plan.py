@@ -31,13 +31,13 @@ MODES = ModesConfig(share=0.1, certify=0.5)
         (0, Counts(fit=50, conversations=115), 116, 20),
     ],
 )
-def test_a_look_takes_conversations_and_rows_to_fit(looks: int, counts: Counts, needed: int, wait: int) -> None:
+def test_a_look_takes_conversations_and_rows_to_fit(looks, counts, needed, wait):
     plan = plan_of(CascadeState("cascade", looks=looks), counts, MODES)
     assert (plan.look, plan.needed, plan.wait, plan.is_ready) == (looks + 1, needed, wait, wait == 0)
 
 
 @pytest.mark.parametrize(("alpha", "level", "most"), [(0.2, 0.05, 5), (0.1, 0.05, 5), (0.02, 0.01, 7)])
-def test_half_of_the_promised_share_may_lose(alpha: float, level: float, most: int) -> None:
+def test_half_of_the_promised_share_may_lose(alpha, level, most):
     from cascade.conformal.binomial import most_losses
 
     count = conversations_for(alpha, level)
@@ -51,7 +51,7 @@ def outcome(rng: np.random.Generator, n: int) -> Stops:
 
 
 @pytest.mark.parametrize("seed", range(20))
-def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(seed: int) -> None:
+def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(seed):
     rng = np.random.default_rng(seed)
     of = np.sort(rng.integers(0, 6, 20))
     of = np.unique(of, return_inverse=True)[1]
@@ -67,7 +67,7 @@ def test_a_replay_stops_each_conversation_at_its_first_kept_or_unrecorded_turn(s
     assert replay.since.tolist() == since
 
 
-def test_no_threshold_lies_on_a_level_and_all_are_kept_at_the_last() -> None:
+def test_no_threshold_lies_on_a_level_and_all_are_kept_at_the_last():
     levels = np.append(np.linspace(0, 1, 200), [np.inf, -np.inf])
     found = grid(levels)
     assert len(found) == 51
@@ -76,7 +76,7 @@ def test_no_threshold_lies_on_a_level_and_all_are_kept_at_the_last() -> None:
     assert grid(np.array([np.inf])) == [math.inf]
 
 
-def test_for_single_turns_the_exact_test_is_taken() -> None:
+def test_for_single_turns_the_exact_test_is_taken():
     proof = Proof.best(0.1, 0.05, 116, [1] * 50)
     assert proof.stake is None
     most = proof.allowed(np.ones(116))
@@ -86,7 +86,7 @@ def test_for_single_turns_the_exact_test_is_taken() -> None:
     assert Proof.best(0.1, 0.05, 10, [1]).allowed(np.ones(10)) == -1
 
 
-def test_for_long_conversations_a_bet_on_their_turns_is_taken() -> None:
+def test_for_long_conversations_a_bet_on_their_turns_is_taken():
     proof, lengths = Proof.best(0.05, 0.05, 100, [8] * 50), np.full(100, 8)
     assert proof.stake is not None
     most = proof.allowed(lengths)
@@ -97,7 +97,7 @@ def test_for_long_conversations_a_bet_on_their_turns_is_taken() -> None:
 
 @pytest.mark.parametrize("stake", [0.02, 0.5, 1.05])
 @pytest.mark.parametrize(("short", "long"), [(0.25, 0.0), (0.0, 0.25), (0.05, 0.2)])
-def test_a_bet_wins_nothing_on_average_where_the_promise_is_just_kept(stake: float, short: float, long: float) -> None:
+def test_a_bet_wins_nothing_on_average_where_the_promise_is_just_kept(stake, short, long):
     """Half of the conversations have one turn, half four: at 5 % of all turns, whoever loses them, the mean is 1."""
     capital = [
         0.5 * share * (1 + stake * (0.05 * turns - lost))
@@ -112,19 +112,19 @@ SECRET = b"of the server"
 NAMES = [f"conversation {number}" for number in range(4_000)]
 
 
-def test_roles_are_drawn_apart_from_the_draw() -> None:
+def test_roles_are_drawn_apart_from_the_draw():
     drawn = [name for name in NAMES if is_drawn(SECRET, 0.5, name)]
     assert abs(sum(role_of(SECRET, name, 0.5) == "certify" for name in drawn) / len(drawn) - 0.5) < 0.05
 
 
-def test_all_looks_together_spend_a_level_once() -> None:
+def test_all_looks_together_spend_a_level_once():
     assert [look_level(0.1, look) for look in (1, 2, 3)] == pytest.approx([0.05, 0.1 / 6, 0.1 / 12])
     assert sum(look_level(0.1, look) for look in range(1, 8)) == pytest.approx(0.0875)
     with pytest.raises(ValueError, match="from 1"):
         look_level(0.1, 0)
 
 
-def test_each_look_spends_by_the_delta_of_its_time() -> None:
+def test_each_look_spends_by_the_delta_of_its_time():
     state = CascadeState("cascade").looked(0.2).looked(0.1)
     assert (state.looks, state.spent) == (2, pytest.approx(0.2 / 2 + 0.1 / 6))
     assert CascadeState.loads(state.dumps(), 0).spent == state.spent
@@ -137,12 +137,12 @@ def said(role: str, content: str) -> dict[str, str]:
 HEAD = [said("system", "Route."), said("user", "Where is it?"), said("assistant", "delivery")]
 
 
-def test_a_conversation_has_the_clients_name_and_requests_without_one_are_apart() -> None:
+def test_a_conversation_has_the_clients_name_and_requests_without_one_are_apart():
     assert conversation_of("7", "a") == conversation_of("7", "b") == "group:7"
     assert conversation_of(None, "a") != conversation_of(None, "b")  # two clients may ask the same
 
 
-def test_examples_of_the_application_are_no_earlier_reply() -> None:
+def test_examples_of_the_application_are_no_earlier_reply():
     assert not goes_on([*HEAD, said("user", "a")], len(HEAD))
     assert goes_on([*HEAD, said("user", "a")])
     assert goes_on([*HEAD, said("user", "a"), said("assistant", "b"), said("user", "c")], len(HEAD))

@@ -102,7 +102,7 @@ def figures(state: CascadeState) -> tuple[int, int, str]:
 # --- the state ---
 
 
-def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: Opened) -> None:
+def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened):
     first, other = opened(), opened()
     state, secret = first.begin(NAME)
     assert (state.mode, other.begin(NAME)) == ("observe", (state, secret))
@@ -113,7 +113,7 @@ def test_replicas_share_secret_and_state_and_a_restart_forgets_nothing(opened: O
     assert opened().begin(NAME) == (after, secret)
 
 
-def test_what_is_refused_changes_nothing(store: ModeStore) -> None:
+def test_what_is_refused_changes_nothing(store):
     before = store.state(NAME)
     with pytest.raises(UsageError):
         store.change(NAME, lambda state: state.set_mode("enforce", "me", "because", "now"))
@@ -122,7 +122,7 @@ def test_what_is_refused_changes_nothing(store: ModeStore) -> None:
         store.state("another")
 
 
-def test_no_change_is_lost_between_threads(opened: Opened) -> None:
+def test_no_change_is_lost_between_threads(opened):
     stores = [opened(), opened()]
     stores[0].begin(NAME)
 
@@ -135,7 +135,7 @@ def test_no_change_is_lost_between_threads(opened: Opened) -> None:
     assert (state.version, len(state.changes)) == (40, 40)
 
 
-def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store: ModeStore, opened: Opened) -> None:
+def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store, opened):
     other = opened()
     vars(other._database)["_opened"].dispose()
     other._database._limit_s = 0.1  # of its next connection: a busy machine may take longer to open a store
@@ -157,9 +157,7 @@ REPLIES = [  # name, build, mode and era under a certificate, era while the guid
 
 
 @pytest.mark.parametrize(("echoed", "build", "mode", "era"), REPLIES)
-def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_not(
-    echoed: str | None, build: str | None, mode: str, era: int
-) -> None:
+def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_not(echoed, build, mode, era):
     known = CascadeState(NAME).replied("small", "small-1", "fp_1", None, "").replied("large", "large-1", None, None, "")
     certified = replace(
         CERTIFICATE, signs={sign: known.signs[sign] for sign in known.signs if sign.startswith("small")}
@@ -181,7 +179,7 @@ def test_another_name_or_build_of_a_model_ends_what_was_and_an_unknown_one_does_
 # --- drawn rows and looks ---
 
 
-def test_a_drawn_row_stays_whatever_becomes_of_it(store: ModeStore) -> None:
+def test_a_drawn_row_stays_whatever_becomes_of_it(store):
     assert [store.draw(row(number)) for number in (1, 2, 3)] == [True] * 3
     assert not store.draw(row(9, conversation="c1"))  # the client asked again
     store.settle(row(1))
@@ -194,7 +192,7 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(store: ModeStore) -> None:
 
 
 @pytest.mark.usefixtures("due")
-def test_a_look_is_counted_first_and_its_rows_never_certify_again(store: ModeStore, opened: Opened) -> None:
+def test_a_look_is_counted_first_and_its_rows_never_certify_again(store, opened):
     settled(store, row(1), row(2, conversation="c1", turn="2"), row(3), row(4, role="fit"))
     store.draw(row(5))
     first = begin(store)
@@ -214,7 +212,7 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(store: ModeSto
 
 
 @pytest.mark.usefixtures("due")
-def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store: ModeStore, opened: Opened) -> None:
+def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store, opened):
     settled(store, row(1), row(2))
     begun, other = begin(store), opened()
     settled(store, row(3))
@@ -231,7 +229,7 @@ def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store: 
 
 
 @pytest.mark.usefixtures("due")
-def test_of_those_that_race_one_looks(store: ModeStore, opened: Opened) -> None:
+def test_of_those_that_race_one_looks(store, opened):
     won = list[Look]()
 
     def race() -> None:
@@ -242,7 +240,7 @@ def test_of_those_that_race_one_looks(store: ModeStore, opened: Opened) -> None:
     assert (len(won), store.state(NAME).looks) == (1, 1)
 
 
-def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store: ModeStore) -> None:
+def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store):
     settled(store, row(1), row(2, role="fit"), row(3, conversation="c1", turn="2"))
     plan = store.open_look(NAME, 9.0, MODES)
     assert isinstance(plan, LookPlan)
@@ -251,7 +249,7 @@ def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store: ModeStore
 
 
 @pytest.mark.usefixtures("due")
-def test_rows_from_before_an_alarm_neither_fit_nor_certify(store: ModeStore) -> None:
+def test_rows_from_before_an_alarm_neither_fit_nor_certify(store):
     settled(store, row(0, role="fit"), row(1))
     store.change(NAME, promoted)
     after = store.change(NAME, lambda state: state.withdrawn("another build", "a reply", "now"))
@@ -267,9 +265,7 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(store: ModeStore) -> 
     [({}, False), ({"role": "audit", "certificate": "c1"}, True), ({"era": 1}, True)],
     ids=["pending", "audited", "of another era"],
 )
-def test_a_conversation_certifies_as_a_whole_or_not_at_all(
-    store: ModeStore, other: dict[str, Any], is_settled: bool
-) -> None:
+def test_a_conversation_certifies_as_a_whole_or_not_at_all(store, other, is_settled):
     settled(store, row(1), row(3))
     second = row(2, conversation="c1", turn="2", **other)
     settled(store, second) if is_settled else store.draw(second)
@@ -278,9 +274,7 @@ def test_a_conversation_certifies_as_a_whole_or_not_at_all(
     assert traces(store.draws(NAME, look=1)) == ["t3"]
 
 
-def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_known_to_all(
-    store: ModeStore, opened: Opened
-) -> None:
+def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_known_to_all(store, opened):
     store.wrote(["group:a", "group:a"])
     assert [opened().cheaply_written(f"group:{name}") for name in "ab"] == [True, False]
     store.draw(row(1))
@@ -288,7 +282,7 @@ def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_
     assert [opened().observes(NAME, name) for name in ("c1", "c2", "c3")] == [True, False, False]
 
 
-def test_two_that_write_the_same_do_not_wait_for_each_other(store: ModeStore, opened: Opened) -> None:
+def test_two_that_write_the_same_do_not_wait_for_each_other(store, opened):
     """In PostgreSQL each waits for the other's row: one of two transactions failed with DeadlockDetected."""
     names = [f"group:{number}" for number in range(300)]
     at_once(partial(store.wrote, names), partial(opened().wrote, names[::-1]))
@@ -298,7 +292,7 @@ def test_two_that_write_the_same_do_not_wait_for_each_other(store: ModeStore, op
 # --- audits ---
 
 
-def test_audits_alarm_once(enforcing: ModeStore) -> None:
+def test_audits_alarm_once(enforcing):
     for number in range(30):
         enforcing.draw(audit(number))
         state = enforcing.settle(audit(number), differs=True)
@@ -312,7 +306,7 @@ def test_audits_alarm_once(enforcing: ModeStore) -> None:
     assert [drawn.e_value is not None for drawn in enforcing.draws(NAME)] == [True] * (number + 1) + [False]
 
 
-def test_what_is_unknown_is_no_evidence(enforcing: ModeStore) -> None:
+def test_what_is_unknown_is_no_evidence(enforcing):
     for number, differs in enumerate((True, None, None, False)):
         enforcing.draw(audit(number))
         state = enforcing.settle(audit(number), missing=differs is None, differs=differs)
@@ -321,7 +315,7 @@ def test_what_is_unknown_is_no_evidence(enforcing: ModeStore) -> None:
     assert [(drawn.trace_id, drawn.differs) for drawn in counted_rows] == [("t0", True), ("t3", False)]
 
 
-def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_first(enforcing: ModeStore) -> None:
+def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_first(enforcing):
     results, chance = dict[int, bool | None](), Random(0)
     for number in range(40):
         enforcing.draw(audit(number))
@@ -336,7 +330,7 @@ def test_audits_count_in_the_order_in_which_they_were_drawn_whoever_settles_firs
     assert (state.mode, {*results.values()}) == ("enforce", {True, False, None})
 
 
-def test_an_audit_whose_process_was_killed_holds_the_others_up_but_not_the_alarm(enforcing: ModeStore) -> None:
+def test_an_audit_whose_process_was_killed_holds_the_others_up_but_not_the_alarm(enforcing):
     for number in range(30):
         enforcing.draw(audit(number))
     for number in range(1, 4):
@@ -350,7 +344,7 @@ def test_an_audit_whose_process_was_killed_holds_the_others_up_but_not_the_alarm
     assert number < 29
 
 
-def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree(enforcing: ModeStore) -> None:
+def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree(enforcing):
     """Exactly the certified rate, a tenth, differs. Counted as they settled, the first half would be a fifth."""
     for batch in range(3):
         audits = [audit(batch * 100 + at) for at in range(100)]
@@ -378,7 +372,7 @@ def of_conversations(waiting: list[Draw], now_s: float) -> CascadeState:
     return counted(state, waiting, now_s, "now")[0]
 
 
-def test_conversations_under_way_at_once_raise_no_alarm_before_their_bets_end() -> None:
+def test_conversations_under_way_at_once_raise_no_alarm_before_their_bets_end():
     """A tenth of 1,600 audits is missed: 160 first ones of 400. Counted as they came, the first 400 alarmed."""
     waiting = turns_of(400, 0, 1.0)
     assert figures(of_conversations(waiting, 2.0)) == (0, 0, "enforce")
@@ -389,12 +383,12 @@ def test_conversations_under_way_at_once_raise_no_alarm_before_their_bets_end() 
     assert figures(of_conversations(waiting, 9.0)) == (1_600, 160, "enforce")
 
 
-def test_conversations_under_way_raise_the_alarm_when_nothing_could_end_it() -> None:
+def test_conversations_under_way_raise_the_alarm_when_nothing_could_end_it():
     audits, misses, mode = figures(of_conversations(turns_of(400, 0, 1.0, of_five=5), 2.0))
     assert (mode, 0 < misses == audits < 400) == ("fallback", True)
 
 
-def test_a_conversation_ends_with_its_last_audit_or_a_day_of_silence() -> None:
+def test_a_conversation_ends_with_its_last_audit_or_a_day_of_silence():
     waiting = turns_of(1, 0, 0.0) + turns_of(1, 1, 10.0)
     assert figures(of_conversations(waiting, 9.0 + ENDS_S)) == (0, 0, "enforce")
     assert figures(of_conversations(waiting, 10.0 + ENDS_S)) == (2, 1, "enforce")
@@ -403,7 +397,7 @@ def test_a_conversation_ends_with_its_last_audit_or_a_day_of_silence() -> None:
     assert figures(of_conversations(waiting, 21.0)) == (4, 1, "enforce")
 
 
-def test_a_conversation_that_has_counted_counts_once(enforcing: ModeStore) -> None:
+def test_a_conversation_that_has_counted_counts_once(enforcing):
     for turn, differs in enumerate((True, False)):
         drawn = audit(turn, conversation="c", turn=str(turn))
         enforcing.draw(drawn)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,7 +58,7 @@ def asked(fake: FakeProvider, settings: dict[str, Any], chat: dict[str, Any] | N
 
 
 @pytest.mark.parametrize(("p_yes", "models"), [(0.61, ["small"]), (0.59, ["small", "large"])])
-def test_p_yes_decides_and_the_judge_costs_its_input_alone(p_yes: float, models: list[str]) -> None:
+def test_p_yes_decides_and_the_judge_costs_its_input_alone(p_yes, models):
     answer = asked(judging(p_yes), config())
     assert [call.request.model for call in answer.calls if call.request.purpose == "answer"] == models
     (verdict,) = [call for call in answer.calls if call.request.purpose == "judge"]
@@ -67,7 +66,7 @@ def test_p_yes_decides_and_the_judge_costs_its_input_alone(p_yes: float, models:
     assert (answer.steps[1].parents, verdict.request.max_tokens, verdict.cost_nano_usd) == ((1,), 1, 20 * 100)
 
 
-def test_each_answer_but_the_last_is_judged() -> None:
+def test_each_answer_but_the_last_is_judged():
     fake = judging(0.1)
     asked(fake, config(strategy={**LADDER, "models": ["base", "middle", "guide"]}))
     made = [request.model for request in fake.requests]
@@ -81,7 +80,7 @@ def test_each_answer_but_the_last_is_judged() -> None:
         ({"response_format": SCHEMA}, '{"river": "Danube"}', ["format", "conversation", "reply"]),
     ],
 )
-def test_a_message_is_judged_as_json_with_the_reply_last(chat: dict[str, Any], said: Any, shown: list[str]) -> None:
+def test_a_message_is_judged_as_json_with_the_reply_last(chat, said, shown):
     fake = judging(0.9, said)
     answer = asked(fake, config(), chat)
     assert len(answer.steps) == 2
@@ -98,7 +97,7 @@ def test_a_message_is_judged_as_json_with_the_reply_last(chat: dict[str, Any], s
     assert (judged["candidate"], judged["answer"]) == (0, drafted["answer"])
 
 
-def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path: Path) -> None:
+def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path):
     bare = {name: value for name, value in config().items() if name != "policy"}
     with pytest.raises(ConfigError) as caught:
         Orchestrator.from_config(bare, providers={"fake": judging(0.9)})
@@ -110,13 +109,13 @@ def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path: Path
     Orchestrator.from_config(observing, providers={"fake": judging(0.9)}).close()
 
 
-def test_a_client_cannot_name_a_judge_as_its_model() -> None:
+def test_a_client_cannot_name_a_judge_as_its_model():
     unused = config(strategy={"kind": "ladder", "models": ["base"]}, policy={"kind": "fixed"})
     for settings in (config(), unused):
         assert not {"judge", "decider-latest"} & Catalog.of(load(settings), ()).routes.keys()
 
 
-def test_a_certificate_names_dialect_question_and_data_and_warns_of_a_moving_name() -> None:
+def test_a_certificate_names_dialect_question_and_data_and_warns_of_a_moving_name():
     made = json.loads(json.dumps(made_for(load(config()))))
     asks = made["models"]["decider-latest"]["decision"]
     assert (asks["dialect"], asks["questions"][0]["type"], len(asks["rendering_sha256"])) == ("openai", "predicate", 64)
@@ -124,7 +123,7 @@ def test_a_certificate_names_dialect_question_and_data_and_warns_of_a_moving_nam
     assert moving(made_for(load(changed(model="decider-2026-09-22")))) == ()
 
 
-def test_another_judge_dialect_or_statement_is_another_cascade(tmp_path: Path) -> None:
+def test_another_judge_dialect_or_statement_is_another_cascade(tmp_path):
     (tmp_path / "judge_decision.txt").write_text("[system]\nThe answer is right.\n[user]\n{data}")
     then = json.loads(json.dumps(made_for(load(config()))))
     assert differences(then, made_for(load(config()))) == []

@@ -36,7 +36,7 @@ JUDGED = (
 )
 
 
-def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
+def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says():
     asked, steps = walked(
         Plan(JUDGED), "Reasoning: it is.\nAnswer: Rhine", yes_no(0.2), "Answer: Danube", "Answer: Danube"
     )
@@ -58,14 +58,14 @@ def test_a_judge_offers_the_answer_again_as_likely_right_as_it_says() -> None:
     assert [step.signals.get("agrees_with_earlier") for step in steps] == [None, None, 0.0, 0.5]
 
 
-def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody() -> None:
+def test_what_cannot_be_read_as_an_answer_is_judged_as_it_is_and_offered_by_nobody():
     cut = completion("Reasoning: it is long", finish_reason="length")
     asked, steps = walked(Plan(JUDGED), cut, yes_no(0.1), "Answer: Danube", "Answer: Danube")
     assert "Reasoning: it is long" in asked[1].messages[-1].content
     assert [len(step.candidates) for step in steps] == [0, 0, 1, 1]
 
 
-def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out() -> None:
+def test_some_offers_can_be_taken_where_none_reads_one_that_is_left_out():
     whole = Plan(JUDGED)
     assert whole.only(Selection(reference=True)) == ladder_of((LARGE,))
     assert whole.only(Selection(steps=(1, 2, 4))) == Plan((JUDGED[0], JUDGED[1], JUDGED[3]))
@@ -102,12 +102,12 @@ CALL_LEVEL = (
         ([{"name": "a", "model": "small", "purpose": "guess"}], "purpose"),
     ],
 )
-def test_a_list_that_cannot_be_bought_is_refused_in_words(offers: list[dict[str, Any]], said: str) -> None:
+def test_a_list_that_cannot_be_bought_is_refused_in_words(offers, said):
     with pytest.raises(ConfigError, match=said):
         load(offered(*offers))
 
 
-def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> None:
+def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else():
     """Until 0.6 the problems stood in one line, and base and guide were missed, which no list of offers needs."""
     small, large = {"name": "a", "model": "small"}, {"name": "g", "model": "large", "purpose": "outright"}
     judge = {"model": "judge", "purpose": "judge"}
@@ -129,13 +129,13 @@ def test_all_that_is_wrong_with_a_list_is_said_at_once_and_nothing_else() -> Non
     ]  # fmt: skip
 
 
-def test_a_sample_at_temperature_0_is_refused() -> None:
+def test_a_sample_at_temperature_0_is_refused():
     made = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
     with pytest.raises(ConfigError, match="a: a sample needs a model with a temperature above 0"):
         build_strategy(made)
 
 
-def test_chat_requests_are_answered_where_no_offer_reads_another() -> None:
+def test_chat_requests_are_answered_where_no_offer_reads_another():
     asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
     both = (PlanNode("small", SMALL), PlanNode("large", LARGE, "outright"))
     hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
@@ -169,7 +169,7 @@ def log_of_all(questions: int = 6) -> Log:
     return read.log
 
 
-def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads() -> None:
+def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads():
     log = log_of_all()
     assert [node.reads for node in log.nodes] == [(), (0,), (0, 1), ()]
     assert [node.model for node in log.nodes] == ["small", "judge", "small", "large"]
@@ -179,7 +179,7 @@ def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads() -
     assert log.right.mean(axis=0).tolist() == [0.5, 0.5, 0.5, 1.0]
 
 
-def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no() -> None:
+def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no():
     made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
     strategy, policy = build_strategy(made), ThresholdPolicy(0.5, when="p_yes")
     for text, steps in (("even", 2), ("odd", 3)):
@@ -188,7 +188,7 @@ def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no() -> None:
         assert answer.cost is not None
 
 
-def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks() -> None:
+def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks():
     """Until 0.6 the warning named the log-probs of answers, which a verdict never has."""
     reads = ("answer_mean_logprob", "p_yes", "verdict_mass")
     made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
@@ -220,7 +220,7 @@ JUDGE, SAMPLE, GUIDE = CALL_LEVEL[1], {"name": "more", "model": "small", "purpos
         ((CALL_LEVEL[0], {**JUDGE, "purpose": "verify"}, GUIDE), UALA, False),
     ],
 )
-def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, policy: dict[str, Any], refused: bool) -> None:
+def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers, policy, refused):
     """0.6: a policy that reads P(yes) was accepted by a list without a judge, so that it bought every offer for every question."""
     made = offered(*offers) | {"policy": policy}
     if not refused:
@@ -233,7 +233,7 @@ def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers: Any, policy:
     assert "reply_mean_logprob" in problem
 
 
-def test_the_signals_of_a_list_are_those_of_its_purposes() -> None:
+def test_the_signals_of_a_list_are_those_of_its_purposes():
     def given(*offers: dict[str, Any]) -> set[str]:
         return set(load(offered(*offers)).strategy.given)
 
@@ -247,7 +247,7 @@ CHAT = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "
 HELLO = completion("Hello", message={"role": "assistant", "content": "Hello"})
 
 
-def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request() -> None:
+def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request():
     asked, steps = walked(Plan((*JUDGED[:2], JUDGED[3])), HELLO, yes_no(0.8), HELLO, question=CHAT)
     assert "Hello" in asked[1].messages[-1].content
     assert asked[1].chat is None
@@ -256,14 +256,14 @@ def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request() -> None:
     assert judged.confidence == pytest.approx(0.8)
 
 
-def test_a_faulty_message_in_the_only_round_is_answered_by_the_guide() -> None:
+def test_a_faulty_message_in_the_only_round_is_answered_by_the_guide():
     asked, (step,) = walked(base_guide(SMALL, LARGE, 1), HELLO._replace(faults=("cut",)), HELLO, question=CHAT)
     assert [request.role for request in asked] == ["base", "guide"]
     assert [candidate.source for candidate in step.candidates] == ["guide"]
     assert step.final
 
 
-def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list() -> None:
+def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list():
     picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}
     question = Question.of_chat(ChatRequest.from_openai({"messages": [picture]}))
     plan = Plan((PlanNode("blind", ModelUse("small", images=False)), PlanNode("last", LARGE, "outright")))
@@ -272,7 +272,7 @@ def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list() -> None
     assert [step.signals.get("model_skipped") for step in steps] == [1.0, None]
 
 
-def test_a_reply_that_cannot_be_read_is_not_handed_on() -> None:
+def test_a_reply_that_cannot_be_read_is_not_handed_on():
     asked, _ = walked(
         Plan((*JUDGED[:1], PlanNode("again", SMALL, "answer", (1,)), JUDGED[3])), ":", *["Answer: Inn"] * 2
     )

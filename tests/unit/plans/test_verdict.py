@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from importlib import resources
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -82,9 +81,7 @@ FENCED = "```python\nx = 1\n```"
         ("No, that is wrong.", LISTED_ANSWER, NO),
     ],
 )
-def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(
-    text: str, answer: str, read_as: tuple[bool | None, str | None]
-) -> None:
+def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(text, answer, read_as):
     assert read_text(text, answer) == read_as if answer else read_text(text) == read_as
 
 
@@ -96,7 +93,7 @@ def test_a_text_is_a_clear_yes_a_clear_no_or_no_verdict(
         *("Yes, although Lyon is larger", "Yes, nearly.", '{"verdict": "yes", "answer": "London"}'),
     ],
 )
-def test_a_yes_that_takes_itself_back_is_no_yes(said: str) -> None:
+def test_a_yes_that_takes_itself_back_is_no_yes(said):
     """0.5.0: read as a yes to "Paris" in sampled verdicts."""
     assert read_text(said, PARIS) == (None, None)
     assert combine([completion(said)], PARIS).p_yes is None
@@ -125,14 +122,14 @@ SPELT = ((" Yes", LN(0.3)), ("YES", LN(0.2)), ("▁yes", LN(0.1)), ("No", LN(0.1
         ([tok("No", 0.0, Yes=-math.inf, No=0.0)], 0.0, 1.0),
     ],
 )
-def test_the_log_probs_of_a_verdict(tokens: list[Token], p_yes: float | None, mass: float | None) -> None:
+def test_the_log_probs_of_a_verdict(tokens, p_yes, mass):
     found = read_logprobs(tokens)
     assert [value if value is None else pytest.approx(value) for value in (p_yes, mass)] == [*found]
     assert (found[1] or 0) <= 1
 
 
 @pytest.mark.parametrize("said", ["Yes", "No"])
-def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said: str) -> None:
+def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said):
     p_yes, _ = read_logprobs([tok(said, LN(0.6))])
     p_said = None if p_yes is None else (p_yes if said == "Yes" else 1 - p_yes)
     assert p_said is None or p_said <= 0.6 + 1e-9
@@ -146,12 +143,12 @@ def test_a_token_without_alternatives_is_not_surer_than_its_own_probability(said
         (yes_no(0.9, "Yes and no"), (None, None, None, pytest.approx(1.0), "none")),
     ],
 )
-def test_text_and_logprobs_are_read_together(given: Any, wanted: tuple[Any, ...]) -> None:
+def test_text_and_logprobs_are_read_together(given, wanted):
     assert read(given) == wanted
 
 
 @pytest.mark.parametrize(("share", "counts"), [(0.49, False), (0.5, True)])
-def test_a_small_mass_of_yes_and_no_is_no_verdict(share: float, counts: bool) -> None:
+def test_a_small_mass_of_yes_and_no_is_no_verdict(share, counts):
     top = (("Yes", LN(share - 0.1)), ("No", LN(0.1)), ("Maybe", LN(1 - share)))
     verdict = read(completion("Yes", tokens=(Token("Yes", LN(share - 0.1), top),)))
     assert (verdict.p_yes is not None) is counts
@@ -171,7 +168,7 @@ def test_a_small_mass_of_yes_and_no_is_no_verdict(share: float, counts: bool) ->
         (("No, Inn", "No, Rhine"), (0.5 / 3, False, "Inn", None, "sampled")),  # of equally common ones the first
     ],
 )
-def test_samples_are_counted(said: tuple[str, ...], verdict: tuple[Any, ...]) -> None:
+def test_samples_are_counted(said, verdict):
     assert combine([completion(text) for text in said]) == verdict
 
 
@@ -182,7 +179,7 @@ def test_samples_are_counted(said: tuple[str, ...], verdict: tuple[Any, ...]) ->
         *((said, "Danube", 1) for said in ("No, Inn", "No", "Yes")),
     ],
 )
-def test_a_bare_yes_corrects_a_no_only(said: str, answer: str, stays: int) -> None:
+def test_a_bare_yes_corrects_a_no_only(said, answer, stays):
     verdict = read(completion(said))
     assert sensible(verdict, answer) == (verdict if stays else NO_VERDICT)
 
@@ -196,7 +193,7 @@ def test_a_bare_yes_corrects_a_no_only(said: str, answer: str, stays: int) -> No
         ((tok("Yes", None),), False),
     ],
 )
-def test_log_probs_without_alternatives_need_samples(tokens: tuple[Token, ...] | None, needs_samples: bool) -> None:
+def test_log_probs_without_alternatives_need_samples(tokens, needs_samples):
     assert without_alternatives(completion("Yes", tokens=tokens)) is needs_samples
 
 
@@ -215,7 +212,7 @@ SMALL, LARGE = ModelUse("small", 64, 0.0, 11), ModelUse("large", 32, 0.2, 22)
         ),
     ],
 )
-def test_a_reply_is_an_action_or_none(text: str, action: float | None) -> None:
+def test_a_reply_is_an_action_or_none(text, action):
     assert read_action(text) == action
 
 
@@ -258,12 +255,12 @@ def live(decisions: list[str], **settings: Any) -> tuple[Answer, list[Request]]:
         (["3"], "Danube", 3, "horizon"),
     ],
 )
-def test_what_it_decides_is_done(decisions: list[str], text: str, steps: int, stopped: str) -> None:
+def test_what_it_decides_is_done(decisions, text, steps, stopped):
     answer, _ = live(decisions)
     assert (answer.text, answer.answers, len(answer.steps), answer.stopped) == (text, (text,), steps, stopped)
 
 
-def test_the_decisions_are_paid_for() -> None:
+def test_the_decisions_are_paid_for():
     answer, asked = live(["3", "2"])
     assert [one.purpose for one in asked] == ["answer", "judge", "decide"] * 2
     base, judge, decide = 40 * 100 + 4 * 400, 30 * 1_000 + 3 * 4_000, 50 * 1_000 + 1 * 4_000
@@ -281,7 +278,7 @@ PROMPTED = {"provider": "fake", "policy": {"kind": "prompted"}}
         *((LIVE | {"strategy": {"decider": decider}}, ["strategy.decider"]) for decider in ("judge", "small", 1)),
     ],
 )
-def test_a_prompted_policy_needs_the_base_or_the_guide_to_decide(settings: Any, problems: list[str]) -> None:
+def test_a_prompted_policy_needs_the_base_or_the_guide_to_decide(settings, problems):
     with pytest.raises(ConfigError) as caught:
         Orchestrator.from_config(settings)
     assert sorted(problem.partition(":")[0] for problem in caught.value.problems) == problems
@@ -305,7 +302,7 @@ def test_a_prompted_policy_needs_the_base_or_the_guide_to_decide(settings: Any, 
         (" \n ", "", ""),
     ],
 )
-def test_a_reply_is_reasoning_and_answer(text: str, reasoning: str, answer: str) -> None:
+def test_a_reply_is_reasoning_and_answer(text, reasoning, answer):
     assert split_reply(text) == (reasoning, answer)
 
 
@@ -318,7 +315,7 @@ def test_a_reply_is_reasoning_and_answer(text: str, reasoning: str, answer: str)
         *((line, line) for line in ('{"city": "Vienna"}', '["Danube", "Rhine"]')),
     ],
 )
-def test_an_answer_of_one_line_is_tidied_and_never_cut(line: str, tidied: str) -> None:
+def test_an_answer_of_one_line_is_tidied_and_never_cut(line, tidied):
     assert tidy(line) == tidied
 
 
@@ -330,7 +327,7 @@ LISTED = "Q: Which river?\nA: the Danube.\nQuestion: And here?\nAnswer: the Rhin
 
 @each("whole", [CODE, JSON, f"```json\n{JSON}\n```", BULLETS, LISTED, "one\n\ntwo", "    indented\n  so"])
 @each("form", ["Reasoning: so it is.\nAnswer: {}", "Reasoning: so it is.\nAnswer:\n{}\n", "{}\n"])
-def test_an_answer_of_several_lines_is_whole(whole: str, form: str) -> None:
+def test_an_answer_of_several_lines_is_whole(whole, form):
     """0.5.0: the first line (with "Answer:") or the last (without) was the answer; of code and JSON it was none."""
     reasoning, answer = split_reply(form.replace("{}", whole))
     assert answer == (whole if "Answer: {" not in form else whole.lstrip(" "))
@@ -338,11 +335,11 @@ def test_an_answer_of_several_lines_is_whole(whole: str, form: str) -> None:
     assert reasoning in {"", "so it is."}
 
 
-def test_a_fence_around_the_whole_form_is_no_answer() -> None:
+def test_a_fence_around_the_whole_form_is_no_answer():
     assert split_reply("```\nReasoning: It flows.\nAnswer: Danube\n```") == ("It flows.", "Danube")
 
 
-def test_the_shipped_log_reads_as_it_was_read() -> None:
+def test_the_shipped_log_reads_as_it_was_read():
     """Of 1,782 replies two differ; both repeat the prompt and hold no answer."""
     replies = {
         (row["text"], row["answer"])
@@ -364,11 +361,11 @@ def test_the_shipped_log_reads_as_it_was_read() -> None:
         *((text, False) for text in ("Let's think step by step", "Unknown.")),
     ],
 )
-def test_what_can_be_an_answer(text: str, can_be: bool) -> None:
+def test_what_can_be_an_answer(text, can_be):
     assert is_answer(text) is can_be
 
 
-def test_the_shipped_prompts_end_with_the_users_turn() -> None:
+def test_the_shipped_prompts_end_with_the_users_turn():
     prompts = load()
     for template in (getattr(prompts, name) for name in prompts.__slots__):
         *fixed, last = template.fill("TEXT")
@@ -377,17 +374,17 @@ def test_the_shipped_prompts_end_with_the_users_turn() -> None:
         assert all(message.content and "{" not in message.content for message in fixed)
 
 
-def test_text_is_put_in_as_it_is() -> None:
+def test_text_is_put_in_as_it_is():
     template = Template((Message("system", "Be brief."),), "user", "Q: ", "!")
     filled = template.fill("{question} {0} %s {data}")
     assert filled == (Message("system", "Be brief."), Message("user", "Q: {question} {0} %s {data}!"))
 
 
-def test_a_context_stands_before_the_question() -> None:
+def test_a_context_stands_before_the_question():
     assert question_text(Question("Which?", "Vienna.")) == "Text: Vienna.\n\nQuestion: Which?"
 
 
-def test_sections_become_messages() -> None:
+def test_sections_become_messages():
     template = parse(
         "[system]\nBe brief.\n\n[user]\nExample\n[assistant] \nA\n[user]\nQ: {question}\nNow.\n", "{question}"
     )
@@ -404,12 +401,12 @@ def test_sections_become_messages() -> None:
         ("[user]\n{question}\n[assistant]\nno", "exactly once"),
     ],
 )
-def test_a_malformed_prompt_says_what_it_lacks(text: str, lacks: str) -> None:
+def test_a_malformed_prompt_says_what_it_lacks(text, lacks):
     with pytest.raises(ValueError, match=lacks):
         parse(text, "{question}")
 
 
-def test_a_folder_replaces_the_prompts_that_it_holds(tmp_path: Path) -> None:
+def test_a_folder_replaces_the_prompts_that_it_holds(tmp_path):
     (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
     prompts = load(tmp_path)
     assert prompts.answer.fill("x") == (Message("user", "Mine: x"),)
@@ -424,7 +421,7 @@ def test_a_folder_replaces_the_prompts_that_it_holds(tmp_path: Path) -> None:
         {},  # a folder that is not there
     ],
 )
-def test_all_prompts_that_cannot_be_read_are_named_at_once(tmp_path: Path, files: dict[str, bytes]) -> None:
+def test_all_prompts_that_cannot_be_read_are_named_at_once(tmp_path, files):
     folder = tmp_path if files else tmp_path / "nothing"
     for name, data in files.items():
         (tmp_path / name).write_bytes(data)

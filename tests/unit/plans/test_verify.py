@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def ask(verifier: Any, said: Any, question: Any = QUESTION, script: Any = None, 
         return cascade.chat(question) if isinstance(question, list) else cascade.ask(question)
 
 
-def test_an_answer_that_passes_is_served_and_one_that_fails_is_not() -> None:
+def test_an_answer_that_passes_is_served_and_one_that_fails_is_not():
     right = ask(HERE, "Answer: 4")
     assert (right.text, right.stopped, len(right.steps)) == ("4", "policy", 2)
     assert right.steps[1].signals["gate"] == 1.0
@@ -59,7 +58,7 @@ def test_an_answer_that_passes_is_served_and_one_that_fails_is_not() -> None:
     assert wrong.steps[1].signals["gate"] == 0.0
 
 
-def test_a_verdict_costs_nothing_and_the_cost_stays_known() -> None:
+def test_a_verdict_costs_nothing_and_the_cost_stays_known():
     found = ask(HERE, "Answer: 4").calls
     assert [call.cost_nano_usd for call in found] == [None, 0]  # the fake model has no price, the verifier is free
 
@@ -68,7 +67,7 @@ def adds(question: Question, message: Any) -> bool:
     return bool(message["tool_calls"][0]["function"]["name"] == "add")
 
 
-def test_a_message_is_verified_whole() -> None:
+def test_a_message_is_verified_whole():
     said = reply("", tool_calls=[("add", {"n": 1})])
     tools = [{"type": "function", "function": {"name": "add", "parameters": {}}}]
     fake = FakeProvider(lambda _: said)
@@ -79,7 +78,7 @@ def test_a_message_is_verified_whole() -> None:
     assert len(fake.requests) == 1
 
 
-def test_a_model_verifies_with_yes_or_no() -> None:
+def test_a_model_verifies_with_yes_or_no():
     def script(request: Request) -> Any:
         if request.purpose == "judge":
             return reply("Yes" if '"answer": "4"' in request.messages[-1].content else "No", p_yes=None)
@@ -91,13 +90,13 @@ def test_a_model_verifies_with_yes_or_no() -> None:
         assert answer.text == served
 
 
-def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers() -> None:
+def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers():
     answer = ask(f"{__name__}:fails", "Answer: 4")
     assert answer.steps[1].signals["gate"] is None
     assert answer.text == "4, surely"
 
 
-def test_a_step_without_an_answer_fails_and_nobody_is_asked() -> None:
+def test_a_step_without_an_answer_fails_and_nobody_is_asked():
     before = len(ASKED)
     answer = ask(f"{__name__}:counted", ":")
     assert answer.steps[1].signals["gate"] == 0.0
@@ -115,12 +114,12 @@ def test_a_step_without_an_answer_fails_and_nobody_is_asked() -> None:
         ("judge", "models.judge"),
     ],
 )
-def test_what_is_wrong_with_a_verifier_is_refused_beforehand(verifier: Any, place: str) -> None:
+def test_what_is_wrong_with_a_verifier_is_refused_beforehand(verifier, place):
     with pytest.raises(ConfigError, match=place):
         Orchestrator.from_config(config(verifier), providers={"fake": FakeProvider()})
 
 
-def test_its_verdicts_are_collected_and_replayed_from_the_log(tmp_path: Path) -> None:
+def test_its_verdicts_are_collected_and_replayed_from_the_log(tmp_path):
     log = tmp_path / "log.jsonl"
     asked = [AskedQuestion(f"q{n}", Question(QUESTION + " " * n), ("4",)) for n in range(4)]
     fake = FakeProvider(
@@ -150,7 +149,7 @@ def counted(question: Question, message: Any) -> bool:
     return bool(message["content"] == "4" and question.text == QUESTION)
 
 
-def test_a_policy_may_leave_out_a_model_or_a_check_but_no_model_that_is_checked() -> None:
+def test_a_policy_may_leave_out_a_model_or_a_check_but_no_model_that_is_checked():
     models = {"base": "small", "middle": "medium", "guide": "large"}
     verifier = HERE
     strategy = build_strategy(

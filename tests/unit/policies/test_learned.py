@@ -1,10 +1,7 @@
 """The learned rule: what it learns where the best rule is known, what it reads, and its file."""
 
 import math
-from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -52,21 +49,21 @@ def answered(right: Floats, cost: list[int], check: Floats) -> Log:
     )
 
 
-def test_it_reads_the_signals_that_no_training_request_lacked(log: Log, policy: Learned) -> None:
+def test_it_reads_the_signals_that_no_training_request_lacked(log, policy):
     known = [name for name, values in log.signals.items() if not np.isnan(values).any()]
     assert sorted(policy.reads) == sorted(known) == ["reply_mean_logprob", "reply_tokens"]
     assert any("self_check@" in name for rule in policy.rules for name in rule.features)
 
 
 @pytest.mark.parametrize(("signal", "most"), [("self_check", 8), ("reply_tokens", 20), ("wisdom", 20)])
-def test_it_reads_more_features_where_no_score_is_named(log: Log, signal: str, most: int) -> None:
+def test_it_reads_more_features_where_no_score_is_named(log, signal, most):
     draw = np.random.default_rng(8)
     many = {f"number {at}": draw.random(log.n) for at in range(25)}
     few = replace(log, signals={signal: log.signals["self_check"]}, features=many)
     assert max(len(rule.features) for rule in learn(few, REGRET, 0.05).rules) == most
 
 
-def test_the_reference_is_bought_where_the_signal_tells_an_error() -> None:
+def test_the_reference_is_bought_where_the_signal_tells_an_error():
     draw = np.random.default_rng(5)
     right = np.stack([draw.random(500) < 0.6, np.ones(500)], axis=1).astype(float)
     made = answered(right, [1, 10], np.where(right == 1, 0.9, 0.2))
@@ -74,7 +71,7 @@ def test_the_reference_is_bought_where_the_signal_tells_an_error() -> None:
     assert walks(made, rule.scores(made)).stop(0.0).tolist() == (1 - right[:, 0]).astype(int).tolist()
 
 
-def test_a_node_that_is_never_right_is_never_bought() -> None:
+def test_a_node_that_is_never_right_is_never_bought():
     draw = np.random.default_rng(6)
     right = np.stack([draw.random(500) < 0.6, np.zeros(500), np.ones(500)], axis=1).astype(float)
     made = answered(right, [1, 2, 10], np.where(right == 1, 0.9, 0.2))
@@ -84,7 +81,7 @@ def test_a_node_that_is_never_right_is_never_bought() -> None:
     assert np.isneginf(scores.doubt[right[:, 0] == 0, 1]).all()
 
 
-def test_the_rules_are_as_cheap_as_the_best_of_all_rules_on_a_signal_of_two_values() -> None:
+def test_the_rules_are_as_cheap_as_the_best_of_all_rules_on_a_signal_of_two_values():
     """With one signal of two values a regression has a value for each: no rule of such states is better."""
     for seed in range(6):
         draw = np.random.default_rng([7, seed])
@@ -106,14 +103,14 @@ def test_the_rules_are_as_cheap_as_the_best_of_all_rules_on_a_signal_of_two_valu
         assert not any(cheaper)
 
 
-def test_the_same_log_gives_the_same_bytes(log: Log, policy: Learned) -> None:
+def test_the_same_log_gives_the_same_bytes(log, policy):
     again = learn(log, REGRET, 0.05)
     assert {name: part.tobytes() for name, part in again.tensors().items()} == {
         name: part.tobytes() for name, part in policy.tensors().items()
     }
 
 
-def test_a_request_in_progress_is_decided_as_in_the_log(log: Log, policy: Learned) -> None:
+def test_a_request_in_progress_is_decided_as_in_the_log(log, policy):
     other = random_log(12, n=80, whole=True)
     whole = policy.scores(other)
     assert whole.order is not None
@@ -146,7 +143,7 @@ def cut(log: Log, row: int, bought: list[int]) -> Log:
     )
 
 
-def test_a_feature_that_was_never_missing_sends_the_request_to_the_reference(log: Log, policy: Learned) -> None:
+def test_a_feature_that_was_never_missing_sends_the_request_to_the_reference(log, policy):
     silent = replace(log, signals={name: values * np.nan for name, values in log.signals.items()})
     scores = policy.scores(silent)
     assert scores.order is not None
@@ -154,7 +151,7 @@ def test_a_feature_that_was_never_missing_sends_the_request_to_the_reference(log
     assert (scores.doubt[:, 0] > 1000).all()
 
 
-def test_one_signal_gives_one_threshold_per_rung(log: Log) -> None:
+def test_one_signal_gives_one_threshold_per_rung(log):
     rule = learn(log, REGRET, 0.05, signals=("reply_mean_logprob",))
     assert [part.features for part in rule.rules] == [(), *((f"reply_mean_logprob@{at}",) for at in range(3))]
     scores = rule.scores(log)
@@ -179,7 +176,7 @@ def test_one_signal_gives_one_threshold_per_rung(log: Log) -> None:
         ((2,), [()] * 8, (3, 7)),
     ],
 )
-def test_what_may_follow(state: tuple[int, ...], reads: list[Any], expected: tuple[int, ...]) -> None:
+def test_what_may_follow(state, reads, expected):
     assert further(state, [Node(str(at), at, reads=each) for at, each in enumerate(reads)]) == expected
 
 
@@ -191,12 +188,12 @@ def test_what_may_follow(state: tuple[int, ...], reads: list[Any], expected: tup
         lambda log: replace(log, bought=log.bought & (np.arange(log.width) < 3)),
     ],
 )
-def test_a_log_without_anything_to_learn_is_refused(log: Log, spoil: Callable[[Log], Log]) -> None:
+def test_a_log_without_anything_to_learn_is_refused(log, spoil):
     with pytest.raises(UsageError):
         learn(spoil(log), REGRET, 0.05)
 
 
-def test_a_directory_gives_the_policy_back(log: Log, policy: Learned, tmp_path: Path) -> None:
+def test_a_directory_gives_the_policy_back(log, policy, tmp_path):
     PolicyDirectory(log.nodes, policy).write(tmp_path)
     again = PolicyDirectory.read(tmp_path).policy
     for ours, theirs in zip(policy.scores(log), again.scores(log), strict=True):

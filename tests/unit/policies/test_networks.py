@@ -8,7 +8,6 @@ import math
 import subprocess
 import sys
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,6 @@ from cascade.errors import UsageError  # noqa: E402
 from cascade.policies.directory import PolicyDirectory  # noqa: E402
 from cascade.policies.networks import (  # noqa: E402
     METHODS,
-    Networks,
     NetworkSettings,
     Outcomes,
     StepActions,
@@ -81,7 +79,7 @@ def follow(member: Any, outcomes: Outcomes, row: int, step: int = 0) -> np.ndarr
 
 
 @each("steps, places", [(1, 1), (1, 3), (2, 2), (3, 1), (2, 3)])
-def test_soft_sets_bring_the_mean_over_all_sets(steps: int, places: int) -> None:
+def test_soft_sets_bring_the_mean_over_all_sets(steps, places):
     """Each action is in or out on its own, so the recursions are an expectation over 2^(S k) sets."""
     log = log_of(3, steps, places)
     outcomes = outcomes_of(log)
@@ -101,7 +99,7 @@ def test_soft_sets_bring_the_mean_over_all_sets(steps: int, places: int) -> None
 
 
 @each("promise", [COVERAGE, ERROR])
-def test_one_action_a_step_costs_and_loses_what_its_paths_do(promise: Promise) -> None:
+def test_one_action_a_step_costs_and_loses_what_its_paths_do(promise):
     log = log_of(20)
     outcomes, logs = outcomes_of(log, promise), logs_of(log, promise)
     policy = soft_sets(logs, outcomes, None, 0.05, keeps_all=not promise.rules.of_set)
@@ -119,7 +117,7 @@ def test_one_action_a_step_costs_and_loses_what_its_paths_do(promise: Promise) -
 
 @each("promise", [COVERAGE, ERROR])
 @each("kappa", [None, 0.25])
-def test_gradients_are_those_of_differences(promise: Promise, kappa: float | None) -> None:
+def test_gradients_are_those_of_differences(promise, kappa):
     log, keeps_all = log_of(4), not promise.rules.of_set
     outcomes, allowed = outcomes_of(log, promise), torch.from_numpy(StepActions.of(log).allowed(keeps_all))
     logits = torch.from_numpy(np.random.default_rng(2).normal(size=(4, *allowed.shape))).requires_grad_()
@@ -133,7 +131,7 @@ def test_gradients_are_those_of_differences(promise: Promise, kappa: float | Non
 
 @each("width", [0.01, 0.2])
 @each("kappa", [0.0, 1e-9, 0.3, 1.0])
-def test_no_logit_makes_a_gradient_anything_but_a_number(width: float, kappa: float) -> None:
+def test_no_logit_makes_a_gradient_anything_but_a_number(width, kappa):
     sizes = [0.0, 1.0, -40.0, 800.0, -800.0, 1e6, -1e12, 1e150, -1e300]
     logits = torch.tensor(list(itertools.product(sizes, repeat=3)), dtype=torch.float64)[:, None].expand(-1, 2, -1)
     log = log_of(len(logits), 2, 2)
@@ -150,9 +148,7 @@ def test_no_logit_makes_a_gradient_anything_but_a_number(width: float, kappa: fl
 @each("promise", [COVERAGE, ERROR])
 @each("kappa", [0.05, 0.3, 0.6, math.e])
 @each("steps, places", [(1, 2), (3, 2), (4, 1)])
-def test_what_training_counts_at_a_threshold_is_what_is_served(
-    promise: Promise, kappa: float, steps: int, places: int
-) -> None:
+def test_what_training_counts_at_a_threshold_is_what_is_served(promise, kappa, steps, places):
     """On complete records; also where requests end early, and where steps lack some answers, or all."""
     log = log_of(80, steps, places)
     log = replace(log, complete=np.ones(log.n, dtype=np.bool_))
@@ -175,7 +171,7 @@ def test_what_training_counts_at_a_threshold_is_what_is_served(
 # --- training
 
 
-def test_the_threshold_follows_the_misses_by_eq_9_with_its_sign_corrected() -> None:
+def test_the_threshold_follows_the_misses_by_eq_9_with_its_sign_corrected():
     """κ ← κ − η₁ t^(−½−ξ) (misses − α), cut to its range."""
     log, kappas = log_of(40, ragged=False), []
     for right in (0.0, 1.0):
@@ -188,7 +184,7 @@ def test_the_threshold_follows_the_misses_by_eq_9_with_its_sign_corrected() -> N
 
 
 @each("method", METHODS)
-def test_a_method_is_served_at_its_own_threshold(method: str) -> None:
+def test_a_method_is_served_at_its_own_threshold(method):
     policy = train(log_of(), COVERAGE, method, SMALL)
     kappa = policy.kappa
     assert (kappa == 1.0) is (method in {"cpo", "cpo_batch"})  # no log-probability is above 0: the likeliest alone
@@ -197,7 +193,7 @@ def test_a_method_is_served_at_its_own_threshold(method: str) -> None:
     assert train(log_of(), ERROR, method, SMALL).keeps_all
 
 
-def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads() -> None:
+def test_the_same_seed_gives_the_same_bytes_on_any_number_of_threads():
     first, before = train(log_of(), COVERAGE, settings=SMALL, seed=3), torch.get_num_threads()
     torch.set_num_threads(3)
     try:
@@ -222,7 +218,7 @@ def hinted(n: int = 300, seed: int = 4) -> Log:
 
 
 @pytest.mark.parametrize("promise", [Promise("coverage", 0.05), Promise("error", 0.05, 0.9)], ids=lambda p: p.kind)
-def test_it_learns_to_go_on_where_that_pays(promise: Promise) -> None:
+def test_it_learns_to_go_on_where_that_pays(promise):
     log = hinted()
     policy = train(log, promise, "ccpo", NetworkSettings(layers=(8,), steps=300, learning_rate=0.02))
     stop = policy.walks(log).stop(policy.kappa) > 1
@@ -231,7 +227,7 @@ def test_it_learns_to_go_on_where_that_pays(promise: Promise) -> None:
     assert stop[~hard].mean() < 0.05
 
 
-def test_a_price_on_answers_makes_sets_smaller_and_a_price_on_misses_makes_them_fewer() -> None:
+def test_a_price_on_answers_makes_sets_smaller_and_a_price_on_misses_makes_them_fewer():
     log = log_of(200, ragged=False)
 
     def figures(**changes: Any) -> tuple[float, float]:
@@ -245,12 +241,12 @@ def test_a_price_on_answers_makes_sets_smaller_and_a_price_on_misses_makes_them_
     assert dear < cheap
 
 
-def test_numbers_of_a_text_that_are_learned_by_heart_are_not_offered() -> None:
+def test_numbers_of_a_text_that_are_learned_by_heart_are_not_offered():
     assert "request:size" in POLICY.features
     assert "request:words" not in POLICY.features
 
 
-def test_what_cannot_be_trained_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_cannot_be_trained_is_refused(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
     wrong: list[tuple[Log, str, dict[str, Any]]] = [
         (log_of(), "ppo", {}), (log_of(steps=1), "ccpo", {}), (log_of().take(np.arange(0)), "ccpo", {}),
@@ -269,7 +265,7 @@ def test_what_cannot_be_trained_is_refused(monkeypatch: pytest.MonkeyPatch) -> N
         {"learning_rate": 0.0}, {"multiplier": float("nan")}, {"device": "tpu"}, {"epsilon": 0.1},
     ],
 )  # fmt: skip
-def test_settings_that_mean_nothing_are_refused(given: dict[str, Any]) -> None:
+def test_settings_that_mean_nothing_are_refused(given):
     with pytest.raises(ValidationError):
         NetworkSettings(**given)
     assert NetworkSettings.model_validate_json(SMALL.model_dump_json()) == SMALL
@@ -280,7 +276,7 @@ def test_settings_that_mean_nothing_are_refused(given: dict[str, Any]) -> None:
 POLICY = train(log_of(), COVERAGE, settings=SMALL)
 
 
-def test_served_probabilities_are_the_trained_ones() -> None:
+def test_served_probabilities_are_the_trained_ones():
     log, logs = log_of(), POLICY.log_probabilities(log_of())
     rows, _ = POLICY.scaling.inputs(log, POLICY.features)
     hidden = torch.from_numpy(rows)
@@ -293,7 +289,7 @@ def test_served_probabilities_are_the_trained_ones() -> None:
 
 
 @each("seed", range(3))
-def test_a_row_that_is_served_has_the_bits_of_the_log(seed: int) -> None:
+def test_a_row_that_is_served_has_the_bits_of_the_log(seed):
     """As its nodes are bought, step by step, and in any company."""
     log = log_of(50, seed=seed)
     whole = POLICY.scores(log)
@@ -313,7 +309,7 @@ def test_a_row_that_is_served_has_the_bits_of_the_log(seed: int) -> None:
             assert np.array_equal(found.doubt[0, now], whole.doubt[row, now], equal_nan=True)
 
 
-def test_the_likeliest_action_is_in_the_set_at_every_threshold_and_sets_grow_as_it_falls() -> None:
+def test_the_likeliest_action_is_in_the_set_at_every_threshold_and_sets_grow_as_it_falls():
     log = log_of(200, ragged=False)
     walked = POLICY.walks(log)
     before = np.zeros(log.n)
@@ -324,7 +320,7 @@ def test_the_likeliest_action_is_in_the_set_at_every_threshold_and_sets_grow_as_
     assert (reaches(walked.keep, np.inf).sum(axis=1) == 1).all()
 
 
-def test_a_number_that_was_never_missing_in_training_is_not_guessed() -> None:
+def test_a_number_that_was_never_missing_in_training_is_not_guessed():
     log = log_of(ragged=False)
     policy = train(log, COVERAGE, settings=SMALL)
     assert policy.reads == ("p_yes",)
@@ -339,7 +335,7 @@ def test_a_number_that_was_never_missing_in_training_is_not_guessed() -> None:
 
 
 @pytest.mark.parametrize("policy", [POLICY, train(log_of(), ERROR, "cpo_batch", SMALL)], ids=lambda p: p.method)
-def test_a_policy_comes_back_from_its_directory(policy: Networks, tmp_path: Path) -> None:
+def test_a_policy_comes_back_from_its_directory(policy, tmp_path):
     nodes = log_of().nodes
     PolicyDirectory(nodes, policy).write(tmp_path)
     again = PolicyDirectory.read(tmp_path).policy
@@ -350,7 +346,7 @@ def test_a_policy_comes_back_from_its_directory(policy: Networks, tmp_path: Path
     ] == [True]
 
 
-def test_serving_needs_no_torch(tmp_path: Path) -> None:
+def test_serving_needs_no_torch(tmp_path):
     PolicyDirectory(log_of().nodes, POLICY).write(tmp_path)
     code = f"""
 import sys

@@ -6,7 +6,6 @@ import math
 import random
 import re
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import pytest
@@ -16,7 +15,7 @@ from cascade.conformal.path import reaches, walks
 from cascade.engine import actions
 from cascade.matching import agreement
 from cascade.policies.features import asked_numbers, offered, read
-from cascade.policies.policy import POLICIES, Policy, Prompted, Random, Uala, named, tie_of
+from cascade.policies.policy import POLICIES, Prompted, Random, Uala, named, tie_of
 from cascade.policies.signals import (
     answer_tokens,
     logprob_signals,
@@ -51,7 +50,7 @@ def rounds(**signals: list[float]) -> Log:
     )
 
 
-def test_uala_doubts_unsure_verdicts_and_serves_what_they_judge_right() -> None:
+def test_uala_doubts_unsure_verdicts_and_serves_what_they_judge_right():
     log = rounds(p_yes=[0.5, 1.0, 0.1, 0.9, NAN, 0.2])
     scores = Uala().scores(log)
     assert scores.serve is not None
@@ -72,9 +71,7 @@ def test_uala_doubts_unsure_verdicts_and_serves_what_they_judge_right() -> None:
         ([NAN] * 2 + [9, 3, 1, 3], [3, 3, 1], [3, 3, 0], [[3], [3], [0]]),
     ],
 )
-def test_a_model_that_decides_is_obeyed(
-    actions: list[float], stops: list[int], served: list[int], kept: list[list[int]]
-) -> None:
+def test_a_model_that_decides_is_obeyed(actions, stops, served, kept):
     log = rounds(decided_action=actions)
     walked = walks(log, Prompted().scores(log))
     for kappa in (-INF, 0.0, INF):
@@ -83,7 +80,7 @@ def test_a_model_that_decides_is_obeyed(
         assert [np.flatnonzero(row).tolist() for row in reaches(walked.keep, kappa)] == kept
 
 
-def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept() -> None:
+def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept():
     log = rounds(says_exit=[1, 0, 0, 1, NAN, 0])
     walked = walks(log, Prompted().scores(log))
     assert walked.stop(0.0).tolist() == [1, 3, 3]
@@ -93,7 +90,7 @@ def test_a_model_that_says_when_to_stop_is_obeyed_and_every_answer_kept() -> Non
 @pytest.mark.parametrize(
     ("share", "signal"), [(0.0, "reply_tokens"), (0.005, "reply_tokens"), (0.49, "reply_tokens"), (0.51, "p_yes")]
 )
-def test_a_few_odd_rows_do_not_change_what_a_policy_means(share: float, signal: str) -> None:
+def test_a_few_odd_rows_do_not_change_what_a_policy_means(share, signal):
     log = random_log(1, n=400, whole=True)
     p_yes = np.where(np.arange(400)[:, None] < share * 400, 0.5, np.full((400, 4), NAN))
     found = named(replace(log, signals={"p_yes": p_yes, "reply_tokens": log.signals["reply_tokens"]}))
@@ -102,7 +99,7 @@ def test_a_few_odd_rows_do_not_change_what_a_policy_means(share: float, signal: 
     assert tie_of(replace(log, signals={"reply_tokens": p_yes})) == ("reply_tokens" if share > 0.5 else None)
 
 
-def test_random_walks_go_on_with_the_probability_of_the_threshold() -> None:
+def test_random_walks_go_on_with_the_probability_of_the_threshold():
     log = rounds()
     many = replace(log.take(np.zeros(4_000, dtype=np.int64)), ids=tuple(map(str, range(4_000))))
     walked = walks(many, Random(3).scores(many))
@@ -111,7 +108,7 @@ def test_random_walks_go_on_with_the_probability_of_the_threshold() -> None:
 
 
 @pytest.mark.parametrize("policy", [Random(7), Uala(), Prompted()])
-def test_a_request_alone_is_scored_as_in_the_log_and_the_file_gives_the_policy_back(policy: Policy) -> None:
+def test_a_request_alone_is_scored_as_in_the_log_and_the_file_gives_the_policy_back(policy):
     log = rounds(p_yes=[0.5, 1.0, 0.1, 0.9, NAN, 0.2], decided_action=[1, 3, 2, 3, NAN, 1])
     whole = policy.scores(log)
     for row in range(log.n):
@@ -143,9 +140,7 @@ def test_a_request_alone_is_scored_as_in_the_log_and_the_file_gives_the_policy_b
         ([INF], NAN, 0.0, False, (0,), True),
     ],
 )
-def test_the_set_of_actions(
-    scores: list[float], onward: float, kappa: float, last: bool, keep: tuple[int, ...], proceed: bool
-) -> None:
+def test_the_set_of_actions(scores, onward, kappa, last, keep, proceed):
     assert actions(scores, onward, kappa, last=last) == (keep, proceed)
 
 
@@ -165,7 +160,7 @@ TWICE = spelled(("Danube", -5.0), ("? ", -0.1), ("Danube", -0.2))
         *((tokens, answer, []) for tokens, answer in [((), "Danube"), (REPLY, ""), (REPLY, "Rhine")]),
     ],
 )
-def test_the_answers_own_tokens_are_told_from_the_rest(tokens: Any, answer: str, own: list[float]) -> None:
+def test_the_answers_own_tokens_are_told_from_the_rest(tokens, answer, own):
     assert sorted(token.logprob for token in answer_tokens(tokens, answer)) == own
 
 
@@ -186,12 +181,12 @@ MEANS = {
         (None, Usage(None, None), {}),
     ],
 )
-def test_one_number_that_is_not_known_makes_the_mean_unknown(tokens: Any, usage: Usage, signals: Any) -> None:
+def test_one_number_that_is_not_known_makes_the_mean_unknown(tokens, usage, signals):
     found = logprob_signals(completion(tokens=tokens, usage=usage), "Danube")
     assert found == dict.fromkeys(MEANS) | signals
 
 
-def test_agreement_is_the_share_of_earlier_answers_that_are_the_same() -> None:
+def test_agreement_is_the_share_of_earlier_answers_that_are_the_same():
     assert agreement("Danube", [], None) is None
     assert agreement("the danube.", ["Danube", "Rhine", "Inn", "Danube"], None) == 0.5
     assert agreement("Elbe", ["Danube"], None) == 0.0
@@ -230,22 +225,22 @@ LOG = Log(
         ("request:nothing", (), [NAN, NAN]),
     ],
 )
-def test_values(name: str, nodes: tuple[int, ...], expected: list[float]) -> None:
+def test_values(name, nodes, expected):
     assert np.array_equal(read(LOG, nodes, (name,))[:, 0], expected, equal_nan=True)
 
 
-def test_answers_without_texts_are_not_compared() -> None:
+def test_answers_without_texts_are_not_compared():
     unknown = replace(LOG, texts_known=np.array([True, False]))
     found = read(unknown, (0, 2), ("same@0,2", "votes", "different"))
     assert np.isnan(found).tolist() == [[False] * 3, [True] * 3]
 
 
-def test_a_name_that_means_nothing_is_refused() -> None:
+def test_a_name_that_means_nothing_is_refused():
     with pytest.raises(ValueError, match="no feature"):
         read(LOG, (0,), ("wisdom",))
 
 
-def test_no_outcome_and_no_other_node_is_read() -> None:
+def test_no_outcome_and_no_other_node_is_read():
     log = random_log(3, n=400, whole=True)
     hidden = replace(log.only((0, 1)), right=np.full((400, 2), NAN), reference=None)
     names = offered(log, (0, 1))
@@ -255,7 +250,7 @@ def test_no_outcome_and_no_other_node_is_read() -> None:
     assert np.array_equal(read(log, (0, 1), names), read(hidden, (0, 1), names), equal_nan=True)
 
 
-def test_a_request_alone_has_the_bits_that_it_has_in_the_log() -> None:
+def test_a_request_alone_has_the_bits_that_it_has_in_the_log():
     log = random_log(4, n=60)
     names = offered(log, (0, 1, 3))
     raw = read(log, (0, 1, 3), names)
@@ -264,7 +259,7 @@ def test_a_request_alone_has_the_bits_that_it_has_in_the_log() -> None:
         assert alone.tobytes() == raw[row].tobytes()
 
 
-def test_what_says_nothing_is_not_offered() -> None:
+def test_what_says_nothing_is_not_offered():
     log = random_log(5, n=300, whole=True)
     twin = 2 * log.signals["self_check"]
     seldom = np.where(np.arange(300)[:, None] < 20, log.confidence, NAN)
@@ -281,7 +276,7 @@ PIECES = (
 )  # fmt: skip
 
 
-def test_numbers_of_many_requests_are_those_of_each_text() -> None:
+def test_numbers_of_many_requests_are_those_of_each_text():
     chance = random.Random(5)
     texts = ["", *("".join(chance.choices((*PIECES, " "), k=chance.randrange(12))) for _ in range(400))]
     many = asked_numbers(texts, [None] * len(texts), [None] * len(texts))

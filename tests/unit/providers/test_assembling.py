@@ -82,7 +82,7 @@ BOTH = {"choices": [{"index": 1, "delta": {"content": "x"}}, {"index": 0, "delta
         ([chunk("Dan", finish="error"), chunk(finish="stop")], ["Dan", ""], {"choices": choice_of("Dan", "error")}),
     ],
 )
-def test_the_chunks_of_a_stream_are_one_payload(chunks: list[Any], texts: list[str], wanted: dict[str, Any]) -> None:
+def test_the_chunks_of_a_stream_are_one_payload(chunks, texts, wanted):
     came, made = assembled(*chunks)
     whole = made.payload()
     assert (came, made.text) == (texts, "".join(texts))
@@ -98,7 +98,7 @@ def test_the_chunks_of_a_stream_are_one_payload(chunks: list[Any], texts: list[s
         ([chunk("a", 7)], "a"),  # an end that is no word
     ],
 )
-def test_a_stream_without_a_finish_reason_was_cut(chunks: list[Any], partial: str) -> None:
+def test_a_stream_without_a_finish_reason_was_cut(chunks, partial):
     with pytest.raises(StreamInterruptedError) as caught:
         assembled(*chunks)[1].payload()
     assert (caught.value.partial or "", caught.value.model) == (partial, "small")
@@ -114,33 +114,33 @@ def test_a_stream_without_a_finish_reason_was_cut(chunks: list[Any], partial: st
         *(chunk("other", finish, index=1) for finish in (None, "stop")),
     ],
 )
-def test_what_adds_nothing_changes_nothing(odd: dict[str, Any]) -> None:
+def test_what_adds_nothing_changes_nothing(odd):
     texts, made = assembled(chunk("Danube"), odd, chunk(finish="stop"))
     assert texts[1] == ""
     assert made.payload()["choices"][0]["message"]["content"] == "Danube"
 
 
 @pytest.mark.parametrize("odd", [None, [], "x"])
-def test_a_chunk_that_is_no_object_is_refused(odd: Any) -> None:
+def test_a_chunk_that_is_no_object_is_refused(odd):
     with pytest.raises(BadResponseError):
         assembled(odd)
 
 
-def test_an_error_inside_a_stream_repeats_no_secret() -> None:
+def test_an_error_inside_a_stream_repeats_no_secret():
     made = Assembler(request(), ("hunter2",))
     with pytest.raises(RateLimitedError) as caught:
         made.add({"error": {"code": 429, "message": "hunter2"}})
     assert "hunter2" not in str(caught.value) + repr(made)
 
 
-def test_half_a_character_and_what_is_no_text_are_noted() -> None:
+def test_half_a_character_and_what_is_no_text_are_noted():
     _, halved = assembled(chunk("a\ud83d"), chunk(finish="stop"))
     halved.payload()
     texts, made = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
     assert (texts, len(halved.notes), len(made.notes), "1 of 2" in made.notes[0]) == (["Dan", "ube"], 1, 1, True)
 
 
-def test_an_endless_text_is_not_kept() -> None:
+def test_an_endless_text_is_not_kept():
     texts, made = assembled(chunk("x" * MAX_TEXT_CHARS), chunk("y"), chunk("z"))
     assert [len(text) for text in texts] == [MAX_TEXT_CHARS, 1, 0]
     assert len(made.text) == MAX_TEXT_CHARS + 1
@@ -178,7 +178,7 @@ STREAMED = {
 
 
 @each("name", STREAMED)
-def test_parallel_calls_are_told_apart(name: str) -> None:
+def test_parallel_calls_are_told_apart(name):
     chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
     made = Assembler(request(chat=chat))
     for sent in (*STREAMED[name], chunk(finish="tool_calls")):
@@ -187,7 +187,7 @@ def test_parallel_calls_are_told_apart(name: str) -> None:
     assert [call["function"]["arguments"] for call in calls] == ['{"n": 1}', '{"n": 2}']
 
 
-def test_two_halves_of_a_character_in_arguments_are_one() -> None:
+def test_two_halves_of_a_character_in_arguments_are_one():
     chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
     made = Assembler(request(chat=chat))
     for sent in (piece(0, '{"n": "\ud83d', "add", id="a"), piece(0, '\ude00"}'), chunk(finish="tool_calls")):

@@ -34,7 +34,7 @@ JSON = st.recursive(
 DIALECTS = st.sampled_from(sorted(decision.DIALECTS))
 
 
-def test_requests_and_replies_are_what_openais_library_types() -> None:
+def test_requests_and_replies_are_what_openais_library_types():
     params = pytest.importorskip("openai.types.decision_create_params", reason="openai < 3.57 has no decisions")
     from openai.types.decision import Decision
     from pydantic import TypeAdapter
@@ -51,14 +51,14 @@ def test_requests_and_replies_are_what_openais_library_types() -> None:
 
 
 @given(DIALECTS, st.dictionaries(st.sampled_from(NAMES), JSON, max_size=4))
-def test_whatever_comes_is_a_probability_or_no_verdict(dialect: str, odd: dict[str, Any]) -> None:
+def test_whatever_comes_is_a_probability_or_no_verdict(dialect, odd):
     good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")))
     for reply in (odd, good | odd, {**good, "answers": odd.get("answers")}, {"success": True, "result": good | odd}):
         _checked(reply, dialect)
 
 
 @given(DIALECTS, JSON)
-def test_whatever_stands_for_an_answer_is_a_probability_or_no_verdict(dialect: str, odd: Any) -> None:
+def test_whatever_stands_for_an_answer_is_a_probability_or_no_verdict(dialect, odd):
     good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")))
     for name in decision.DIALECTS[dialect][1:]:
         for value in (odd, {"type": decision.DIALECTS[dialect].type, name: odd}):
@@ -79,7 +79,7 @@ def _checked(reply: dict[str, Any], dialect: str) -> None:
 
 
 @given(DIALECTS, st.floats(0.0, 1.0))
-def test_a_probability_comes_through_as_it_was_sent(dialect: str, p_yes: float) -> None:
+def test_a_probability_comes_through_as_it_was_sent(dialect, p_yes):
     good = json.loads(decided("ok", decision.body(ASKED, dialect, "decider")).replace(b"0.9", repr(p_yes).encode()))
     verdict = read(read_completion(decision.completion(good, ASKED, dialect), ASKED, 0.1), "4")
     assert verdict.p_yes is not None
@@ -87,7 +87,7 @@ def test_a_probability_comes_through_as_it_was_sent(dialect: str, p_yes: float) 
     assert verdict.says_yes is (p_yes >= 0.5)
 
 
-def test_every_mode_of_the_server_is_read_or_refused_in_both_dialects() -> None:
+def test_every_mode_of_the_server_is_read_or_refused_in_both_dialects():
     for dialect in decision.DIALECTS:
         for mode in DECISIONS:
             try:

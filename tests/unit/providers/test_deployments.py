@@ -49,7 +49,7 @@ ALL = [chat("Be kind.", f"conversation {number}") for number in range(2_000)]
 HOME = next(asked for asked in ALL if order(asked) == ["east", "west", "north"])
 
 
-def test_each_deployment_has_its_share_and_one_that_goes_moves_its_own_conversations_which_stay_together() -> None:
+def test_each_deployment_has_its_share_and_one_that_goes_moves_its_own_conversations_which_stay_together():
     first = Counter(order(asked)[0] for asked in ALL)
     for name, weight in WEIGHTS.items():
         assert abs(first[name] / 2_000 - weight / 5) < 4 * math.sqrt(weight / 5 * (1 - weight / 5) / 2_000)
@@ -97,8 +97,8 @@ async def ask(guard: Guard, asked: Request = HOME, *, stream: bool = False) -> A
 @pytest.mark.parametrize("capped", [False, True])
 @pytest.mark.parametrize("error", FREE + MAYBE)
 async def test_the_next_deployment_answers_for_one_that_fails_but_none_is_billed_twice_under_a_cap(
-    error: errors.ProviderError, capped: bool, stream: bool
-) -> None:
+    error, capped, stream
+):
     (guard, sites, _), asked, billed = guarded({"east": error}), HOME._replace(at_most_once=capped), error in MAYBE
     if capped and billed:
         with pytest.raises(type(error)):
@@ -112,7 +112,7 @@ async def test_the_next_deployment_answers_for_one_that_fails_but_none_is_billed
 
 
 @pytest.mark.parametrize("way", ["request", "text", "third"])
-async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_does_the_third_try(way: str) -> None:
+async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_does_the_third_try(way):
     error = {"request": errors.BadRequestError("no"), "text": errors.StreamInterruptedError("x")}.get(way, DOWN)
     failing, said = dict.fromkeys(WEIGHTS, error), "Dan" if way == "text" else ""
     guard, sites, _ = guarded(failing, said, deployments={"small": {**WEIGHTS, "south": 1e-9}})
@@ -121,7 +121,7 @@ async def test_errors_of_the_request_and_text_that_was_shown_end_a_call_and_so_d
     assert (sites.order, caught.value.deployment) == ([*WEIGHTS][: 3 if way == "third" else 1], sites.order[-1])
 
 
-async def test_an_open_circuit_is_passed_over_until_it_has_rested_and_only_all_of_them_are_an_outage() -> None:
+async def test_an_open_circuit_is_passed_over_until_it_has_rested_and_only_all_of_them_are_an_outage():
     guard, sites, now = guarded(failing := {"east": FREE[-2]})  # its key
     answers = [(await ask(guard, asked)).deployment for asked in (*[HOME] * 2 * FAILURES, *ALL)]
     assert sites.order.count("east") == FAILURES
@@ -136,7 +136,7 @@ async def test_an_open_circuit_is_passed_over_until_it_has_rested_and_only_all_o
     assert (len(sites.requests), caught.value.retry_after_s, caught.value.billed) == (calls, FIRST_PAUSE_S, "no")
 
 
-async def test_one_that_names_a_time_is_asked_last_until_then_and_another_takes_no_token_of_the_retries() -> None:
+async def test_one_that_names_a_time_is_asked_last_until_then_and_another_takes_no_token_of_the_retries():
     guard, sites, now = guarded({"east": SLOW})
     for now[0] in (0.0, 0.0, 29.0, 31.0):
         await ask(guard)
@@ -147,7 +147,7 @@ async def test_one_that_names_a_time_is_asked_last_until_then_and_another_takes_
         assert (await ask(guard)).deployment == ("west" if number % 2 else "east")
 
 
-async def test_each_deployment_has_the_time_of_a_call_and_is_sent_what_it_takes() -> None:
+async def test_each_deployment_has_the_time_of_a_call_and_is_sent_what_it_takes():
     guard, sites, _ = guarded({"east": DOWN}, per_call_s=1e6, pace=Pace(1e6, 1e6, 3.0))
     guard._refused["small at east"], guard._unread["small at west", None] = (frozenset({"seed"}), math.inf), None
     assert (await ask(guard, stream=True)).deployment == "north"  # west refused the history of this conversation
@@ -169,7 +169,7 @@ def config(deployments: Any = TWO, entry: Any = None, **more: Any) -> Any:
     return {"models": models, "provider": "fake", "strategy": {"kind": "ladder", "models": ["only"]}, **more}
 
 
-def test_a_deployment_has_its_own_address_key_and_name_and_the_model_those_it_leaves_out(monkeypatch: Any) -> None:
+def test_a_deployment_has_its_own_address_key_and_name_and_the_model_those_it_leaves_out(monkeypatch):
     monkeypatch.setenv("KEY_EAST", "sk-east")
     found = endpoints(read := load(config(provider="openai_http")), "openai_http", [read.models["only"]])
     assert {name: (at.base_url, at.api_key, at.model) for name, at in found.items()} == {
@@ -186,7 +186,7 @@ def test_a_deployment_has_its_own_address_key_and_name_and_the_model_those_it_le
     assert shown == ["http://east/v1, http://west/v1 as org/mini", "http://east/v1, http://west/v1"]
 
 
-def test_all_that_is_wrong_with_deployments_is_said_at_once() -> None:
+def test_all_that_is_wrong_with_deployments_is_said_at_once():
     for deployments, named in ALL_WRONG:
         with pytest.raises(errors.ConfigError) as caught:
             load(config(deployments, {"price": None}))
@@ -194,7 +194,7 @@ def test_all_that_is_wrong_with_deployments_is_said_at_once() -> None:
         assert paths == [f"models.only.deployments.{name}" for name in named]
 
 
-async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_fallback() -> None:
+async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_fallback():
     failing, document = (
         {"east": DOWN},
         config(entry={"fallbacks": ["spare"]}, budget={"caps": [{"usd": 1.0}]}, traces="off"),
@@ -213,7 +213,7 @@ async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_
         assert (await served.achat([{"role": "user", "content": "x"}])).calls[-1].request.model == "spare"
 
 
-def test_names_and_builds_are_known_by_deployment() -> None:
+def test_names_and_builds_are_known_by_deployment():
     state = CascadeState("c")
     for site, build in (("east", "fp_1"), ("west", "fp_2"), ("east", "fp_1")):
         state = state.replied("small", "small", build, site, "now")

@@ -52,7 +52,7 @@ async def streamed(guard: Guard, asked: Any = None, deadline: Deadline = NEVER, 
     return got
 
 
-async def test_a_good_answer_is_checked_and_returned() -> None:
+async def test_a_good_answer_is_checked_and_returned():
     provider = Failing()
     guard, slept = guarded(provider, secrets=("hunter2",))
     made = await guard.complete(request(), NEVER)
@@ -64,12 +64,12 @@ async def test_a_good_answer_is_checked_and_returned() -> None:
 
 
 @pytest.mark.parametrize(("free", "maybe"), [(0, 1), (1, 1), (1, 0), (2, 0)])
-async def test_a_try_that_may_be_billed_is_counted_in_the_answer(free: int, maybe: int) -> None:
+async def test_a_try_that_may_be_billed_is_counted_in_the_answer(free, maybe):
     guard, _ = guarded(Failing(*[BadResponseError("html") for _ in range(maybe)], *[down() for _ in range(free)]))
     assert (await guard.complete(request(), NEVER)).maybe_billed == maybe
 
 
-async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free() -> None:
+async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free():
     provider = Failing(BadResponseError("html"))
     with pytest.raises(BadResponseError):
         await guarded(provider)[0].complete(request(at_most_once=True), NEVER)
@@ -77,14 +77,14 @@ async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free() ->
     assert (await guarded(Failing(down()))[0].complete(request(at_most_once=True), NEVER)).text == "Danube"
 
 
-async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free() -> None:
+async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free():
     guard, _ = guarded(Failing(BadResponseError("html"), down(), down()))
     with pytest.raises(ProviderUnavailableError) as caught:
         await guard.complete(request(), NEVER)
     assert caught.value.billed == "maybe"
 
 
-async def test_each_try_gets_what_is_left_of_the_shorter_clock() -> None:
+async def test_each_try_gets_what_is_left_of_the_shorter_clock():
     provider = Failing(down())
     guard, _ = guarded(provider, per_call_s=30.0)
     await guard.complete(request(), Deadline.after(500.0))
@@ -95,7 +95,7 @@ async def test_each_try_gets_what_is_left_of_the_shorter_clock() -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_no_call_is_begun_after_the_deadline(stream: bool) -> None:
+async def test_no_call_is_begun_after_the_deadline(stream):
     provider = Breaking([PIECE], None)
     guard, passed = guarded(provider)[0], Deadline.after(0.0)
     with pytest.raises(ProviderTimeoutError) as caught:
@@ -103,7 +103,7 @@ async def test_no_call_is_begun_after_the_deadline(stream: bool) -> None:
     assert (provider.asked, provider.started, caught.value.billed) == ([], 0, "no")
 
 
-async def test_a_reply_without_logprobs_counts_for_itself_alone() -> None:
+async def test_a_reply_without_logprobs_counts_for_itself_alone():
     provider = Failing()
     guard, _ = guarded(provider)
     first = await guard.complete(request(top_logprobs=20), NEVER)
@@ -119,7 +119,7 @@ def unsupported(name: str, more: str = "") -> BadRequestError:
 NEWER = " Use 'max_completion_tokens' instead."
 
 
-async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour() -> None:
+async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour():
     provider = Failing(unsupported("max_tokens", NEWER), unsupported("logprobs"))
     guard, slept = guarded(provider)
     made = await guard.complete(request(top_logprobs=2), NEVER)
@@ -139,7 +139,7 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour() 
     assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
 
 
-async def test_what_was_left_out_in_vain_is_sent_again() -> None:
+async def test_what_was_left_out_in_vain_is_sent_again():
     provider = Failing(unsupported("logprobs"), BadRequestError("no", status=400))
     guard, _ = guarded(provider)
     with pytest.raises(BadRequestError):
@@ -148,7 +148,7 @@ async def test_what_was_left_out_in_vain_is_sent_again() -> None:
     assert [("logprobs" in wire_body(asked, "m")) for asked in provider.asked] == [True, False, True]
 
 
-async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added() -> None:
+async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added():
     chat = ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "max_tokens": 9})
     provider = Failing(unsupported("logprobs"), unsupported("n"))
     guard, _ = guarded(provider)
@@ -160,14 +160,14 @@ async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_ca
         await guard.complete(request(top_logprobs=1, chat=ChatRequest([{"role": "user", "content": "Hi"}])), NEVER)
 
 
-async def test_a_limit_that_is_too_large_is_not_sent_under_another_name() -> None:
+async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():
     provider = Failing(BadRequestError("max_tokens is too large: 64", status=400))
     with pytest.raises(BadRequestError):
         await guarded(provider)[0].complete(request(), NEVER)
     assert len(provider.asked) == 1
 
 
-async def test_what_a_model_is_configured_to_refuse_is_never_sent() -> None:
+async def test_what_a_model_is_configured_to_refuse_is_never_sent():
     provider = Failing()
     guard, _ = guarded(provider, refuses={"small": frozenset({"max_tokens", "temperature"})})
     await guard.complete(request(), NEVER)
@@ -192,7 +192,7 @@ def odd(bad: int, *unusable: None) -> Any:
     ],
     ids=range(4),
 )
-async def test_an_oddity_is_warned_of_once(caplog: Any, payloads: list[Any], asked: Any, warned: int) -> None:
+async def test_an_oddity_is_warned_of_once(caplog, payloads, asked, warned):
     guard, _ = guarded(FakeProvider({"small": payloads}))
     with caplog.at_level(logging.WARNING, "cascade"):
         for _ in payloads:
@@ -200,7 +200,7 @@ async def test_an_oddity_is_warned_of_once(caplog: Any, payloads: list[Any], ask
     assert (len(caplog.records), {record.args[0] for record in caplog.records}) == (warned, {"small"})
 
 
-async def test_a_stream_ends_with_the_checked_completion() -> None:
+async def test_a_stream_ends_with_the_checked_completion():
     guard, _ = guarded(FakeProvider({"small": [reply("Answer: the Danube")]}))
     *deltas, last = await streamed(guard, request(role="base", step=2))
     assert [delta.text for delta in deltas] == ["Answer:", " the", " Danube"]
@@ -209,7 +209,7 @@ async def test_a_stream_ends_with_the_checked_completion() -> None:
     assert len(last.tokens or ()) == 3
 
 
-async def test_a_provider_without_streams_gives_its_answer_in_one_piece() -> None:
+async def test_a_provider_without_streams_gives_its_answer_in_one_piece():
     first, last = await streamed(guarded(Failing())[0])
     assert first == TextDelta("Danube", "base", 1)
     assert last.text == "Danube"
@@ -237,7 +237,7 @@ PIECE = {"choices": [{"index": 0, "delta": {"content": "Dan"}}]}
 @pytest.mark.parametrize(
     "error", [down(), BadResponseError("x"), ProviderTimeoutError("x"), StreamInterruptedError("x"), None]
 )
-async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(error: ProviderError | None) -> None:
+async def test_a_break_after_the_first_text_is_an_interruption_with_what_came(error):
     got: list[Any] = []
     provider = Breaking([PIECE], error)
     with pytest.raises(StreamInterruptedError) as caught:
@@ -275,9 +275,7 @@ DONE = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
         ([PIECE], True, Pace(PATIENCE_S, PATIENCE_S, 0.01), StreamInterruptedError),
     ],
 )
-async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all(
-    chunks: list[Any], on: bool, pace: Pace, error: type[ProviderError]
-) -> None:
+async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all(chunks, on, pace, error):
     retry = RetryPolicy(max_retries=0)
     guard, _ = guarded(Silent(chunks, None if on else down()), pace=pace, retry=retry)
     with pytest.raises(error):
@@ -285,18 +283,18 @@ async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all
             await streamed(guard, request(chat=ChatRequest([{"role": "user", "content": "Hi"}])))
 
 
-async def test_a_stream_that_progresses_is_not_cut_by_the_limit_of_a_call() -> None:
+async def test_a_stream_that_progresses_is_not_cut_by_the_limit_of_a_call():
     pace = Pace(PATIENCE_S, PATIENCE_S, PATIENCE_S)
     guard, _ = guarded(Breaking([PIECE, PIECE, DONE], None), pace=pace, per_call_s=1e-9)
     assert (await streamed(guard))[-1].text == "DanDan"
 
 
-async def test_a_refused_key_is_no_interruption() -> None:
+async def test_a_refused_key_is_no_interruption():
     with pytest.raises(AuthenticationError):
         await streamed(guarded(Breaking([PIECE], AuthenticationError("no")))[0])
 
 
-async def test_a_streaming_model_without_logprobs_is_noted() -> None:
+async def test_a_streaming_model_without_logprobs_is_noted():
     done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
     guard, _ = guarded(Breaking([PIECE, done], None))
     events = await streamed(guard, request(top_logprobs=1))
@@ -304,9 +302,7 @@ async def test_a_streaming_model_without_logprobs_is_noted() -> None:
 
 
 @pytest.mark.parametrize(("billed", "begun"), [("no", False), ("maybe", True)])
-async def test_a_caller_who_leaves_between_two_tries_owes_what_the_first_may_have_cost(
-    billed: str, begun: bool
-) -> None:
+async def test_a_caller_who_leaves_between_two_tries_owes_what_the_first_may_have_cost(billed, begun):
     async def leave(_seconds: float) -> None:
         raise asyncio.CancelledError
 

@@ -61,7 +61,7 @@ def address(request: pytest.FixtureRequest) -> Iterator[str]:
     server.server_close()
 
 
-async def test_a_request_with_tools_gives_the_same_calls_and_counts(address: str) -> None:
+async def test_a_request_with_tools_gives_the_same_calls_and_counts(address):
     asked = request(chat=ChatRequest([{"role": "user", "content": "Add."}], {"tools": TOOLS}), messages=())
     found = []
     for provider in (OpenAIHTTP({"": Endpoint(address)}), LiteLLM({"": Endpoint(address)})):

@@ -82,7 +82,7 @@ PAID = {"usage": Usage(10, 2), "billed": "yes"}
         (single(finish_reason="pause"), BadResponseError, {}),
     ],
 )
-def test_what_is_no_completion_is_an_error_that_keeps_its_usage(given: Any, kind: type[Exception], fields: Any) -> None:
+def test_what_is_no_completion_is_an_error_that_keeps_its_usage(given, kind, fields):
     with pytest.raises(kind) as caught:
         read(given)
     assert {name: getattr(caught.value, name) for name in fields} == fields
@@ -121,13 +121,13 @@ PIECES = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": 
         (payload(PIECES), {"text": "Answer: Danube"}, [[1, 3]]),  # 0.5.0 read it as an empty answer and refused it
     ],
 )  # fmt: skip
-def test_what_is_read_of_a_payload(given: Any, wanted: dict[str, Any], noted: list[list[int]]) -> None:
+def test_what_is_read_of_a_payload(given, wanted, noted):
     made = read(given)
     assert {name: getattr(made, name) for name in wanted} == wanted
     assert figures(made.notes) == noted
 
 
-def test_a_good_payload_says_everything() -> None:
+def test_a_good_payload_says_everything():
     made = read(payload(id="req-1", model="small"))
     assert made == Completion("Danube", "stop", Usage(10, 2), None, "small", "req-1", 0.25, ())
 
@@ -135,7 +135,7 @@ def test_a_good_payload_says_everything() -> None:
 # --- errors that come with status 200 ---
 
 
-def test_an_error_inside_repeats_no_secret() -> None:
+def test_an_error_inside_repeats_no_secret():
     with pytest.raises(AuthenticationError) as caught:
         read_completion({"error": {"message": "bad key hunter2", "code": 401}}, request(), 0.0, ("hunter2",))
     assert "hunter2" not in str(caught.value)
@@ -160,7 +160,7 @@ def test_an_error_inside_repeats_no_secret() -> None:
         *(({"code": code}, int(code)) for code in (400, 599, "400", "599")),
     ],
 )
-def test_the_status_that_an_error_means(error: dict[str, Any], status: int) -> None:
+def test_the_status_that_an_error_means(error, status):
     assert status_of(error) == status
 
 
@@ -174,7 +174,7 @@ def test_the_status_that_an_error_means(error: dict[str, Any], status: int) -> N
         [choice("none", index=None), choice("word", index="0"), choice("a", index=5)],
     ],
 )
-def test_of_several_choices_the_lowest_index_counts(choices: list[Any]) -> None:
+def test_of_several_choices_the_lowest_index_counts(choices):
     notes: list[str] = []
     found = first_choice(choices, notes)
     assert (found and found["message"]["content"], figures(notes)) == ("a", [[len(choices), 1]])
@@ -197,7 +197,7 @@ def test_of_several_choices_the_lowest_index_counts(choices: list[Any]) -> None:
         {"prompt_tokens": 10, "completion_tokens": 0},  # for a reply with text
     ],
 )
-def test_what_is_no_count_is_estimated_high_and_says_so(usage: Any) -> None:
+def test_what_is_no_count_is_estimated_high_and_says_so(usage):
     made = read(payload(usage=usage))
     counted = usage == {"prompt_tokens": 10, "completion_tokens": 0}
     assert (made.usage.estimated, figures(made.notes)) == (True, [[0] if counted else []])
@@ -215,7 +215,7 @@ def test_what_is_no_count_is_estimated_high_and_says_so(usage: Any) -> None:
         *(((shape, shape), ()) for shape in (None, [], "x", 7)),
     ],
 )
-def test_a_part_of_a_count_is_kept_if_it_is_one(details: tuple[Any, Any], kept: tuple[Any, ...]) -> None:
+def test_a_part_of_a_count_is_kept_if_it_is_one(details, kept):
     usage = USED | {"prompt_tokens_details": details[0], "completion_tokens_details": details[1]}
     assert read_usage(usage, request(), "", []) == Usage(10, 2, *kept)
 
@@ -257,7 +257,7 @@ PARTS = {
 
 
 @each("name", PARTS)
-def test_the_parts_of_a_usage_add_up_or_its_cost_is_unknown(name: str) -> None:
+def test_the_parts_of_a_usage_add_up_or_its_cost_is_unknown(name):
     """A usage that contradicts itself is replaced by the most that the request allows: no cost, but a bound."""
     top, prompt, completion, counted = PARTS[name]
     usage = {"prompt_tokens": 1_000, "completion_tokens": 100, **top}
@@ -281,7 +281,7 @@ CALLS = {
 
 
 @each("name", CALLS)
-def test_a_message_has_the_form_that_openai_s_own_types_read(name: str) -> None:
+def test_a_message_has_the_form_that_openai_s_own_types_read(name):
     sent, read_as = CALLS[name]
     message = whole_message({"content": [{"type": "text", "text": "So"}], "tool_calls": [sent]}, request())
     assert message == {"role": "assistant", "content": "So", "tool_calls": [read_as]}
@@ -293,7 +293,7 @@ def test_a_message_has_the_form_that_openai_s_own_types_read(name: str) -> None:
 
 
 @each("text", ["", "plain", "naïve 🙂", "\n\t", "x" * (MAX_TEXT_CHARS + 7)])
-def test_text_that_can_be_stored_stays_up_to_a_length(text: str) -> None:
+def test_text_that_can_be_stored_stays_up_to_a_length(text):
     notes: list[str] = []
     assert storable(text, notes) == text[:MAX_TEXT_CHARS] == as_storable(text)[:MAX_TEXT_CHARS]
     assert figures(notes) == ([[len(text), MAX_TEXT_CHARS]] if len(text) > 9 else [])
@@ -315,7 +315,7 @@ def test_text_that_can_be_stored_stays_up_to_a_length(text: str) -> None:
         ("gpt-4o", "x" * 10_000, True),
     ],
 )
-def test_another_models_name_is_noted(asked: str, echo: str, noted: bool) -> None:
+def test_another_models_name_is_noted(asked, echo, noted):
     made = read(payload(model=echo), model=asked)
     assert (made.model, bool(made.notes)) == (echo[:200], noted)
     assert len("".join(made.notes)) < 300
@@ -353,17 +353,17 @@ SAID, BOTH = Token("Yes", -0.1), Token("Yes", -0.1, (("Yes", -0.1), ("No", -2.5)
         ([None, entry(), 7], 20, (SAID,)),
     ],
 )
-def test_the_tokens_of_a_reply(content: Any, most: int | None, tokens: Any) -> None:
+def test_the_tokens_of_a_reply(content, most, tokens):
     assert read_tokens({"content": content}, [], *(() if most is None else (most,))) == tokens
 
 
 @each("raw", [None, {}, [], "x"])
-def test_without_logprobs_there_are_no_tokens(raw: Any) -> None:
+def test_without_logprobs_there_are_no_tokens(raw):
     assert read_tokens(raw, [], 20) is None
 
 
 @each("bad", [math.nan, math.inf, "x", None, True, 0.5])
-def test_one_bad_alternative_makes_its_place_unknown(bad: Any) -> None:
+def test_one_bad_alternative_makes_its_place_unknown(bad):
     notes: list[str] = []
     assert read_tokens({"content": [entry(Yes=-0.1, No=bad), entry()]}, notes, 20) == (Token("Yes", None), SAID)
     assert figures(notes) == [[1, 2]]
@@ -378,12 +378,12 @@ def test_one_bad_alternative_makes_its_place_unknown(bad: Any) -> None:
         *((value, None) for value in (-(10**400), 10**400)),
     ],
 )
-def test_a_logprob_is_at_most_0_or_nothing(value: Any, kept: float | None) -> None:
+def test_a_logprob_is_at_most_0_or_nothing(value, kept):
     assert logprob(value) == kept
 
 
 @pytest.mark.parametrize(("images", "believed"), [(0, False), (1, True)])
-def test_an_image_that_a_request_only_names_may_have_many_tokens(images: int, believed: bool) -> None:
+def test_an_image_that_a_request_only_names_may_have_many_tokens(images, believed):
     """gpt-4o-mini counts 25,501 tokens for an image of 1,024 × 1,024, and its address has few bytes."""
     image = {"type": "image_url", "image_url": {"url": "https://example.org/a.png"}}
     chat = ChatRequest([{"role": "user", "content": [{"type": "text", "text": "What?"}, *[image] * images]}])
@@ -405,9 +405,7 @@ def test_an_image_that_a_request_only_names_may_have_many_tokens(images: int, be
         (10**9, 10, None, False),
     ],
 )
-def test_a_usage_that_the_request_cannot_have_had_is_not_charged(
-    prompt: int, completion: int, reasoning: int | None, believed: bool
-) -> None:
+def test_a_usage_that_the_request_cannot_have_had_is_not_charged(prompt, completion, reasoning, believed):
     """0.5.0 charged 10⁹ tokens at max_tokens 64 as $5,000, exactly."""
     told = {"prompt_tokens": prompt, "completion_tokens": completion}
     told |= {} if reasoning is None else {"completion_tokens_details": {"reasoning_tokens": reasoning}}

@@ -8,7 +8,6 @@ import struct
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -43,7 +42,7 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("installed")
-def test_an_installed_provider_is_named_and_made() -> None:
+def test_an_installed_provider_is_named_and_made():
     assert PROVIDERS.names == ("litellm", "openai_http", "local", "replay", "fake", "mine")
     assert registry.create("mine", PLAIN) == ("made of", PLAIN)
     with pytest.raises(ConfigError, match=r"'nobody'.* litellm, .*, mine"):
@@ -61,9 +60,7 @@ ENDPOINTS = {"small": Endpoint("http://127.0.0.1:1/v1", "hunter2")}
         ("local", local.Local, ProviderSettings({"context_tokens": 512}, {}), {"context_tokens": 512}),
     ],
 )
-def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(
-    monkeypatch: pytest.MonkeyPatch, name: str, kind: type, settings: ProviderSettings, made: dict[str, Any]
-) -> None:
+def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(monkeypatch, name, kind, settings, made):
     monkeypatch.setattr(local, "load_xllamacpp", lambda: None)
     monkeypatch.setattr(local, "start_server", lambda *_a, **_k: pytest.fail("a model was loaded"))
     found = registry.create(name, settings)
@@ -72,9 +69,7 @@ def test_a_provider_is_made_of_its_settings_and_no_model_is_loaded(
 
 
 @pytest.mark.parametrize(("name", "module"), [("litellm", "litellm"), ("local", "xllamacpp")])
-def test_a_package_that_is_missing_says_what_to_install(
-    monkeypatch: pytest.MonkeyPatch, name: str, module: str
-) -> None:
+def test_a_package_that_is_missing_says_what_to_install(monkeypatch, name, module):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda asked, *more: None if asked == module else found(asked, *more)
@@ -84,13 +79,13 @@ def test_a_package_that_is_missing_says_what_to_install(
         registry.create(name, PLAIN)
 
 
-def test_naming_providers_loads_none_of_their_packages() -> None:
+def test_naming_providers_loads_none_of_their_packages():
     code = "import sys, cascade.providers.registry as r; r.PROVIDERS.names; print({'litellm', 'xllamacpp', 'aiohttp'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 
 
-def test_a_plain_request_has_only_what_every_server_reads_and_what_is_wanted_besides() -> None:
+def test_a_plain_request_has_only_what_every_server_reads_and_what_is_wanted_besides():
     plain = {
         "model": "small",
         "messages": [{"role": "user", "content": "Which river runs through Vienna?"}],
@@ -102,7 +97,7 @@ def test_a_plain_request_has_only_what_every_server_reads_and_what_is_wanted_bes
     assert wire_body(request(top_logprobs=5, seed=0), "small") == plain | wanted
 
 
-def test_any_text_can_be_sent_as_utf8() -> None:
+def test_any_text_can_be_sent_as_utf8():
     assert sendable("naïve 🙂") == sendable("naïve \ud83d\ude42") == "naïve 🙂"
     body = wire_body(request(messages=(Message("user", "Da\ud800nube"),)), "small")
     assert json.dumps(body, ensure_ascii=False).encode("utf-8")
@@ -124,14 +119,14 @@ ASKED = Request("m", (Message("user", "Hi"),), "base", "answer", 1, Question("Hi
         *(({}, change, 2) for change in ({"top_logprobs": 1}, {"sample": 1}, {"temperature": 0.5}, {"seed": 3})),
     ],
 )
-async def test_the_same_call_is_made_once(first: dict[str, Any], second: dict[str, Any], calls: int) -> None:
+async def test_the_same_call_is_made_once(first, second, calls):
     inner = FakeProvider(lambda _: reply("Answer: a"))
     memo = Memo(inner)
     payloads = [await memo.complete(ASKED._replace(**change), 1.0) for change in (first, second)]
     assert (len(inner.requests), payloads[0] == payloads[1]) == (calls, True)
 
 
-async def test_a_failed_call_is_made_again_and_closing_forgets() -> None:
+async def test_a_failed_call_is_made_again_and_closing_forgets():
     inner = FakeProvider({"m": [ProviderUnavailableError("down", model="m"), reply("Answer: a"), reply("Answer: b")]})
     memo = Memo(inner)
     with pytest.raises(ProviderUnavailableError):
@@ -142,7 +137,7 @@ async def test_a_failed_call_is_made_again_and_closing_forgets() -> None:
     assert (inner.closed, len(inner.requests)) == (True, 3)
 
 
-def test_a_remembered_call_costs_what_the_call_cost() -> None:
+def test_a_remembered_call_costs_what_the_call_cost():
     inner = FakeProvider(lambda _: reply("Answer: a", input_tokens=7, output_tokens=3))
     price = {"input": 1.0, "output": 2.0}
     config = load(
@@ -177,7 +172,7 @@ def gguf(tokens: list[str], kinds: list[int], *, version: int = 3) -> bytes:
     return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
 
 
-def test_control_tokens_and_added_ones_are_special_and_tags_are_not(tmp_path: Path) -> None:
+def test_control_tokens_and_added_ones_are_special_and_tags_are_not(tmp_path):
     tokens = {"a": 1, "<|end|>": 3, "<unk>": 2, "<tool_call>": 4, "<table>": 4, "    ": 4, "<0x0A>": 6, "[PAD]": 3}
     path = tmp_path / "made.gguf"
     path.write_bytes(gguf(list(tokens), list(tokens.values())))
@@ -185,7 +180,7 @@ def test_control_tokens_and_added_ones_are_special_and_tags_are_not(tmp_path: Pa
 
 
 @pytest.mark.parametrize("damage", ["no", "short", "length", "version"])
-def test_a_damaged_file_is_one_error(tmp_path: Path, damage: str) -> None:
+def test_a_damaged_file_is_one_error(tmp_path, damage):
     whole = gguf(["a", "<|end|>"], [1, 3])
     made = {
         "no": b"PK\x03\x04" + whole[4:],
@@ -203,12 +198,12 @@ TOKENS = ("<|im_end|>", "<|im_start|>", "<|", "|>", "<filename>", "< ", "<<", "E
 
 
 @given(st.lists(st.sampled_from(TOKENS) | st.text(max_size=3), max_size=12).map("".join))
-def test_no_text_holds_a_special_token(text: str) -> None:
+def test_no_text_holds_a_special_token(text):
     harmless = Vocabulary.of(TOKENS).harmless(text)
     assert not [token for token in TOKENS if token in harmless]
 
 
 @given(st.text())
-def test_without_special_tokens_a_text_stays(text: str) -> None:
+def test_without_special_tokens_a_text_stays(text):
     assert Vocabulary.of(()).harmless(text) == text
     assert Vocabulary.of(["\ue000x"]).harmless(text) == text.replace("\ue000x", "\ue000 x")

@@ -6,7 +6,6 @@ import json
 import math
 import re
 import sys
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -67,14 +66,14 @@ def alike(made: Completion) -> Completion:
         BASE._replace(text='Answer: naïve 🙂 \u2028 "quoted"'),
     ],
 )
-def test_a_call_comes_back_to_the_letter(base: Completion) -> None:
+def test_a_call_comes_back_to_the_letter(base):
     answer = logged(base, yes_no(0.25, "No, Inn"))
     for call in answer.calls:
         assert call.completion is not None
         assert alike(replayed(answer, call.request)) == alike(call.completion)
 
 
-def test_an_impossible_alternative_stays_impossible() -> None:
+def test_an_impossible_alternative_stays_impossible():
     answer = logged(BASE, yes_no(1.0))
     again = drive(
         run(
@@ -88,7 +87,7 @@ def test_an_impossible_alternative_stays_impossible() -> None:
     assert again.steps[0].signals == answer.steps[0].signals
 
 
-def test_an_estimated_usage_is_estimated_again() -> None:
+def test_an_estimated_usage_is_estimated_again():
     answer = logged(BASE._replace(usage=Usage(40, 9, estimated=True)), yes_no(0.9))
     assert replayed(answer, answer.calls[0].request).usage.estimated
 
@@ -100,7 +99,7 @@ OTHERS = [{"question": Question("Another?")}, {"question": Question(RIVER.text, 
     "changed",
     [{"step": 2}, {"role": "guide"}, {"purpose": "direct"}, {"sample": 1}, {"max_tokens": 64}, {"model": "x"}, *OTHERS],
 )
-async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -> None:
+async def test_a_call_that_was_never_made_is_an_error(changed):
     answer = logged(BASE, yes_no(0.9))
     other = answer.calls[0].request._replace(**changed)
     with pytest.raises(BadRequestError):
@@ -109,13 +108,13 @@ async def test_a_call_that_was_never_made_is_an_error(changed: dict[str, Any]) -
         await Replay.of(rows(answer)).complete(other, 1.0)
 
 
-def test_of_two_rows_of_the_same_call_the_first_counts() -> None:
+def test_of_two_rows_of_the_same_call_the_first_counts():
     first, second = (list(rows(logged(BASE._replace(text=f"Answer: {name}"), yes_no(0.9)))) for name in ("Inn", "Oder"))
     said = run_now(Replay.of([*first, *second]).complete(request(), 1.0))
     assert said["choices"][0]["message"]["content"] == "Answer: Inn"
 
 
-def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
+def test_a_log_file_answers_a_whole_question(tmp_path):
     with Orchestrator.from_config(TWO_MODELS, providers={"fake": two_models()}) as live:
         before = live.ask(RIVER)
     log = tmp_path / "log.jsonl"
@@ -126,14 +125,14 @@ def test_a_log_file_answers_a_whole_question(tmp_path: Path) -> None:
     assert after.cost_nano_usd == before.cost_nano_usd
 
 
-def test_without_duckdb_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_duckdb_it_says_what_to_install(tmp_path, monkeypatch):
     write_rows(tmp_path / "log.jsonl", [])
     monkeypatch.setitem(sys.modules, "duckdb", None)
     with pytest.raises(MissingExtraError, match="duckdb"):
         Replay.open(str(tmp_path / "log.jsonl"))
 
 
-def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:
+def test_a_log_of_many_forms_is_replayed(tmp_path):
     pytest.importorskip("duckdb")
     answer = logged(BASE, yes_no(0.9))
     for name in ("log.parquet", "log.jsonl.gz"):
@@ -154,7 +153,7 @@ def test_a_log_of_many_forms_is_replayed(tmp_path: Path) -> None:
         {"question": "x", "step": 1, "source": "base", "text": "x", "signals": {"replay": {"tokens": [7]}}},
     ],
 )
-def test_a_log_of_another_shape_is_a_usage_error(row: dict[str, Any] | None, tmp_path: Path) -> None:
+def test_a_log_of_another_shape_is_a_usage_error(row, tmp_path):
     if row is not None:
         (tmp_path / "odd.jsonl").write_text(json.dumps(row))
     with pytest.raises(CascadeError):
@@ -180,7 +179,7 @@ def history(call_id: str, **more: Any) -> list[dict[str, Any]]:
         ("claude-sonnet-4-5", "call:1.2", r"[A-Za-z0-9_-]+"),
     ],
 )
-def test_ids_are_written_anew_and_a_result_still_belongs_to_its_call(model: str, given: str, form: str) -> None:
+def test_ids_are_written_anew_and_a_result_still_belongs_to_its_call(model, given, form):
     _, said, result, _ = accepted(history(given), model)
     new = said["tool_calls"][0]["id"]
     assert re.fullmatch(form, new)
@@ -190,7 +189,7 @@ def test_ids_are_written_anew_and_a_result_still_belongs_to_its_call(model: str,
     assert said["tool_calls"][0]["function"] == history(given)[1]["tool_calls"][0]["function"]
 
 
-def test_what_a_vendor_accepts_stays_as_it_is() -> None:
+def test_what_a_vendor_accepts_stays_as_it_is():
     blocks = [{"type": "thinking", "thinking": "Hm", "signature": "abc"}]
     assert accepted(history("toolu_1", thinking_blocks=blocks), "claude-x") == history(
         "toolu_1", thinking_blocks=blocks
@@ -201,7 +200,7 @@ def test_what_a_vendor_accepts_stays_as_it_is() -> None:
 
 
 @pytest.mark.parametrize("model", ["gpt-4o", "mistral-small", "deepseek-chat"])
-def test_another_vendors_thinking_is_left_out_and_nothing_else(model: str) -> None:
+def test_another_vendors_thinking_is_left_out_and_nothing_else(model):
     parts = [{"type": "thinking", "thinking": "Hm", "signature": "abc"}, {"type": "text", "text": "Hi"}]
     given = [{"role": "assistant", "content": parts, "reasoning_details": [1], "name": "a"}]
     kept = parts if model == "mistral-small" else parts[1:]
@@ -209,12 +208,12 @@ def test_another_vendors_thinking_is_left_out_and_nothing_else(model: str) -> No
     assert given[0]["content"] == parts
 
 
-def test_a_users_own_message_is_never_changed() -> None:
+def test_a_users_own_message_is_never_changed():
     given = [{"role": "user", "content": [{"type": "thinking", "text": "mine"}], "reasoning": "mine"}]
     assert accepted(given, "gpt-4o") == given
 
 
-def test_each_model_of_a_ladder_gets_the_same_request_in_its_own_form() -> None:
+def test_each_model_of_a_ladder_gets_the_same_request_in_its_own_form():
     chat = ChatRequest(history("call_0123456789"), {"temperature": 0})
     sent = {model: wire_body(request(model=model, chat=chat), model) for model in ("gpt-4o", "mistral-large")}
     assert sent["gpt-4o"]["messages"] == history("call_0123456789")
@@ -222,7 +221,7 @@ def test_each_model_of_a_ladder_gets_the_same_request_in_its_own_form() -> None:
     assert chat.messages[2]["tool_call_id"] == "call_0123456789"
 
 
-def test_vendors_are_known_by_the_names_of_their_models() -> None:
+def test_vendors_are_known_by_the_names_of_their_models():
     names = [
         "o3-mini",
         "openai/gpt-5",
@@ -234,7 +233,7 @@ def test_vendors_are_known_by_the_names_of_their_models() -> None:
     assert [vendor_of(name) for name in names] == ["openai", "openai", "anthropic", "mistral", None, "deepseek"]
 
 
-def test_a_reply_is_a_payload_that_passes_every_check() -> None:
+def test_a_reply_is_a_payload_that_passes_every_check():
     made = read_completion(reply("the Danube", input_tokens=7, model="small"), request(top_logprobs=1), 0.0)
     assert (made.text, made.finish_reason, made.usage, made.notes) == ("the Danube", "stop", Usage(7, 2), ())
     assert made.tokens == (Token("the", -0.1), Token("Danube", -0.1))
@@ -243,14 +242,14 @@ def test_a_reply_is_a_payload_that_passes_every_check() -> None:
 @pytest.mark.parametrize(
     ("p_yes", "said"), [(0.75, "Yes"), (0.75, "Yes, so it is"), (0.25, "No, Inn"), (1.0, "Yes"), (0.0, "No")]
 )
-def test_p_yes_stands_in_the_first_token(p_yes: float, said: str) -> None:
+def test_p_yes_stands_in_the_first_token(p_yes, said):
     made = read_completion(reply(said, p_yes=p_yes), request(top_logprobs=20), 0.0)
     top = {word: math.exp(logprob) for word, logprob in made.tokens[0].top}
     assert top == {"Yes": pytest.approx(p_yes), "No": pytest.approx(1 - p_yes)}
     assert made.tokens[0].text == said[: 3 if p_yes > 0.5 else 2]
 
 
-def test_counts_logprobs_and_finish_can_be_given() -> None:
+def test_counts_logprobs_and_finish_can_be_given():
     given = reply("a b", logprobs=[-1.0, -2.0], output_tokens=99, finish_reason="length")
     made = read_completion(given, request(top_logprobs=1), 0.0)
     assert made.usage.output_tokens == 99
@@ -274,7 +273,7 @@ ECHO = "Answer: you asked: Which river runs through Vienna?"
         *((script, [{}, {"purpose": "judge"}], [ECHO, "Yes"]) for script in (None, {}, {"small": []})),
     ],
 )
-async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script: Any, requests: Any, said: Any) -> None:
+async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script, requests, said):
     fake = FakeProvider(script, keep=2)
     texts = [text(await fake.complete(request(**fields), 1.0)) for fields in requests]
     assert [found[-len(wanted) :] for found, wanted in zip(texts, said, strict=True)] == said
@@ -283,7 +282,7 @@ async def test_a_script_is_told_in_order_and_its_last_reply_repeats(script: Any,
     assert fake.closed
 
 
-async def test_a_stream_is_the_same_completion() -> None:
+async def test_a_stream_is_the_same_completion():
     payload = reply("Answer: the  Danube", p_yes=None, finish_reason="length")
     fake = FakeProvider({"small": [payload]})
     assert isinstance(fake, Streams)
@@ -294,7 +293,7 @@ async def test_a_stream_is_the_same_completion() -> None:
     assert read_completion(made.payload(), request(top_logprobs=1), 0.0) == whole
 
 
-async def test_an_error_is_raised_as_a_fresh_copy_each_time() -> None:
+async def test_an_error_is_raised_as_a_fresh_copy_each_time():
     scripted = RateLimitedError("slow down", model="small", retry_after_s=2.0)
     fake = FakeProvider({"small": [scripted]})
     raised = []

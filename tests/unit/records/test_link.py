@@ -41,7 +41,7 @@ def refuses() -> Any:
     raise BudgetExceededError("too much")
 
 
-async def test_a_store_that_failed_is_left_alone_and_then_asked_by_one(way: StoreLink, clock: Clock) -> None:
+async def test_a_store_that_failed_is_left_alone_and_then_asked_by_one(way, clock):
     with pytest.raises(StoreError):
         await way.call(fails)
     assert (way.problem, way.failures, way.rests) == ("gone", 1, True)
@@ -60,7 +60,7 @@ async def test_a_store_that_failed_is_left_alone_and_then_asked_by_one(way: Stor
     assert (asked, way.problem, way.failures, way.rests) == ([3], None, 1, False)
 
 
-async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way: StoreLink, clock: Clock) -> None:
+async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way, clock):
     with pytest.raises(StoreError):
         await way.call(fails)
     clock.now_s = link.AGAIN_S
@@ -78,7 +78,7 @@ async def test_a_no_is_an_answer_and_a_failure_beside_a_success_is_no_outage(way
 
 
 @pytest.mark.parametrize("hurried", [False, True])
-async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way: StoreLink, hurried: bool) -> None:
+async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way, hurried):
     go, late = threading.Event(), list[str]()
     way.limit_s = PATIENCE_S if hurried else 0.01
     with pytest.raises(StoreError) as caught:
@@ -89,7 +89,7 @@ async def test_a_late_call_is_a_failure_unless_its_caller_was_in_a_hurry(way: St
     until(lambda: late == ["hold"])  # what came too late is given back
 
 
-async def test_what_has_not_begun_is_taken_back_unless_it_must_be_done(way: StoreLink) -> None:
+async def test_what_has_not_begun_is_taken_back_unless_it_must_be_done(way):
     go, done = threading.Event(), list[str]()
     waiting = [asyncio.create_task(way.call(go.wait, PATIENCE_S)) for _ in range(link._THREADS)]
     await asyncio.sleep(0)
@@ -101,7 +101,7 @@ async def test_what_has_not_begun_is_taken_back_unless_it_must_be_done(way: Stor
     until(lambda: done == ["kept"])
 
 
-async def test_a_failure_that_nobody_waited_for_counts_too(way: StoreLink) -> None:
+async def test_a_failure_that_nobody_waited_for_counts_too(way):
     go = threading.Event()
     leaving = asyncio.create_task(way.call(lambda: go.wait(PATIENCE_S) and fails()))
     await asyncio.sleep(0)

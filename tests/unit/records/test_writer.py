@@ -10,7 +10,6 @@ import threading
 import uuid
 from collections.abc import Iterator
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -53,7 +52,7 @@ def answer_of(text: str = "Answer: Danube", question: Question = RIVER, **fields
 # --- what is written ---
 
 
-def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
+def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url):
     with TraceWriter(store_url) as writer:
         writer.submit(answer_of(), {"horizon": 4, "dataset": "live"})
         writer.submit(answer_of(), {"horizon": 4, "dataset": "live"})
@@ -68,7 +67,7 @@ def test_an_answer_becomes_rows_with_an_id_of_its_own(store_url: str) -> None:
     assert tuple(one) == COLUMNS
 
 
-def test_a_writer_that_was_never_used_makes_no_file(tmp_path: Path, file_url: str) -> None:
+def test_a_writer_that_was_never_used_makes_no_file(tmp_path, file_url):
     with TraceWriter(file_url) as writer:
         assert writer.flush(0)
     assert list(tmp_path.iterdir()) == []
@@ -76,7 +75,7 @@ def test_a_writer_that_was_never_used_makes_no_file(tmp_path: Path, file_url: st
         TraceWriter("mysql://host/db")
 
 
-def test_answers_are_committed_in_groups(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_answers_are_committed_in_groups(file_url, monkeypatch):
     sizes: list[int] = []
     append = Store.append
     monkeypatch.setattr(Store, "append", lambda self, rows: sizes.append(append(self, rows)) or sizes[-1])
@@ -102,7 +101,7 @@ def test_answers_are_committed_in_groups(file_url: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize("content", ["full", "hash", "none"])
-def test_texts_are_kept_hashed_or_left_out(store_url: str, content: Any) -> None:
+def test_texts_are_kept_hashed_or_left_out(store_url, content):
     def kept(text: str) -> str | None:
         return {"full": text, "hash": hashed(text), "none": None}[content]
 
@@ -121,7 +120,7 @@ def test_texts_are_kept_hashed_or_left_out(store_url: str, content: Any) -> None
         assert store.purge(user="ann") == (0 if content == "none" else 1)
 
 
-async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url: str) -> None:
+async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url):
     ladder = {"kind": "ladder", "models": ["base", "guide"]}
     async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
         for options in ({}, {"user": "ann"}):
@@ -147,7 +146,7 @@ async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url: str)
         {"columns": {"dataset": f"of {KEY}"}},
     ],
 )
-def test_no_key_reaches_the_file(file_url: str, tmp_path: Path, place: dict[str, Any], content: Any) -> None:
+def test_no_key_reaches_the_file(file_url, tmp_path, place, content):
     columns = place.pop("columns", None) if "columns" in (place := dict(place)) else None
     with TraceWriter(file_url, content=content, secrets=("my own secret word",)) as writer:
         writer.submit(answer_of(**place), columns)
@@ -166,7 +165,7 @@ _PIECES = st.sampled_from([
 
 @given(st.lists(st.lists(_PIECES, max_size=4).map("".join), max_size=4))
 @settings(max_examples=100, deadline=None)
-def test_texts_that_are_joined_hide_no_key(texts: list[str]) -> None:
+def test_texts_that_are_joined_hide_no_key(texts):
     assert holds_key("\n".join(texts)) or not any(map(holds_key, texts))
 
 
@@ -195,9 +194,7 @@ def blocked(monkeypatch: pytest.MonkeyPatch) -> Iterator[Blocked]:
     made.may_go.set()
 
 
-def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
-    file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(file_url, blocked, monkeypatch, caplog):
     monkeypatch.setattr(writer_module, "MAX_ANSWERS", 5)
     with TraceWriter(file_url) as writer:
         writer.submit(answer_of(question=Question("first")))
@@ -213,7 +210,7 @@ def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(
     assert "the answers themselves are not affected" in warnings[0].getMessage()
 
 
-def test_long_texts_fill_the_queue_too(file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_long_texts_fill_the_queue_too(file_url, blocked, monkeypatch):
     monkeypatch.setattr(writer_module, "MAX_CHARS", 10_000)
     with TraceWriter(file_url) as writer:
         writer.submit(answer_of())
@@ -226,9 +223,7 @@ def test_long_texts_fill_the_queue_too(file_url: str, blocked: Blocked, monkeypa
         blocked.may_go.set()
 
 
-def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(
-    file_url: str, blocked: Blocked, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(file_url, blocked, monkeypatch):
     monkeypatch.setattr(writer_module, "MAX_ANSWERS", 2)
     with TraceWriter(file_url) as writer:
         writer.submit(answer_of())
@@ -239,9 +234,7 @@ def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(
         blocked.may_go.set()
 
 
-def test_closing_does_not_hang_on_a_stalled_store(
-    file_url: str, blocked: Blocked, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_closing_does_not_hang_on_a_stalled_store(file_url, blocked, caplog):
     writer = TraceWriter(file_url)
     writer.submit(answer_of())
     assert blocked.reached.wait(PATIENCE_S)
@@ -255,7 +248,7 @@ def test_closing_does_not_hang_on_a_stalled_store(
 # --- waiting for the commit ---
 
 
-async def test_strict_returns_when_the_rows_are_committed(store_url: str) -> None:
+async def test_strict_returns_when_the_rows_are_committed(store_url):
     with TraceWriter(store_url, strict=True) as writer:
         for number in range(5):
             answer = answer_of()
@@ -269,7 +262,7 @@ async def recorded(writer: TraceWriter) -> None:
     await writer.settle(writer.submit(answer), answer)
 
 
-async def test_settle_waits_without_blocking_the_loop(file_url: str, blocked: Blocked) -> None:
+async def test_settle_waits_without_blocking_the_loop(file_url, blocked):
     with TraceWriter(file_url, strict=True) as writer:
         recording = asyncio.create_task(recorded(writer))
         await asyncio.to_thread(blocked.reached.wait, PATIENCE_S)
@@ -279,7 +272,7 @@ async def test_settle_waits_without_blocking_the_loop(file_url: str, blocked: Bl
         assert writer.counts.written == 1
 
 
-async def test_f48_to_cancel_the_wait_loses_nothing(file_url: str, blocked: Blocked) -> None:
+async def test_f48_to_cancel_the_wait_loses_nothing(file_url, blocked):
     with TraceWriter(file_url, strict=True) as writer:
         recording = asyncio.create_task(recorded(writer))
         await asyncio.to_thread(blocked.reached.wait, PATIENCE_S)
@@ -299,7 +292,7 @@ async def test_f48_to_cancel_the_wait_loses_nothing(file_url: str, blocked: Bloc
 
 # It collects garbage, and with it sockets that litellm left open in an earlier test.
 @pytest.mark.filterwarnings("ignore:Exception ignored in. <socket.socket:pytest.PytestUnraisableExceptionWarning")
-def test_f48_left_without_close_it_warns_once_and_writes_all_the_same(file_url: str) -> None:
+def test_f48_left_without_close_it_warns_once_and_writes_all_the_same(file_url):
     left = [TraceWriter(file_url)]
     left[0].submit(answer_of())
     queue = left[0]._queue
@@ -318,14 +311,12 @@ made.ask("Which river?")
 """
 
 
-def test_a_process_that_ends_without_close_leaves_its_traces(file_url: str) -> None:
+def test_a_process_that_ends_without_close_leaves_its_traces(file_url):
     subprocess.run([sys.executable, "-c", _EXITS.replace("{url}", file_url)], check=True, timeout=PATIENCE_S)
     assert {row["question"] for row in rows_in(file_url)} == {"Which river?"}
 
 
-def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
-    store_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(store_url, monkeypatch):
     writer = TraceWriter(store_url)
     writer.submit(answer_of(question=Question("parent, before")))
     assert writer.flush()
@@ -344,7 +335,7 @@ def test_f50_a_forked_child_writes_its_own_and_its_parents_stay_its_parents(
     assert asked == ["child", "parent, after", "parent, before", "parent, in the queue"]
 
 
-def test_f50_what_was_closed_is_closed_in_a_child_too(file_url: str) -> None:
+def test_f50_what_was_closed_is_closed_in_a_child_too(file_url):
     writer = TraceWriter(file_url)
     writer.submit(answer_of())
     writer.close()
@@ -363,7 +354,7 @@ def wired(url: Any, provider: Any = None, **more: Any) -> Orchestrator:
     return Orchestrator.from_config(TWO_MODELS | {"traces": url} | more, providers={"fake": provider or two_models()})
 
 
-def test_all_four_ways_to_ask_are_recorded(store_url: str) -> None:
+def test_all_four_ways_to_ask_are_recorded(store_url):
     async def both(cascade: Orchestrator) -> None:
         await cascade.aask("aask")
         _ = [event async for event in cascade.astream("astream")]
@@ -380,7 +371,7 @@ def test_all_four_ways_to_ask_are_recorded(store_url: str) -> None:
     assert len({row["episode_id"] for row in found}) == 6
 
 
-def test_a_failed_ask_is_recorded_with_its_cost(file_url: str) -> None:
+def test_a_failed_ask_is_recorded_with_its_cost(file_url):
     cut, down = reply("Reasoning: cut", finish_reason="length"), AuthenticationError("no")
     with wired(file_url, FakeProvider({"small": [cut], "large": [down]})) as cascade, pytest.raises(ProviderError):
         cascade.ask("what?")
@@ -389,7 +380,7 @@ def test_a_failed_ask_is_recorded_with_its_cost(file_url: str) -> None:
     assert {row["signals"]["replay"]["stopped"] for row in found} == {"provider error"}
 
 
-def test_an_ask_that_ran_out_of_money_is_recorded(file_url: str) -> None:
+def test_an_ask_that_ran_out_of_money_is_recorded(file_url):
     priced = {
         "base": {"model": "small", "price": {"input": 1, "output": 1}, "max_tokens": 10},
         "guide": {"model": "large", "price": {"input": 1_000, "output": 1_000}, "max_tokens": 10},
@@ -403,14 +394,14 @@ def test_an_ask_that_ran_out_of_money_is_recorded(file_url: str) -> None:
     assert row["cost_nano_usd"] == caught.value.calls[0].cost_nano_usd
 
 
-def test_an_ask_that_failed_before_anything_came_leaves_nothing(file_url: str, tmp_path: Path) -> None:
+def test_an_ask_that_failed_before_anything_came_leaves_nothing(file_url, tmp_path):
     down = AuthenticationError("no")
     with wired(file_url, FakeProvider({"small": [down], "large": [down]})) as cascade, pytest.raises(ProviderError):
         cascade.ask("what?")
     assert list(tmp_path.iterdir()) == []
 
 
-async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
+async def test_f47_a_cancelled_ask_is_recorded(file_url):
     reached = asyncio.Event()
 
     class Hangs(FakeProvider):
@@ -432,7 +423,7 @@ async def test_f47_a_cancelled_ask_is_recorded(file_url: str) -> None:
     assert (cut["source"], cut["walk"], cut["cost_nano_usd"]) == ("guide", CUT, None)
 
 
-def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
+def test_an_abandoned_stream_is_recorded_with_its_cost(file_url):
     with wired(file_url) as cascade:
         events: Any = cascade.stream("what?", raw=True)
         for event in events:
@@ -450,9 +441,7 @@ def test_an_abandoned_stream_is_recorded_with_its_cost(file_url: str) -> None:
         reads_of(rows_in(file_url)[2:])
 
 
-def test_a_stream_that_is_read_after_the_end_makes_no_further_call(
-    file_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_stream_that_is_read_after_the_end_makes_no_further_call(file_url, caplog):
     provider = two_models()
     cascade = wired(file_url, provider)
     events = cascade.stream("what?", raw=True)
@@ -477,9 +466,7 @@ def default_of(monkeypatch: pytest.MonkeyPatch, told: str | None, traces: Any = 
         return None if cascade.runtime.traces is None else cascade.runtime.traces.address.shown
 
 
-def test_by_default_they_go_to_the_projects_folder_which_git_ignores(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
+def test_by_default_they_go_to_the_projects_folder_which_git_ignores(monkeypatch, tmp_path):
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("CASCADE_TRACES")
     with Orchestrator("small", "large", provider="fake") as cascade:
@@ -491,7 +478,7 @@ def test_by_default_they_go_to_the_projects_folder_which_git_ignores(
     assert (path.parent / ".gitignore").read_text() == "*\n"
 
 
-def test_the_variable_comes_before_the_default_and_after_the_configuration(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_variable_comes_before_the_default_and_after_the_configuration(monkeypatch):
     assert default_of(monkeypatch, "off") is None
     assert default_of(monkeypatch, "OFF", {"content": "hash"}) is None
     assert default_of(monkeypatch, "sqlite:////tmp/told.db") == "sqlite:////tmp/told.db"
@@ -500,7 +487,7 @@ def test_the_variable_comes_before_the_default_and_after_the_configuration(monke
     assert (default_of(monkeypatch, None) or "").endswith(".cascade/records.db")
 
 
-def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch):
     monkeypatch.setenv("MY_STORE", "postgresql://me:hunter2@db.example/traces")
     with wired({"store_env": "MY_STORE"}) as cascade:
         assert cascade.runtime.traces is not None
@@ -518,9 +505,7 @@ def test_a_url_may_stand_in_a_variable_of_ones_own(monkeypatch: pytest.MonkeyPat
         wired(True)
 
 
-def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(
-    file_url: str, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(file_url, caplog):
     with TraceWriter(file_url) as writer:
         for number in range(5):
             columns = {"no_such_column": "x"} if number == 2 else {"dataset": 7} if number == 3 else {}
@@ -531,9 +516,7 @@ def test_an_answer_whose_rows_do_not_fit_does_not_cost_the_others_of_its_group(
     assert "there is no column 'no_such_column'" in caplog.text
 
 
-def test_an_ask_does_not_fail_where_no_thread_can_be_started(
-    file_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_an_ask_does_not_fail_where_no_thread_can_be_started(file_url, monkeypatch, caplog):
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
@@ -549,7 +532,7 @@ def test_an_ask_does_not_fail_where_no_thread_can_be_started(
     assert "no thread could be started" in caplog.text
 
 
-def test_an_answer_that_is_odd_costs_its_trace_and_nothing_else(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_answer_that_is_odd_costs_its_trace_and_nothing_else(file_url, monkeypatch):
     def broken(*_given: Any) -> str:
         raise TypeError("odd")
 

@@ -78,30 +78,30 @@ LISTS = pytest.mark.parametrize("listed", [lambda made: list(iterate(made)), lam
 
 @WAYS
 @pytest.mark.parametrize("value", [42, None])
-def test_what_a_call_returns_comes_out(call: Call, value: Any) -> None:
+def test_what_a_call_returns_comes_out(call, value):
     assert call(returned(value)) == value
 
 
 @WAYS
 @pytest.mark.parametrize("error", [ZeroDivisionError("x"), ProviderTimeoutError("x"), TimeoutError("its own")])
-def test_what_a_call_raises_comes_out(call: Call, error: BaseException) -> None:
+def test_what_a_call_raises_comes_out(call, error):
     with pytest.raises(type(error), match=str(error)):
         call(raised(error))
 
 
 @LISTS
 @pytest.mark.parametrize("values", [(1, 2, 3), ()])
-def test_items_come_out_in_order(listed: Any, values: Any) -> None:
+def test_items_come_out_in_order(listed, values):
     assert listed(items(*values)) == [*values]
 
 
 @LISTS
-def test_what_comes_after_items_is_raised_after_them(listed: Any) -> None:
+def test_what_comes_after_items_is_raised_after_them(listed):
     with pytest.raises(ZeroDivisionError):
         listed(items(1, ZeroDivisionError()))
 
 
-def test_a_blocking_reader_gets_the_items_before_an_error_and_none_is_made_early() -> None:
+def test_a_blocking_reader_gets_the_items_before_an_error_and_none_is_made_early():
     made: list[int] = []
 
     async def counting() -> AsyncGenerator[int, None]:
@@ -118,7 +118,7 @@ def test_a_blocking_reader_gets_the_items_before_an_error_and_none_is_made_early
         next(coming)
 
 
-def test_a_wait_ends_on_time_where_the_loop_itself_stands_still() -> None:
+def test_a_wait_ends_on_time_where_the_loop_itself_stands_still():
     go_on = threading.Event()
 
     async def blocks() -> None:
@@ -129,7 +129,7 @@ def test_a_wait_ends_on_time_where_the_loop_itself_stands_still() -> None:
     go_on.set()
 
 
-async def test_a_call_is_left_on_time_and_cancelled() -> None:
+async def test_a_call_is_left_on_time_and_cancelled():
     for limit_s in LIMITS_S:
         call, iterator, got = Hangs(), Hangs(), list[int]()
         with pytest.raises(TimeoutError):
@@ -144,21 +144,21 @@ async def test_a_call_is_left_on_time_and_cancelled() -> None:
     assert await asyncio.to_thread(iterator.ended.wait, PATIENCE_S)
 
 
-def test_a_blocking_reader_who_leaves_stops_the_iterator_before_close_returns() -> None:
+def test_a_blocking_reader_who_leaves_stops_the_iterator_before_close_returns():
     hangs = Hangs()
     with closing(iterate(hangs.items())) as coming:  # type: ignore[type-var]
         assert next(coming) == 1
     assert hangs.ended.is_set()
 
 
-async def test_a_reader_who_leaves_closes_the_iterator() -> None:
+async def test_a_reader_who_leaves_closes_the_iterator():
     hangs = Hangs()
     async with aclosing(items_on_loop(hangs.items(), PATIENCE_S)) as coming:
         assert await anext(coming) == 1
     assert await asyncio.to_thread(hangs.ended.wait, PATIENCE_S)
 
 
-async def test_to_cancel_the_caller_cancels_the_call() -> None:
+async def test_to_cancel_the_caller_cancels_the_call():
     hangs = Hangs()
     task = asyncio.create_task(on_loop(hangs.call(), PATIENCE_S))
     assert await asyncio.to_thread(hangs.begun.wait, PATIENCE_S)
@@ -168,7 +168,7 @@ async def test_to_cancel_the_caller_cancels_the_call() -> None:
     assert await asyncio.to_thread(hangs.ended.wait, PATIENCE_S)
 
 
-async def test_a_reader_who_is_slow_is_never_cancelled() -> None:
+async def test_a_reader_who_is_slow_is_never_cancelled():
     """The time runs out while the reader is busy: the next item is refused, the reader's own wait is not."""
     for limit_s in LIMITS_S:
         coming = items_on_loop(items(1, 2), limit_s)
@@ -187,7 +187,7 @@ async def test_a_reader_who_is_slow_is_never_cancelled() -> None:
 
 
 @pytest.mark.parametrize("way", ["run", "iterate"])
-def test_a_switch_stops_a_call_under_way(way: str) -> None:
+def test_a_switch_stops_a_call_under_way(way):
     hangs, halt, got, read = Hangs(), Halt(), list[int](), threading.Event()
     under_way = hangs.begun if way == "run" else read
 
@@ -209,7 +209,7 @@ def test_a_switch_stops_a_call_under_way(way: str) -> None:
         run(covered())
 
 
-async def test_a_cancelled_block_is_cancelled_and_not_stopped() -> None:
+async def test_a_cancelled_block_is_cancelled_and_not_stopped():
     halt = Halt()
 
     async def covered() -> None:
@@ -225,7 +225,7 @@ async def test_a_cancelled_block_is_cancelled_and_not_stopped() -> None:
     assert halt.wait_idle(0.0)
 
 
-def test_a_deadline_falls_to_0_and_not_below(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deadline_falls_to_0_and_not_below(monkeypatch):
     now = [1_000.0]
     monkeypatch.setattr(portal.time, "monotonic", lambda: now[0])
     ends = Deadline.after(5.0)
@@ -241,7 +241,7 @@ def test_a_deadline_falls_to_0_and_not_below(monkeypatch: pytest.MonkeyPatch) ->
 _mark: ContextVar[int] = ContextVar("mark", default=0)
 
 
-async def test_work_runs_in_one_thread_in_the_context_of_its_caller() -> None:
+async def test_work_runs_in_one_thread_in_the_context_of_its_caller():
     _mark.set(7)
     with closing(Worker()) as worker:
         threads = [await worker.do(threading.get_ident) for _ in range(3)]
@@ -250,7 +250,7 @@ async def test_work_runs_in_one_thread_in_the_context_of_its_caller() -> None:
     assert await in_thread(threading.get_ident) not in threads
 
 
-async def test_what_work_raises_comes_out() -> None:
+async def test_what_work_raises_comes_out():
     with pytest.raises(ZeroDivisionError):
         await in_thread(lambda: 1 // 0)
 
@@ -265,7 +265,7 @@ async def printed(code: str) -> str:
     return done.stdout
 
 
-async def test_on_the_loop_itself_a_call_runs_no_further_ahead_of_its_reader_than_a_few_items() -> None:
+async def test_on_the_loop_itself_a_call_runs_no_further_ahead_of_its_reader_than_a_few_items():
     code = """
 import asyncio
 from cascade.resilience import portal
@@ -292,7 +292,7 @@ asyncio.run(main())
     assert await printed(code) == "10000 True\n"
 
 
-async def test_a_loop_that_is_adopted_makes_the_calls_itself() -> None:
+async def test_a_loop_that_is_adopted_makes_the_calls_itself():
     code = """
 import asyncio, threading
 from cascade.errors import ClosedError, UsageError
@@ -334,7 +334,7 @@ asyncio.run(main())
     assert await printed(code) == "refused\n"
 
 
-async def test_ctrl_c_cancels_a_blocking_call_and_waits_for_its_end() -> None:
+async def test_ctrl_c_cancels_a_blocking_call_and_waits_for_its_end():
     code = """
 import asyncio, signal, threading
 from cascade.resilience import portal

@@ -54,9 +54,7 @@ HTML = BadResponseError("html")
         ({}, SLOW, 0, Deadline.after(6_000.0), 5.0),
     ],
 )
-def test_what_is_tried_again_and_after_which_wait(
-    policy: Any, error: Any, done: int, ends: Deadline, waits: Any
-) -> None:
+def test_what_is_tried_again_and_after_which_wait(policy, error, done, ends, waits):
     found = RetryPolicy(**policy).delay_s(error, done, ends)
     assert (found == waits, found is None) == (True, waits is None)
     assert MAX_RETRY_AFTER_S == 60.0
@@ -66,14 +64,14 @@ def test_what_is_tried_again_and_after_which_wait(
     ("policy", "done", "most"),
     [({}, 0, 0.5), ({}, 1, 1.0), ({"first_wait_s": 100.0, "longest_wait_s": 0.25}, 0, 0.25)],
 )
-def test_the_wait_is_jittered_below_a_doubling_limit(policy: Any, done: int, most: float) -> None:
+def test_the_wait_is_jittered_below_a_doubling_limit(policy, done, most):
     waits = [RetryPolicy(**policy).delay_s(DOWN, done, NEVER) for _ in range(300)]
     assert all(wait is not None and 0 <= wait <= most for wait in waits)
     assert len(set(waits)) > (250 if not policy else 0)
     assert max(wait or 0 for wait in waits) > most / 2
 
 
-def test_a_retry_takes_a_token_and_a_success_gives_one_back_up_to_the_capacity() -> None:
+def test_a_retry_takes_a_token_and_a_success_gives_one_back_up_to_the_capacity():
     budget = RetryBudget(2)
     for successes, allowed in ((0, [True, True, False]), (1, [True, False]), (5, [True, True, False])):
         for _ in range(successes):
@@ -81,7 +79,7 @@ def test_a_retry_takes_a_token_and_a_success_gives_one_back_up_to_the_capacity()
         assert [budget.allows(DOWN) for _ in allowed] == allowed
 
 
-def test_a_refill_below_one_bounds_the_share_of_retries() -> None:
+def test_a_refill_below_one_bounds_the_share_of_retries():
     budget = RetryBudget(0, 0.25)
     for _ in range(8):
         budget.succeeded()
@@ -102,7 +100,7 @@ def test_a_refill_below_one_bounds_the_share_of_retries() -> None:
         (SLOW, True),  # a server that says when to come again is not down
     ],
 )
-def test_a_call_that_failed_on_every_try_empties_it(error: errors.ProviderError, left: bool) -> None:
+def test_a_call_that_failed_on_every_try_empties_it(error, left):
     budget = RetryBudget()
     budget.gave_up(error)
     assert budget.allows(DOWN) is left
@@ -110,7 +108,7 @@ def test_a_call_that_failed_on_every_try_empties_it(error: errors.ProviderError,
     assert not RetryBudget(0).allows(RateLimitedError("slow down"))
 
 
-def test_a_server_takes_a_token_for_a_retry_that_was_asked_for() -> None:
+def test_a_server_takes_a_token_for_a_retry_that_was_asked_for():
     budget, asked = RetryBudget.shared(), RateLimitedError("slow down", retry_after_s=0.0)
     assert sum(budget.allows(asked) for _ in range(100)) == SHARED_CAPACITY
     budget.gave_up(asked)
@@ -139,7 +137,7 @@ def broken() -> tuple[Breaker, Clock]:
     return breaker, clock
 
 
-def test_it_opens_after_failures_in_a_row_and_one_success_closes_it() -> None:
+def test_it_opens_after_failures_in_a_row_and_one_success_closes_it():
     breaker, clock = broken()
     assert breaker.open
     assert breaker.pause_s() == FIRST_PAUSE_S
@@ -152,7 +150,7 @@ def test_it_opens_after_failures_in_a_row_and_one_success_closes_it() -> None:
     assert not breaker.open
 
 
-def test_each_probe_that_fails_doubles_the_pause_and_calls_from_before_do_not() -> None:
+def test_each_probe_that_fails_doubles_the_pause_and_calls_from_before_do_not():
     breaker, clock = broken()
     for _ in range(20):
         breaker.failed(DOWN_BREAKER)
@@ -166,7 +164,7 @@ def test_each_probe_that_fails_doubles_the_pause_and_calls_from_before_do_not() 
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
-def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
+def test_a_probe_whose_caller_left_is_followed_by_another():
     breaker, clock = broken()
     clock.now = FIRST_PAUSE_S
     assert breaker.pause_s() is None
@@ -185,7 +183,7 @@ def test_a_probe_whose_caller_left_is_followed_by_another() -> None:
         (errors.RefusedError("no"), False),
     ],
 )
-def test_only_failures_of_the_server_open_it(error: errors.ProviderError, opens: bool) -> None:
+def test_only_failures_of_the_server_open_it(error, opens):
     breaker = Breaker()
     for _ in range(2 * FAILURES):
         breaker.failed(error)
@@ -209,9 +207,7 @@ def guarded(script: Any) -> tuple[Guard, FakeProvider]:
         ((False,), None, 500, 10_000),
     ],
 )
-async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(
-    ways: tuple[bool, ...], breakers: Any, least: int, most: int
-) -> None:
+async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(ways, breakers, least, most):
     guard, fake = guarded(lambda _: DOWN_BREAKER)
     guard.breakers = breakers
     for stream in ways * 500:
@@ -223,7 +219,7 @@ async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(
     assert least <= len(fake.requests) <= most
 
 
-async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing() -> None:
+async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing():
     fails = iter(number % 10 == 9 for number in range(10_000))
     guard, fake = guarded(lambda _: DOWN_BREAKER if next(fails) else reply("yes"))
     failed = 0

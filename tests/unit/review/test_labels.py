@@ -84,7 +84,7 @@ def by_hand(risk: float, rate: float, *, labelled: set[int]) -> int:
 
 
 @each("kind, rate", [(kind, rate) for kind in ("regret", "preference") for rate in (1.0, 0.5)])
-def test_what_is_proven_is_what_a_plain_loop_proves_with_all_judgements_or_half(kind: str, rate: float) -> None:
+def test_what_is_proven_is_what_a_plain_loop_proves_with_all_judgements_or_half(kind, rate):
     full = fitted(reviews(list(NUMBER), rate), kind)
     assert served(full) == by_hand(0.05, rate, labelled=set(range(N)))
     odd = {number for number in range(N) if number % 2}
@@ -92,7 +92,7 @@ def test_what_is_proven_is_what_a_plain_loop_proves_with_all_judgements_or_half(
     assert served(half) == by_hand(0.05, rate, labelled=odd)
 
 
-def test_an_output_that_nobody_judged_is_unknown() -> None:
+def test_an_output_that_nobody_judged_is_unknown():
     log = read(reviews([pair for pair in NUMBER if NUMBER[pair] % 2], 0.5))
     number = np.array([ASKED[name] for name in log.ids])
     differs, harms = np.array(DIFFERS)[number], np.array(HARMS)[number]
@@ -103,7 +103,7 @@ def test_an_output_that_nobody_judged_is_unknown() -> None:
     assert log.drawn.tolist() == [is_drawn("key", 0.5, name) for name in log.ids]
 
 
-def test_too_few_requests_at_a_rate_prove_nothing() -> None:
+def test_too_few_requests_at_a_rate_prove_nothing():
     assert not fitted(reviews(list(NUMBER), 0.01), "regret").certified
 
 
@@ -116,12 +116,12 @@ def test_too_few_requests_at_a_rate_prove_nothing() -> None:
         ([reviews([], 0.5), reviews([], 0.5, key="other")], "regret"),
     ],
 )
-def test_reviews_that_do_not_say_it_are_refused(given: list[Reviews], kind: str) -> None:
+def test_reviews_that_do_not_say_it_are_refused(given, kind):
     with pytest.raises(UsageError):
         judgements(COMPARED, given, kind)
 
 
-def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement() -> None:
+def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement():
     pair = next(pair for pair in NUMBER if HARMS[NUMBER[pair]])
     kinder = judged(pair)._replace(verdict="equal", output_right=True, reviewer="bob")
     other = reviews([pair])._replace(judgements=(judged(pair), kinder))
@@ -133,7 +133,7 @@ def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement
     assert twin.lost({}) is None
 
 
-def test_what_is_not_judged_counts_as_lost() -> None:
+def test_what_is_not_judged_counts_as_lost():
     pairs = [Pair(f"q{n}", "?", None, False, Output("a", None), Output("b", None), ()) for n in range(20)]
     pairs = [pair._replace(equal=(pair.output.digest,)) for pair in pairs]
     verdicts = ["reference"] * 2 + ["output"] * 3
@@ -153,14 +153,14 @@ def kappa(pairs: Sequence[tuple[str, str]]) -> float:
     return (float(np.trace(table)) - expected) / (1 - expected)
 
 
-def test_kappa_is_the_agreement_beyond_chance() -> None:
+def test_kappa_is_the_agreement_beyond_chance():
     draw = random.Random(3)
     for _ in range(50):
         pairs = [(draw.choice("abcd"), draw.choice("abcd")) for _ in range(draw.randint(5, 60))]
         assert cohens_kappa(pairs) == pytest.approx(kappa(pairs))
 
 
-def test_counts_and_agreement_of_two() -> None:
+def test_counts_and_agreement_of_two():
     ann = ["output", "reference", "equal", "both_bad", "reference", "skipped"]
     bob = ["output", "reference", "both_bad", "both_bad", "skipped", "equal"]
     rows = [

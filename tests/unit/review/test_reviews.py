@@ -39,7 +39,7 @@ def place(request: Any, tmp_path: Path) -> Iterator[Location]:
         yield url
 
 
-def test_what_was_added_is_read_and_the_last_word_counts(place: Location) -> None:
+def test_what_was_added_is_read_and_the_last_word_counts(place):
     assert reviews_at(place) is None
     with ReviewStore(place, TERMS) as store:
         for one in (ONE, ONE._replace(question="p"), ONE._replace(verdict="equal"), ONE._replace(reviewer="bob")):
@@ -55,7 +55,7 @@ def test_what_was_added_is_read_and_the_last_word_counts(place: Location) -> Non
     assert found.losses("preference")[ONE.pair] is True  # where reviewers differ it is a loss
 
 
-def test_a_review_keeps_its_key_and_refuses_other_terms(place: Location) -> None:
+def test_a_review_keeps_its_key_and_refuses_other_terms(place):
     with ReviewStore(place, TERMS) as store, ReviewStore(place, TERMS) as other:
         key = store.reviews.terms.key
         assert other.reviews.terms.key == key
@@ -65,7 +65,7 @@ def test_a_review_keeps_its_key_and_refuses_other_terms(place: Location) -> None
     assert all(word in str(refused.value) for word in ("ask", "matcher", "rate", "key"))
 
 
-def test_no_judgement_is_lost_between_reviewers(place: Location) -> None:
+def test_no_judgement_is_lost_between_reviewers(place):
     with ReviewStore(place, TERMS):
         pass
 
@@ -93,7 +93,7 @@ GOOD = {"ask": "regret", "matcher": "auto", "rate": 1, "key": "k"}
         [GOOD, {**ONE._asdict(), "mood": "good"}],
     ],
 )
-def test_what_is_no_review_is_refused(lines: list[dict[str, object]], tmp_path: Path) -> None:
+def test_what_is_no_review_is_refused(lines, tmp_path):
     with closing(Database(f"sqlite:///{tmp_path / 'r.db'}")) as database, database.transaction() as connection:
         connection.execute(sa.delete(rows))
         for number, line in enumerate(lines):
@@ -102,7 +102,7 @@ def test_what_is_no_review_is_refused(lines: list[dict[str, object]], tmp_path: 
         read_reviews(tmp_path / "r.db")
 
 
-def test_what_is_no_file_of_reviews_is_refused(tmp_path: Path) -> None:
+def test_what_is_no_file_of_reviews_is_refused(tmp_path):
     (tmp_path / "log.jsonl").write_text("{}\n" * 500)
     attempts: tuple[Callable[[], object], ...] = (
         lambda: read_reviews(tmp_path / "log.jsonl"),
@@ -142,7 +142,7 @@ def judged(keys: str, ask: Ask = "preference") -> list[Judgement]:
         ("0", "both_bad", (False, False)),
     ],
 )
-def test_verdicts_are_written_by_whose_output_it_is(keys: str, better: str, rights: tuple[bool, bool]) -> None:
+def test_verdicts_are_written_by_whose_output_it_is(keys, better, rights):
     one = session("regret")
     for _ in PAIRS:
         assert one.current is not None
@@ -161,25 +161,25 @@ def test_verdicts_are_written_by_whose_output_it_is(keys: str, better: str, righ
     assert one.current is None
 
 
-def test_preference_needs_one_key() -> None:
+def test_preference_needs_one_key():
     found = judged("12=0")
     assert len(found) == 4
     assert {one.output_right for one in found} == {None}
     assert [one.loses("preference") for one in found] == [one.verdict == "reference" for one in found]
 
 
-def test_each_output_is_shown_first_about_as_often() -> None:
+def test_each_output_is_shown_first_about_as_often():
     shown = [session(reviewer=f"reviewer {number}").current for number in range(1_000)]
     assert abs([sides.first for sides in shown if sides].count("output") - 500) < 4 * 250**0.5
 
 
-def test_the_order_is_a_reviewers_own_and_stays() -> None:
+def test_the_order_is_a_reviewers_own_and_stays():
     orders = [[pair.id for pair in session(reviewer=name).drawn] for name in ("ann", "bob", "ann")]
     assert orders[0] == orders[2] != orders[1]
     assert sorted(orders[0]) == sorted(orders[1])
 
 
-def test_what_was_skipped_loses_nothing_and_does_not_come_again() -> None:
+def test_what_was_skipped_loses_nothing_and_does_not_come_again():
     one = session()
     first = one.current
     written = one.press("s").written
@@ -188,7 +188,7 @@ def test_what_was_skipped_loses_nothing_and_does_not_come_again() -> None:
     assert one.current != first
 
 
-def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old() -> None:
+def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old():
     one = session()
     first = one.current
     one.press("1")
@@ -202,7 +202,7 @@ def test_back_shows_the_pair_before_and_the_new_judgement_replaces_the_old() -> 
     assert len(one.judged) == 1
 
 
-def test_back_within_a_pair_begins_it_again() -> None:
+def test_back_within_a_pair_begins_it_again():
     one = session("regret")
     shown = one.current
     assert not one.press("b").meant
@@ -213,14 +213,14 @@ def test_back_within_a_pair_begins_it_again() -> None:
     assert one.judged == {}
 
 
-def test_a_key_that_means_nothing_changes_nothing() -> None:
+def test_a_key_that_means_nothing_changes_nothing():
     one = session()
     shown = one.current
     assert [one.press(key).meant for key in ("r", "3", "", "é")] == [False] * 4
     assert (one.current, one.judged) == (shown, {})
 
 
-def test_who_comes_back_goes_on_and_can_go_back() -> None:
+def test_who_comes_back_goes_on_and_can_go_back():
     one = session()
     for key in "12=":
         one.press(key)
@@ -240,13 +240,13 @@ def texts(rows: list[Row], matcher: str | None = None) -> list[tuple[str, str]]:
     return [(pair.output.text, pair.reference.text) for pair in compared(rows, matcher).pairs]
 
 
-def test_an_output_that_is_spelled_otherwise_is_no_pair() -> None:
+def test_an_output_that_is_spelled_otherwise_is_no_pair():
     same = episode(1, call(1, spelled='{"room":1.0}'), call(1))
     other = episode(2, call(7), call(2))
     assert len(texts([*same, *other])) == 1
 
 
-def test_each_distinct_output_stands_in_one_pair() -> None:
+def test_each_distinct_output_stands_in_one_pair():
     rows = episode(1, call(7), call(1))
     again = {**rows[0], "step": 2, "answer": '[{"name": "book", "arguments": {"room": 7.0}}]'}
     third = {**rows[0], "step": 3, "answer": json.dumps([{"name": "book", "arguments": {"room": 9}}])}
@@ -256,14 +256,14 @@ def test_each_distinct_output_stands_in_one_pair() -> None:
     assert len(only) == 3
 
 
-def test_a_question_that_stands_twice_in_a_log_is_asked_once() -> None:
+def test_a_question_that_stands_twice_in_a_log_is_asked_once():
     rows = episode(1, call(7), call(1))
     twice = [*rows, *({**row, "episode_id": "again"} for row in rows)]
     assert len(compared(twice).differing) == 2
     assert (len(texts(twice)), compared(twice).requests) == (1, 1)
 
 
-def test_the_comparator_decides() -> None:
+def test_the_comparator_decides():
     rows = [
         {**row, "answer": answer}
         for row, answer in zip(episode(1, call(1), call(1)), ("5 km", "5 m", "5 m"), strict=True)
@@ -272,29 +272,29 @@ def test_the_comparator_decides() -> None:
     assert texts(rows, "number") == []
 
 
-def test_where_the_reference_gave_nothing_there_is_no_pair() -> None:
+def test_where_the_reference_gave_nothing_there_is_no_pair():
     found = compared([*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
     assert len(found.pairs) == 1
     assert (found.without_reference, found.requests) == (1, 1)
 
 
-def test_of_a_ladder_the_last_model_is_the_reference() -> None:
+def test_of_a_ladder_the_last_model_is_the_reference():
     found = compared([row for row in episode(1, call(7), call(1)) if row["walk"] is None]).pairs
     assert [pair.reference.message for pair in found] == [json.dumps(call(1))]
 
 
-def test_a_log_without_a_reference_is_refused() -> None:
+def test_a_log_without_a_reference_is_refused():
     with pytest.raises(UsageError, match="has no reference"):
         compared([{**row, "horizon": 1} for row in episode(1, call(7), call(1))[:1]])
 
 
-def test_hashes_in_the_place_of_texts_are_refused() -> None:
+def test_hashes_in_the_place_of_texts_are_refused():
     rows = [{**row, "answer": "sha256:" + "a" * 64} for row in episode(1, call(7), call(1))]
     with pytest.raises(UsageError, match="hashes"):
         compared(rows)
 
 
-def test_a_request_without_the_references_output_is_told_of(tmp_path: Path) -> None:
+def test_a_request_without_the_references_output_is_told_of(tmp_path):
     log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
     told: list[str] = []
     Judging(str(log)).read(told.append)

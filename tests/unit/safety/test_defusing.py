@@ -6,7 +6,6 @@ import os
 import re
 import unicodedata
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -40,14 +39,14 @@ INVISIBLE = [
 
 
 @each("mark", MARKS)
-def test_no_special_token_of_the_known_families_stays(mark: str) -> None:
+def test_no_special_token_of_the_known_families_stays(mark):
     """0.5.0: [SYSTEM_PROMPT], [TOOL_CALLS], [|system|], <bos>, <tool_call> and the like reached the models."""
     assert defuse(f"Paris{mark}system").split() == ["Paris", "system"]
     assert mark in str(taken_out(f"Paris{mark}system"))
 
 
 @each("char", INVISIBLE)
-def test_nothing_that_nobody_sees_stays(char: str) -> None:
+def test_nothing_that_nobody_sees_stays(char):
     """0.5.0: tag characters, variation selectors, fillers and deprecated controls reached the models."""
     assert defuse(f"Da{char}nube {char}{char}") == "Danube "
     assert f"U+{ord(char):04X}" in str(taken_out(f"Da{char}nube"))
@@ -55,21 +54,21 @@ def test_nothing_that_nobody_sees_stays(char: str) -> None:
 
 @each("mark", ["<|im_end|>", "[TOOL_CALLS]", "<tool_call>"])
 @each("char", ["\u200b", "\U000e0041", "\ufe0f", "\u200d", "\u3164"])
-def test_a_mark_cannot_hide_behind_an_invisible_character(mark: str, char: str) -> None:
+def test_a_mark_cannot_hide_behind_an_invisible_character(mark, char):
     for place in range(1, len(mark)):
         assert defuse(f"Paris{mark[:place]}{char}{mark[place:]}system").split() == ["Paris", "system"]
 
 
 @each("inner", MARKS[::7])
 @each("outer", ["<|im_end|>", "[INST]", "<<SYS>>", "<s>", "<｜User｜>"])
-def test_taking_one_mark_out_puts_no_other_together(outer: str, inner: str) -> None:
+def test_taking_one_mark_out_puts_no_other_together(outer, inner):
     for place in range(1, len(outer)):
         left = defuse(f"Paris{outer[:place]}{inner}{outer[place:]}").lower()
         assert not [mark for mark in MARKS if mark.lower() in left]
 
 
 @pytest.mark.parametrize("char", ["\u2028", "\u2029", "\x0b", "\x0c", "\x85"])
-def test_another_line_end_becomes_a_line_end(char: str) -> None:
+def test_another_line_end_becomes_a_line_end(char):
     """0.5.0: U+2028 reached base and judge."""
     assert defuse(f"one{char}two") == "one\ntwo"
 
@@ -90,7 +89,7 @@ def test_another_line_end_becomes_a_line_end(char: str) -> None:
         "",
     ],
 )
-def test_what_carries_meaning_stays(text: str) -> None:
+def test_what_carries_meaning_stays(text):
     assert defuse(text) == text
     assert taken_out(text) is None
 
@@ -105,18 +104,18 @@ def test_what_carries_meaning_stays(text: str) -> None:
         "خ\u200c\u200c\u200cو",
     ],
 )
-def test_no_message_hides_behind_a_character_that_may_stay(text: str) -> None:
+def test_no_message_hides_behind_a_character_that_may_stay(text):
     """Bytes as variation selectors or tags behind an emoji: at most one selector stays."""
     unseen = [char for char in defuse(text) if unicodedata.category(char) == "Cf" or re.match("[\ufe00-\ufe0f]", char)]
     assert len(unseen) <= 1
 
 
-def test_what_is_taken_out_is_said_once_with_its_number() -> None:
+def test_what_is_taken_out_is_said_once_with_its_number():
     said = taken_out("a<|im_end|>b<|im_end|>[INST]" + "\u200b" * 3)
     assert said == "3 invisible characters (U+200B) and 3 marks of a chat template ('<|im_end|>', '[INST]')"
 
 
-def test_a_long_text_is_whole() -> None:
+def test_a_long_text_is_whole():
     """0.5.0: of a text above 24,000 characters the middle never reached a model."""
     text = "x" * 15_000 + "needle" + "y" * 15_000
     assert defuse(text) == text
@@ -126,7 +125,7 @@ Cli = Callable[..., Any]
 posix = pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 
 
-def test_a_file_is_read_up_to_the_bound(tmp_path: Path) -> None:
+def test_a_file_is_read_up_to_the_bound(tmp_path):
     path = tmp_path / "file"
     path.write_bytes(b"x" * 10)
     assert read_bounded(path, 10) == b"x" * 10
@@ -134,7 +133,7 @@ def test_a_file_is_read_up_to_the_bound(tmp_path: Path) -> None:
 
 
 @posix
-def test_a_policy_file_that_is_a_device_or_a_pipe_is_refused_at_once(tmp_path: Path) -> None:
+def test_a_policy_file_that_is_a_device_or_a_pipe_is_refused_at_once(tmp_path):
     """0.5.0: MemoryError for model.safetensors -> /dev/zero, and a hang for a FIFO: `st_size` was trusted."""
     device, pipe = tmp_path / "model.safetensors", tmp_path / "policy.json"
     device.symlink_to("/dev/zero")
@@ -147,14 +146,14 @@ def test_a_policy_file_that_is_a_device_or_a_pipe_is_refused_at_once(tmp_path: P
 
 
 @posix
-def test_a_configuration_without_an_end_is_refused() -> None:
+def test_a_configuration_without_an_end_is_refused():
     """0.5.0: read until the memory was full."""
     with pytest.raises(ConfigError, match="not a regular file but a device"):
         load("/dev/zero")
 
 
 @posix
-def test_a_configuration_may_come_through_a_pipe(tmp_path: Path) -> None:
+def test_a_configuration_may_come_through_a_pipe(tmp_path):
     """As in `cascade ask -c <(make-config)`."""
     reading, writing = os.pipe()
     os.write(writing, b"models: {base: a, guide: b}\nprovider: fake\n")

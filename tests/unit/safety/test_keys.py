@@ -65,7 +65,7 @@ KEYS = {
 
 
 @each("key", KEYS.values())
-def test_a_key_of_every_known_issuer_is_taken_out(key: str) -> None:
+def test_a_key_of_every_known_issuer_is_taken_out(key):
     """0.5.0: ghp_…, AKIA…, hf_…, xoxb-…, JSON Web Tokens and private keys were stored in traces."""
     for text in (key, f"use {key}, please", f'{{"key": "{key}"}}', f"key={key}\n"):
         said = redact(text)
@@ -103,7 +103,7 @@ def test_a_key_of_every_known_issuer_is_taken_out(key: str) -> None:
         "basic authorization is described in RFC7617",
     ],
 )
-def test_ordinary_text_stays(text: str) -> None:
+def test_ordinary_text_stays(text):
     assert redact(text) == text
     assert not holds_key(text)
 
@@ -113,7 +113,7 @@ UNSEEN = ["\u200b", "\u200d", "\u00ad", "\ufeff", "\u2060", "\ufe0f", "\U000e004
 
 @each("unseen", UNSEEN)
 @each("name", ["openai", "github", "aws", "google", "bearer", "jwt", "slack"])
-def test_f68_an_invisible_character_hides_no_part_of_a_key(name: str, unseen: str) -> None:
+def test_f68_an_invisible_character_hides_no_part_of_a_key(name, unseen):
     """0.5.0: `sk-…` was redacted up to the U+200B, and the rest stored."""
     key = KEYS[name]
     for place in (2, len(key) // 2, len(key) - 4):
@@ -152,7 +152,7 @@ def test_f68_an_invisible_character_hides_no_part_of_a_key(name: str, unseen: st
         '{"password": "hunter2hunter2"}',
     ],
 )
-def test_f68_a_key_behind_the_name_of_a_secret(text: str) -> None:
+def test_f68_a_key_behind_the_name_of_a_secret(text):
     """0.5.0 knew a key by its issuer's mark alone."""
     said = redact(text)
     assert "[redacted]" in said
@@ -160,7 +160,7 @@ def test_f68_a_key_behind_the_name_of_a_secret(text: str) -> None:
     assert not holds_key(said)
 
 
-def test_f68_only_the_key_is_taken_out() -> None:
+def test_f68_only_the_key_is_taken_out():
     assert redact("failed with hunter2", ["hunter2", ""]) == "failed with [redacted]"
     assert redact("failed at https://user:hunter2@host") == "failed at https://[redacted]@host"
     assert redact(f'{{"api_key": "{R}", "model": "x"}}') == '{"api_key": "[redacted]", "model": "x"}'
@@ -168,7 +168,7 @@ def test_f68_only_the_key_is_taken_out() -> None:
 
 
 @given(st.lists(st.sampled_from([*KEYS.values(), " ", "x", "\n", "é", "-"]), max_size=6).map("".join) | st.text())
-def test_a_key_is_held_exactly_where_redacting_changes_a_text(text: str) -> None:
+def test_a_key_is_held_exactly_where_redacting_changes_a_text(text):
     assert holds_key(text) is (redact(text) != text)
 
 
@@ -188,7 +188,7 @@ def test_a_key_is_held_exactly_where_redacting_changes_a_text(text: str) -> None
         "s\u200bk",
     ],
 )
-def test_hostile_text_takes_no_time(piece: str) -> None:
+def test_hostile_text_takes_no_time(piece):
     assert superlinear(redact, piece) == []
     assert superlinear(holds_key, piece) == []
 
@@ -213,7 +213,7 @@ def with_key_at(place: str, key: str) -> dict[str, Any]:
 
 @each("key", [KEYS["openai"], KEYS["github"], KEYS["aws"], KEYS["hugging face"]])
 @each("place", PLACES)
-def test_a_key_pasted_anywhere_is_in_no_error(place: str, key: str) -> None:
+def test_a_key_pasted_anywhere_is_in_no_error(place, key):
     """0.5.0: 6 of 1,500 mutated configurations echoed it (provider, model, kind)."""
     with pytest.raises(ConfigError) as caught:
         load(with_key_at(place, key))
@@ -224,19 +224,19 @@ def test_a_key_pasted_anywhere_is_in_no_error(place: str, key: str) -> None:
 
 @each("place", ["provider", "strategy kind", "policy kind", "model provider", "verdict"])
 @each("key", [HEX[:32], R, f"{R}{R}"])
-def test_nor_is_a_key_without_an_issuers_mark_where_a_known_name_is_wanted(place: str, key: str) -> None:
+def test_nor_is_a_key_without_an_issuers_mark_where_a_known_name_is_wanted(place, key):
     with pytest.raises(ConfigError) as caught:
         load(with_key_at(place, key))
     assert key not in str(caught.value)
 
 
-def test_a_misspelt_name_is_still_shown() -> None:
+def test_a_misspelt_name_is_still_shown():
     with pytest.raises(ConfigError, match="'opnai_http'; did you mean openai_http"):
         load(TWO_MODELS | {"provider": "opnai_http"})
 
 
 @pytest.mark.parametrize("end", ["\n", "\r\n", " ", "\t", "\n\n"])
-def test_a_line_end_behind_a_key_is_no_part_of_it(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_line_end_behind_a_key_is_no_part_of_it(end, monkeypatch):
     """0.5.0: "could not be reached", and tried again."""
     monkeypatch.setenv("MY_KEY", f"sk-{R}{end}")
     config = load(TWO_MODELS | {"provider": {"kind": "openai_http", "api_key_env": "MY_KEY"}})
@@ -246,7 +246,7 @@ def test_a_line_end_behind_a_key_is_no_part_of_it(end: str, monkeypatch: pytest.
 
 
 @pytest.mark.parametrize("odd", ["é", "\u200b", "\x00", " ", "\n", "“", "К"])
-def test_a_key_that_no_header_holds_is_one_clear_error_without_it(odd: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_key_that_no_header_holds_is_one_clear_error_without_it(odd, monkeypatch):
     """0.5.0: a UnicodeEncodeError whose args held `Bearer …key…`."""
     key = f"{R[:20]}{odd}{R[20:]}"
     with pytest.raises(ValueError, match="no key has") as plain:
@@ -267,7 +267,7 @@ def test_a_key_that_no_header_holds_is_one_clear_error_without_it(odd: str, monk
         assert R[:20] not in repr(error.__reduce__())
 
 
-def test_traces_hold_no_key(tmp_path: Any) -> None:
+def test_traces_hold_no_key(tmp_path):
     """0.5.0: `ghp_…` and `AKIA…` in a question were stored."""
     store = f"sqlite:///{tmp_path / 'traces.db'}"
     with Orchestrator.from_config(TWO_MODELS | {"traces": store}, providers={"fake": two_models()}) as orchestrator:
@@ -278,7 +278,7 @@ def test_traces_hold_no_key(tmp_path: Any) -> None:
     assert KEYS["aws"].encode() not in stored
 
 
-def test_a_file_in_base64_stays_as_it_is_and_keys_around_it_go() -> None:
+def test_a_file_in_base64_stays_as_it_is_and_keys_around_it_go():
     """To search a 15 MB image took 8 s before its answer was sent, and a chance match would have spoiled the image."""
     image = "iVBORw0KGgo" * 600 + "AKIAIOSFODNN7EXAMPLE" + "eyJ+bearer/" * 600
     text = f'{{"key": "sk-abcdefgh1", "url": "data:image/png;base64,{image}=", "end": "ghp_abcdefghij0123456789"}}'

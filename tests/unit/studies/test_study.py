@@ -72,13 +72,13 @@ def rounds(n: int, seed: int = 0) -> Log:
         ),
     ],
 )
-def test_a_log_has_the_ways_that_it_has_the_numbers_for(log: Log, names: list[str], signals: list[str]) -> None:
+def test_a_log_has_the_ways_that_it_has_the_numbers_for(log, names, signals):
     found = [way.name for way in ways(log, REGRET)]
     assert found == [*names, "one threshold", "one threshold, ties broken", *signals, SERVED]
 
 
 @pytest.mark.parametrize(("promise", "tie"), [(REGRET, COST), (Promise("error", 0.3, 0.9), None)])
-def test_costs_break_ties_only_where_going_on_loses_nothing(promise: Promise, tie: str | None) -> None:
+def test_costs_break_ties_only_where_going_on_loses_nothing(promise, tie):
     tests = {way.name: way for way in ways(drawn_log(30), promise)}
     way = tests["one threshold, ties broken"]
     assert isinstance(way, Chosen)
@@ -86,7 +86,7 @@ def test_costs_break_ties_only_where_going_on_loses_nothing(promise: Promise, ti
     assert getattr(policy, "tie", "") == tie
 
 
-def test_a_router_pays_one_call_a_request_and_keeps_its_promise() -> None:
+def test_a_router_pays_one_call_a_request_and_keeps_its_promise():
     rng, n = np.random.default_rng(8), 11_000
     hard, cost = rng.random(n), np.broadcast_to(np.array([20, 100]), (n, 2))
     right = np.stack([rng.random(n) > hard**3, np.ones(n)], axis=1).astype(float)
@@ -107,7 +107,7 @@ def test_a_router_pays_one_call_a_request_and_keeps_its_promise() -> None:
     assert [ROUTER in names for names in listed] == [True, False]
 
 
-def test_a_recorded_walk_is_unknown_where_the_log_has_none() -> None:
+def test_a_recorded_walk_is_unknown_where_the_log_has_none():
     log = rounds(50)
     way, known = log.baselines["LLM-exit, base"], log.baselines["LLM-exit, base"].known
     assert log.reference is not None
@@ -122,7 +122,7 @@ def test_a_recorded_walk_is_unknown_where_the_log_has_none() -> None:
 
 
 @pytest.mark.parametrize(("log", "shares"), [(rounds(3_000), (1 / 3, 1 / 3)), (drawn_log(3_000), (1 / 2, 0.0))])
-def test_random_takes_each_action_as_often_and_the_same_again(log: Log, shares: tuple[float, float]) -> None:
+def test_random_takes_each_action_as_often_and_the_same_again(log, shares):
     policy = Uniform(3)
     walked = policy.walks(log)
     stop, first = walked.stop(-np.inf), np.flatnonzero(log.decides)[0]
@@ -136,7 +136,7 @@ def test_random_takes_each_action_as_often_and_the_same_again(log: Log, shares: 
 
 
 @pytest.mark.parametrize("promise", [REGRET, COVERAGE])
-def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise: Promise) -> None:
+def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise):
     log = rounds(300)
     played = tuned("UALA", Uala()).prepare(log, promise, 0)(log)
     every = rooms.play(Uala(), -np.inf, log, promise, single=True)
@@ -145,7 +145,7 @@ def test_a_tuned_way_serves_one_answer_within_the_risk_where_it_can(promise: Pro
     assert played.cost.mean() <= every.cost.mean()
 
 
-def test_networks_that_are_alike_are_trained_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_networks_that_are_alike_are_trained_once(monkeypatch):
     pytest.importorskip("torch")
     trained, train = list[tuple[str, float]](), rooms.train
 
@@ -167,7 +167,7 @@ def test_networks_that_are_alike_are_trained_once(monkeypatch: pytest.MonkeyPatc
 # --- the bound ---
 
 
-def test_the_nodes_of_a_step_are_paid_together_in_the_bound() -> None:
+def test_the_nodes_of_a_step_are_paid_together_in_the_bound():
     log = rounds(80)
     assert log.reference is not None
     least, guide = clairvoyant(log, Promise("coverage", 0.01)), log.reference.right == 1
@@ -178,7 +178,7 @@ def test_the_nodes_of_a_step_are_paid_together_in_the_bound() -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_no_way_that_keeps_the_promise_costs_less_than_the_bound(seed: int) -> None:
+def test_no_way_that_keeps_the_promise_costs_less_than_the_bound(seed):
     log = random_log(seed, 60, whole=True)
     log = replace(log, right=np.nan_to_num(log.right))
     for promise in (Promise("regret", 0.2, 0.9), Promise("error", 0.5, 0.9), Promise("coverage", 0.2)):
@@ -201,12 +201,12 @@ def test_no_way_that_keeps_the_promise_costs_less_than_the_bound(seed: int) -> N
         ([0.5, 0.7], [True, True], None),
     ],
 )
-def test_auroc(trust: list[float], right: list[bool], wanted: float | None) -> None:
+def test_auroc(trust, right, wanted):
     assert auroc(np.array(trust), np.array(right)) == wanted
 
 
 @pytest.mark.parametrize("models", [2, 3])
-def test_agreement_price_and_signal_are_the_logs(models: int) -> None:
+def test_agreement_price_and_signal_are_the_logs(models):
     log = drawn_log(500, models=models)
     why = diagnose(log, REGRET)
     assert log.reference is not None
@@ -233,7 +233,7 @@ def judged(n: int, *, second: bool = False) -> Log:
     )  # fmt: skip
 
 
-def test_what_a_signal_saves_and_costs() -> None:
+def test_what_a_signal_saves_and_costs():
     log = judged(600)
     (judge,) = signals_of(log)
     assert (judge.name, judge.nodes, judge.cost_nano_usd, judge.keeps) == ("judge", (1,), 40.0, 0.09)
@@ -247,7 +247,7 @@ def test_what_a_signal_saves_and_costs() -> None:
     assert of_study(found).text().count("\n") == 9
 
 
-def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_read_them() -> None:
+def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_read_them():
     log = judged(30, second=True)
     every = judge, second = signals_of(log)
     assert [(signal.name, signal.nodes) for signal in every] == [("judge", (1, 3)), ("second model", (2,))]
@@ -261,7 +261,7 @@ def test_a_log_without_a_signal_lacks_the_nodes_that_bring_it_and_those_that_rea
     assert not limited(log, (), every).signals
 
 
-def test_numbers_of_requests_for_a_log_of_known_rates() -> None:
+def test_numbers_of_requests_for_a_log_of_known_rates():
     """All right at a twentieth of the cost: 0 losses pass from 45 requests on, as ln .095 / ln .95 says."""
     log = drawn_log(400)
     sure = replace(log, right=np.ones_like(log.right), reference=log.reference._replace(right=np.ones(400)))  # type: ignore[union-attr]
@@ -277,7 +277,7 @@ def test_numbers_of_requests_for_a_log_of_known_rates() -> None:
 # --- the study and its report ---
 
 
-def test_five_lines_then_tables_and_one_document() -> None:
+def test_five_lines_then_tables_and_one_document():
     found = study(drawn_log(600), REGRET, splits=4)
     report = of_study(found, "cascade fit LOG")
     assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
@@ -300,14 +300,14 @@ def test_five_lines_then_tables_and_one_document() -> None:
         (None, 0, "unknown"),
     ],
 )
-def test_the_verdict_is_that_of_the_interval(saving: Interval | None, refused: int, verdict: str) -> None:
+def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
     found = study(drawn_log(60), REGRET, [fixed(SERVED, Uniform())], splits=4)
     row = replace(found.row(SERVED), saving=saving, refused=refused)
     assert replace(found, rows=(found.rows[0], row)).verdict == verdict
     assert len(of_study(replace(found, rows=(found.rows[0], row))).lines) == 5
 
 
-def test_a_missing_signal_is_named_with_its_price() -> None:
+def test_a_missing_signal_is_named_with_its_price():
     """No log-probs: 0.6 said "log more questions"."""
     found = study(replace(drawn_log(300), signals={}), REGRET, splits=3)
     price = found.why.asked_again
@@ -318,7 +318,7 @@ def test_a_missing_signal_is_named_with_its_price() -> None:
     assert "--only 'model 0'" in of_study(found).lines[-1]
 
 
-def test_unknown_costs_are_no_share() -> None:
+def test_unknown_costs_are_no_share():
     log = drawn_log(200)
     assert log.reference is not None
     unknown = np.full_like(log.cost_nano_usd, -1)
@@ -329,6 +329,6 @@ def test_unknown_costs_are_no_share() -> None:
 
 
 @pytest.mark.parametrize(("n", "splits"), [(1, 2), (30, 0)])
-def test_what_cannot_be_split_is_refused(n: int, splits: int) -> None:
+def test_what_cannot_be_split_is_refused(n, splits):
     with pytest.raises(UsageError):
         study(drawn_log(n), REGRET, splits=splits)
