@@ -186,12 +186,12 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F71": (test_process, first_in_subprocess(_BEFORE_IMPORT_OUT)),
     "F73": (test_process, first_in_subprocess(_EXTRAS_REQUIRED)),
 }
+MARKS = {"F49": pytest.mark.timeout(15), "F71": [*needs_litellm, pytest.mark.long]}
+"""Without its guard F49 waits for itself for ever."""
 _NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(name, marks=[*needs_litellm, pytest.mark.long] if name == "F71" else ()) for name in GUARDS]
-)
+@pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in GUARDS])
 def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
     home, take_out = GUARDS[name]
     test = scenario(name, home)

@@ -12,7 +12,7 @@ from typing import Any
 from unittest.mock import ANY
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from cascade.errors import UsageError
@@ -134,7 +134,6 @@ ANY_ROW = st.fixed_dictionaries(
 
 
 @given(st.lists(ANY_ROW, max_size=4))
-@settings(max_examples=25, deadline=None)
 def test_any_row_comes_back_from_any_form(rows):
     pytest.importorskip("duckdb")
     whole = [row(**one) for one in rows]
