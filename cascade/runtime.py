@@ -371,10 +371,17 @@ class Runtime:
             before.traces.secrets = tuple({*before.traces.secrets, *self.traces.secrets})
             self.traces = before.traces
 
+    def spend_with(self, first: Runtime) -> None:
+        """Spend from the accounts of another runtime under the same caps, which books and closes them."""
+        if self.spending is not None and first.spending is not None:
+            self.spending.ledger.close()
+            self.spending = replace(first.spending.under(self.spending), link=self.spending.link)
+            self._passed_on.add("money")
+
     @property
     def bookings(self) -> SqlLedger | None:
-        """What counts calls that were made without it; None without a ledger in a database."""
-        return None if self.spending is None else self.spending.bookings
+        """What counts calls that were made without it; None without a ledger in a database of its own."""
+        return None if self.spending is None or "money" in self._passed_on else self.spending.bookings
 
     @property
     def failing_stores(self) -> tuple[str, ...]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -92,16 +92,18 @@ def _show(answer: Answer, *, explain: bool) -> None:
 
 
 def serve(
-    config: opt.Config = opt.CONFIG,
+    config: Annotated[
+        list[Path], typer.Option("--config", "-c", help="The configuration. Repeatable: one for each cascade.")
+    ] = [opt.CONFIG],  # noqa: B006 - typer copies it
     host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many processes serve; overrides the file.")] = None,
     access_log: Annotated[str | None, typer.Option(help="A file for a line of JSON a request; - for stdout.")] = None,
     new_key: Annotated[str | None, typer.Option(metavar="NAME", help="Make a key, print it once, and exit.")] = None,
 ) -> None:
-    """Serve the cascade to clients of the OpenAI and Anthropic APIs.
+    """Serve one cascade, or several, to clients of the OpenAI and Anthropic APIs.
 
-    Example: cascade serve --port 8400
+    Example: cascade serve -c support.yaml -c sales.yaml
     """
     from cascade.server import running
     from cascade.server.fleet import Fleet
@@ -111,27 +113,31 @@ def serve(
         return
     overrides = {"host": host, "port": port, "workers": workers, "access_log": access_log}
     read = partial(_settings, config, {name: value for name, value in overrides.items() if value is not None})
-    settings = read()
-    server = settings.server
+    configs = read()
+    server = next(iter(configs.values())).server
     shown = f"[{server.host}]" if ":" in server.host else server.host
 
     def listening(at: int) -> None:
-        notes().print(f"serving {server.name} at http://{shown}:{at}/v1, pages at /ui (Ctrl-C ends)")
-        notes().print(_recorded(settings))
+        names = [settings.server.name for settings in configs.values()]
+        notes().print(f"serving {' and '.join(names)} at http://{shown}:{at}/v1, pages at /ui (Ctrl-C ends)")
+        for name, settings in zip(names, configs.values(), strict=True):
+            notes().print(f"{name}: {_recorded(settings)}" if len(names) > 1 else _recorded(settings))
 
     if server.workers > 1:
-        Fleet(settings, read, partial(log_from, logging.getLogger("cascade").level)).serve(listening)
+        Fleet(configs, read, partial(log_from, logging.getLogger("cascade").level)).serve(listening)
         return
-    status = running.serve(settings, listening, read)
-    if status is not None and status.answered:
-        notes().print(status.describe())
+    for name, status in running.serve(configs, listening, read).items():
+        if status.answered:
+            notes().print(f"{name}: {status.describe()}" if len(configs) > 1 else status.describe())
 
 
-def _settings(path: Path, server: Mapping[str, Any]) -> CascadeConfig:
+def _settings(paths: Sequence[Path], server: Mapping[str, Any]) -> dict[str, CascadeConfig]:
+    """Return the configurations by their files."""
     from cascade.config import load
 
-    settings = load(path)
-    return settings.model_copy(update={"server": settings.server.model_copy(update=server)})
+    configs = {str(path): load(path) for path in paths}
+    changed = {path: settings.server.model_copy(update=server) for path, settings in configs.items()}
+    return {path: settings.model_copy(update={"server": changed[path]}) for path, settings in configs.items()}
 
 
 def _recorded(settings: CascadeConfig) -> str:

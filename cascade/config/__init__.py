@@ -250,9 +250,9 @@ def beside_folder(config: CascadeConfig, folder: Path) -> CascadeConfig:
         options = {**config.provider.options, "path": _placed(str(config.provider.options["path"]), folder)}
         changed["provider"] = config.provider.model_copy(update={"options": options})
     written = {name: _placed(path, folder) for name in _REVIEWED if (path := getattr(review, name)) is not None}
-    log = config.server.access_log
-    placed = log if log in {None, "-"} else _placed(str(log), folder)
-    update = {"review": review.model_copy(update=written), "access_log": placed}
+    update: dict[str, Any] = {"review": review.model_copy(update=written)}
+    if (log := config.server.access_log) not in {None, "-"}:
+        update["access_log"] = _placed(str(log), folder)
     changed["server"] = config.server.model_copy(update=update)
     return config.model_copy(update=changed)
 

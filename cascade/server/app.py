@@ -8,8 +8,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,7 +20,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from cascade.config import CascadeConfig, ledger_url, modes_url, traces_url
+from cascade.config import ledger_url, modes_url, traces_url
+from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
 from cascade.runtime import Runtime
@@ -27,17 +29,17 @@ from cascade.safety import redact
 from cascade.server import auth
 from cascade.server.admission import Admission
 from cascade.server.budgets import Budgets
-from cascade.server.catalog import Catalog
-from cascade.server.chat import ChatEndpoint, HttpExchange, Scope, Send
+from cascade.server.catalog import Catalog, Menu
+from cascade.server.chat import Cascade, ChatEndpoint, HttpExchange, Scope, Send
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
-from cascade.server.feedback import FeedbackEndpoint
-from cascade.server.limits import ClientLeftError, Receive
-from cascade.server.meters import Instruments
+from cascade.server.feedback import endpoint
+from cascade.server.limits import ClientLeftError, Receive, read_object
+from cascade.server.meters import CountedGuard, Instruments, Meters, labelled, total
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, family, of_stores, of_uncovered
+from cascade.server.receipts import CONTENT_TYPE, Metrics, family, of_stores
 from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
@@ -50,7 +52,6 @@ _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they show only whether the process is healthy."""
 _CLIENT_LEFT = 499
 """nginx's status for a client that hung up; it is counted and never sent."""
-_LEFT = "client_left"
 _GRACE_S = 1.0
 """Seconds after its deadline (when the best answer is served) at which an unfinished request is cut off."""
 _POLL_S = 0.1
@@ -65,95 +66,126 @@ _TABLES = {
 """What requests write, by the store."""
 
 
-def application(orchestrator: Orchestrator, instruments: Instruments | None = None) -> Gateway:
-    """Return the ASGI application that serves an orchestrator. It is closed when the application shuts down.
+def application(*orchestrators: Orchestrator, instruments: Instruments | None = None) -> Gateway:
+    """Return the ASGI application that serves cascades. They are closed when the application shuts down.
 
     Args:
-        orchestrator: answers the requests.
+        orchestrators: answer the requests, each those that name it or one of its models. The first has the server's
+            settings, and the caps.
         instruments: what is measured with, which the caller closes; by default without an access log.
 
     Raises:
-        ConfigError: no chat request can be served with its configuration.
+        ConfigError: no chat request can be served with a configuration, or two share a name.
     """
-    return Gateway(edge(orchestrator, instruments or Instruments()))
+    return Gateway(edge(orchestrators, instruments or Instruments()))
 
 
-def _warn_of_questions(runtime: Runtime) -> None:
-    if runtime.service is not None and runtime.service.covers_no_chat:
-        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
-
-
-def edge(orchestrator: Orchestrator, tools: Instruments) -> Edge:
+def _cascade(orchestrator: Orchestrator, catalog: Catalog, counts: tuple[Metrics, Meters]) -> Cascade:
     """Return what serves the requests of one configuration. Raises as `application` does."""
-    runtime, settings = orchestrator.runtime, orchestrator.runtime.config.server
-    catalog, stores = Catalog.of(runtime.config, runtime.levels), Stores(runtime.config)
-    metrics, admission = tools.metrics, Admission(settings, catalog.routes)
+    runtime, (metrics, meters) = orchestrator.runtime, counts
     runtime.break_circuits()
-    runtime.wrap(tools.meters.around)
+    runtime.wrap(partial(CountedGuard, meters))
     runtime.finishes = True
     for guard in runtime.guards.values():
-        guard.retried, guard.tried = tools.meters.retried, tools.meters.tried
-    _warn_of_questions(runtime)
-    modes = _modes(orchestrator, catalog)
-    feedback = FeedbackEndpoint(orchestrator, modes)
-    budgets = Budgets(runtime, tools) if runtime.config.budget.caps else None
-    chats = [ChatEndpoint(kind, orchestrator, catalog, metrics, feedback.hold, modes) for kind in _DIALECTS.values()]
+        guard.retried, guard.tried = meters.retried, meters.tried
+    if runtime.service is not None and runtime.service.covers_no_chat:
+        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
+    return Cascade(orchestrator, catalog, metrics)
+
+
+def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
+    """Return what serves the requests of some configurations. Raises as `application` does."""
+    settings = orchestrators[0].runtime.config.server
+    catalogs = [Catalog.of(runtime.config, runtime.levels) for runtime in (at.runtime for at in orchestrators)]
+    menu, counts = Menu(*catalogs), [tools.counts[number] for number in range(len(catalogs))]
+    admission = Admission(settings, menu.routes)
+    cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
+    for cascade in cascades[1:]:
+        cascade.runtime.spend_with(cascades[0].runtime)
+    stores = [Stores(cascade.runtime) for cascade in cascades]
+    modes = [cascade.modes for cascade in cascades if cascade.modes is not None]
+    budgets = [Budgets(orchestrators[0].runtime, tools)] if orchestrators[0].runtime.config.budget.caps else []
     ready = False
 
     @asynccontextmanager
     async def lifespan(_: object) -> AsyncIterator[None]:
         nonlocal ready
-        works = [*tools.works(counted), *(room.forever() for room in (modes, budgets) if room is not None)]
-        whole.tasks, ready = [asyncio.create_task(work) for work in works], True
+        works = [*tools.works(counted), *(mode.forever() for mode in modes), *(budget.forever() for budget in budgets)]
+        whole.tasks, ready = [*map(asyncio.create_task, works)], True
         yield
         ready = False
         await whole.leave()
-        if modes is not None:
-            await modes.drain(settings.drain_s)
-        await asyncio.to_thread(runtime.halt.wait_idle, settings.drain_s)  # calls whose clients have left
-        await orchestrator.aclose()
+        await asyncio.gather(*(mode.drain(settings.drain_s) for mode in modes))
+        await asyncio.gather(*(  # calls whose clients have left
+            asyncio.to_thread(cascade.runtime.halt.wait_idle, settings.drain_s) for cascade in cascades
+        ))  # fmt: skip
+        for cascade in reversed(cascades):  # the first one's caps are those of all
+            await cascade.orchestrator.aclose()
 
     async def readyz(_: Request) -> Response:
         if not ready:
             return _json({"status": "stopping"}, 503)
-        states, traces = await stores.states(), runtime.traces
-        states |= {name: "failing" for name, link in runtime.links.items() if link.rests}
-        if traces is not None and traces.problem is not None:
-            states["traces"] = "failing"
-        states["models"] = runtime.models_state
-        serves = "failing" not in {states.get(name) for name in stores.needed}
-        return _json({"status": "ready" if serves else "failing", **states}, 200 if serves else 503)
+        states = await asyncio.gather(*(store.states() for store in stores))
+        values = {name: {state[name] for state in states if name in state} for state in states for name in state}
+        merged = {name: value.pop() if len(value) == 1 else "degraded" for name, value in values.items()}
+        serves = any("failing" not in map(state.get, at.needed) for at, state in zip(stores, states, strict=True))
+        return _json({"status": "ready" if serves else "failing", **merged}, 200 if serves else 503)
 
     async def counted() -> str:
-        text = metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
-        text += of_uncovered({} if runtime.service is None else runtime.service.monitors.uncovered)
-        text += await tools.text(runtime) + ("" if budgets is None else budgets.metrics())
-        text += family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
-        return text + ("" if modes is None else modes.metrics())
+        text = tools.text + family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
+        text += family("in_flight", "gauge", "Requests under way.", admission.places.used)
+        text += "".join(budget.metrics() for budget in budgets)
+        return await _counted(text, cascades, [meters for _, meters in counts])
 
-    async def counts(_: Request) -> Response:
+    async def metrics(_: Request) -> Response:
         return Response(await tools.whole(await counted()), headers={"content-type": CONTENT_TYPE})
 
-    async def model(request: Request) -> Response:
-        return _json(catalog.entry(request.path_params["name"]))
+    async def models(request: Request) -> Response:
+        allowed = request.scope["exchange"].visit.limits.models
+        names = menu.routes if allowed is None else [name for name in menu.routes if name in allowed]
+        return _json({"object": "list", "data": [*map(menu.entry, names)]})
 
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        request.scope["exchange"].visit.refuse_model(name)
+        return _json(menu.entry(name))
+
+    by_name = {cascade.catalog.name: cascade for cascade in cascades}
+    chat = ChatEndpoint(menu, by_name)
     routes = [
-        *(Route(chat.dialect.path, chat, methods=["POST"]) for chat in chats),
-        Route("/v1/feedback", feedback.post, methods=["POST"]),
-        Route("/v1/models", _always(catalog.listing())),
+        *(Route(path, chat, methods=["POST"]) for path in _DIALECTS),
+        Route("/v1/feedback", endpoint([cascade.feedback for cascade in cascades], settings), methods=["POST"]),
+        Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
         Route("/healthz", _always({"status": "ok"})),
         Route("/readyz", readyz),
-        Route("/metrics", counts),
-        *Pages(orchestrator, catalog, metrics).routes,
-        *([] if modes is None else modes.routes),
-        *([] if budgets is None else budgets.routes),
+        Route("/metrics", metrics),
+        *Pages(by_name).routes,
+        *_of_modes(modes, settings),
+        *(route for budget in budgets for route in budget.routes),
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
-    routes.append(Route("/", _always({"name": settings.name, "paths": paths})))
-    whole = Edge(Router(routes, redirect_slashes=False), admission, tools, runtime, feedback, modes)
+    routes.append(Route("/", _always({"name": menu.cascades, "paths": paths})))
+    whole = Edge(Router(routes, redirect_slashes=False), admission, tools, cascades)
     whole.life = lifespan(None)
     return whole
+
+
+async def _counted(shared: str, cascades: Sequence[Cascade], meters: Sequence[Meters]) -> str:
+    """Return what the server counts, and each cascade; `shared` is what is counted of none."""
+
+    async def of(cascade: Cascade, meters: Meters) -> str:
+        runtime = cascade.runtime
+        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
+        lost = [({"why": why}, count) for why, count in sorted(whys.items())]
+        text = cascade.metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
+        text += family("uncovered_total", "counter", "Answers without a certificate, by the reason.", lost)
+        text += await meters.text(runtime)
+        text += "" if cascade.modes is None else cascade.modes.metrics()
+        return text if len(cascades) == 1 else labelled(text, cascade.catalog.name)
+
+    texts = await asyncio.gather(*map(of, cascades, meters))
+    return shared + texts[0] if len(texts) == 1 else total([shared, *texts])
 
 
 class Gateway:
@@ -198,13 +230,24 @@ class Gateway:
         await edge.life.__aexit__(None, None, None)
 
 
-def _modes(orchestrator: Orchestrator, catalog: Catalog) -> Modes | None:
-    """Return the modes, if the configuration has the section."""
-    if orchestrator.runtime.config.modes is None:
-        return None
-    from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
+def _of_modes(cascades: Sequence[Modes], settings: ServerConfig) -> list[Route]:
+    """Return the paths that show and change the state of cascades with modes, if there are any."""
 
-    return Modes(orchestrator, catalog)
+    async def show(_: Request) -> Response:
+        return _json({"object": "list", "data": [await modes.document() for modes in cascades]})
+
+    async def change(request: Request) -> Response:
+        exchange = request.scope["exchange"]
+        auth.refuse_without(settings, exchange.owner, "admin")
+        body = await read_object(request.receive, request.headers, exchange.visit, dict)
+        chosen = [modes for modes in cascades if body.get("cascade") in (None, modes.cascade)]
+        if len(chosen) != 1:
+            raise GatewayError(400, "cascade must be the name of one with modes.", param="cascade")
+        await chosen[0].change(body, exchange.key or "the admin page")
+        return await show(request)
+
+    path = "/v1/cascades"
+    return [Route(path, show), Route(path, change, methods=["POST"])] if cascades else []
 
 
 def _json(value: Any, status: int = 200) -> Response:
@@ -221,13 +264,14 @@ def _always(value: Any) -> Callable[[Request], Awaitable[Response]]:
 
 
 class Stores:
-    """Whether the stores of a configuration take writes now.
+    """Whether the stores of a cascade take writes now, and its models answer.
 
     Attributes:
         needed: those without which requests are refused.
     """
 
-    def __init__(self, config: CascadeConfig) -> None:
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime, config = runtime, runtime.config
         urls = {
             "traces": traces_url(config.traces),
             "modes": None if config.modes is None else modes_url(config),
@@ -239,13 +283,19 @@ class Stores:
         self._probes: dict[str, asyncio.Task[bool]] = {}
 
     async def states(self) -> dict[str, str]:
-        """Return "ok" or "failing" for each store. At most one probe of each is under way."""
+        """Return "ok" or "failing" for each store and the models. At most one probe of each is under way."""
+        traces = self._runtime.traces
         for name, url in self._urls.items():
             if name not in self._probes or self._probes[name].done():
                 self._probes[name] = asyncio.create_task(asyncio.to_thread(_takes_writes, url, _TABLES[name]))
         if self._probes:
             await asyncio.wait(self._probes.values(), timeout=_PROBES_S)
-        return {name: "ok" if task.done() and task.result() else "failing" for name, task in self._probes.items()}
+        works = {name: task.done() and task.result() for name, task in self._probes.items()}
+        works |= {name: False for name, link in self._runtime.links.items() if link.rests}
+        if traces is not None and traces.problem is not None:
+            works["traces"] = False
+        states = {name: "ok" if answers else "failing" for name, answers in works.items()}
+        return states | {"models": self._runtime.models_state}
 
 
 def _takes_writes(url: str, tables: Iterable[str]) -> bool:
@@ -271,36 +321,29 @@ class Edge:
         app: the application that answers.
         admission: the limits, and the keys.
         instruments: count the requests for a model, and log all.
-        runtime: makes the calls.
-        feedback: takes feedback.
-        modes: the cascade's modes, if it has any.
+        cascades: answer the requests.
 
     Attributes:
         life: begins and ends it.
+        settings: the server's.
         tasks: what runs beside the requests.
     """
 
     life: AbstractAsyncContextManager[None]
 
-    def __init__(
-        self,
-        app: App,
-        admission: Admission,
-        instruments: Instruments,
-        runtime: Runtime,
-        feedback: FeedbackEndpoint,
-        modes: Modes | None,
-    ) -> None:
-        self._tracer = tracer() if runtime.config.telemetry.spans else None
+    def __init__(self, app: App, admission: Admission, instruments: Instruments, cascades: Sequence[Cascade]) -> None:
+        self._tracer = tracer() if any(cascade.runtime.config.telemetry.spans for cascade in cascades) else None
         self._app, self._admission, self._instruments = app, admission, instruments
-        self._feedback, self._modes, self._settings = feedback, modes, admission.settings
-        self.runtime, self.tasks, self._under_way = runtime, list[asyncio.Task[None]](), 0
+        self.cascades, self.settings = cascades, admission.settings
+        self.tasks, self._under_way = list[asyncio.Task[None]](), 0
 
     @property
     def busy(self) -> bool:
         """Whether requests, calls whose clients have left, or calls for drawn requests are under way."""
-        completing = self._modes is not None and bool(self._modes.completing)
-        return self._under_way > 0 or completing or not self.runtime.halt.wait_idle(0.0)
+        return self._under_way > 0 or any(
+            (cascade.modes is not None and cascade.modes.completing) or not cascade.runtime.halt.wait_idle(0.0)
+            for cascade in self.cascades
+        )
 
     async def leave(self) -> None:
         """End what runs beside the requests."""
@@ -310,11 +353,9 @@ class Edge:
 
     def take_over(self, before: Edge) -> None:
         """Go on where another edge leaves off."""
-        self.runtime.take_over(before.runtime)
         self._admission.take_over(before._admission)
-        self._feedback.waiting = before._feedback.waiting
-        if self._modes is not None and before._modes is not None:
-            self._modes.take_over(before._modes)
+        for cascade, earlier in zip(self.cascades, before.cascades, strict=True):
+            cascade.take_over(earlier)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
@@ -334,7 +375,7 @@ class Edge:
             if refusal is not None:
                 await exchange.refuse(refusal)
         except ClientLeftError:
-            exchange.status, exchange.reason = _CLIENT_LEFT, _LEFT
+            exchange.status, exchange.reason = _CLIENT_LEFT, "client_left"
         finally:
             self._under_way -= 1
             self._ended(exchange, scope["method"], path)
@@ -345,14 +386,14 @@ class Edge:
             exchange.visit.end()
         status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._instruments.access
         if exchange.model is not None:
-            took_s, receipt = exchange.duration_s, exchange.receipt
-            self._instruments.metrics.count(exchange.model, status, took_s, receipt, exchange.key)
+            took_s, metrics = exchange.duration_s, exchange.metrics or self.cascades[0].metrics
+            metrics.count(exchange.model, status, took_s, exchange.receipt, exchange.key)
         if access is not None and path not in _OPEN:
             access.write(exchange, method, path, status)
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""
-        limit_s = self._settings.request_s
+        limit_s = self.settings.request_s
         try:
             async with asyncio.timeout(limit_s + _GRACE_S) as clock:
                 self._admit(scope)
@@ -382,7 +423,7 @@ class Edge:
 
     def _admit(self, scope: Scope) -> None:
         """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403 and 404."""
-        path, settings = scope["path"], self._settings
+        path, settings = scope["path"], self.settings
         if not path.isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
             raise GatewayError(404, "There is no such path: it has control characters.")
         headers = Headers(scope=scope)

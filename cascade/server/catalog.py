@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import cached_property, partial
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest
@@ -16,8 +18,9 @@ from cascade.server.errors import GatewayError
 
 
 class Route(NamedTuple):
-    """The target of a request: the cascade at one of its levels (None: the default), or one model alone."""
+    """The target of a request: a cascade at one of its levels (None: the default), or one of its models alone."""
 
+    cascade: str
     level: str | None = None
     model: str | None = None
 
@@ -29,7 +32,7 @@ class Route(NamedTuple):
 
 @dataclass(frozen=True)
 class Catalog:
-    """Every model name that a client may request.
+    """Every model name that a client may request of one cascade.
 
     Args:
         name: the cascade's name.
@@ -48,14 +51,14 @@ class Catalog:
     others: tuple[str, ...] = ()
     levels: tuple[str, ...] = ()
     aliases: Mapping[str, str] = field(default_factory=dict)
-    routes: Mapping[str, Route] = field(init=False)
 
-    def __post_init__(self) -> None:
-        """List the routes by their names."""
-        routes = {self.name: Route(), **{f"{self.name}:{level}": Route(level=level) for level in self.levels}}
-        routes |= {model: Route(model=model) for model in (*self.models, *self.others)}
-        aliases = {alias: Route(model=model) for alias, model in self.aliases.items() if alias not in routes}
-        object.__setattr__(self, "routes", routes | aliases)
+    @cached_property
+    def routes(self) -> Mapping[str, Route]:
+        """Who answers, by the name."""
+        route = partial(Route, self.name)
+        routes = {self.name: route(), **{f"{self.name}:{level}": route(level=level) for level in self.levels}}
+        routes |= {model: route(model=model) for model in (*self.models, *self.others)}
+        return routes | {alias: route(model=model) for alias, model in self.aliases.items() if alias not in routes}
 
     @classmethod
     def of(cls, config: CascadeConfig, levels: Iterable[str]) -> Catalog:
@@ -85,6 +88,27 @@ class Catalog:
         """The model that savings are compared with."""
         return self.models[-1]
 
+
+class Menu:
+    """Every model name that a client may request of a server. A model that several cascades have is the first one's.
+
+    Args:
+        catalogs: one for each cascade.
+
+    Raises:
+        ConfigError: the name of a cascade means something else in another one; lists every such name.
+    """
+
+    def __init__(self, *catalogs: Catalog) -> None:
+        names, self.routes = [catalog.name for catalog in catalogs], dict[str, Route]()
+        counts = Counter(name for catalog in catalogs for name in catalog.routes)
+        if twice := [name for name in dict.fromkeys(names) if counts[name] > 1]:
+            advice = "is a name in several files; give the cascade another name"
+            raise ConfigError(f"server.name: {name} {advice}" for name in twice)
+        self.cascades = ", ".join(names)
+        for catalog in catalogs:
+            self.routes |= {name: route for name, route in catalog.routes.items() if name not in self.routes}
+
     def route(self, name: object) -> Route:
         """Return the route of a model name.
 
@@ -95,15 +119,11 @@ class Catalog:
             raise GatewayError(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
         if name not in self.routes:
             message = (
-                f"The model {name[:100]!r} does not exist: ask for {self.name}, or set server.name to the name that "
-                f"the application asks for{did_you_mean(name[:100], self.routes)}"
+                f"The model {name[:100]!r} does not exist: ask for {self.cascades}, or set server.name to the name "
+                f"that the application asks for{did_you_mean(name[:100], self.routes)}"
             )
             raise GatewayError(404, message, code="model_not_found", param="model")
         return self.routes[name]
-
-    def listing(self) -> dict[str, Any]:
-        """Return all models in OpenAI's form."""
-        return {"object": "list", "data": [self.entry(name) for name in self.routes]}
 
     def entry(self, name: str) -> dict[str, Any]:
         """Return one model in OpenAI's form. Raises GatewayError (404) if it does not exist."""
@@ -133,21 +153,21 @@ class ClientRequest(NamedTuple):
     deadline_s: float | None = None
 
     @classmethod
-    def of(cls, dialect: Dialect, headers: Mapping[str, str], catalog: Catalog) -> ClientRequest:
+    def of(cls, dialect: Dialect, headers: Mapping[str, str], menu: Menu) -> ClientRequest:
         """Read a request.
 
         Args:
             dialect: the form in which the client wrote the body, with the body.
             headers: by their names in lower case. Read are `x-cascade-deadline-s`, `x-cascade-explain`,
                 `x-cascade-group` and `x-cascade-segment`.
-            catalog: the models that the server has.
+            menu: the models that the server has.
 
         Raises:
             GatewayError: there is no such model, or a field of the envelope is wrong.
             UsageError: the request cannot be sent to a model.
         """
         body = dialect.body
-        route = catalog.route(body.get("model"))
+        route = menu.route(body.get("model"))
         stream, options = body.get("stream"), body.get("stream_options")
         if not (stream is None or isinstance(stream, bool)):
             raise GatewayError(400, "stream must be true or false.", param="stream")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, MutableMapping
+from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -16,16 +16,17 @@ from cascade.config.schema import ServerKeyConfig
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import LATE_S
 from cascade.server.admission import Visit
-from cascade.server.catalog import Catalog, ClientRequest
+from cascade.server.catalog import Catalog, ClientRequest, Menu
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
 from cascade.server.errors import GatewayError, Refusal
+from cascade.server.feedback import AnswerFeedback
 from cascade.server.limits import Receive, connected, read_object
 from cascade.server.receipts import Metrics, Receipt
 from cascade.telemetry import Traceparent
 from cascade.types import Answer, Question, TextDelta
 
 if TYPE_CHECKING:
-    from cascade.server.modes import Modes, Turn
+    from cascade.server.modes import Turn
 
 Send: TypeAlias = Callable[[MutableMapping[str, Any]], Awaitable[None]]
 Scope: TypeAlias = MutableMapping[str, Any]
@@ -47,6 +48,7 @@ class HttpExchange:
         owner: the server's key that the request carries; None before it is checked, or without keys.
         visit: what it has taken of the server, None before it is admitted.
         receipt: the outcome, once it is answered.
+        metrics: the counts of the cascade that it names, None until that is known.
         caller: the trace that its client names.
         reason: why it was refused, or ended early: a code of the server's or a class of its errors.
         writer: writes its stream, once one may begin.
@@ -60,6 +62,7 @@ class HttpExchange:
     owner: ServerKeyConfig | None = None
     visit: Visit | None = None
     receipt: Receipt | None = None
+    metrics: Metrics | None = None
     caller: Traceparent | None = None
     reason: str | None = None
     writer: Dialect | None = None
@@ -112,70 +115,85 @@ class HttpExchange:
 
 
 class ChatEndpoint:
-    """Answers the chat requests of one dialect.
+    """Answers the chat requests of all dialects, each by the cascade that it names.
 
     Args:
-        dialect: the form of requests and responses.
-        orchestrator: answers the requests.
-        catalog: the models that a client can name.
-        metrics: counts requests under way.
-        answered: is called with each answer and its trace's id.
-        modes: the cascade's modes, if it has any.
+        menu: the models that a client can name.
+        cascades: the cascades, by their names.
     """
 
-    def __init__(
-        self,
-        dialect: type[Dialect],
-        orchestrator: Orchestrator,
-        catalog: Catalog,
-        metrics: Metrics,
-        answered: Callable[[str, Answer], None],
-        modes: Modes | None = None,
-    ) -> None:
-        self.dialect, self.orchestrator = dialect, orchestrator
-        self._catalog, self._metrics, self._answered, self._modes = catalog, metrics, answered, modes
-        self._settings = orchestrator.runtime.config.server
-        self._guide = orchestrator.runtime.config.prices()[catalog.guide]
+    def __init__(self, menu: Menu, cascades: Mapping[str, Cascade]) -> None:
+        self._menu, self._cascades = menu, cascades
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Answer one request."""
+        """Answer one request. Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields` do."""
         exchange: HttpExchange = scope["exchange"]
-        exchange.model = ""
-        assert exchange.visit is not None  # noqa: S101 - it was admitted
-        exchange.visit.begin()
-        self._metrics.in_flight += 1
-        try:
-            headers = Headers(scope=scope)
-            request, unsent = await self.read(exchange, receive, headers)
-            draft = Receipt(exchange.trace_id, unsent=unsent)
-            if self._modes is None:
-                await self._answer(request, exchange, receive, draft, None)
-                return
-            within_s = self._left_s(request, exchange) / 2  # the rest is for the answer
-            async with self._modes.turn(request, exchange.trace_id, exchange.key, headers, within_s) as turn:
-                if turn is not None:
-                    request, draft = turn.request, draft._replace(mode=turn.mode)
-                await self._answer(request, exchange, receive, draft, turn)
-        finally:
-            self._metrics.in_flight -= 1
-
-    async def read(
-        self, exchange: HttpExchange, receive: Receive, headers: Headers
-    ) -> tuple[ClientRequest, tuple[str, ...]]:
-        """Read one request, and which of its fields some model is not sent.
-
-        Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields.unsent` do.
-        """
-        visit = exchange.visit
+        exchange.model, visit, headers = "", exchange.visit, Headers(scope=scope)
         assert visit is not None  # noqa: S101 - it was admitted
+        visit.begin()
 
-        def request_of(body: dict[str, Any]) -> tuple[ClientRequest, tuple[str, ...]]:
-            request = ClientRequest.of(self.dialect(body, exchange.trace_id), headers, self._catalog)
-            exchange.model = request.name
+        def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
+            request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), headers, self._menu)
+            cascade = self._cascades[request.route.cascade]
+            exchange.model, exchange.metrics = request.name, cascade.metrics
             visit.refuse_model(request.name)
-            return request, self.orchestrator.runtime.fields.unsent(request.chat)
+            return cascade, request, cascade.runtime.fields.unsent(request.chat)
 
-        return await read_object(receive, headers, visit, request_of)
+        cascade, request, unsent = await read_object(receive, headers, visit, request_of)
+        await cascade.answer(request, exchange, receive, headers, Receipt(exchange.trace_id, unsent=unsent))
+
+
+class Cascade:
+    """One cascade of a server.
+
+    Args:
+        orchestrator: answers the requests.
+        catalog: the models that a client can name.
+        metrics: counts the requests.
+
+    Attributes:
+        runtime: makes the calls.
+        modes: its modes, if it has any.
+        feedback: takes feedback on its answers.
+
+    Raises:
+        ConfigError: it can have no modes.
+    """
+
+    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
+        self.orchestrator, self.runtime, self.catalog, self.metrics = (
+            orchestrator,
+            orchestrator.runtime,
+            catalog,
+            metrics,
+        )
+        config, self.modes = self.runtime.config, None
+        if config.modes is not None:
+            from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
+
+            self.modes = Modes(orchestrator, self.catalog)
+        self.feedback = AnswerFeedback(orchestrator, self.modes)
+        self._settings, self._guide = config.server, config.prices()[self.catalog.guide]
+
+    def take_over(self, before: Cascade) -> None:
+        """Go on where the cascade of an earlier configuration leaves off."""
+        self.runtime.take_over(before.runtime)
+        self.feedback.waiting = before.feedback.waiting
+        if self.modes is not None and before.modes is not None:
+            self.modes.take_over(before.modes)
+
+    async def answer(
+        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, headers: Headers, draft: Receipt
+    ) -> None:
+        """Answer one request, as its mode says."""
+        if self.modes is None:
+            await self._answer(request, exchange, receive, draft, None)
+            return
+        within_s = self._left_s(request, exchange) / 2  # the rest is for the answer
+        async with self.modes.turn(request, exchange.trace_id, exchange.key, headers, within_s) as turn:
+            if turn is not None:
+                request, draft = turn.request, draft._replace(mode=turn.mode)
+            await self._answer(request, exchange, receive, draft, turn)
 
     async def _answer(
         self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
@@ -224,9 +242,9 @@ class ChatEndpoint:
                 beats.cancel()
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
-        self._metrics.first_text(exchange.duration_s)
+        self.metrics.first_text(exchange.duration_s)
         if exchange.status is None:  # else a comment has begun it
-            receipt = receipt._replace(failing=self.orchestrator.runtime.failing_stores)
+            receipt = receipt._replace(failing=self.runtime.failing_stores)
             await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
     async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> None:
@@ -242,7 +260,7 @@ class ChatEndpoint:
     async def _serve(
         self, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
     ) -> AsyncGenerator[TextDelta | Answer, None]:
-        events = self.orchestrator.runtime.serve(
+        events = self.runtime.serve(
             request.chat,
             stream=request.stream,
             level=request.route.level,
@@ -254,29 +272,29 @@ class ChatEndpoint:
         )
         async with aclosing(events):
             async for event in events:
-                if turn is not None and self._modes is not None and isinstance(event, Answer):
-                    await self._modes.answered(turn, event, self._left_s(request, exchange) + LATE_S)
+                if turn is not None and self.modes is not None and isinstance(event, Answer):
+                    await self.modes.answered(turn, event, self._left_s(request, exchange) + LATE_S)
                 yield event
 
     def _uncovered(self, request: ClientRequest) -> str | None:
         """Return why no certificate covers a request, as far as it is known before it is answered."""
-        serving = None if request.route.model is not None else self.orchestrator.runtime.serves(request.route.level)
+        serving = None if request.route.model is not None else self.runtime.serves(request.route.level)
         return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(request.chat))) or None
 
     def _left_s(self, request: ClientRequest, exchange: HttpExchange) -> float:
         """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
-        asked_s, question_s = request.deadline_s, self.orchestrator.runtime.config.timeouts.per_question_s
+        asked_s, question_s = request.deadline_s, self.runtime.config.timeouts.per_question_s
         whole_s = self._settings.request_s if asked_s is None else min(asked_s, self._settings.request_s)
         left_s = max(_SHORTEST_S, whole_s - exchange.duration_s)
         return left_s if question_s is None else min(left_s, question_s)
 
     def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> Receipt:
-        self._answered(exchange.trace_id, answer)
+        self.feedback.hold(exchange.trace_id, answer)
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
             exchange.visit.tokens = sum((one.input_tokens or 0) + (one.output_tokens or 0) for one in usages)
         receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
-        failing = self.orchestrator.runtime.failing_stores
+        failing = self.runtime.failing_stores
         exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)
         return exchange.receipt
 

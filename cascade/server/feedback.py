@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -18,7 +18,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from cascade.config import traces_url
-from cascade.config.schema import ServerKeyConfig
+from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.errors import StoreError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.records import link
@@ -38,6 +38,8 @@ _FLUSH_S = 10.0
 """How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
 _AGAIN_S = 1
 """After how many seconds a client may repeat feedback that came before its trace."""
+_NOT_HERE = ("trace_not_found", "no_traces")
+"""Codes of errors of a cascade that has not given the answer."""
 _JUDGED = "this key has judged the answer before, and its first judgement stands"
 _NEITHER = frozenset({"equal", "neither"})
 
@@ -76,11 +78,31 @@ class Feedback(BaseModel):
 
 
 def _unknown() -> GatewayError:
-    return GatewayError(404, "There is no such trace.", code="trace_not_found", param="trace_id")
+    return GatewayError(404, "There is no such trace.", code=_NOT_HERE[0], param="trace_id")
 
 
-class FeedbackEndpoint:
-    """Takes feedback.
+def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Callable[[Request], Awaitable[Response]]:
+    """Return what handles a feedback request: the cascade that gave the answer takes it."""
+
+    async def post(request: Request) -> Response:
+        exchange, failures = request.scope["exchange"], list[StoreError | GatewayError]()
+        feedback = await read_object(request.receive, request.headers, exchange.visit, Feedback.of)
+        key, judges = exchange.owner, auth.allows(settings, exchange.owner, *auth.JUDGES)
+        if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing of another's traces
+            raise _unknown()
+        for cascade in cascades:
+            try:
+                document = await cascade.take(feedback, key, judges=judges)
+                return Response(encoded(document), media_type="application/json")
+            except (StoreError, GatewayError) as error:
+                failures.append(error)
+        raise min(failures, key=lambda error: getattr(error, "code", None) in _NOT_HERE)
+
+    return post
+
+
+class AnswerFeedback:
+    """Takes feedback on the answers of one cascade.
 
     Args:
         orchestrator: the orchestrator that gave the answers.
@@ -92,7 +114,6 @@ class FeedbackEndpoint:
 
     def __init__(self, orchestrator: Orchestrator, modes: Modes | None = None) -> None:
         self._orchestrator, self._modes = orchestrator, modes
-        self._settings = orchestrator.runtime.config.server
         self._url = traces_url(orchestrator.runtime.config.traces)
         self.waiting: OrderedDict[str, Answer] = OrderedDict()
 
@@ -103,14 +124,13 @@ class FeedbackEndpoint:
             while len(self.waiting) > MOST_HELD:
                 self.waiting.popitem(last=False)
 
-    async def post(self, request: Request) -> Response:
-        """Handle one feedback request."""
-        exchange = request.scope["exchange"]
-        key = exchange.owner
-        feedback = await read_object(request.receive, request.headers, exchange.visit, Feedback.of)
-        judges = auth.allows(self._settings, key, *auth.JUDGES)
-        if not judges and not auth.owns(key, feedback.trace_id):  # a key learns nothing of another's traces
-            raise _unknown()
+    async def take(self, feedback: Feedback, key: ServerKeyConfig | None, *, judges: bool) -> dict[str, Any]:
+        """Store a key's feedback; return what its response says.
+
+        Raises:
+            GatewayError: there is no such trace here (404), it is not complete (503), or cannot be judged so.
+            StoreError: the traces do not answer.
+        """
         if self._url is None:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         complete = self._modes is None or await self._modes.completed(feedback.trace_id, _FLUSH_S)
@@ -124,8 +144,7 @@ class FeedbackEndpoint:
             late = "The trace is not complete yet: other models are still being asked. Send the feedback again."
             raise GatewayError(503, late, code="trace_pending", retry_after_s=_AGAIN_S)
         counted, reason = self._counted(feedback, judges=judges) if new else (False, _JUDGED)
-        document = {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
-        return Response(encoded(document), media_type="application/json")
+        return {"object": "feedback", "trace_id": feedback.trace_id, "counted": counted, "reason": reason}
 
     def _store(self, feedback: Feedback, key: ServerKeyConfig | None, url: str) -> tuple[list[str], bool]:
         """Keep feedback; return the models that were asked, and whether it is the key's first on this trace.

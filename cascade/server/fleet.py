@@ -14,7 +14,7 @@ import tempfile
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,6 +30,7 @@ from cascade.errors import CascadeError, StoreError
 from cascade.server import running
 from cascade.server.meters import PARENT, WorkerCounts, of_reloads
 from cascade.server.receipts import family
+from cascade.server.running import Configs
 
 logger = getLogger("cascade")
 _PAUSE_S, _LONGEST_S = 0.5, 60.0
@@ -67,13 +68,17 @@ class Fleet:
     """The parent of the workers.
 
     Args:
-        config: the configuration.
-        again: reads it again.
+        configs: the configurations.
+        again: reads them again.
         begins: is called first in each worker.
+
+    Raises:
+        ConfigError: as `running.together` does.
     """
 
-    def __init__(self, config: CascadeConfig, again: Callable[[], CascadeConfig], begins: Callable[[], None]) -> None:
-        self._config, self._again, self._begins, self._missing = config, again, begins, config.server.workers
+    def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
+        self._serving, self._again, self._begins = running.together(configs), again, begins
+        self._missing = self._serving[0].server.workers
         self._signals, self._stops, self._lock = SimpleQueue[int](), threading.Event(), threading.Lock()
         self._workers: dict[str, _ServingProcess] = {}
         self._restarts, self._reloads = 0, Counter[str]()
@@ -81,10 +86,10 @@ class Fleet:
     def serve(self, listening: Callable[[int], None]) -> None:
         """Serve until SIGINT or SIGTERM comes. Raises as `running.serve` does, by itself or as a worker did."""
         running.refuse_missing()
-        running.refuse(self._config)
-        with running.bound(self._config.server) as free:
+        settings = self._serving[0].server
+        with running.bound(settings) as free:
             port = int(free.getsockname()[1])
-        self._bind = partial(running.bound, self._config.server.model_copy(update={"port": port}), shares=True)
+        self._bind = partial(running.bound, settings.model_copy(update={"port": port}), shares=True)
         heard = [signal.SIGINT, signal.SIGTERM, *running.hang_ups()]
         before = {number: signal.signal(number, lambda number, _: self._signals.put(number)) for number in heard}
         workers, terminal = self._missing, os.isatty(0)
@@ -109,12 +114,16 @@ class Fleet:
             began_s, worker = time.monotonic(), self._started(place)
             worker.wait(partial(self._is_up, listening))
             ended = f"A worker ended with code {worker.process.exitcode}."
-            error = worker.error or (StoreError(ended) if worker.process.exitcode else None)
+            stopped = worker.process.exitcode in {
+                0,
+                -signal.SIGTERM,
+            }  # as a process manager tells all of a group at once
+            error = worker.error or (None if stopped else StoreError(ended))
             if self._stops.is_set():
                 return error if worker.is_up else None
             if self._missing > 0:  # the first ones are still starting
                 self._signals.put(signal.SIGTERM)
-                return error or CascadeError(ended)
+                return error
             self._restarts += 1
             self._write()
             pause_s = _PAUSE_S if time.monotonic() - began_s > _LONGEST_S else pause_s
@@ -127,7 +136,7 @@ class Fleet:
         ours, theirs = _SPAWN.Pipe()
         process = _SPAWN.Process(
             target=work,
-            args=(theirs, WorkerCounts(self._folder, place), self._config, self._again, self._begins, self._bind),
+            args=(theirs, WorkerCounts(self._folder, place), self._serving, self._again, self._begins, self._bind),
         )
         process.start()
         theirs.close()
@@ -145,7 +154,7 @@ class Fleet:
     def _reload(self) -> None:
         """Let the workers read the configuration again, one after the other, if it can be read."""
         try:
-            running.refuse(self._again())
+            running.together(self._again())
         except CascadeError as error:
             running.refused(error, self._reloads)
             self._write()
@@ -166,8 +175,8 @@ class Fleet:
 def work(
     pipe: Connection,
     counts: WorkerCounts,
-    config: CascadeConfig,
-    again: Callable[[], CascadeConfig],
+    serving: Sequence[CascadeConfig],
+    again: Callable[[], Configs],
     begins: Callable[[], None],
     bind: Callable[[], socket.socket],
 ) -> None:
@@ -178,7 +187,7 @@ def work(
     error = None
     try:
         up, reloaded = (partial(pipe.send, word) for word in (_UP, _RELOADED))
-        running.run(running.fixed(config, again()), bind, again, lambda _: up(), reloaded, counts)
+        running.run(running.renewed(serving, again()), bind, again, lambda _: up(), reloaded, counts)
     except CascadeError as failure:
         error = failure
     with suppress(OSError):

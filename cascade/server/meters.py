@@ -8,6 +8,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import re
 import sys
 import threading
 import time
@@ -89,10 +90,6 @@ class Meters:
                 else:
                     self._tokens[model, kind] += tokens
 
-    def around(self, guard: Guard | Around) -> Around:
-        """Return a guard whose calls are counted."""
-        return _CountedGuard(guard, self)
-
     async def watch_loop(
         self,
         sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
@@ -151,10 +148,10 @@ def _deployments(guards: Mapping[str, Guard]) -> dict[str, list[tuple[Mapping[st
     return {"breaker_open": models, "deployment_open": sites, "deployment_tries_total": tries}
 
 
-class _CountedGuard(Around):
+class CountedGuard(Around):
     """A guard whose calls are counted."""
 
-    def __init__(self, guard: Guard | Around, meters: Meters) -> None:
+    def __init__(self, meters: Meters, guard: Guard | Around) -> None:
         super().__init__(guard)
         self._meters = meters
 
@@ -237,6 +234,7 @@ class Instruments:
         peers: the counts of other workers, if there are any.
 
     Attributes:
+        counts: those of each cascade, by its place among the files.
         reloads: how often SIGHUP came, by the outcome.
         alerts: how often an account reached a share of its cap, by both.
         webhook_failures: how often an alert could not be posted.
@@ -244,8 +242,9 @@ class Instruments:
 
     access: AccessLog | None = None
     peers: WorkerCounts | None = None
-    metrics: Metrics = field(default_factory=Metrics)
-    meters: Meters = field(default_factory=Meters)
+    counts: defaultdict[int, tuple[Metrics, Meters]] = field(
+        default_factory=lambda: defaultdict(lambda: (Metrics(), Meters()))
+    )
     reloads: Counter[str] = field(default_factory=Counter)
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
     webhook_failures: Counter[str] = field(default_factory=Counter)
@@ -255,15 +254,16 @@ class Instruments:
         """Return those of a configuration. Raises ConfigError if its access log cannot be written."""
         return cls(None if settings.access_log is None else AccessLog(settings.access_log), peers)
 
-    async def text(self, runtime: Runtime) -> str:
-        """Return what `Meters` and the access log count, in Prometheus' text form."""
+    @property
+    def text(self) -> str:
+        """What is counted of no cascade, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
         text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
-        return text + of_reloads(self.reloads) + await self.meters.text(runtime)
+        return text + of_reloads(self.reloads)
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the requests, given what counts."""
-        return [self.meters.watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
+        return [self.counts[0][1].watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
 
     async def whole(self, text: str) -> str:
         """Return the counts of all workers; `text` are those of this process."""
@@ -279,6 +279,18 @@ def of_reloads(reloads: Mapping[str, int]) -> str:
     """Return the counts of configurations read again, by the outcome, in Prometheus' text form."""
     counts = [({"outcome": outcome}, reloads.get(outcome, 0)) for outcome in ("done", "refused")]
     return family("reloads_total", "counter", "Configurations read again.", counts)
+
+
+_OF_CASCADE = re.compile(r"^(cascade_(?!budget_|loop_lag_)\w+)(?:\{|(?= ))", re.MULTILINE)
+
+
+def labelled(text: str, cascade: str) -> str:
+    """Return the counts of a cascade with its name as a label, but for the caps and the loop, which all share.
+
+    >>> labelled(family("up", "gauge", "Up.", 1) + family("budget_cap_usd", "gauge", "Cap.", 2), "a").splitlines()[2::3]
+    ['cascade_up{cascade="a"} 1', 'cascade_budget_cap_usd 2']
+    """
+    return _OF_CASCADE.sub(lambda name: f'{name[1]}{{cascade="{cascade}"{"," if name[0][-1] == "{" else "}"}', text)
 
 
 def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
@@ -305,7 +317,7 @@ def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
                 counter, adds = words[3] != "gauge", words[3] != "gauge" or words[2] in _ADDED
             if line.startswith("#"):
                 samples[line] = None
-            elif live or words[0] == "cascade_saved_usd" or counter:
+            elif live or line.startswith("cascade_saved_usd") or counter:
                 name, _, written = line.rpartition(" ")
                 value, before = Decimal(written), samples.get(name) or Decimal(0)
                 samples[name] = value + before if adds else max(value, before)

@@ -21,10 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from starlette import routing
-from starlette.requests import Request as HttpRequest
-from starlette.responses import Response
-
 from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
@@ -39,11 +35,8 @@ from cascade.orchestrator import Orchestrator
 from cascade.records.link import StoreLink
 from cascade.runtime import Runtime
 from cascade.safety import redact
-from cascade.server import auth
 from cascade.server.catalog import Catalog, ClientRequest, Route
-from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
-from cascade.server.limits import read_object
 from cascade.server.receipts import family
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
@@ -122,7 +115,6 @@ class Modes:
         if runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
-        self._server = runtime.config.server
         self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
         self.store = ModeStore.open(url or "", self.link.limit_s)
@@ -151,7 +143,7 @@ class Modes:
             yield None
             return
         # If the mode is unknown, the guide serves, so that no promise can break.
-        turn = Turn(request._replace(route=Route(model=self._guide)), "unknown", trace_id, key)
+        turn = Turn(request._replace(route=Route(self.cascade, model=self._guide)), "unknown", trace_id, key)
         async with self._in_time(within_s):
             turn = await self._decided(request, turn, headers)
         self.counted[turn.mode] += 1
@@ -433,29 +425,19 @@ class Modes:
         await self.link.call(self.store.expire, self.cascade, now_s - LOST_S)
         self._take(await self.link.call(self.store.count, self.cascade, now_s))
 
-    @property
-    def routes(self) -> list[routing.Route]:
-        """The paths that show and change the state."""
-        path = "/v1/cascades"
-        return [routing.Route(path, self._list), routing.Route(path, self._set, methods=["POST"])]
-
-    async def _list(self, _: HttpRequest) -> Response:
+    async def document(self) -> dict[str, Any]:
+        """Return what `/v1/cascades` shows of it."""
         state, counts = await self.refreshed(), await self.link.call(self.store.counts, self.cascade)
-        document = {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self._void}
-        return Response(encoded({"object": "list", "data": [document]}), media_type="application/json")
+        return {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self._void}
 
-    async def _set(self, request: HttpRequest) -> Response:
-        """Set the mode by hand; the key needs the scope `admin`."""
-        exchange = request.scope["exchange"]
-        auth.refuse_without(self._server, exchange.owner, "admin")
-        body = await read_object(request.receive, request.headers, exchange.visit, dict)
+    async def change(self, body: Mapping[str, Any], by: str) -> None:
+        """Set the mode by hand, as the body of a request says. Raises GatewayError (400)."""
         mode, why = body.get("mode"), body.get("why", "by hand")
         if mode not in ("observe", "enforce", "fallback"):
             raise GatewayError(400, "mode must be observe, enforce or fallback.", param="mode")
         if not isinstance(why, str) or len(why) > _LONGEST_WHY:
             raise GatewayError(400, f"why must be a text of at most {_LONGEST_WHY} characters.", param="why")
-        await self._changed(CascadeState.set_mode, mode, exchange.key or "the admin page", why)
-        return await self._list(request)
+        await self._changed(CascadeState.set_mode, mode, by, why)
 
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""

@@ -46,6 +46,7 @@ class Receipt(NamedTuple):
         replaced: the models that another one replaced, one for each such call.
         silent: the models whose replies lacked the requested log-probs, one for each such reply.
         skipped: the models that were not asked, having refused the conversation before, one for each such call.
+        answered: the models that replied, in order.
     """
 
     trace_id: str
@@ -63,6 +64,7 @@ class Receipt(NamedTuple):
     replaced: tuple[str, ...] = ()
     silent: tuple[str, ...] = ()
     skipped: tuple[str, ...] = ()
+    answered: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
@@ -90,6 +92,7 @@ class Receipt(NamedTuple):
             replaced=tuple([call.request.instead_of for call in calls if call.completion and call.request.instead_of]),
             silent=tuple([call.request.model for call in calls if call.lacks_logprobs]),
             skipped=tuple([call.request.model for call in calls if call.failed_with == HistoryRefusedError.__name__]),
+            answered=tuple(dict.fromkeys([call.request.model for call in calls if call.completion])),
         )
 
     def headers(self) -> list[tuple[str, str]]:
@@ -116,7 +119,7 @@ class Receipt(NamedTuple):
         """
         fields: dict[str, Any] = {
             "trace_id": self.trace_id,
-            "summary": f"{' and '.join(self.models)} answered; {self.served_by} is served",
+            "summary": f"{' and '.join(self.answered)} answered; {self.served_by} is served",
             "served_by": self.served_by,
             "asked": self.models,
             "cost_usd": _dollars(self.cost_nano_usd),
@@ -190,7 +193,6 @@ class Metrics:
     """Counts since the process began. Only one event loop writes them."""
 
     def __init__(self) -> None:
-        self.in_flight = 0
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
         self._seconds, self._first_text_s = Histogram(), 0.0
@@ -252,7 +254,6 @@ class Metrics:
             family("first_text_seconds", "summary", "Time to a stream's first text.", []),
             f"cascade_first_text_seconds_sum {self._first_text_s:.6f}\n",
             f"cascade_first_text_seconds_count {self._streams}\n",
-            family("in_flight", "gauge", "Requests under way.", self.in_flight),
             family("cost_usd_total", "counter", "Known cost of all calls.", f"{usd(self._cost_nano_usd):f}"),
             family("key_cost_usd_total", "counter", "Known cost of all calls, by the server's key.", costs),
             family("unknown_costs_total", "counter", "Requests of unknown cost.", self._unknown_costs),
@@ -269,12 +270,6 @@ class Metrics:
             family("alarm", "gauge", "1: audits or canaries withdrew a certificate.", int(alarm)),
         ]
         return "".join(lines if traces is None else [*lines, *_of_traces(traces)])
-
-
-def of_uncovered(counts: Mapping[str, int]) -> str:
-    """Return the counts of answers without a certificate by the reason, which must not come from a client."""
-    samples = [({"why": why}, count) for why, count in sorted(counts.items())]
-    return family("uncovered_total", "counter", "Answers without a certificate, by the reason.", samples)
 
 
 def of_stores(runtime: Runtime) -> str:

@@ -12,16 +12,17 @@ import os
 import signal
 import socket
 from collections import Counter
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from cascade.config import CascadeConfig, environment, ledger_url
+from cascade.config import CascadeConfig, environment, ledger_url, traces_url
 from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Loads
+from cascade.records.address import FOLDER, parse
 from cascade.resilience import portal
 from cascade.safety import redact
 from cascade.server.auth import listening_problems
@@ -47,38 +48,80 @@ def refuse_missing() -> None:
             raise MissingExtraError(package, "cascade serve")
 
 
+Configs: TypeAlias = Mapping[str, CascadeConfig]
+"""Configurations of cascades by their files, at least one. The first is also the server's."""
+_OWN = {"server": ("name", "review"), "budget": ("per_question", "on_exhausted")}
+"""By the section that is the server's, what each cascade has of its own."""
+
+
 def serve(
-    config: CascadeConfig,
+    configs: Configs,
     listening: Callable[[int], None] = lambda _: None,
-    again: Callable[[], CascadeConfig] | None = None,
-) -> ServiceStatus | None:
-    """Serve a configuration until SIGINT or SIGTERM comes, or its terminal is closed.
+    again: Callable[[], Configs] | None = None,
+) -> Mapping[str, ServiceStatus]:
+    """Serve cascades until SIGINT or SIGTERM comes, or its terminal is closed.
 
     `listening` is called with the port once the server takes requests, and `again` at SIGHUP: it reads the
-    configuration again. Returns the counts of what was answered; None if
-    nothing is promised. The first signal stops listening; requests under way have `server.drain_s` to end, and the rest
-    are cancelled.
+    configurations again. Returns, by the name of each cascade that promises something, the counts of what was answered.
+    The first signal stops listening; requests under way have `server.drain_s` to end, and the rest are cancelled.
 
     Raises:
         MissingExtraError: a package of the extra `server` is missing.
-        ConfigError: the server may not listen there, or cannot serve with this configuration.
+        ConfigError: the server may not listen there, or cannot serve with these configurations.
         StoreError: it has served, and something is not on record.
     """
     refuse_missing()
-    refuse(config)
-    with bound(config.server) as listens:
-        return run(config, lambda: listens, again or (lambda: config), listening)
+    serving = together(configs)
+    with bound(serving[0].server) as listens:
+        return run(serving, lambda: listens, again or (lambda: configs), listening)
 
 
-def refuse(config: CascadeConfig) -> None:
-    """Raise ConfigError if the server may not listen at its address, or workers cannot keep what it promises."""
-    problems, several = list(listening_problems(config.server)), config.server.workers > 1
-    if several and config.budget.caps and ledger_url(config.budget) is None:
+def together(configs: Configs) -> list[CascadeConfig]:
+    """Return the configurations of one server: what is the server's is in each as in the first.
+
+    Raises ConfigError, with every problem: the server may not listen at its address, another file says something else
+    of what is the server's, two cascades share a name or their traces, or workers cannot keep what is promised.
+    """
+    (file, first), *later = configs.items()
+    problems, merged, several = list(listening_problems(first.server)), {file: first}, first.server.workers > 1
+    for name, config in later:
+        update = dict[str, Any]()
+        for section, own in _OWN.items():
+            ours, theirs = getattr(first, section), getattr(config, section)
+            values = {field: getattr(ours, field) for field in type(ours).model_fields if field not in own}
+            update[section] = theirs.model_copy(update=values)
+            problems += [
+                f"{name}: {section}.{field}: {file} says it for all cascades of the server; leave it out"
+                for field, value in values.items()
+                if field in theirs.model_fields_set and getattr(theirs, field) != value
+            ]
+        merged[name] = config.model_copy(update=update)
+    problems += _mixed(merged)
+    if several and first.budget.caps and ledger_url(first.budget) is None:
         problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
-    if several and config.guarantee is not None and config.guarantee.audit is not None:
+    if several and any(config.guarantee and config.guarantee.audit for config in merged.values()):
         problems.append("guarantee.audit: each worker would count its own; use modes, or server.workers: 1")
     if problems:
         raise ConfigError(problems)
+    return [*merged.values()]
+
+
+def _mixed(configs: Configs) -> Iterator[str]:
+    """Yield what cascades must not share: a name, and traces, of which pages and fits take each row as theirs."""
+    from cascade.server.catalog import Catalog, Menu
+
+    try:
+        Menu(*(Catalog.of(config, ()) for config in configs.values()))
+    except ConfigError as error:
+        yield from error.problems
+    stores = dict[object, str]()
+    for name, config in configs.items():
+        if (url := traces_url(config.traces)) is not None:
+            address = parse(url)
+            before = stores.setdefault(address.path or address.url, name)
+            if before != name:
+                own = f"traces: {{store: sqlite:///{FOLDER}/{config.server.name}.db}}"
+                yield f"{name}: traces.store: {before} records there, too; give each cascade its own, as in {own}"
 
 
 def refused(error: Exception, reloads: Counter[str]) -> None:
@@ -115,6 +158,11 @@ def fixed(before: CascadeConfig, now: CascadeConfig) -> CascadeConfig:
     return now
 
 
+def renewed(before: Sequence[CascadeConfig], configs: Configs) -> list[CascadeConfig]:
+    """Return configurations that were read again, as `fixed` does. Raises ConfigError as `together` does, too."""
+    return [fixed(*pair) for pair in zip(before, together(configs), strict=True)]
+
+
 class Throttle(logging.Filter):
     """Lets each line of code log so many messages a minute; the next one says how many were left out.
 
@@ -146,13 +194,13 @@ _MINUTE_S = 60.0
 
 
 def run(
-    config: CascadeConfig,
+    serving: Sequence[CascadeConfig],
     bind: Callable[[], socket.socket],
-    again: Callable[[], CascadeConfig],
+    again: Callable[[], Configs],
     listening: Callable[[int], None],
     reloaded: Callable[[], None] = lambda: None,
     peers: WorkerCounts | None = None,
-) -> ServiceStatus | None:
+) -> Mapping[str, ServiceStatus]:
     """Serve in this process as `serve` does.
 
     `bind` returns the socket once all is loaded; `reloaded` is called after each reload, done or refused; `peers` has
@@ -165,32 +213,35 @@ def run(
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
-    instruments, throttle, heard = Instruments.of(config.server, peers), Throttle(), hang_ups()
+    instruments, throttle, heard = Instruments.of(serving[0].server, peers), Throttle(), hang_ups()
     if heard:  # one that comes before it serves waits until it does
         signal.pthread_sigmask(signal.SIG_BLOCK, heard)
-    gateway = Gateway(_built(config, instruments))
+    gateway = Gateway(_built(serving, instruments))
     logging.getLogger("cascade").addFilter(throttle)
     server = Server(listener(gateway))
 
     async def reload() -> None:
-        nonlocal config
+        nonlocal serving
         try:
-            now = fixed(config, await asyncio.to_thread(again))
-            refuse(now)
+            now = renewed(serving, await asyncio.to_thread(again))
             await gateway.swap(await asyncio.to_thread(_built, now, instruments))
         except Exception as error:  # noqa: BLE001 - whatever it is, the server goes on
             refused(error, instruments.reloads)
         else:
-            config = now
+            serving = now
             instruments.reloads["done"] += 1
+            logger.warning("the configuration was read again, and serves")
         reloaded()
 
     # What is loaded by now stays to the end. Each full collection would look through it again, and let every request
     # wait for up to 0.1 s.
     gc.collect()
     gc.freeze()
-    # uvicorn raises the signal again once all is closed, although a drained server has ended well.
-    before = {number: signal.signal(number, lambda *_: None) for number in (signal.SIGINT, signal.SIGTERM)}
+
+    def stop(*_: object) -> None:  # a signal before uvicorn hears; it raises each again once all is closed
+        server.should_exit = True
+
+    before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
         asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload, heard))
     finally:
@@ -198,26 +249,31 @@ def run(
             signal.signal(number, handler)
         instruments.close()
         logging.getLogger("cascade").removeFilter(throttle)
-    runtime = gateway.edge.runtime
-    if (unrecorded := runtime.unrecorded) is not None:
-        raise StoreError(unrecorded)
-    return None if runtime.service is None else runtime.service.status
+    runtimes = {cascade.catalog.name: cascade.runtime for cascade in gateway.edge.cascades}
+    if unrecorded := [runtime.unrecorded for runtime in runtimes.values() if runtime.unrecorded is not None]:
+        raise StoreError(" ".join(unrecorded))
+    return {name: runtime.service.status for name, runtime in runtimes.items() if runtime.service is not None}
 
 
-def _built(config: CascadeConfig, instruments: Instruments) -> Edge:
-    """Return what serves a configuration, loaded."""
+def _built(configs: Sequence[CascadeConfig], instruments: Instruments) -> Edge:
+    """Return what serves configurations, loaded."""
     from cascade.server.app import edge
 
     if export(environment):
-        config = config.model_copy(update={"telemetry": config.telemetry.model_copy(update={"spans": True})})
-    orchestrator = Orchestrator.from_config(config)
+        configs = [
+            at.model_copy(update={"telemetry": at.telemetry.model_copy(update={"spans": True})}) for at in configs
+        ]
+    orchestrators = list[Orchestrator]()
     try:
-        for guard in orchestrator.runtime.guards.values():  # no request waits for it once `/readyz` is ready
-            if isinstance(guard.provider, Loads):
-                guard.provider.load()
-        return edge(orchestrator, instruments)
+        for config in configs:
+            orchestrators.append(Orchestrator.from_config(config))
+            for guard in orchestrators[-1].runtime.guards.values():  # no request waits for it once `/readyz` is ready
+                if isinstance(guard.provider, Loads):
+                    guard.provider.load()
+        return edge(orchestrators, instruments)
     except CascadeError:
-        orchestrator.close()
+        for orchestrator in orchestrators:
+            orchestrator.close()
         raise
 
 
@@ -290,7 +346,7 @@ def listener(gateway: Gateway) -> Config:
 
     from cascade.server.wire import LimitedConnection
 
-    settings = gateway.edge.runtime.config.server
+    settings = gateway.edge.settings
     logging.getLogger("uvicorn.error").setLevel(logging.WARNING)
     return Config(
         gateway,

@@ -62,7 +62,7 @@ async def ask(client: httpx.AsyncClient, model: str = "small", headers: Any = No
 
 def guards(client: Any) -> Any:
     """Return the guards of the application behind a client."""
-    return client._transport.app.edge._app.routes[0].endpoint.orchestrator.runtime.guards
+    return client._transport.app.edge.cascades[0].runtime.guards
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -12,9 +12,10 @@ import asyncio
 import hashlib
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from functools import cache, cached_property
+from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
 
 from starlette.requests import Request
 from starlette.responses import RedirectResponse, Response
@@ -22,13 +23,11 @@ from starlette.routing import Route
 
 from cascade.errors import CascadeError
 from cascade.money import dollars, usd
-from cascade.orchestrator import Orchestrator
 from cascade.safety import redact
 from cascade.server import auth
-from cascade.server.catalog import Catalog
+from cascade.server.chat import Cascade
 from cascade.server.errors import GatewayError
 from cascade.server.limits import read_object
-from cascade.server.receipts import Metrics
 from cascade.text import spelled
 
 if TYPE_CHECKING:
@@ -60,24 +59,31 @@ def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
 
 
 class Pages:
-    """The pages of a server.
+    """The pages of a server: `?cascade=NAME` chooses one of several.
 
     Args:
-        orchestrator: the orchestrator that serves.
-        catalog: the models that clients see.
-        metrics: the counts of this process.
+        cascades: the cascades, by their names.
     """
 
-    def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
-        self._orchestrator, self._guide, self._metrics = orchestrator, catalog.guide, metrics
-        self._settings = orchestrator.runtime.config.server
+    def __init__(self, cascades: Mapping[str, Cascade]) -> None:
+        self._cascades, self._first = cascades, next(iter(cascades))
+        self._desks: dict[str, Desk] = {}
+        self._settings = cascades[self._first].runtime.config.server
         self._reading = asyncio.Lock()
 
-    @cached_property
-    def _desk(self) -> Desk:
+    def _name(self, request: Request) -> str:
+        """Return the name of the cascade that a page is about. Raises GatewayError (404)."""
+        name = request.query_params.get("cascade", self._first)
+        if name not in self._cascades:
+            raise GatewayError(404, "There is no such cascade.")
+        return name
+
+    def _desk(self, request: Request) -> Desk:
         from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
 
-        return Desk(self._orchestrator.runtime.config)
+        if (name := self._name(request)) not in self._desks:
+            self._desks[name] = Desk(self._cascades[name].runtime.config)
+        return self._desks[name]
 
     @property
     def routes(self) -> list[Route]:
@@ -92,28 +98,31 @@ class Pages:
 
     async def _status(self, request: Request) -> Response:
         if self._locked(request, "view"):
-            return self._page("login.html", "status")
+            return self._page(request, "login.html", "status")
         from cascade.server.pages.status import status  # loads numpy
 
+        cascade = self._cascades[self._name(request)]
         try:
             async with self._reading:  # one at a time, however many people look
-                contents = await asyncio.to_thread(status, self._orchestrator, self._guide, datetime.now(UTC))
+                now, guide = datetime.now(UTC), cascade.catalog.guide
+                contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now)
         except CascadeError as error:
-            return self._problem("status", 503, "The traces cannot be read", error)
-        counts = {"errors": self._metrics.unserved, "estimated": self._metrics.estimated}
-        return self._page("status.html", "status", estimate=self._metrics.saved_nano_usd, **counts, **contents)
+            return self._problem(request, "status", 503, "The traces cannot be read", error)
+        metrics = cascade.metrics
+        contents |= {"errors": metrics.unserved, "estimated": metrics.estimated, "estimate": metrics.saved_nano_usd}
+        return self._page(request, "status.html", "status", **contents)
 
     async def _review(self, request: Request) -> Response:
         if self._locked(request, "review"):
-            return self._page("login.html", "review")
+            return self._page(request, "login.html", "review")
         reviewer = request.scope["exchange"].key or _name(request.query_params.get("as", ""))
         if reviewer is None:
-            return self._page("review.html", "review", view=None)
+            return self._page(request, "review.html", "review", view=None)
         try:
-            view = await asyncio.to_thread(self._desk.view, reviewer)
+            view = await asyncio.to_thread(self._desk(request).view, reviewer)
         except CascadeError as error:
-            return self._problem("review", 409, "Nothing can be judged", error)
-        return self._page("review.html", "review", view=view, keyed=bool(self._settings.keys))
+            return self._problem(request, "review", 409, "Nothing can be judged", error)
+        return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     async def _press(self, request: Request) -> Response:
         # A browser tells the origin, and no page can change that header. A client that is not a browser has no
@@ -123,8 +132,8 @@ class Pages:
         exchange = request.scope["exchange"]
         auth.refuse_without(self._settings, exchange.owner, "review", "admin")
         reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
-        view = await asyncio.to_thread(self._desk.press, exchange.key or reviewer, pair, keys)
-        return self._page("review.html", "review", view=view, keyed=bool(self._settings.keys))
+        view = await asyncio.to_thread(self._desk(request).press, exchange.key or reviewer, pair, keys)
+        return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     def _locked(self, request: Request, scope: str) -> bool:
         """Whether a page has to ask for a key. Raises GatewayError (403) for a key without the scope."""
@@ -134,11 +143,14 @@ class Pages:
         auth.refuse_without(self._settings, key, scope, "admin")
         return False
 
-    def _problem(self, here: str, status: int, heading: str, error: CascadeError) -> Response:
-        return self._page("problem.html", here, status, heading=heading, message=redact(str(error)))
+    def _problem(self, request: Request, here: str, status: int, heading: str, error: CascadeError) -> Response:
+        return self._page(request, "problem.html", here, status, heading=heading, message=redact(str(error)))
 
-    def _page(self, template: str, here: str, status: int = 200, **values: Any) -> Response:
-        text = _templates().get_template(template).render(here=here, name=self._settings.name, **values)
+    def _page(self, request: Request, template: str, here: str, status: int = 200, **values: Any) -> Response:
+        chosen, unlocked = request.query_params.get("cascade"), template != "login.html"
+        values |= {"here": here, "chosen": chosen, "query": "" if chosen is None else f"?cascade={quote(chosen)}"}
+        values |= {"name": self._name(request) if unlocked else self._first, "names": [*self._cascades]}
+        text = _templates().get_template(template).render(values)
         return Response(text, status, headers=HEADERS, media_type="text/html; charset=utf-8")
 
 

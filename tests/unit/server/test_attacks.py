@@ -214,7 +214,7 @@ import signal, sys
 signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
 from cascade.config import load
 from cascade.server.running import serve
-serve(load(sys.argv[1]))
+serve({'': load(sys.argv[1])})
 """
 
 
@@ -224,10 +224,10 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch:
     monkeypatch.setattr(running, "_served", lambda *_: done.append("served"))
     monkeypatch.setattr(running.asyncio.Runner, "run", lambda *_: None)
     monkeypatch.setattr(running.gc, "freeze", lambda: None)
-    serve(config_of({**CONFIG, "provider": "litellm", "server": {"port": 0}}))
+    serve({"": config_of({**CONFIG, "provider": "litellm", "server": {"port": 0}})})
     assert (done[0], done[-1]) == ("litellm", "served")
     done.clear()
-    serve(config_of({**CONFIG, "server": {"port": 0}}))
+    serve({"": config_of({**CONFIG, "server": {"port": 0}})})
     assert done == ["served"]
 
 
@@ -291,7 +291,7 @@ def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):
-            serve(config_of({**CONFIG, "server": {"port": port}}))
+            serve({"": config_of({**CONFIG, "server": {"port": port}})})
 
 
 def _when_it_listens(url: str, process: Any) -> socket.socket:

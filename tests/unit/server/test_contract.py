@@ -18,7 +18,7 @@ from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.server.admission import Admission
-from cascade.server.catalog import Catalog, ClientRequest, Route
+from cascade.server.catalog import Catalog, ClientRequest, Menu, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
@@ -37,9 +37,9 @@ UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0], input_tokens=100, output_tok
 
 
 def test_the_cascade_its_levels_and_each_model_can_be_named() -> None:
-    levels = {f"support:{level}": Route(level=level) for level in ("low", "high")}
-    assert CATALOG.routes == {"support": Route(), **levels} | {
-        model: Route(model=model) for model in ("small", "large", "other")
+    levels = {f"support:{level}": Route("support", level) for level in ("low", "high")}
+    assert CATALOG.routes == {"support": Route("support"), **levels} | {
+        model: Route("support", model=model) for model in ("small", "large", "other")
     }
     models = {**CONFIG["models"], "third": "aside"}
     catalog = Catalog.of(load({**CONFIG, "models": models, "server": {"name": "support"}}), ())
@@ -50,7 +50,7 @@ def test_the_cascade_its_levels_and_each_model_can_be_named() -> None:
 @pytest.mark.parametrize(("name", "status"), [("suport", 404), (None, 400), ("", 400), (3, 400)])
 def test_a_model_that_there_is_none_of_is_refused(name: object, status: int) -> None:
     with pytest.raises(GatewayError, match="support") as caught:
-        CATALOG.route(name)
+        Menu(CATALOG).route(name)
     assert (caught.value.status, caught.value.param) == (status, "model")
 
 
@@ -99,7 +99,7 @@ async def test_nodes_that_read_no_other_are_served_as_a_stream_and_with_tools() 
 
 
 def read_request(body: Mapping[str, Any], **headers: str) -> ClientRequest:
-    return ClientRequest.of(ChatCompletions({"model": "support", "messages": ASK, **body}, "t"), headers, CATALOG)
+    return ClientRequest.of(ChatCompletions({"model": "support", "messages": ASK, **body}, "t"), headers, Menu(CATALOG))
 
 
 def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
@@ -109,7 +109,7 @@ def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
     }  # fmt: skip
     headers = {"x-cascade-explain": "1", "x-cascade-group": "user-7", "x-cascade-segment": "at"}
     request = read_request(body, **headers)
-    assert request[:2] == ("support:low", Route(level="low"))
+    assert request[:2] == ("support:low", Route("support", "low"))
     assert request.stream is request.explain is request.dialect.counts is True
     assert request.chat.body() == {"messages": ASK, "temperature": 0.3, "made_up": {"a": [1]}}
     assert (request.chat.group, request.chat.segment) == ("user-7", "at")
@@ -303,10 +303,12 @@ BASE_NANO_USD, GUIDE_NANO_USD = 100 * 1_000 + 10 * 2_000, 100 * 10_000 + 10 * 20
 )  # fmt: skip
 def test_a_receipt(script: Any, guide: Any, cascaded: bool, asked: Any, cost: int, saved: int | None) -> None:
     receipt = Receipt.of(answered(script), "t", guide, cascaded=cascaded)
-    assert receipt == Receipt("t", asked[-1], asked, cost, saved)
+    assert receipt == Receipt("t", asked[-1], asked, cost, saved, answered=asked)
 
 
 def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out() -> None:
+    late = Receipt("t", "small", ("small", "large"), answered=("small",)).extension(None)
+    assert (late["asked"], "large" in late["summary"]) == (("small", "large"), False)
     headers = dict(Receipt("t", cost_nano_usd=5, saved_nano_usd=-20_000_000).headers())
     assert (headers["x-cascade-cost-usd"], headers["x-cascade-saved-usd"]) == ("0.000000005", "-0.020000000")
     answer = answered({"small": [SURE]}, models={"base": "small", "guide": "large"})

@@ -15,7 +15,7 @@ from cascade.config.schema import ServerConfig
 from cascade.records.traces import Store
 from cascade.server.auth import new_key, new_trace, owns
 from cascade.server.errors import GatewayError
-from cascade.server.feedback import MOST_HELD, Feedback, FeedbackEndpoint
+from cascade.server.feedback import MOST_HELD, AnswerFeedback, Feedback
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
@@ -145,7 +145,7 @@ async def test_it_is_purged_with_the_traces(tmp_path: Path) -> None:
 
 def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> None:
     with orchestrator(SCRIPT) as served:
-        endpoint = FeedbackEndpoint(served)
+        endpoint = AnswerFeedback(served)
         plain = served.chat(ASK)
         endpoint.hold("plain", plain)
         for number in range(MOST_HELD + 5):

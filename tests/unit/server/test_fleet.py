@@ -17,7 +17,7 @@ from patience import lives, until
 from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.server.meters import PARENT, WorkerCounts, family
-from cascade.server.running import refuse
+from cascade.server.running import together
 
 from .served import ASK, CONFIG, WAIT_S
 from .test_sight import samples
@@ -30,9 +30,9 @@ CHAT, BODY = "/v1/chat/completions", {"model": "small", "messages": ASK}
     [{"budget": {"caps": [{"usd": 1.0}]}}, {"guarantee": {"promise": "error", "audit": {"probability": 0.1}}}],
 )
 def test_workers_refuse_what_each_would_count_by_itself(settings: dict[str, Any]) -> None:
-    refuse(load({**CONFIG, **settings}))
+    together({"": load({**CONFIG, **settings})})
     with pytest.raises(ConfigError):
-        refuse(load({**CONFIG, **settings, "server": {"workers": 2}}))
+        together({"": load({**CONFIG, **settings, "server": {"workers": 2}})})
 
 
 def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path: Path) -> None:
@@ -51,7 +51,31 @@ def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path: Path) ->
     assert (found["cascade_calls_total"], found.get("cascade_in_flight"), found["cascade_workers"]) == (12, None, 2)
 
 
-@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+def workers(parent: int) -> list[int]:
+    tasks = Path(f"/proc/{parent}/task").glob("*/children")
+    pids = [int(pid) for task in tasks for pid in task.read_text("ascii").split()]
+    return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid)]
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="finds the workers in /proc")
+
+
+@needs_proc
+def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path: Path) -> None:
+    path = tmp_path / "cascade.yaml"
+    path.write_text(json.dumps({**CONFIG, "server": {"port": 0, "workers": 2}}), "utf-8")
+    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
+    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, start_new_session=True)
+    try:
+        until(lambda: bool(workers(process.pid)))
+        os.killpg(process.pid, signal.SIGTERM)
+        assert process.wait(WAIT_S) == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
+@needs_proc
 def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_path: Path) -> None:
     path, provider = tmp_path / "cascade.yaml", {"kind": "openai_http", "api_base": loopback.address}
 
@@ -59,9 +83,12 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_p
         models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
         settings = {**CONFIG, "models": models, "provider": provider, "server": {"port": 0}}
         path.write_text(json.dumps(settings), "utf-8")
+        settings = {**CONFIG, "models": models, "provider": provider, "server": {"name": "sales"}}
+        path.with_name("sales.yaml").write_text(json.dumps(settings), "utf-8")
 
     write(1.0)
-    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path), "--workers", "2"]
+    command = [sys.executable, "-m", "cascade", "serve", "--workers", "2", "-c", str(path)]
+    command += ["-c", str(path.with_name("sales.yaml"))]
     process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
@@ -72,28 +99,24 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_p
 
         def costs() -> set[str]:
             answers = [httpx.post(f"{url}{CHAT}", json=BODY, timeout=WAIT_S) for _ in range(20)]  # a connection each
+            answers += [httpx.post(f"{url}{CHAT}", json={**BODY, "model": "sales"}, timeout=WAIT_S) for _ in range(5)]
             return {answer.headers["x-cascade-cost-usd"] for answer in answers}
 
-        def workers() -> list[int]:
-            tasks = Path(f"/proc/{process.pid}/task").glob("*/children")
-            pids = [int(pid) for task in tasks for pid in task.read_text("ascii").split()]
-            return [pid for pid in pids if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes() and lives(pid)]
-
-        before, pids = costs(), workers()
-        until(lambda: counts()['cascade_call_seconds_count{model="small"}'] == 20)
+        before, pids = costs(), workers(process.pid)
+        until(lambda: counts()['cascade_call_seconds_count{cascade="cascade",model="small"}'] == 20)
         os.kill(pids[0], signal.SIGKILL)
-        until(lambda: counts()["cascade_worker_restarts_total"] == 1 and len(workers()) == 2)
+        until(lambda: counts()["cascade_worker_restarts_total"] == 1 and len(workers(process.pid)) == 2)
         until(lambda: counts()["cascade_workers"] == 2)
         write(50.0)
         process.send_signal(signal.SIGHUP)
-        until(lambda: counts()['cascade_reloads_total{outcome="done"}'] == 2)
+        until(lambda: len(costs() - before) == len(costs()) == 1)  # a worker that is starting reads it anyway
         after = costs()
         assert (len(before), len(after), before & after) == (1, 1, set())
         path.write_text("{", "utf-8")
         process.send_signal(signal.SIGHUP)
         until(lambda: counts()['cascade_reloads_total{outcome="refused"}'] == 1)
         assert costs() == after
-        pids = workers()
+        pids = workers(process.pid)
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         assert [pid for pid in pids if lives(pid)] == []

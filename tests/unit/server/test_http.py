@@ -321,6 +321,9 @@ async def test_models_are_listed_and_each_is_there() -> None:
         assert [one["id"] for one in listed] == ["support", "small", "large", "base", "guide"]
         assert (await client.get("/v1/models/large")).json() == listed[2]
         assert (await client.get("/v1/models/huge")).status_code == 404
+    async with orchestrator(server={"limits": {"models": ["cascade"]}}) as served, asgi(served) as client:
+        assert [one["id"] for one in (await client.get("/v1/models")).json()["data"]] == ["cascade"]
+        assert (await client.get("/v1/models/large")).status_code == 403
 
 
 async def test_counts_of_what_was_served_and_refused() -> None:

@@ -51,9 +51,9 @@ def sure(_: Any) -> Any:
 async def reloading(served: Orchestrator) -> AsyncIterator[tuple[httpx.AsyncClient, Reload]]:
     """Yield a client, and what serves another orchestrator from then on."""
     tools = Instruments()
-    gateway = application(served, tools)
+    gateway = application(served, instruments=tools)
     async with living(gateway) as client:
-        yield client, lambda now: gateway.swap(edge(now, tools))
+        yield client, lambda now: gateway.swap(edge([now], tools))
 
 
 async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -272,10 +272,10 @@ def slowly(*parts):
 
 running._built = slowly
 end = lambda: signal.raise_signal(signal.SIGTERM)
-running.run(config, lambda: running.bound(config.server), lambda: config, lambda port: None, end)
+running.run([config], lambda: running.bound(config.server), lambda: {'': config}, lambda port: None, end)
 print(len(calls))
 """
     settings = {**CONFIG, "provider": "fake", "traces": "off", "server": {"port": 0}}
     command = [sys.executable, "-c", f"CONFIG = {settings!r}{code}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
-    assert (ended.stdout, ended.returncode) == ("2\n", 0)
+    assert (ended.stdout, ended.returncode, ended.stderr.count("\n")) == ("2\n", 0, 1)  # the log says so

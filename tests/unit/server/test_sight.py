@@ -107,7 +107,7 @@ async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path: Pat
     path = tmp_path / "access.log"
     instruments = Instruments(AccessLog(str(path)))
     async with orchestrator({"small": [SURE]}, server=KEYS) as served:
-        transport = httpx.ASGITransport(application(served, instruments), client=("127.0.0.1", 1))
+        transport = httpx.ASGITransport(application(served, instruments=instruments), client=("127.0.0.1", 1))
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost", headers=BEARER) as client:
             answer = await client.post(CHAT, json=asked())
             await client.post(CHAT, json=asked(stream=True))
@@ -174,7 +174,7 @@ async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(t
         for name in re.findall(r"^# TYPE (\w+) histogram$", text, re.MULTILINE)
         for part in ("bucket", "sum", "count")
     }
-    labels = {label for label, _ in LABEL.findall(text)} | {"why", "error", "instance", "deployment"}
+    labels = {label for label, _ in LABEL.findall(text)} | {"why", "error", "instance", "deployment", "cascade"}
     for expression in expressions():
         plain = re.sub(r'"[^"]*"|\[\d+[smhd]\]', "", expression)
         words = set(re.findall(r"[a-zA-Z_]\w*", plain)) - FUNCTIONS

@@ -63,7 +63,7 @@ async function press(key) {
   say("");
   main().setAttribute("aria-busy", "true");
   try {
-    const response = await fetch("/ui/review/press", {
+    const response = await fetch("/ui/review/press" + location.search, {
       method: "POST",
       headers: headers({ "content-type": "application/json" }),
       body: JSON.stringify({ reviewer, pair, keys: pressed + key }),

@@ -1,0 +1,167 @@
+"""Several cascades at one address: each is a model, with its own answers, traces, modes and counts; caps are shared."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from patience import until
+
+from cascade import Orchestrator
+from cascade.config import load
+from cascade.errors import ConfigError, ProviderUnavailableError
+from cascade.providers.fake import reply
+from cascade.resilience.breaker import FAILURES
+from cascade.server.app import application, edge
+from cascade.server.auth import new_key
+from cascade.server.meters import Instruments
+from cascade.server.running import together
+
+from .observed import Answers, settings, settled
+from .served import ASK, CONFIG, Held, living, orchestrator
+from .test_contract import SURE
+from .test_sight import samples
+
+PATHS = {"/v1/chat/completions": "messages", "/v1/responses": "input", "/v1/messages": "messages"}
+CHAT = next(iter(PATHS))
+KEY = new_key()
+
+
+def other(script: Any = None, name: str = "sales", **more: Any) -> Orchestrator:
+    """Return a cascade whose second model the first one has, too; by default it says something else."""
+    models = {**CONFIG["models"], "base": {"model": "tiny", "price": {"input": 1.0, "output": 2.0}}}
+    server = {**more.pop("server", {}), "name": name}
+    script = script or (lambda _: reply("The Sale.", logprobs=[-0.01]))
+    return orchestrator(script, models=models, server=server, **more)
+
+
+@asynccontextmanager
+async def serving(*served: Orchestrator) -> AsyncIterator[httpx.AsyncClient]:
+    async with living(application(*served)) as client:
+        yield client
+
+
+def body(model: str, path: str = CHAT) -> dict[str, Any]:
+    return {
+        "model": model,
+        PATHS[path]: ASK,
+        "max_tokens" if "messages" in path else "user": 9 if "messages" in path else "u",
+    }
+
+
+def problems(*configs: Mapping[str, Any]) -> list[str]:
+    with pytest.raises(ConfigError) as caught:
+        together({f"{number}.yaml": load({**CONFIG, **each}) for number, each in enumerate(configs)})
+    parts = [problem.split(": ") for problem in caught.value.problems]
+    return [" ".join(words[: 1 + words[0].endswith(".yaml")]) for words in parts]
+
+
+@pytest.mark.parametrize("path", PATHS)
+async def test_a_model_name_chooses_among_those_that_its_key_may_use(path: str) -> None:
+    limits = {"models": ["cascade", "sales", "large"]}
+    keys = [{"name": "app", "sha256": KEY.sha256, "limits": limits}]
+    first = orchestrator(lambda _: SURE, server={"keys": keys})
+    async with serving(first, other()) as client:
+        client.headers["x-api-key"] = KEY.key
+        said = {
+            name: await client.post(path, json=body(name, path)) for name in ("cascade", "sales", "large", "tiny", "no")
+        }
+        assert [each.status_code for each in said.values()] == [200, 200, 200, 403, 404]
+        assert ["Danube" in said[name].text for name in limits["models"]] == [True, False, True]  # large is the first's
+        assert "The Sale." in said["sales"].text
+        assert [each["id"] for each in (await client.get("/v1/models")).json()["data"]] == ["cascade", "large", "sales"]
+
+
+def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_path: Path) -> None:
+    keys, caps = [{"name": "app", "sha256": KEY.sha256}], {"caps": [{"window": "day", "usd": 2.0}], "per_question": 1.0}
+    first = {"server": {"port": 1, "keys": keys}, "budget": caps}
+    merged = together({
+        "a": load({**CONFIG, **first}),
+        "b": load({**CONFIG, "server": {"name": "sales", "port": 1}, "budget": {"per_question": 0.5}}),
+    })  # fmt: skip
+    assert [each.server.keys == merged[0].server.keys for each in merged] == [True, True]
+    assert [(each.budget.caps[0].usd, each.budget.per_question) for each in merged] == [(2.0, 1.0), (2.0, 0.5)]
+    store = {"traces": {"store": f"sqlite:///{tmp_path}/t.db"}}
+    wrong = {"server": {"port": 2, "keys": [], "max_requests": 9}, "budget": {"caps": []}}
+    assert problems({**first, **store}, {**wrong, **store}) == [
+        "1.yaml server.port", "1.yaml server.keys", "1.yaml server.max_requests", "1.yaml budget.caps", "server.name",
+        "1.yaml traces.store",
+    ]  # fmt: skip
+    models = {"base": CONFIG["models"]["base"], "guide": "other"}
+    assert problems(first, {"server": {"name": "large"}, "models": models}) == ["server.name"]  # a model of the first
+
+
+@pytest.mark.parametrize("store", [False, True])
+async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(tmp_path: Path, store: bool) -> None:
+    place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
+    held = Held(lambda _: SURE)
+
+    def both(cap: float) -> list[Orchestrator]:
+        budget = {"caps": [{"usd": cap}], "wait_s": 0, **place}
+        return [orchestrator(lambda _: SURE, budget=budget), other(held, budget=budget)]
+
+    tools, first = Instruments(), both(1.0)
+    gateway = application(*first, instruments=tools)
+    async with living(gateway) as client:
+        request = asyncio.create_task(client.post(CHAT, json=body("tiny")))
+        await asyncio.to_thread(until, lambda: bool(held._held))
+        holds = [each.runtime.balances()["all"][1].held for each in first]
+        assert holds[0] == holds[1] > 0
+        second = both(holds[0] / 10**9)
+        await gateway.swap(edge(second, tools))
+        held.go()
+        assert (await request).status_code == 200
+        await asyncio.to_thread(until, lambda: all(each.runtime._closed for each in first))
+        spent = [each.runtime.balances()["all"][1].spent for each in second]
+        assert spent[0] == spent[1] > 0
+        assert [(await client.post(CHAT, json=body(name))).status_code for name in ("cascade", "sales")] == [429, 429]
+        found = samples((await client.get("/metrics")).text)
+        assert found['cascade_budget_spent_usd{account="all"}'] == spent[0] / 10**9
+        assert found['cascade_call_seconds_count{cascade="sales",model="tiny"}'] == 1
+        if store:
+            assert found["cascade_budget_unasked_total"] == 0
+
+
+async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready() -> None:
+    down = ProviderUnavailableError("gone", billed="no")
+    first, second = orchestrator(lambda _: down), other()
+    for guard in first.runtime.guards.values():
+        guard.sleep = lambda _: asyncio.sleep(0)
+    async with serving(first, second) as client:
+        for _ in range(FAILURES):
+            assert (await client.post(CHAT, json=body("cascade"))).status_code == 503
+        await client.post(CHAT, json=body("sales"))
+        ready, found = await client.get("/readyz"), samples((await client.get("/metrics")).text)
+    assert (ready.status_code, ready.json()) == (200, {"status": "ready", "models": "degraded"})
+    assert found['cascade_requests_total{cascade="sales",model="sales",served_by="tiny",status="200"}'] == 1
+    opened = [found[f'cascade_breaker_open{{cascade="{name}",model="large"}}'] for name in ("cascade", "sales")]
+    assert opened == [1, 0]
+    assert (found["cascade_in_flight"], found['cascade_cost_usd_total{cascade="cascade"}']) == (0, 0)
+
+
+async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tmp_path: Path) -> None:
+    stores = [{"traces": {"store": f"sqlite:///{tmp_path}/{name}.db"}} for name in ("a", "b")]
+    modes = {"modes": settings(tmp_path)["modes"]}
+    served = [orchestrator(Answers(), **stores[0], **modes), other(Answers(), **stores[1], **modes)]
+    served.append(other(name="plain"))
+    async with serving(*served) as client:
+        asked = [
+            (await client.post(CHAT, json=body(name))).headers["x-cascade-trace-id"] for name in ("cascade", "sales")
+        ]
+        await settled(client)
+        for trace, status in ((asked[0], 200), (asked[1], 200), ("0197", 404)):
+            told = await client.post("/v1/feedback", json={"trace_id": trace, "right": True})
+            assert told.status_code == status
+        change = {"mode": "fallback"}
+        assert (await client.post("/v1/cascades", json=change)).status_code == 400
+        assert (await client.post("/v1/cascades", json={**change, "cascade": "sales"})).status_code == 200
+        listed = (await client.get("/v1/cascades")).json()["data"]
+        assert [(each["cascade"], each["mode"]) for each in listed] == [("cascade", "observe"), ("sales", "fallback")]
+        pages = [(await client.get(f"/ui?cascade={name}")) for name in ("cascade", "sales", "plain", "nobody")]
+        assert [page.status_code for page in pages] == [200, 200, 200, 404]
+        assert ['<p class="figure">fallback' in page.text for page in pages[:3]] == [False, True, False]
