@@ -20,7 +20,7 @@ check: $(VENV)/dev.done  ## lint, format, types, import rules, sizes
 	$(BIN)/lint-imports
 	$(BIN)/python tools/sizes.py
 
-long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 asks, 20,000 calibrations of each guarantee
+long: $(VENV)/dev.done $(VENV)/demo.done  ## the slow suites: the real pair of models, 100,000 requests to a server, 20,000 calibrations of each guarantee
 	$(BIN)/cascade models pull qwen2.5-coder-0.5b qwen2.5-coder-1.5b
 	$(BIN)/python -m pytest -m "slow or long" --timeout 1800 --numprocesses 2 --dist loadgroup $(ARGS)
 	PROPERTY_EXAMPLES=100 $(BIN)/python -m pytest --numprocesses 2 tests/property

@@ -10,10 +10,9 @@ processor time a request takes in the server says what a quiet core would do, wh
     python benchmarks/gateway.py --firstpass VENV/bin     firstpass's proxy beside it (it writes a receipt a request)
     python benchmarks/gateway.py --workers 2              a server of so many workers beside it
     python benchmarks/gateway.py --streams 1000           so many streams at once
-    python benchmarks/gateway.py --memory 100000          memory over so many requests, a fifth of them streams
     python benchmarks/gateway.py --ledger URL             a server with caps in this store instead, and the ratio
 
-With --rounds 0 nothing is measured but what the last two say.
+With --rounds 0 nothing is measured but --streams.
 
 Install what it needs, in the clone: pip install -c constraints.txt -e ".[server]"
 """
@@ -205,11 +204,6 @@ def cpu_s(pid: int) -> float:
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK") + sum(cpu_s(int(each)) for each in workers)
 
 
-def descriptors(pid: int) -> int:
-    """Return how many files and sockets a process has open."""
-    return len(list(Path(f"/proc/{pid}/fd").iterdir()))
-
-
 class Target(NamedTuple):
     """What is asked: a process, its port, and the bytes of a request."""
 
@@ -373,27 +367,6 @@ def show_ledger(found: dict[int, dict[str, list[Load]]]) -> None:
         print(f"{connections:11d} with a ledger / without: {statistics.median(shares):.3f} (least {min(shares):.3f})")
 
 
-def resident_bytes(run: subprocess.Popen[bytes]) -> int:
-    """Return the resident set of a process."""
-    pages = int(Path(f"/proc/{run.pid}/statm").read_text("ascii").split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def remembered(served: subprocess.Popen[bytes], targets: dict[str, Target], count: int) -> None:
-    """Send so many requests, and print the memory and the open files after each tenth of them."""
-    first = 0
-    for tenth in range(1, 11):
-        uvloop.run(load(targets["pass-through"], 16, count * 4 // 50))
-        uvloop.run(load(targets["pass-through, stream"], 16, count // 50))
-        resident = resident_bytes(served)
-        first = first or resident
-        print(
-            f"{count * tenth // 10:7d} requests: {resident / 2**20:.1f} MiB ({100 * (resident / first - 1):+.1f} %), "
-            f"{descriptors(served.pid)} open files",
-            flush=True,
-        )
-
-
 def main() -> None:
     """Measure and print."""
     parser = argparse.ArgumentParser()
@@ -404,7 +377,6 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--count", type=int, default=400, help="requests of one measurement")
     parser.add_argument("--streams", type=int, default=0)
-    parser.add_argument("--memory", type=int, default=0)
     parser.add_argument("--ledger", help="the URL of a store of caps, whose sums stay in it")
     asked = parser.parse_args()
     if asked.backend:
@@ -453,8 +425,6 @@ def main() -> None:
         if asked.streams:
             one = uvloop.run(load(targets["pass-through, stream"], asked.streams, 5 * asked.streams))
             print(f"{asked.streams} streams at once: {one.per_s:.0f} a second, p50 {one.p50_ms:.0f} ms, no error")
-        if asked.memory:
-            remembered(served, targets, asked.memory)
 
 
 if __name__ == "__main__":

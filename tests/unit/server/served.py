@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
+import subprocess
+import sys
 import threading
-from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -32,6 +36,14 @@ CONFIG: Mapping[str, Any] = {
     "traces": "off",
 }
 """The base is kept where its log-probs are above −0.5: `reply(…, logprobs=[−2, …])` sends a request to the guide."""
+POOL = 5
+_PATIENT = f"""
+import os, signal; os.cpu_count = lambda: {POOL - 4}
+signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
+from cascade.records import link; link.LIMIT_S = 60.0
+from cascade.cli.main import main; main()
+"""
+"""`cascade`, with so many threads in asyncio's pool, for which a store that is slow on a busy machine does not fail."""
 
 
 def orchestrator(script: Any = None, **settings: Any) -> Orchestrator:
@@ -91,6 +103,24 @@ def listening(served: Orchestrator) -> Iterator[str]:
     finally:
         server.should_exit = True
         thread.join()
+
+
+@contextmanager
+def started(path: Path, *options: str, within: Sequence[str] = (), **ends: Any) -> Iterator[tuple[Any, str]]:
+    """Run `cascade serve` on a configuration, by a command `within`; yield the process and its address."""
+    command = [*within, sys.executable, "-c", _PATIENT, "serve", "-c", str(path), *options]
+    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **ends) as process:
+        try:
+            assert process.stderr is not None
+            yield process, "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
+        finally:
+            process.kill()
+
+
+def write(path: Path, **settings: Any) -> Path:
+    """Write a configuration, by default on a free port; return its path."""
+    path.write_text(json.dumps({**CONFIG, "server": {"port": 0}, **settings}), "utf-8")
+    return path
 
 
 class Held(FakeProvider):

@@ -8,8 +8,6 @@ import logging
 import re
 import signal
 import socket
-import subprocess
-import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -30,7 +28,7 @@ from cascade.server.auth import check, is_loopback, listening_problems, new_key
 from cascade.server.errors import GatewayError
 from cascade.server.running import Throttle, serve
 
-from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator
+from .served import ASK, CONFIG, WAIT_S, Held, listening, orchestrator, started, write
 from .test_contract import SURE
 
 LIMITS = {"max_head_bytes": 4_000, "max_body_bytes": 20_000, "body_s": 0.2}
@@ -209,15 +207,6 @@ def test_a_flood_of_the_same_message_is_logged_a_few_times_and_counted() -> None
     assert (lines[:2], len(lines), "8 more" in lines[2]) == (["down 0", "down 1"], 3, True)
 
 
-SERVES = """
-import signal, sys
-signal.signal(signal.SIGHUP, signal.SIG_DFL)  # nohup starts a process with it ignored, and then the server leaves it so
-from cascade.config import load
-from cascade.server.running import serve
-serve({'': load(sys.argv[1])})
-"""
-
-
 def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch: Any) -> None:
     done = list[str]()
     monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: done.append("litellm"))
@@ -229,22 +218,6 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch:
     done.clear()
     serve({"": config_of({**CONFIG, "server": {"port": 0}})})
     assert done == ["served"]
-
-
-def test_it_says_that_it_serves_once_it_does_and_where(tmp_path: Path) -> None:
-    path = tmp_path / "cascade.yaml"
-    path.write_text(json.dumps({**CONFIG, "server": {"port": 0}}), "utf-8")
-    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
-    with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stderr is not None
-            said = process.stderr.readline()
-            found = re.search(r"serving cascade at (http://127\.0\.0\.1:\d+)/v1", said)
-            assert found is not None, said
-            assert b"200" in sent(found[1], b"GET /readyz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
-        finally:
-            process.terminate()
-        assert process.wait(WAIT_S) == 0
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -263,28 +236,16 @@ def test_a_signal_lets_a_request_end_and_takes_no_other(
 
     monkeypatch.setitem(faults.RAW, "waits", waits)
     loopback.modes["small"] = "waits"
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        port = free.getsockname()[1]
     provider = {"kind": "openai_http", "api_base": loopback.address}
-    path = tmp_path / "cascade.yaml"
-    path.write_text(json.dumps({**CONFIG, "provider": provider, "server": {"port": port}}), "utf-8")
-    process = subprocess.Popen([sys.executable, "-c", SERVES, str(path)])
-    try:
-        address = f"http://127.0.0.1:{port}"
-        open_ = _when_it_listens(address, process)
-        with open_:
+    with started(write(tmp_path / "cascade.yaml", provider=provider)) as (process, url):
+        with connected(url) as open_:
             open_.sendall(request(chat(model="small")))
             assert asked.wait(WAIT_S)
             process.send_signal(number)
-            _when_it_listens_no_more(address)
+            _when_it_listens_no_more(url)
             go.set()
             assert read_all(open_).startswith(b"HTTP/1.1 200")
         assert process.wait(WAIT_S) == 0
-    finally:
-        go.set()
-        process.kill()
-        process.wait()
 
 
 def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:
@@ -292,16 +253,6 @@ def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):
             serve({"": config_of({**CONFIG, "server": {"port": port}})})
-
-
-def _when_it_listens(url: str, process: Any) -> socket.socket:
-    """Return a connection, as soon as one can be made."""
-    while process.poll() is None:
-        try:
-            return connected(url)
-        except (ConnectionRefusedError, ConnectionResetError):
-            time.sleep(0.005)  # without it the server gets less of the cores than this loop
-    raise AssertionError("the server did not start")
 
 
 def _when_it_listens_no_more(url: str) -> None:

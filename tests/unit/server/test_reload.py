@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import json
 import os
 import pty
 import re
@@ -33,7 +32,7 @@ from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
 from . import observed
-from .served import ASK, CONFIG, WAIT_S, Held, living, orchestrator
+from .served import ASK, CONFIG, WAIT_S, Held, living, orchestrator, started, write
 from .test_contract import SURE
 from .test_sight import samples
 
@@ -212,22 +211,16 @@ def test_what_a_reload_does_not_move(tmp_path: Path, caplog: pytest.LogCaptureFi
 def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loopback: Any, tmp_path: Path) -> None:
     path, heads = tmp_path / "cascade.yaml", [{"x-api-key": key.key} for key in KEYS]
 
-    def write(price: float, keys: list[Any], **others: Any) -> None:
+    def change(price: float, keys: list[Any], **others: Any) -> None:
         named = [{"name": str(n), "sha256": key.sha256, "scopes": ["ask", "metrics"]} for n, key in enumerate(keys)]
         models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
         provider = {"kind": "openai_http", "api_base": loopback.address}
-        settings = {**CONFIG, "models": models, "provider": provider, "server": {"port": 0, "keys": named, **others}}
-        path.write_text(json.dumps(settings), "utf-8")
+        write(path, models=models, provider=provider, server={"port": 0, "keys": named, **others})
 
-    write(1.0, KEYS)
+    change(1.0, KEYS)
     ours, theirs = pty.openpty()
-    command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
-    process = subprocess.Popen(command, stdin=theirs, stderr=subprocess.PIPE, text=True)
-    try:
-        assert process.stderr is not None
-        found = re.search(r"http://[\d.:]+", process.stderr.readline())
-        assert found is not None
-        with httpx.Client(base_url=found[0], timeout=WAIT_S) as client:
+    with started(path, stdin=theirs) as (process, url):
+        with httpx.Client(base_url=url, timeout=WAIT_S) as client:
 
             def reloads(outcome: str) -> float:
                 counts = samples(client.get("/metrics", headers=heads[0]).text)
@@ -235,7 +228,7 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
 
             costs = list[str]()
             for count, price, keys, status in ((1, 1.0, KEYS, 200), (2, 50.0, KEYS[:1], 401)):
-                write(price, keys)
+                change(price, keys)
                 process.send_signal(signal.SIGHUP)
                 until(lambda count=count: reloads("done") == count)
                 costs.append(client.post(CHAT, json=BODY, headers=heads[0]).headers["x-cascade-cost-usd"])
@@ -244,7 +237,7 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
             for count, (keys, limits) in enumerate(
                 ((KEYS, {"at_once": 0}), (KEYS, {"models": ["nobody"]}), ([], {})), 1
             ):
-                write(1.0, keys, limits=limits)
+                change(1.0, keys, limits=limits)
                 process.send_signal(signal.SIGHUP)
                 until(lambda count=count: reloads("refused") == count)
             assert client.post(CHAT, json=BODY, headers=heads[0]).headers["x-cascade-cost-usd"] == costs[1]
@@ -252,9 +245,6 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
             os.close(end)
         process.send_signal(signal.SIGHUP)
         assert process.wait(WAIT_S) == 0
-    finally:
-        process.kill()
-        process.communicate()
 
 
 def test_a_signal_before_it_serves_is_a_reload_once_it_does() -> None:
