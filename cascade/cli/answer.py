@@ -23,7 +23,7 @@ from cascade.types import Answer, Question
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
 
-_ABSTAINED = 1
+_NO_ANSWER = 1
 _MOST_BYTES = 4 * MAX_QUESTION_CHARS
 
 
@@ -51,7 +51,7 @@ def ask(
         answer = orchestrator.ask(request, level=level)
     print_json(answer.to_dict()) if as_json else _show(answer, explain=explain)
     if answer.text is None:
-        raise typer.Exit(_ABSTAINED)
+        raise typer.Exit(_NO_ANSWER)
 
 
 def _read(path: Path | None) -> str | None:

@@ -300,7 +300,7 @@ class Cascade:
 
 
 def _reply(answer: Answer) -> ServedMessage:
-    """Return the message that is served. Raises GatewayError if the cascade abstained."""
+    """Return the message that is served. Raises GatewayError if no reply could be kept."""
     if answer.served is None:
-        raise GatewayError(422, f"No answer is served: {answer.stopped}.", code="abstained")
+        raise GatewayError(422, "No step of the cascade gave an answer.", code="no_answer")
     return ServedMessage(answer)

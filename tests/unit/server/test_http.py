@@ -154,16 +154,16 @@ async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_where_the_cascade_abstains_nothing_is_served(stream: bool) -> None:
+async def test_where_no_step_gives_an_answer_nothing_is_served(stream: bool) -> None:
     async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
         answer = await served.achat(ASK)
 
-        async def abstains(*_: Any, **__: Any) -> AsyncGenerator[Answer, None]:
-            yield replace(answer, text=None, answers=(), stopped="abstained")
+        async def answers_nothing(*_: Any, **__: Any) -> AsyncGenerator[Answer, None]:
+            yield replace(answer, text=None, answers=(), stopped="horizon")
 
-        served.runtime.serve = abstains  # type: ignore[method-assign,assignment]
+        served.runtime.serve = answers_nothing  # type: ignore[method-assign,assignment]
         response = await client.post(CHAT, json={**BODY, "stream": stream})
-    assert (response.status_code, response.json()["error"]["code"]) == (422, "abstained")
+    assert (response.status_code, response.json()["error"]["code"]) == (422, "no_answer")
 
 
 @pytest.mark.parametrize(

@@ -115,3 +115,15 @@ def test_a_wrong_key_is_reported_and_forgotten(browser: Any, address: Any) -> No
     visit.page.wait_for_selector("text=missing or wrong")
     assert visit.page.evaluate("sessionStorage.length") == 0
     assert visit.page.locator("h1").inner_text() == "Sign in"
+
+
+@pytest.mark.parametrize("path", ["/ui", "/ui/review"])
+@pytest.mark.parametrize("colours", ["light", "dark"])
+def test_the_pages_keep_the_rules_of_accessibility(browser: Any, address: Any, path: str, colours: str) -> None:
+    axe = pytest.importorskip("axe_core_python.sync_playwright", reason="the extra dev-pages is not installed").Axe()
+    url, _, locked = address
+    visit = Visit(browser, url, color_scheme=colours)
+    visit.page.goto(url + path)
+    assert [rule["id"] for rule in axe.run(visit.page)["violations"]] == []  # with keys, the form that asks for one
+    visit.open(path, locked=locked)
+    assert [rule["id"] for rule in axe.run(visit.page)["violations"]] == []
