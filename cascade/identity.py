@@ -21,6 +21,22 @@ def question_id(question: str, context: str | None) -> str:
     return hashlib.sha256(f"{question}\x1f{context or ''}".encode("utf-8", "replace")).hexdigest()[:16]
 
 
+_STORABLE = re.compile(r"[!-~]{1,100}")
+
+
+def storable(name: str) -> str:
+    """Return a client's name for something in a form that any database takes as a key.
+
+    One that is too long or has odd characters is hashed.
+
+    >>> storable("ann"), storable("Ann Lee").startswith("sha256:")
+    ('ann', True)
+    """
+    if _STORABLE.fullmatch(name):
+        return name
+    return "sha256:" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()
+
+
 _RAISED = {"<super>": "^", "<sub>": "_", "<fraction>": " "}
 """Marks for what NFKC would lose, by the kind of compatibility decomposition: 2² would become 22, 1½ 11/2."""
 _SAME = str.maketrans(

@@ -7,9 +7,7 @@ which its calls' holds are carved. Amounts are integer nano-dollars.
 
 from __future__ import annotations
 
-import hashlib
 import itertools
-import re
 import threading
 import uuid
 from collections import Counter, defaultdict
@@ -20,6 +18,7 @@ from datetime import UTC, date, datetime, timedelta, tzinfo
 from typing import NamedTuple, Protocol
 
 from cascade.forks import after_fork
+from cascade.identity import storable
 
 
 class Account(NamedTuple):
@@ -365,7 +364,6 @@ def renewals(
     return changes
 
 
-_PLAIN = re.compile(r"[!-~]{1,100}")
 OF_CLIENTS = frozenset({"user", "segment"})
 """The scopes whose names clients choose."""
 
@@ -403,7 +401,7 @@ class Caps:
     def __init__(self, caps: Iterable[Cap] = (), zone: tzinfo = UTC) -> None:
         self._sizes, self._zone = dict[tuple[str, str | None], dict[str | None, int]](), zone
         for cap in caps:
-            self._sizes.setdefault((cap.scope, cap.window), {})[_plain(cap.name)] = cap.nano_usd
+            self._sizes.setdefault((cap.scope, cap.window), {})[cap.name and storable(cap.name)] = cap.nano_usd
 
     def periods(self, now_s: float) -> dict[str | None, str]:
         """Return how the names of accounts end now, by their window."""
@@ -417,7 +415,8 @@ class Caps:
         """
         caps, periods = dict[str, int](), self.periods(now_s)
         for (per, window), sizes in self._sizes.items():
-            name = _plain(names.get(per))
+            given = names.get(per)
+            name = None if given is None else storable(given)
             if per in names and (size := sizes.get(name, sizes.get(None))) is not None:
                 caps[f"{per if name is None else f'{per}:{name}'}{periods[window]}"] = size
         return caps
@@ -458,10 +457,3 @@ def label(account: str) -> str:
     [('key', ' month:1970-01', 'key:app month'), ('all', '', 'all')]
     """
     return account.removesuffix(period(account)) + period(account).partition(":")[0]
-
-
-def _plain(name: str | None) -> str | None:
-    """Return a name that any database accepts: its hash if a client's name is too long or has odd characters."""
-    if name is None or _PLAIN.fullmatch(name):
-        return name
-    return "sha256:" + hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()

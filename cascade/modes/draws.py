@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from cascade.conformal.monitor import uniform
+from cascade.identity import storable
 
 Role = Literal["fit", "certify", "audit"]
 
@@ -19,7 +20,7 @@ def conversation_of(group: str | None, request: str) -> str:
 
     Many clients may ask the same, and the promise is on requests as they come.
     """
-    return f"request:{request}" if group is None else f"group:{group}"
+    return f"request:{request}" if group is None else f"group:{storable(group)}"
 
 
 def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:

@@ -486,8 +486,8 @@ def logprob(value: object) -> float | None:
 # Qwen's models write `{"name": …, "arguments": …}` in a code fence or in `<tool_call>` tags; llama.cpp's own reader
 # takes only the tags. A text that does not call an offered tool stays text.
 
-_FENCED = re.compile(r"```(?:json)?\s*(.*?)```", re.DOTALL)
-_TAGGED = re.compile(r"<tool_call>\s*(.*?)\s*</tool_call>", re.DOTALL)
+_FENCE, _TAG, _TAG_ENDS = "```", "<tool_call>", "</tool_call>"
+_SEPARATORS = frozenset(" \t\r\n,;")
 _decoder = json.JSONDecoder()
 
 
@@ -509,10 +509,18 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     return {**payload, "choices": [first, *choices[1:]]}
 
 
+def _between(text: str, begin: str, end: str) -> Iterator[str]:
+    """Yield each part of a text between two marks. A pattern would take quadratic time where one is missing."""
+    at = 0
+    while (starts := text.find(begin, at)) >= 0 and (ends := text.find(end, starts + len(begin))) >= 0:
+        yield text[starts + len(begin) : ends]
+        at = ends + len(end)
+
+
 def _written(text: str) -> Iterator[Mapping[str, Any]]:
     """Yield the calls in a text that contains nothing else; yield none for any other text."""
-    blocks = _TAGGED.findall(text) or _FENCED.findall(text) or [text]
-    for block in blocks:
+    fenced = (block.removeprefix("json") for block in _between(text, _FENCE, _FENCE))
+    for block in [*_between(text, _TAG, _TAG_ENDS)] or [*fenced] or [text]:
         for value in _values(block.strip()):
             for call in value if isinstance(value, list) else [value]:
                 if isinstance(call, Mapping) and isinstance(call.get("name"), str):
@@ -528,7 +536,9 @@ def _values(text: str) -> Iterator[Any]:
         except (ValueError, RecursionError):
             return
         values.append(value)
-        position = end + len(text[end:]) - len(text[end:].lstrip(" \t\r\n,;"))
+        while text[end : end + 1] in _SEPARATORS:
+            end += 1
+        position = end
     yield from values
 
 

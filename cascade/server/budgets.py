@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import html
 import logging
 from contextlib import suppress
 from datetime import UTC, datetime
@@ -105,7 +106,7 @@ class Budgets:
         text = f"{name} has spent {exact_dollars(stands.spent)} of {exact_dollars(cap)}, {share:.0%} or more"
         logger.warning("budget: %s", text)
         if self._url is not None:
-            document = {"text": text, "share": share, **self._entry(name, cap, stands)}
+            document = {"text": html.escape(text, quote=False), "share": share, **self._entry(name, cap, stands)}
             task = asyncio.create_task(self._post(self._url, encoded(document)))
             self._posts.add(task)
             task.add_done_callback(self._posts.discard)

@@ -71,6 +71,8 @@ _KINDS = {
 _SPENT = "insufficient_quota"
 """OpenAI's wording. A header prevents the client library from repeating such a 429 within seconds."""
 _UNPROCESSABLE = 422
+_LONGEST, _LONGEST_PARAM = 10_000, 100
+"""Characters of a message and of a field's name: a client may have written much of them."""
 
 
 def refusal_of(error: CascadeError | GatewayError) -> Refusal:
@@ -121,6 +123,8 @@ def _refusal(
     retry_after_s: float | None = None,
 ) -> Refusal:
     """Build an error response. OpenAI's client libraries obey `x-should-retry` before the status."""
+    param = param and param[:_LONGEST_PARAM]
+    message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …"
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
     error = {"message": redact(message), "type": code if code == _SPENT else kind, "param": param, "code": code}
     headers: list[tuple[str, str]] = []

@@ -129,12 +129,15 @@ _ONCE = frozenset({b"host", b"authorization", b"x-api-key", b"content-type", b"t
 
 def _ambiguous(headers: list[tuple[bytes, bytes]], version: str) -> bool:
     """Whether two readers may understand a head differently (RFC 9112, 3.2, 6.1 and 11.2)."""
+    every = {name for name, _ in headers}
     names = [name for name, _ in headers if name in _ONCE]
     codings = [value.strip().lower() for name, value in headers if name == b"transfer-encoding"]
     return (
         version not in {"1.0", "1.1"}
         or len(names) > len({*names})
         or (version == "1.1" and b"host" not in names)
+        # uvicorn reads what follows an upgrade that it ignores, a body too, as the next request
+        or (b"upgrade" in every and not every.isdisjoint({b"content-length", b"transfer-encoding"}))
         or (bool(codings) and (codings != [b"chunked"] or version == "1.0"))
     )
 

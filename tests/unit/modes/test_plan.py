@@ -140,6 +140,9 @@ HEAD = [said("system", "Route."), said("user", "Where is it?"), said("assistant"
 def test_a_conversation_has_the_clients_name_and_requests_without_one_are_apart():
     assert conversation_of("7", "a") == conversation_of("7", "b") == "group:7"
     assert conversation_of(None, "a") != conversation_of(None, "b")  # two clients may ask the same
+    long = {conversation_of(letter * 10_000, "a") for letter in "ab"}  # PostgreSQL's keys have 2,700 bytes at most
+    assert len(long) == 2
+    assert max(map(len, long)) < 100
 
 
 def test_examples_of_the_application_are_no_earlier_reply():

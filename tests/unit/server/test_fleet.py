@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 from collections import Counter
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -83,23 +82,22 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_p
 
     def write(price: float) -> None:
         models = {**CONFIG["models"], "base": {"model": "small", "price": {"input": price, "output": 2.0}}}
-        settings = {**CONFIG, "models": models, "provider": provider, "server": {"port": 0}}
-        path.write_text(json.dumps(settings), "utf-8")
-        settings = {**CONFIG, "models": models, "provider": provider, "server": {"name": "sales"}}
-        path.with_name("sales.yaml").write_text(json.dumps(settings), "utf-8")
+        for name, server in (("cascade", {"port": 0}), ("sales", {"name": "sales"})):
+            settings = {**CONFIG, "models": models, "provider": provider, "server": server}
+            (tmp_path / f"{name}.yaml").write_text(json.dumps(settings), "utf-8")
 
     write(1.0)
-    command = [sys.executable, "-m", "cascade", "serve", "--workers", "2", "-c", str(path)]
-    command += ["-c", str(path.with_name("sales.yaml"))]
-    process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
+    command = [sys.executable, "-m", "cascade", "serve", "--workers", "2", "-c", "cascade.yaml", "-c", "sales.yaml"]
+    process = subprocess.Popen(command, cwd=tmp_path, stdin=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)
     try:
         assert process.stderr is not None
         url = "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
 
         def counts() -> dict[str, float]:
-            with suppress(httpx.TransportError):  # a connection that waited for a killed worker is reset
+            try:
                 return samples(httpx.get(f"{url}/metrics", timeout=WAIT_S).text)
-            return Counter()
+            except httpx.TransportError:  # a connection that waited for a killed worker is reset
+                return Counter()
 
         def costs() -> set[str]:
             answers = [httpx.post(f"{url}{CHAT}", json=BODY, timeout=WAIT_S) for _ in range(20)]  # a connection each
