@@ -124,4 +124,4 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_p
         assert [pid for pid in pids if lives(pid)] == []
     finally:
         process.kill()
-        process.communicate()
+        sys.stdout.write(process.communicate()[1])  # shown where the test fails
