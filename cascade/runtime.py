@@ -375,7 +375,9 @@ class Runtime:
         """Spend from the accounts of another runtime under the same caps, which books and closes them."""
         if self.spending is not None and first.spending is not None:
             self.spending.ledger.close()
-            self.spending = replace(first.spending.under(self.spending), link=self.spending.link)
+            self.spending = replace(
+                first.spending.under(self.spending), link=self.spending.link, caps=first.spending.caps
+            )
             self._passed_on.add("money")
 
     @property

@@ -127,6 +127,17 @@ async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(
             assert found["cascade_budget_unasked_total"] == 0
 
 
+async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so() -> None:
+    budget, each = {"caps": [{"per": "model", "name": "base", "usd": 1e-9}]}, {"caps": [{"usd": 1}]}
+    models = {"cheap": CONFIG["models"]["base"], "guide": "other"}
+    ladder = {"kind": "ladder", "models": ["cheap", "guide"]}
+    third = orchestrator(lambda _: SURE, models=models, strategy=ladder, server={"name": "help"}, budget=each)
+    served = [orchestrator(lambda _: SURE, budget=budget), other(budget=budget), third]
+    async with serving(*served) as client:
+        said = [(await client.post(CHAT, json=body(name))).status_code for name in ("small", "tiny", "help")]
+    assert said == [422, 200, 422]  # tiny is called base in the second file alone, small is called cheap in the third
+
+
 async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready() -> None:
     down = ProviderUnavailableError("gone", billed="no")
     first, second = orchestrator(lambda _: down), other()
