@@ -206,6 +206,24 @@ def run(
     `bind` returns the socket once all is loaded; `reloaded` is called after each reload, done or refused; `peers` has
     the counts of other workers.
     """
+    if not (heard := hang_ups()):
+        return _run(serving, bind, again, listening, reloaded, peers, heard)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # one that comes before it serves waits until it does
+    try:
+        return _run(serving, bind, again, listening, reloaded, peers, heard)
+    finally:  # else they are blocked in what this process starts later, too
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _run(
+    serving: Sequence[CascadeConfig],
+    bind: Callable[[], socket.socket],
+    again: Callable[[], Configs],
+    listening: Callable[[int], None],
+    reloaded: Callable[[], None],
+    peers: WorkerCounts | None,
+    heard: Sequence[signal.Signals],
+) -> Mapping[str, ServiceStatus]:
     import uvloop
     from uvicorn import Server
 
@@ -213,9 +231,7 @@ def run(
     from cascade.server.meters import Instruments
 
     _raise_file_limit()
-    instruments, throttle, heard = Instruments.of(serving[0].server, peers), Throttle(), hang_ups()
-    if heard:  # one that comes before it serves waits until it does
-        signal.pthread_sigmask(signal.SIG_BLOCK, heard)
+    instruments, throttle = Instruments.of(serving[0].server, peers), Throttle()
     gateway = Gateway(_built(serving, instruments))
     logging.getLogger("cascade").addFilter(throttle)
     server = Server(listener(gateway))

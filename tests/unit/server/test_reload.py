@@ -12,7 +12,7 @@ import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
 import httpx
 import pytest
@@ -20,8 +20,8 @@ from patience import until
 
 from cascade import Orchestrator
 from cascade.config import load
-from cascade.errors import ProviderUnavailableError
-from cascade.server import app
+from cascade.errors import ConfigError, ProviderUnavailableError
+from cascade.server import app, running
 from cascade.server.app import application, edge
 from cascade.server.auth import new_key
 from cascade.server.meters import Instruments
@@ -269,3 +269,14 @@ print(len(calls))
     command = [sys.executable, "-c", f"CONFIG = {settings!r}{code}"]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=WAIT_S, check=False)
     assert (ended.stdout, ended.returncode, ended.stderr.count("\n")) == ("2\n", 0, 1)  # the log says so
+
+
+def test_a_server_that_cannot_start_leaves_no_signal_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuses(*_: object) -> NoReturn:
+        raise ConfigError(["no"])
+
+    config, before = load({**CONFIG, "provider": "fake"}), signal.pthread_sigmask(signal.SIG_BLOCK, [])
+    monkeypatch.setattr(running, "_built", refuses)
+    with pytest.raises(ConfigError):
+        running.run([config], lambda: running.bound(config.server), lambda: {"": config}, lambda _: None)
+    assert signal.pthread_sigmask(signal.SIG_BLOCK, []) == before
