@@ -22,7 +22,7 @@ _SHOWN_CHARS = 200
 MOST_SCHEMA_CHARS = 50_000
 """The maximum length of a schema; reading one of this length takes 0.3 s, once."""
 MOST_STEPS = 20_000
-"""The maximum number of keywords evaluated in one check, about 0.2 s."""
+"""The maximum number of keywords evaluated for one message, about 0.2 s."""
 _MATCHING = 500
 """The number of steps of a pattern match that take as long as one keyword."""
 
@@ -50,8 +50,9 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
     raw_calls = message.get("tool_calls")
     if isinstance(raw_calls, list) and len(calls) < len(raw_calls):
         faults.append("a tool call is not a JSON object")  # F103
+    _work.left, offered = MOST_STEPS, _offered(request) if calls else {}
     for call in calls:
-        faults += _call_faults(request, call)
+        faults += _call_faults(offered, call)
     if not calls and not faults and request.wants_json:
         faults += _json_faults(request, said_by(message))
     return tuple(dict.fromkeys(faults))
@@ -72,13 +73,13 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
             yield f"the tool {name!r} was not called, and the request demands it"  # F106
 
 
-def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]:
+def _call_faults(offered: Mapping[tuple[str, str], Mapping[str, Any]], call: Mapping[str, Any]) -> Iterator[str]:
     """Yield the faults of one tool call."""
     kind = call.get("type") or "function"
     called = call.get(kind) if isinstance(kind, str) else None
     called = called if isinstance(called, Mapping) else {}
     name, raw_arguments = called.get("name"), called.get("arguments")
-    tool = _tool(request, str(kind), name)
+    tool = offered.get((str(kind), name)) if isinstance(name, str) else None
     if tool is None:
         yield f"the tool {str(name)[:_SHOWN_CHARS]!r} was not offered"  # F102
         return
@@ -95,17 +96,17 @@ def _call_faults(request: ChatRequest, call: Mapping[str, Any]) -> Iterator[str]
     if not isinstance(arguments, Mapping):
         yield f"the arguments of {name} are not a JSON object"  # F103
         return
-    wrong = schema_problem(tool.get("parameters"), arguments)
+    wrong = schema_problem(tool.get("parameters"), arguments, afresh=False)
     if wrong is not None:
         yield f"the arguments of {name} break its schema: {wrong}"  # F104
 
 
-def _tool(request: ChatRequest, kind: str, name: object) -> Mapping[str, Any] | None:
-    """Return the tool of a kind and name that a request offers; None if there is none."""
-    old = request.options.get("functions") if kind == "function" else None
-    offered = [*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))]
-    named = [fields for tool in offered if isinstance(fields := tool.get(kind), Mapping) and fields.get("name") == name]
-    return named[-1] if named and isinstance(name, str) else None
+def _offered(request: ChatRequest) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return the tools that a request offers, by kind and name; of several with one name, the last."""
+    old = request.options.get("functions")
+    tools = [*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))]
+    named = [(kind, fields) for tool in tools for kind, fields in tool.items() if isinstance(fields, Mapping)]
+    return {(kind, fields["name"]): fields for kind, fields in named if isinstance(fields.get("name"), str)}
 
 
 def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:
@@ -119,22 +120,25 @@ def _json_faults(request: ChatRequest, text: str) -> Iterator[str]:
         yield f"the reply breaks the request's JSON schema: {wrong}"  # F108
 
 
-def schema_problem(schema: object, value: object) -> str | None:
+def schema_problem(schema: object, value: object, *, afresh: bool = True) -> str | None:
     """Return where a value breaks a JSON schema; None if it does not, or if that is unknown.
 
     It is unknown if the schema is not valid, is longer than `MOST_SCHEMA_CHARS`, or needs more work than a server can
-    do between two requests (`MOST_STEPS`). References to other documents are not followed, so no request leaves the
-    machine.
+    do between two requests: `MOST_STEPS`, or if not `afresh` what the checks before have left of them. References to
+    other documents are not followed, so no request leaves the machine.
 
     >>> schema_problem({"type": "object", "properties": {"n": {"type": "integer"}}}, {"n": "2"})
     "$.n: '2' is not of type 'integer'"
     >>> schema_problem({"pattern": "^(a+)+$"}, "a" * 99 + "!") is None
     True
     """
-    if not isinstance(schema, Mapping) or not schema:
+    _work.left = MOST_STEPS if afresh else _work.left
+    if not isinstance(schema, Mapping) or not schema or _work.left < 0:
         return None
     written = json.dumps(schema, sort_keys=True)
+    left = _work.left - len(written) // 10  # whether it was read before or not
     check = None if len(written) > MOST_SCHEMA_CHARS else _checker(written)
+    _work.left = left
     return None if check is None else check(value)
 
 
@@ -143,65 +147,89 @@ class _TooMuchWorkError(Exception):
 
 
 _work = threading.local()
-"""`left`: the steps that the running check may still take."""
+"""`left`: the steps that the checks of a message may still take; `weights`, `whole`: see `_weighed`."""
 
 
 @lru_cache(maxsize=256)
 def _checker(schema: str) -> Callable[[object], str | None] | None:
     """Return the cached check of a schema; None if the schema is not valid."""
     try:
-        from jsonschema import Draft202012Validator
-        from jsonschema.exceptions import SchemaError
         from referencing import Registry
+
+        bounded = _bounded_validator()
     except ModuleNotFoundError:
         raise MissingExtraError("jsonschema", "requests with tools or a JSON schema") from None
     if '"patternProperties"' in schema:
         return None  # other keywords match these patterns as well
     document = json.loads(schema)
+    validator = bounded(document, registry=Registry())
+    _work.left, _work.weights = 10 * MOST_STEPS, (weights := _weighed(document))
     try:
-        Draft202012Validator.check_schema(document)
-    except (SchemaError, RecursionError):
+        if not bounded(bounded.META_SCHEMA, format_checker=bounded.FORMAT_CHECKER).is_valid(document):
+            return None
+    except (_TooMuchWorkError, RecursionError):
         return None
-    empty: Registry[Any] = Registry()
-    validator = _bounded_validator()(document, registry=empty)
 
     def check(value: object) -> str | None:
-        _work.left = MOST_STEPS
+        _work.whole, _work.weights = weights[id(document)], weights | _weighed(value)
         try:
+            _work.left -= _work.weights[id(value)]
             error = next(validator.iter_errors(value), None)
         except Exception:  # noqa: BLE001 - too much work; a reference that leads nowhere, which is the schema's fault
             return None
+        finally:
+            _work.weights = {}
         return None if error is None else f"{error.json_path}: {error.message}"[:_SHOWN_CHARS]
 
     return check
 
 
+def _weighed(value: object) -> dict[int, float]:
+    """Return the steps that it takes to compare or show a value and each value inside, by `id`; 50 values take one."""
+    nodes, insides, weights = [value], [], dict[int, float]()
+    for node in nodes:  # which grows
+        insides.append([*node, *node.values()] if isinstance(node, dict) else node if isinstance(node, list) else [])
+        nodes += insides[-1]
+    for node, inside in zip(reversed(nodes), reversed(insides), strict=True):
+        own = (50 + len(node)) / 2_500 if isinstance(node, str) else 0.02
+        weights[id(node)] = sum([weights[id(each)] for each in inside], own)
+    return weights
+
+
 @lru_cache(maxsize=1)
 def _bounded_validator() -> Any:
     """Return jsonschema's validator, extended to count the work of each keyword."""
+    from attrs import evolve
     from jsonschema import Draft202012Validator
     from jsonschema.validators import extend
 
     def counted(keyword: str, act: Callable[..., Any]) -> Callable[..., Any]:
-        def bounded(validator: Any, rule: Any, value: Any, schema: Any) -> Any:
+        def count(validator: Any, rule: Any, value: Any, schema: Any) -> Any:
             _work.left -= _steps(keyword, rule, value)
             if _work.left < 0:
                 raise _TooMuchWorkError
             return act(validator, rule, value, schema)
 
-        return bounded
+        return count
 
     validators = Draft202012Validator.VALIDATORS
-    return extend(Draft202012Validator, {name: counted(name, act) for name, act in validators.items()})
+    bounded = extend(Draft202012Validator, {name: counted(name, act) for name, act in validators.items()})
+    bounded.evolve = evolve  # jsonschema's own takes a class that counts nothing where a schema names its `$schema`
+    return bounded
 
 
-def _steps(keyword: str, rule: Any, value: Any) -> int:
+def _steps(keyword: str, rule: Any, value: Any) -> float:
     """Return the amount of work of a keyword for a value."""
-    if keyword == "uniqueItems" and isinstance(value, list):
-        return 1 + len(value) ** 2  # each is compared with each
     if keyword == "pattern" and isinstance(value, str):
         return _matching(rule, len(value))
-    return max(1, len(rule)) if isinstance(rule, list | dict) else 1
+    steps: float = max(1, len(rule)) if isinstance(rule, list | dict) else 1
+    steps += _work.weights.get(id(rule), 0) + _work.weights.get(id(value), 0)  # an error shows both
+    elements = len(value) if isinstance(value, list | dict) else 0
+    if keyword == "uniqueItems" and isinstance(value, list) and not all(isinstance(each, str) for each in value):
+        return elements * (elements + steps)  # each is compared with each
+    whole: float = 10 * _work.whole if keyword.startswith("unevaluated") else 0  # all of the schema may be read again
+    looks = keyword in {"items", "prefixItems", "contains", "propertyNames", "additionalProperties"}
+    return steps + elements * (whole or looks)
 
 
 _CHOICE = re.compile(r"[*+?|]|\{\d*,")

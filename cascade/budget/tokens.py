@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.chat import ChatRequest
+from cascade.errors import UsageError
 from cascade.types import Request
 
 _BYTES_PER_TOKEN = 3
@@ -21,6 +22,7 @@ _LONG_CHARS = 100_000
 """A longer text is counted as one token per byte: encoding a million characters takes a second."""
 _TOKENS_PER_MESSAGE = 8
 """Chat templates add 3-7 tokens a message in the models that were checked."""
+_MOST_DEEP = 300  # levels of a schema with its references written out; Python allows about 425
 _MARGIN_PERCENT = 15
 """Vocabularies differ by about this much on English text; an estimate for billing must not be low."""
 
@@ -37,40 +39,35 @@ def expanded_bytes(chat: ChatRequest) -> int:
     """Return the bytes of a request, at least those once each `$ref` of its schemas is written out in full.
 
     litellm writes them out for Gemini, Bedrock and Anthropic, where 2 references to a definition that holds 2 to the
-    next double the request with each definition.
+    next double the request with each definition. Raises UsageError if a schema is nested too deep.
     """
     plain = _utf8_bytes(chat.canonical)
     if '"$ref"' not in chat.canonical:
         return plain
     options = {name: value for name, value in chat.options.items() if name in ("tools", "functions", "response_format")}
-    definitions: dict[str, Any] = {}
-    _define(options, definitions)
-    return plain + _written_out(options, definitions, {})
+    nodes: list[Any] = [options]
+    for node in nodes:  # which grows
+        nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
+    groups = [node.get(name) for node in nodes if isinstance(node, dict) for name in ("$defs", "definitions")]
+    definitions = {name: rule for group in groups if isinstance(group, dict) for name, rule in group.items()}
+    return plain + _written_out(options, definitions, {}, 0)
 
 
-def _define(node: Any, into: dict[str, Any]) -> None:
-    """Collect all definitions of schemas, by name."""
-    if isinstance(node, dict):
-        for name in ("$defs", "definitions"):
-            if isinstance(node.get(name), dict):
-                into.update(node[name])
-        node = list(node.values())
-    for inner in node if isinstance(node, list) else ():
-        _define(inner, into)
-
-
-def _written_out(node: Any, definitions: Mapping[str, Any], known: dict[str, int]) -> int:
+def _written_out(node: Any, definitions: Mapping[str, Any], known: dict[str, int], depth: int) -> int:
     """Return the bytes of a schema with its references written out; `known` has those of definitions so far."""
+    if depth > _MOST_DEEP:
+        raise UsageError(f"A schema is nested deeper than {_MOST_DEEP} with its $refs written out.")
     if isinstance(node, dict):
         name = str(node.get("$ref", "")).rpartition("/")[2]
         if name in definitions:
             if name not in known:
                 known[name] = 0  # a circle is not written out
-                known[name] = _written_out(definitions[name], definitions, known)
+                known[name] = _written_out(definitions[name], definitions, known, depth + 1)
             return known[name]
-        return sum(len(json.dumps(key)) + _written_out(value, definitions, known) for key, value in node.items())
+        keys = sum(len(json.dumps(key)) for key in node)
+        return keys + sum(_written_out(inner, definitions, known, depth + 1) for inner in node.values())
     if isinstance(node, list):
-        return sum(_written_out(inner, definitions, known) for inner in node)
+        return sum(_written_out(inner, definitions, known, depth + 1) for inner in node)
     return _utf8_bytes(json.dumps(node)) + 2
 
 

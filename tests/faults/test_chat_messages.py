@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from cascade import Orchestrator
-from cascade.chat_faults import schema_problem
+from cascade.chat import ChatRequest
+from cascade.chat_faults import message_faults, schema_problem
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Request
 
@@ -163,6 +164,10 @@ def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_mode
 
 LADDER = {f"d{step}": {"anyOf": [{"$ref": f"#/$defs/d{step + 1}"}] * 8} for step in range(12)}
 LONG = "a" * 100
+CHAIN = {f"d{step}": {"$ref": f"#/$defs/d{step + 1}", "unevaluatedProperties": True} for step in range(100)} | {
+    "d100": {}
+}
+DRAFT = "https://json-schema.org/draft/2020-12/schema"
 
 
 @pytest.mark.parametrize(
@@ -178,11 +183,40 @@ LONG = "a" * 100
         ({"$defs": {**LADDER, "d12": {"type": "integer"}}, "$ref": "#/$defs/d0"}, "x"),
         ({"uniqueItems": True}, [{"a": number} for number in range(20_000)]),
         ({"enum": [[number] for number in range(100_000)]}, "x"),
+        ({"allOf": [*[{"contains": False, "minContains": 0}] * 1_000, False]}, [0] * 2_000),
+        ({"allOf": [*[{"items": True}] * 2_000, False]}, [0] * 3_000),
+        ({"allOf": [*[{"propertyNames": True}] * 1_500, False]}, dict.fromkeys(map(str, range(3_000)), 1)),
+        ({"$defs": CHAIN, "allOf": [{"$ref": "#/$defs/d0"}, False]}, dict.fromkeys(map(str, range(200)), 1)),
+        ({"allOf": [{"$schema": DRAFT, "allOf": [*[{"items": True}] * 1_500, False]}]}, [0] * 3_000),
+        ({"anyOf": [{"type": "string"}] * 2_000}, [0] * 10_000),  # each error shows the value
+        ({"allOf": [*[{}] * 12_000, False]}, 1),  # the reading takes too long, not the check
     ],
 )
 def test_f117_no_schema_holds_the_server_up(schema: dict[str, Any], value: object) -> None:
     """What would take longer than others can wait is not known: without a bound each of these takes minutes."""
     assert schema_problem(schema, value) is None
+
+
+def test_f117_the_calls_of_a_message_share_one_bound_and_one_reading_of_the_tools(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    listed = {"type": "object", "properties": {"n": {"items": {"type": "integer"}}}}
+    tools = [{"type": "function", "function": {"name": "add", "parameters": listed}}]
+    request = ChatRequest([{"role": "user", "content": "Add."}], {"tools": tools})
+    readings: list[int] = []
+    monkeypatch.setattr(ChatRequest, "tools", property(lambda chat: readings.append(1) or tuple(chat.options["tools"])))
+    message = calling(*({"n": [*[0] * 3_000, f"x{call}"]} for call in range(5)))["choices"][0]["message"]
+    assert len(message_faults(request, message, "tool_calls")) == 3  # 6,000 steps each
+    assert len(message_faults(request, message, "tool_calls")) == 3
+    assert len(readings) == 2
+
+
+def test_objects_with_unevaluated_properties_are_still_checked() -> None:
+    base = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
+    inside = {"allOf": [{"$ref": "#/$defs/base"}], "unevaluatedProperties": False}
+    schema = {"$schema": DRAFT, "$defs": {"base": base}, "items": inside}
+    assert schema_problem(schema, [{"a": "x", "b": 1}] * 50) is None
+    assert schema_problem(schema, [*[{"a": "x", "b": 1}] * 50, {"a": "x", "c": 1}])
 
 
 @pytest.mark.parametrize(

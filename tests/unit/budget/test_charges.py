@@ -12,7 +12,7 @@ import pytest
 from cascade.budget import tokens
 from cascade.budget.charges import Budget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
-from cascade.errors import BudgetExceededError
+from cascade.errors import BudgetExceededError, UsageError
 from cascade.money import Price, PriceTable, price_from_entry
 from cascade.types import Message, Request, Usage
 from unit.made import completion, request
@@ -171,6 +171,18 @@ def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:
     assert tokens.bound_tokens(request(messages=(Message("user", "é" * 10),))) == 20 + 16
     assert tokens.bound_tokens(request(messages=(Message("user", ""), Message("user", "\ud800")))) == 1 + 32
     assert tokens.bound_tokens(request(messages=())) == 0
+
+
+def test_references_in_a_long_row_are_refused_and_in_a_short_one_counted() -> None:
+    def row(definitions: int) -> ChatRequest:
+        chain = {f"d{each}": {"$ref": f"#/$defs/d{each + 1}"} for each in range(definitions)}
+        root = {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{definitions}": {"type": "string"}}}
+        tools = [{"type": "function", "function": {"name": "f", "parameters": root}}]
+        return ChatRequest([{"role": "user", "content": "Hi"}], {"tools": tools})
+
+    assert tokens.expanded_bytes(row(50)) > len(row(50).canonical)
+    with pytest.raises(UsageError):
+        tokens.expanded_bytes(row(6_000))
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])
