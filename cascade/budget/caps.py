@@ -190,7 +190,8 @@ class MemoryLedger:
     def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
         """Return the accounts that have spent most."""
         with self._lock:
-            now = [at for at in self._accounts.items() if period(at[0]) in periods]
+            every = [*self._accounts.items()]  # calls wait for the lock
+        now = [at for at in every if period(at[0]) in periods]
         used = [at for at in now if at[1].spent >= least and at[1].alerted < below]
         return dict(sorted(used, key=lambda at: at[1].spent, reverse=True)[:count])
 
@@ -424,6 +425,8 @@ class Caps:
     def size(self, account: str, now_s: float) -> int | None:
         """Return the cap of an account; None if it has none, or its period has ended."""
         name = account.partition(" ")[0].partition(":")[2] or None
+        if name is not None and (scope(account) == "all" or storable(name) != name):
+            return None
         window = period(account).strip().partition(":")[0] or None
         sizes = self._sizes.get((scope(account), window), {})
         return sizes.get(name, sizes.get(None)) if self.periods(now_s).get(window) == period(account) else None
