@@ -42,14 +42,14 @@ NUMBER = re.compile(r"-?\d[\d,]*\.?\d*")
 MODEL, SPLITS = "qwen2.5-coder-1.5b", 20
 BAKER = "A baker makes 12 loaves an hour for 5 hours and sells each for $3. He pays $40 for flour. What is his profit?"
 ANN = "Ann has 30 apples. She gives a third to Ben and eats 4. How many are left?"
-MADE = "He makes 12 * 5 = 60 loaves and sells them for 60 * 3 = 180 dollars. The profit is 180 - 40 = 140."
-LEFT = "She gives 30 / 3 = 10 apples to Ben. Then 30 - 10 - 4 = 16 are left."
+BAKER_STEPS = "He makes 12 * 5 = 60 loaves and sells them for 60 * 3 = 180 dollars. The profit is 180 - 40 = 140."
+ANN_STEPS = "She gives 30 / 3 = 10 apples to Ben. Then 30 - 10 - 4 = 16 are left."
 EFFORTS: dict[str, tuple[int, str, tuple[str, ...]]] = {
     "none": (8, "Answer with the number only.", (BAKER, "140", ANN, "16")),
     "low": (
         128,
         "Solve it in at most three short sentences. End with: The answer is NUMBER.",
-        (BAKER, f"{MADE} The answer is 140.", ANN, f"{LEFT} The answer is 16."),
+        (BAKER, f"{BAKER_STEPS} The answer is 140.", ANN, f"{ANN_STEPS} The answer is 16."),
     ),
     "high": (512, "Think step by step. End with the answer alone, as a number, in the last line.", ()),
 }
@@ -64,7 +64,7 @@ class Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), Handler)
         lines = replies.read_text("utf-8").splitlines() if replies.exists() else []
         self.replies: dict[str, Any] = dict(json.loads(line) for line in lines)
-        self.file, self.upstream, self.lock = replies.open("a", encoding="utf-8"), upstream, threading.Lock()
+        self.file, self.upstream, self.lock = replies.open("a", 1, "utf-8"), upstream, threading.Lock()
 
     def reply(self, effort: str, question: str) -> Any:
         """Return a completion in OpenAI's form."""

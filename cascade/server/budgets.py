@@ -35,7 +35,7 @@ _MOST = 1_000
 
 
 class Budgets:
-    """The accounts of a server's caps. A slow listing holds up no request: it asks the store beside their link to it.
+    """The accounts of a server's caps. They are listed in a thread, and not over the link that requests wait for.
 
     Args:
         runtime: has the ledger.
