@@ -7,14 +7,13 @@ file; without it, the estimate is UTF-8 bytes / 3 (English has about 4 bytes a t
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from functools import cache
 from importlib import util
 from pathlib import Path
 from typing import Any
 
 from cascade.chat import ChatRequest
-from cascade.errors import UsageError
 from cascade.types import Request
 
 _BYTES_PER_TOKEN = 3
@@ -22,7 +21,7 @@ _LONG_CHARS = 100_000
 """A longer text is counted as one token per byte: encoding a million characters takes a second."""
 _TOKENS_PER_MESSAGE = 8
 """Chat templates add 3-7 tokens a message in the models that were checked."""
-_MOST_DEEP = 300  # levels of a schema with its references written out; Python allows about 425
+_MOST_BYTES = 10**15
 _MARGIN_PERCENT = 15
 """Vocabularies differ by about this much on English text; an estimate for billing must not be low."""
 
@@ -30,45 +29,50 @@ _MARGIN_PERCENT = 15
 def bound_tokens(request: Request) -> int:
     """Return an upper bound on a prompt's tokens: byte-level BPE makes at most one token of a byte."""
     if request.chat is not None:
-        return expanded_bytes(request.chat) + 2 * _TOKENS_PER_MESSAGE
+        return written_out(request.chat)[0] + 2 * _TOKENS_PER_MESSAGE
     texts = [message.content for message in request.messages]
     return sum(map(_utf8_bytes, texts)) + 2 * _TOKENS_PER_MESSAGE * len(texts)
 
 
-def expanded_bytes(chat: ChatRequest) -> int:
-    """Return the bytes of a request, at least those once each `$ref` of its schemas is written out in full.
+def written_out(chat: ChatRequest) -> tuple[int, int]:
+    """Return the bytes of a request with each `$ref` of its schemas written out, at least, and the levels of these.
 
     litellm writes them out for Gemini, Bedrock and Anthropic, where 2 references to a definition that holds 2 to the
-    next double the request with each definition. Raises UsageError if a schema is nested too deep.
+    next double the request with each definition. The count takes as long as the request is; it ends at 10¹⁵ bytes.
     """
     plain = _utf8_bytes(chat.canonical)
     if '"$ref"' not in chat.canonical:
-        return plain
+        return plain, 0
     options = {name: value for name, value in chat.options.items() if name in ("tools", "functions", "response_format")}
     nodes: list[Any] = [options]
     for node in nodes:  # which grows
         nodes += node.values() if isinstance(node, dict) else node if isinstance(node, list) else ()
     groups = [node.get(name) for node in nodes if isinstance(node, dict) for name in ("$defs", "definitions")]
     definitions = {name: rule for group in groups if isinstance(group, dict) for name, rule in group.items()}
-    return plain + _written_out(options, definitions, {}, 0)
+    sizes, path = dict[int, tuple[int, int]](), [(options, False)]
+    while path:
+        node, counted = path.pop()
+        if not counted and id(node) in sizes:
+            continue
+        own, inside = _parts(node, definitions)
+        if counted:
+            count, levels = zip(*[sizes[id(each)] for each in inside], (own, 0), strict=True)
+            sizes[id(node)] = min(sum(count), _MOST_BYTES), 1 + max(levels)
+        else:
+            sizes[id(node)] = 0, 0  # until it is counted: a circle is not written out
+            path += [(node, True), *((each, False) for each in inside)]
+    count, levels = sizes[id(options)]
+    return plain + count, levels
 
 
-def _written_out(node: Any, definitions: Mapping[str, Any], known: dict[str, int], depth: int) -> int:
-    """Return the bytes of a schema with its references written out; `known` has those of definitions so far."""
-    if depth > _MOST_DEEP:
-        raise UsageError(f"A schema is nested deeper than {_MOST_DEEP} with its $refs written out.")
+def _parts(node: Any, definitions: Mapping[str, Any]) -> tuple[int, Collection[Any]]:
+    """Return the bytes of a part of a schema without the parts inside, and those; a reference has what it names."""
     if isinstance(node, dict):
         name = str(node.get("$ref", "")).rpartition("/")[2]
         if name in definitions:
-            if name not in known:
-                known[name] = 0  # a circle is not written out
-                known[name] = _written_out(definitions[name], definitions, known, depth + 1)
-            return known[name]
-        keys = sum(len(json.dumps(key)) for key in node)
-        return keys + sum(_written_out(inner, definitions, known, depth + 1) for inner in node.values())
-    if isinstance(node, list):
-        return sum(_written_out(inner, definitions, known, depth + 1) for inner in node)
-    return _utf8_bytes(json.dumps(node)) + 2
+            return 0, (definitions[name],)
+        return sum(len(json.dumps(key)) for key in node), node.values()
+    return (0, node) if isinstance(node, list) else (_utf8_bytes(json.dumps(node)) + 2, ())
 
 
 def _utf8_bytes(text: str) -> int:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from types import ModuleType
 from typing import Any
 
-from cascade.budget.tokens import expanded_bytes
+from cascade.budget.tokens import written_out
 from cascade.chat import ENDINGS, ChatRequest
 from cascade.errors import (
     AuthenticationError,
@@ -310,12 +310,14 @@ _PASSED_ON = frozenset({"openai", "azure", "openrouter"})
 _REMOTE = re.compile(r"(?!data:)[a-z][a-z0-9+.-]*:", re.IGNORECASE)
 _MOST_EXPANDED = 1_000_000
 """The most bytes of a request whose `$ref`s litellm writes out for some vendors: each may double the ones before."""
+_MOST_DEEP = 300  # levels of its schemas then; Python writes JSON of fewer than 1,000
 
 
 def _refuse_fetching(model: str, chat: ChatRequest) -> None:
     """Raise UsageError if litellm would fetch an address in a message itself, or would write out too many `$ref`s."""
-    if expanded_bytes(chat) > _MOST_EXPANDED:
-        raise UsageError("The schemas of the request are too large once their $refs are written out.")
+    count, levels = written_out(chat)
+    if count > _MOST_EXPANDED or levels > _MOST_DEEP:
+        raise UsageError("The schemas of the request are too large or too deep once their $refs are written out.")
     named = [part for message in chat.messages for part in _naming_address(message)]
     if not named:
         return

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, cast
 
 from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label, period, scope
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, ProviderError, StoreError
+from cascade.errors import BudgetExceededError, ProviderError, StoreError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
 from cascade.records.link import StoreLink
@@ -147,14 +147,15 @@ class Spending:
     def book(self, hold: Hold, request: Request, replies: Sequence[Completion], failure: BaseException | None) -> int:
         """Book a call, and return its cost; if that is unknown, its bound; if that is unknown too, the full hold.
 
-        A call that had not begun when its caller left costs nothing.
+        A call that had not begun when its caller left costs nothing, nor does one that its provider could not send.
         """
         price, call = self.prices.get(request.model), None
         if replies:
             call = paid_call(request, replies[-1], price)
         elif isinstance(failure, ProviderError):
             call = failed_call(request, failure, price)
-        cost = 0 if isinstance(failure, asyncio.CancelledError) and failure.args == (NOT_BEGUN,) else None
+        unsent = isinstance(failure, asyncio.CancelledError) and failure.args == (NOT_BEGUN,)
+        cost = 0 if unsent or isinstance(failure, UsageError) else None
         if call is not None and (replies or call.billed != "maybe"):
             bound = call.cost_bound_nano_usd
             cost = max(hold.amount, bound) if call.cost_nano_usd is None and bound is not None else call.cost_nano_usd

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import nullcontext
 from importlib import util
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from cascade.budget.charges import Budget, most_nano_usd, paid_call
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, UsageError
 from cascade.money import Price, PriceTable, price_from_entry
+from cascade.providers.litellm import _refuse_fetching
 from cascade.types import Message, Request, Usage
 from unit.made import completion, request
 
@@ -173,16 +175,44 @@ def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:
     assert tokens.bound_tokens(request(messages=())) == 0
 
 
-def test_references_in_a_long_row_are_refused_and_in_a_short_one_counted() -> None:
-    def row(definitions: int) -> ChatRequest:
-        chain = {f"d{each}": {"$ref": f"#/$defs/d{each + 1}"} for each in range(definitions)}
-        root = {"$ref": "#/$defs/d0", "$defs": {**chain, f"d{definitions}": {"type": "string"}}}
-        tools = [{"type": "function", "function": {"name": "f", "parameters": root}}]
-        return ChatRequest([{"role": "user", "content": "Hi"}], {"tools": tools})
+def referring(rules: dict[str, Any]) -> ChatRequest:
+    root = {"$ref": "#/$defs/d0", "$defs": rules}
+    tools = [{"type": "function", "function": {"name": "f", "parameters": root}}]
+    return ChatRequest([{"role": "user", "content": "Hi"}], {"tools": tools})
 
-    assert tokens.expanded_bytes(row(50)) > len(row(50).canonical)
-    with pytest.raises(UsageError):
-        tokens.expanded_bytes(row(6_000))
+
+def to(number: int) -> dict[str, str]:
+    return {"$ref": f"#/$defs/d{number}"}
+
+
+@pytest.mark.parametrize(
+    ("rules", "count", "levels"),
+    [
+        ({"d0": {"type": "string"}}, 3 * len('"type""string"__'), 7),
+        ({**{f"d{n}": {"items": to(n + 1)} for n in range(6_000)}, "d6000": {}}, 7 * 6_000, 12_006),
+        ({**{f"d{n}": {"allOf": [to(n + 1)] * 2} for n in range(6_000)}, "d6000": {"a": 1}}, 10**15, 18_007),
+        ({"d0": {"items": to(1)}, "d1": {"items": to(0), "not": {"anyOf": [to(1), to(1)]}}}, 14, 11),
+        ({"d0": {f"p{n}": to(1) for n in range(4_000)}, "d1": {f"p{n}": n for n in range(4_000)}}, 9 * 4_000**2, 9),
+    ],
+    ids=["plain", "in a row", "doubled", "in a circle", "many to one"],
+)
+def test_references_are_counted_written_out_in_steps_that_grow_as_the_schema(
+    rules: dict[str, Any], count: int, levels: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chat, looks, parts = referring(rules), list[int](), tokens._parts
+
+    def counted(node: Any, definitions: Any) -> Any:
+        own, inside = parts(node, definitions)
+        looks.append(1 + len(inside))
+        return own, inside
+
+    monkeypatch.setattr(tokens, "_parts", counted)
+    written = tokens.written_out(chat)
+    assert count <= written[0] - len(chat.canonical) <= max(300, 1.5 * count)
+    assert written[1] == levels
+    assert sum(looks) < len(chat.canonical)
+    with pytest.raises(UsageError) if count >= 10**6 or levels > 300 else nullcontext():
+        _refuse_fetching("openai/gpt-6.1-sol", chat)
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])

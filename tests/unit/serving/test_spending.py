@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Mapping
-from contextlib import aclosing
+from contextlib import aclosing, nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
     StoreError,
+    UsageError,
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.records import link
@@ -128,12 +129,14 @@ def test_a_model_s_cap_counts_its_calls_alone() -> None:
         assert [account.spent for _, account in served.runtime.balances().values()] == [2 * BASE, GUIDE]
 
 
-def test_a_failure_that_is_not_billed_costs_nothing() -> None:
-    with made(
-        {"small": [ProviderUnavailableError("gone", retryable=False)], "large": [SURE]}, {"caps": [{"usd": 1}]}
-    ) as served:
-        served.chat(ASK)
-        assert stands(served) == Account(GUIDE, 0)
+@pytest.mark.parametrize(
+    ("failure", "cost"), [(ProviderUnavailableError("gone", retryable=False), GUIDE), (UsageError("a URL"), 0)]
+)
+def test_a_failure_that_is_not_billed_costs_nothing(failure: CascadeError, cost: int) -> None:
+    with made({"small": [failure], "large": [SURE]}, {"caps": [{"usd": 1}]}) as served:
+        with nullcontext() if cost else pytest.raises(UsageError):
+            served.chat(ASK)
+        assert stands(served) == Account(cost, 0)
 
 
 async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> None:
