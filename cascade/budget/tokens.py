@@ -56,8 +56,9 @@ def written_out(chat: ChatRequest) -> tuple[int, int]:
             continue
         own, inside = _parts(node, definitions)
         if counted:
-            count, levels = zip(*[sizes[id(each)] for each in inside], (own, 0), strict=True)
-            sizes[id(node)] = min(sum(count), _MOST_BYTES), 1 + max(levels)
+            counts = [sizes[id(each)] for each in inside]
+            count = min(sum([count for count, _ in counts], own), _MOST_BYTES)
+            sizes[id(node)] = count, 1 + max([levels for _, levels in counts], default=0)
         else:
             sizes[id(node)] = 0, 0  # until it is counted: a circle is not written out
             path += [(node, True), *((each, False) for each in inside)]
