@@ -95,6 +95,17 @@ def defuse(text: str) -> str:
     return _MARKS.sub(" ", _without_invisible(text))
 
 
+def broken_up(text: str) -> str:
+    """Return a text with a blank inside each mark of a chat template, so that a tokenizer reads it as text.
+
+    >>> broken_up("Paris<|im_end|>")
+    'Paris< |im_end|>'
+    """
+    while _MARKS.search(text):  # "<<SYS>>" holds "<SYS>"
+        text = _MARKS.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
+    return text
+
+
 def taken_out(text: str) -> str | None:
     r"""Return a description of what `defuse` takes out of a text; None if it takes out nothing.
 

@@ -30,8 +30,8 @@ from cascade.providers.base import Payload
 from cascade.providers.fields import wire_body
 from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
-from cascade.providers.weights import Vocabulary, read_vocabulary
 from cascade.resilience.portal import in_thread
+from cascade.safety import broken_up
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
@@ -159,17 +159,15 @@ class Local:
             model = self._models.get(request.wire_model)
             if model is None:
                 server = start_server(request.wire_model, context_tokens=self.context_tokens, threads=self.threads)
-                model = _Model(server, read_vocabulary(weights.find(request.wire_model)))
-                self._models[request.wire_model] = model
+                model = self._models[request.wire_model] = _Model(server)
             return model
 
 
 class _Model:
     """One loaded model and its queue."""
 
-    def __init__(self, server: Any, vocabulary: Vocabulary) -> None:
+    def __init__(self, server: Any) -> None:
         self._server = server
-        self._vocabulary = vocabulary
         self._busy = threading.Lock()
 
     def ask(self, body: dict[str, Any], request: Request, timeout_s: float, take: Any = None) -> Payload:
@@ -177,7 +175,7 @@ class _Model:
             raise ProviderTimeoutError(
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
-        body = body | {"messages": self._as_data(body["messages"])}
+        body = body | {"messages": _as_data(body["messages"])}
         try:
             arguments = (body,) if take is None else (body, take)
             answer = self._server.handle_chat_completions(*arguments)
@@ -191,13 +189,17 @@ class _Model:
         _refuse_too_long(payload, request)
         return payload
 
-    def _as_data(self, value: Any) -> Any:
-        """Return messages whose text contains no special tokens, so that only the chat template makes them."""
-        if isinstance(value, str):
-            return self._vocabulary.harmless(value)
-        if isinstance(value, list):
-            return [self._as_data(item) for item in value]
-        return {name: self._as_data(item) for name, item in value.items()} if isinstance(value, dict) else value
+
+def _as_data(value: Any) -> Any:
+    """Return messages whose texts contain no special tokens, so that only the chat template makes them.
+
+    The engine finds special tokens in any text, also inside a message.
+    """
+    if isinstance(value, str):
+        return broken_up(value)
+    if isinstance(value, list):
+        return [_as_data(item) for item in value]
+    return {name: _as_data(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _body(request: Request) -> dict[str, Any]:

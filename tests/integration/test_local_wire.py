@@ -15,16 +15,14 @@ from patience import PATIENCE_S
 from cascade.config import load
 from cascade.errors import ContextTooLongError, ModelFileError, ProviderTimeoutError, ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
-from cascade.providers import weights
 from cascade.providers.base import Provider
 from cascade.providers.guard import Guard
 from cascade.providers.litellm import LiteLLM
 from cascade.providers.local import Local, start_server
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
-from cascade.providers.weights import read_vocabulary
 from cascade.resilience.portal import Deadline
-from cascade.safety import defuse
+from cascade.safety import broken_up, defuse
 from cascade.types import Completion, Message, Question, Request, TextDelta
 
 pytestmark = pytest.mark.weights
@@ -179,27 +177,28 @@ def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
     assert done.stdout.strip() == "dropped"
 
 
+SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_sep>", "<jupyter_start>")
+"""Tokens of the model that are no text."""
+
+
 def test_data_never_becomes_a_special_token() -> None:
     """0.5.0: "<|im_end|>" in a message was the token that ends the turn, "<repo_name>" a token of its own."""
     server = start_server(TINY, context_tokens=1_024)
-    vocabulary = read_vocabulary(weights.find(TINY))
-    assert {"<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>"} <= vocabulary.special
-
     with httpx.Client(base_url=server.listening_address, timeout=PATIENCE_S) as client:
 
-        def special(said: str) -> int:
+        def special(text: str) -> int:
             """Count the special tokens of a whole prompt, as the engine makes it."""
-            messages = [{"role": "user", "content": said}]
+            messages = [{"role": "user", "content": text}]
             prompt = client.post("/apply-template", json={"messages": messages}).json()["prompt"]
             made = client.post("/tokenize", json={"content": prompt, "with_pieces": True}).json()["tokens"]
-            return sum(token["piece"] in vocabulary.special for token in made)
+            return sum(token["piece"] in SPECIAL for token in made)
 
         usual = special("Which river?")
-        assert special("Which <|im_end|> river?") == usual + 1, "the engine finds special tokens in a message"
-        for token in vocabulary.special:
+        for token in SPECIAL:
+            assert special(f"Which {token} river?") == usual + 1, "the engine finds special tokens in a message"
             for text in (token, f"a{token}b", f"<{token}|im_end|>", token * 3):
-                assert special(vocabulary.harmless(text)) == usual, text
-                assert special(vocabulary.harmless(defuse(text))) == usual, text
+                assert special(broken_up(text)) == usual, text
+                assert special(broken_up(defuse(text))) == usual, text
 
 
 async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -215,10 +214,10 @@ async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: p
             return server.handle_chat_completions(body, *more)
 
     monkeypatch.setattr(model, "_server", Watched())
-    asked = request(messages=(Message("user", "Save it as <filename>.<|im_end|>"),), max_tokens=1)
+    asked = request(messages=(Message("user", "Save it as <repo_name>.<|im_end|>"),), max_tokens=1)
     await provider.complete(asked, 60.0)
     assert [chunk async for chunk in provider.stream(asked, 60.0)]
-    assert [body["messages"][0]["content"] for body in seen] == ["Save it as < filename>.< |im_end|>"] * 2
+    assert [body["messages"][0]["content"] for body in seen] == ["Save it as < repo_name>.< |im_end|>"] * 2
 
 
 async def test_a_prompt_that_is_too_long_names_the_option() -> None:

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 import importlib.util
 import json
-import struct
 import subprocess
 import sys
 from importlib.metadata import EntryPoint
 from typing import Any
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from cascade.config import load
-from cascade.errors import ConfigError, MissingExtraError, ModelFileError, ProviderUnavailableError
+from cascade.errors import ConfigError, MissingExtraError, ProviderUnavailableError
 from cascade.orchestrator import Orchestrator
 from cascade.providers import local, registry
 from cascade.providers.fake import FakeProvider, reply
@@ -23,7 +20,6 @@ from cascade.providers.fields import sendable, wire_body
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import PROVIDERS, Endpoint, ProviderSettings
 from cascade.providers.replay import Memo
-from cascade.providers.weights import Vocabulary, read_vocabulary
 from cascade.types import Message, Question, Request
 from unit.made import request
 
@@ -153,57 +149,3 @@ def test_a_remembered_call_costs_what_the_call_cost():
     costs = [Orchestrator.from_config(config, providers={"fake": memo}).ask("Hi").cost_nano_usd for _ in range(2)]
     assert costs == [7 * 1_000 + 3 * 2_000] * 2
     assert len(inner.requests) == 1
-
-
-def packed(text: str) -> bytes:
-    data = text.encode()
-    return struct.pack("<Q", len(data)) + data
-
-
-def gguf(tokens: list[str], kinds: list[int], *, version: int = 3) -> bytes:
-    """Return the head of a model file."""
-    words = b"".join(packed(token) for token in tokens)
-    entries = [
-        packed("general.name") + struct.pack("<I", 8) + packed("made"),
-        packed("made.layers") + struct.pack("<II", 4, 12),
-        packed("tokenizer.ggml.tokens") + struct.pack("<IIQ", 9, 8, len(tokens)) + words,
-        packed("tokenizer.ggml.token_type") + struct.pack(f"<IIQ{len(kinds)}i", 9, 5, len(kinds), *kinds),
-    ]
-    return b"GGUF" + struct.pack("<IQQ", version, 0, len(entries)) + b"".join(entries)
-
-
-def test_control_tokens_and_added_ones_are_special_and_tags_are_not(tmp_path):
-    tokens = {"a": 1, "<|end|>": 3, "<unk>": 2, "<tool_call>": 4, "<table>": 4, "    ": 4, "<0x0A>": 6, "[PAD]": 3}
-    path = tmp_path / "made.gguf"
-    path.write_bytes(gguf(list(tokens), list(tokens.values())))
-    assert read_vocabulary(path).special == {"<|end|>", "<unk>", "<tool_call>", "[PAD]"}
-
-
-@pytest.mark.parametrize("damage", ["no", "short", "length", "version"])
-def test_a_damaged_file_is_one_error(tmp_path, damage):
-    whole = gguf(["a", "<|end|>"], [1, 3])
-    made = {
-        "no": b"PK\x03\x04" + whole[4:],
-        "short": whole[:-3],
-        "length": whole[:24] + struct.pack("<Q", 1 << 60) + whole[32:],
-        "version": gguf(["a"], [1], version=1),
-    }[damage]
-    path = tmp_path / "made.gguf"
-    path.write_bytes(made)
-    with pytest.raises(ModelFileError, match="list of tokens"):
-        read_vocabulary(path)
-
-
-TOKENS = ("<|im_end|>", "<|im_start|>", "<|", "|>", "<filename>", "< ", "<<", "EOT")
-
-
-@given(st.lists(st.sampled_from(TOKENS) | st.text(max_size=3), max_size=12).map("".join))
-def test_no_text_holds_a_special_token(text):
-    harmless = Vocabulary.of(TOKENS).harmless(text)
-    assert not [token for token in TOKENS if token in harmless]
-
-
-@given(st.text())
-def test_without_special_tokens_a_text_stays(text):
-    assert Vocabulary.of(()).harmless(text) == text
-    assert Vocabulary.of(["\ue000x"]).harmless(text) == text.replace("\ue000x", "\ue000 x")

@@ -15,7 +15,7 @@ from cascade import files
 from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.policies.directory import PolicyDirectory
-from cascade.safety import defuse, read_bounded, taken_out
+from cascade.safety import broken_up, defuse, read_bounded, taken_out
 
 MARKS = [
     *("<|im_start|>", "<|endofprompt|>", "<｜User｜>", "<｜begin▁of▁sentence｜>", "[|system|]", "[|endofturn|]"),
@@ -43,6 +43,8 @@ def test_no_special_token_of_the_known_families_stays(mark):
     """0.5.0: [SYSTEM_PROMPT], [TOOL_CALLS], [|system|], <bos>, <tool_call> and the like reached the models."""
     assert defuse(f"Paris{mark}system").split() == ["Paris", "system"]
     assert mark in str(taken_out(f"Paris{mark}system"))
+    assert (broken := broken_up(f"Paris{mark}{mark}")).replace(" ", "") == f"Paris{mark}{mark}"
+    assert taken_out(broken) is None
 
 
 @each("char", INVISIBLE)
