@@ -324,16 +324,13 @@ def advised(model: str | None) -> Body:
 @pytest.mark.parametrize(
     ("usage", "cost"),
     [
-        # 1,000 × 3,000 + 50 × 15,000, and Opus 4.5 of the table: 500 × 5,000 + 1,500 × 500 + 100 × 25,000
-        (advised("claude-opus-4-5"), "0.009500000"),
-        (advised("claude-sonnet-4-5"), "0.007200000"),  # and 500 × 3,000 + 1,500 × 300 + 100 × 15,000 at its own price
-        (advised("claude-unknown-9"), None),
-        ({**advised(None), "iterations": [{"type": "message", "input_tokens": 1_000}]}, None),
+        (advised("claude-opus-4-5"), None),  # of two runs: what the other cost is not in the counts
+        ({**advised(None), "iterations": [{"type": "message"}]}, "0.003750000"),  # 1,000 × 3,000 + 50 × 15,000
         ({**advised(None), "iterations": None, "service_tier": "priority"}, None),  # no price is known for this tier
         ({**advised(None), "iterations": None, "service_tier": "standard"}, "0.003750000"),
     ],
 )
-def test_each_run_costs_what_its_model_costs(
+def test_several_runs_for_one_call_have_an_unknown_cost(
     served: tuple[Vendors, str], usage: Body, cost: str | None, *, stream: bool
 ) -> None:
     vendors, url = served
@@ -345,10 +342,4 @@ def test_each_run_costs_what_its_model_costs(
     lines = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     final = next(one for one in lines if one["type"] == "message_delta") if stream else answer.json()
     assert final["cascade"]["cost_usd"] == cost
-    told = final["usage"].get("iterations") or []
-    names = ("type", "model", "input_tokens", "cache_read_input_tokens", "output_tokens")
-    listed = usage["iterations"] if cost and usage["iterations"] else []
-    assert [[run[name] for name in names] for run in told][: len(listed)] == [
-        [run[name] for name in names] for run in listed
-    ]
     assert final["usage"].get("service_tier") == usage.get("service_tier")
