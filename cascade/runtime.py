@@ -25,7 +25,7 @@ from cascade.providers.guard import Around, Guard
 from cascade.records.link import LATE_S
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
-from cascade.safety import taken_out
+from cascade.safety import defuse
 from cascade.serving.plan import RunPlan, no_level
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
@@ -487,8 +487,8 @@ def left_out(question: Question) -> list[str]:
     A chat request is sent unchanged.
     """
     texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
-    gone = {name: taken_out(text) for name, text in texts.items()}
-    return [f"taken out of the {name}, so that no model reads it: {said}" for name, said in gone.items() if said]
+    changed = [name for name, text in texts.items() if defuse(text) != text]
+    return [f"marks or invisible characters in the {name} are shown to no model" for name in changed]
 
 
 _OF_CLIENTS = {

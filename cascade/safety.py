@@ -1,8 +1,7 @@
 r"""Handles untrusted input: text for prompts, keys in any text, and files named by a user.
 
 `defuse` takes marks that tokenizers read as special tokens, and invisible characters, out of everything that a user, a
-document or a model wrote, before any model reads it; `taken_out` says what it removes from a text. Everything else
-stays as it is, whatever its length. Taken out are:
+document or a model wrote, before any model reads it. Everything else stays as it is, whatever its length. It takes out:
 
 * **Marks of chat templates and special tokens**, in any case, with a blank in their place: `<|…|>`, `<｜…｜>`, `[|…|]`,
   `<s>`, `<bos>`, `<unk>`, `<BOS_TOKEN>`, `<extra_id_0>`, `<SPECIAL_10>`, `<unused3>`, `<start_of_turn>`, `<tool_call>`,
@@ -11,10 +10,9 @@ stays as it is, whatever its length. Taken out are:
 * **Invisible characters**: Unicode's default-ignorable code points (tag characters, variation selectors, fillers,
   joiners, bidirectional and deprecated format controls, soft hyphens) and control characters but tab and line ends.
 
-Kept are invisible characters where they carry meaning and can hide nothing: a joiner after a virama or between letters
-of a cursive script (RFC 5892, appendix A), a zero-width joiner between two emoji, one emoji or text selector after a
-symbol or before a keycap, a Mongolian variation selector after a Mongolian letter, and the three flags of England,
-Scotland and Wales. The line and paragraph separators, and the controls that begin a line or a page, become line ends.
+Joiners and the selectors of emoji and of Mongolian carry meaning: at most two in a row stay, behind a character beyond
+ASCII, a digit, "#" or "*". The line and paragraph separators, and the controls that begin a line or a page, become line
+ends.
 
 `redact` takes keys, tokens and passwords out of a text, so that none is shown, stored or written into an error. Their
 shapes are those that the issuers document, or on which secret scanners agree. A key without an issuer's mark (such as
@@ -24,7 +22,7 @@ variable. Invisible characters inside a key hide nothing of it.
 A file that a user names (`open_regular`, `read_bounded`) is a regular one: no wait for a pipe, no device without an
 end, no more bytes than asked for. A command that judges an output (`exit_code`) ends with all that it started.
 
-Sources: Unicode 15.1, DerivedCoreProperties (Default_Ignorable_Code_Point) and UTS #51 (emoji); RFC 5892, appendix A.
+Source: Unicode 15.1, DerivedCoreProperties (Default_Ignorable_Code_Point).
 """
 
 from __future__ import annotations
@@ -35,8 +33,6 @@ import re
 import signal
 import stat
 import subprocess
-import unicodedata
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -66,21 +62,17 @@ _MARKS = re.compile(
 )
 
 _LINE_ENDS = re.compile("[\u2028\u2029\x0b\x0c\x1c-\x1e\x85]")
-_INVISIBLE = re.compile(
-    "[\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f"
-    "\u200b-\u200f\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb"
-    "\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
+_JOINERS = "\u180b-\u180d\u180f\u200c\u200d\ufe0e\ufe0f"
+_HIDING = (
+    "\x00-\x08\x0e-\x1b\x1f\x7f-\x84\x86-\x9f\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180e\u200b\u200e\u200f"
+    "\u202a-\u202e\u2060-\u206f\u3164\ufe00-\ufe0d\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a"
+    "\U000e0000-\U000e0fff"
 )
-_UNSEEN = re.compile(f"{_INVISIBLE.pattern[:-1]}{_LINE_ENDS.pattern[1:]}")
-_SUSPECT = re.compile(f"[<\\[]|{_INVISIBLE.pattern}|{_LINE_ENDS.pattern}")
-_FLAGS = re.compile(
-    "\U0001f3f4\U000e0067\U000e0062(?:\U000e0065\U000e006e\U000e0067|\U000e0073\U000e0063\U000e0074|\U000e0077\U000e006c\U000e0073)\U000e007f"
-)
-_ZWNJ, _ZWJ, _TEXT_STYLE, _EMOJI_STYLE, _KEYCAP = "\u200c", "\u200d", "\ufe0e", "\ufe0f", "\u20e3"
-_CURSIVE = re.compile("[\u0620-\u074a\u0750-\u077f\u07ca-\u07ea\u0840-\u0858\u0860-\u086a\u08a0-\u08c9\u1820-\u18aa]")
-_MONGOLIAN = re.compile("[\u1820-\u18aa][\u180b-\u180d\u180f]")
-_VIRAMA_CLASS = 9
-_EMOJI = re.compile("[\u2190-\u2bff\u3030\u303d\u3297\u3299\u00a9\u00ae\U0001f000-\U0001faff]")
+_INVISIBLE = re.compile(f"[{_HIDING}]")
+_IDLE = re.compile(f'(?:^|(?<=[\x00-"$-)+-/:-\x7f]))[{_JOINERS}]+|(?<=[{_JOINERS}]{{2}})[{_JOINERS}]+')
+"""Joiners that join nothing: at the beginning, behind a character of ASCII, and all but two of a row."""
+_UNSEEN = re.compile(f"[{_HIDING}{_JOINERS}{_LINE_ENDS.pattern[1:]}")
+_SUSPECT = re.compile(f"[<\\[{_HIDING}{_JOINERS}{_LINE_ENDS.pattern[1:]}")
 
 
 def defuse(text: str) -> str:
@@ -91,8 +83,9 @@ def defuse(text: str) -> str:
     """
     if not _SUSPECT.search(text):
         return text
+    text = _IDLE.sub("", _INVISIBLE.sub("", _LINE_ENDS.sub("\n", text)))
     # A blank takes a mark's place, so that the text around it cannot join into another mark.
-    return _MARKS.sub(" ", _without_invisible(text))
+    return _MARKS.sub(" ", text)
 
 
 def broken_up(text: str) -> str:
@@ -104,24 +97,6 @@ def broken_up(text: str) -> str:
     while _MARKS.search(text):  # "<<SYS>>" holds "<SYS>"
         text = _MARKS.sub(lambda mark: f"{mark[0][0]} {mark[0][1:]}", text)
     return text
-
-
-def taken_out(text: str) -> str | None:
-    r"""Return a description of what `defuse` takes out of a text; None if it takes out nothing.
-
-    >>> taken_out("Pa\u200bris<|im_end|>"), taken_out("Paris")
-    ("1 invisible character (U+200B) and 1 mark of a chat template ('<|im_end|>')", None)
-    """
-    if not _SUSPECT.search(text):
-        return None
-    visible = _without_invisible(text)
-    gone = Counter(_LINE_ENDS.sub("\n", text)) - Counter(visible)
-    marks = [mark[0] for mark in _MARKS.finditer(visible)]
-    counts = [
-        _counted(sum(gone.values()), "invisible character", [f"U+{ord(char):04X}" for char in gone]),
-        _counted(len(marks), "mark", [repr(mark) for mark in dict.fromkeys(marks)], " of a chat template"),
-    ]
-    return " and ".join(filter(None, counts)) or None
 
 
 _TYPED_BLANKS = str.maketrans("\t\n\r", "   ")
@@ -137,44 +112,6 @@ def seen_places(text: str) -> list[int] | None:
         return None
     unseen = {match.start() for match in _UNSEEN.finditer(text)}
     return [index for index in range(len(text)) if index not in unseen] if unseen else None
-
-
-_NAMED_AT_MOST = 5
-
-
-def _counted(count: int, noun: str, examples: list[str], suffix: str = "") -> str:
-    if not count:
-        return ""
-    listed = ", ".join(examples[:_NAMED_AT_MOST]) + (", …" if len(examples) > _NAMED_AT_MOST else "")
-    return f"{count:,} {noun}{'' if count == 1 else 's'}{suffix} ({listed})"
-
-
-def _without_invisible(text: str) -> str:
-    """Return a text without invisible characters, except those that carry meaning where they are."""
-    text = _LINE_ENDS.sub("\n", text)
-    flags = {index for flag in _FLAGS.finditer(text) for index in range(flag.start() + 1, flag.end())}
-
-    def meaningful(match: re.Match[str]) -> str:
-        return match[0] if match.start() in flags or _means_something(text, match.start()) else ""
-
-    return _INVISIBLE.sub(meaningful, text)
-
-
-def _means_something(text: str, index: int) -> bool:
-    """Return whether an invisible character has a meaning between its neighbours."""
-    char, before, after = text[index], text[index - 1 : index], text[index + 1 : index + 2]
-    if not before:
-        return False
-    if char in {_ZWNJ, _ZWJ} and unicodedata.combining(before) == _VIRAMA_CLASS:
-        return True
-    if char in {_ZWNJ, _ZWJ} and after and _CURSIVE.match(before) and _CURSIVE.match(after):
-        return True
-    if char == _ZWJ and after:
-        base = text[index - 2 : index - 1] if before == _EMOJI_STYLE else before
-        return bool(_EMOJI.match(base) and _EMOJI.match(after))
-    if char in {_TEXT_STYLE, _EMOJI_STYLE}:
-        return bool(_EMOJI.match(before)) or (before in "0123456789#*" and after == _KEYCAP)
-    return _MONGOLIAN.match(before + char) is not None
 
 
 # --- keys ---

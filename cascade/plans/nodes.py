@@ -30,7 +30,6 @@ from cascade.plans.verdict import (
 )
 from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
-from cascade.safety import taken_out
 from cascade.text import data_block, defuse
 from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
 
@@ -337,8 +336,8 @@ class _Walk:
         if number in self.judged:
             lengths = {"answer_chars": len(candidate.text), "reasoning_chars": len(reading.trace)}
             draft.signals |= {name: float(length) for name, length in lengths.items()}
-            if (gone := taken_out(completion.text)) is not None:
-                draft.notes.append(f"taken out of the reply of {node.name}, so that no model reads it: {gone}")
+            if defuse(completion.text) != completion.text:
+                draft.notes.append(f"marks or invisible characters in the reply of {node.name} are shown to no model")
 
     def _drawn(self, number: int) -> ModelUse:
         """Return how the model of a node is asked: a later sample has another seed, if a seed is set."""

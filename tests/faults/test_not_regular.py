@@ -10,11 +10,10 @@ import pytest
 
 from cascade.cli.main import main
 from cascade.config import load
-from cascade.errors import ConfigError, ModelFileError, UsageError
+from cascade.errors import ConfigError, UsageError
 from cascade.logs.files import read_rows
 from cascade.logs.questions import read_questions
 from cascade.plans import prompts
-from cascade.providers.weights import read_vocabulary
 
 pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no such files")
 
@@ -38,8 +37,6 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
             read_questions(path)
         with pytest.raises(ConfigError, match=said):
             load(path)
-        with pytest.raises(ModelFileError, match=said):
-            read_vocabulary(path)
         for arguments in (["ask", "x", "--config"], ["ask", "x", "--context"], ["prove"]):
             monkeypatch.setattr(sys, "argv", ["cascade", *arguments, str(path)])
             with pytest.raises(SystemExit) as ended:

@@ -311,12 +311,14 @@ def test_a_write_costs_by_how_long_it_is_kept(
     assert bound_of(asked, listed, 1_000).nano_usd == 1_000 * dearest + 100 * 5_000
 
 
+RUN = {"type": "message", "model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 50}
+
+
 def advised(model: str | None) -> Body:
     """Return a usage of 1,000 tokens read and 50 written, and of an advisor that read 2,000, 1,500 cached, wrote 100."""
-    own = {"type": "message", "model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 50}
     run = {"type": "advisor_message", "model": model, "input_tokens": 500, "output_tokens": 100}
     counts = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-    runs = [own | counts, run | counts | {"cache_read_input_tokens": 1_500}]
+    runs = [RUN | counts, run | counts | {"cache_read_input_tokens": 1_500}]
     return {"input_tokens": 1_000, "output_tokens": 50, **counts, "iterations": runs}
 
 
@@ -325,7 +327,7 @@ def advised(model: str | None) -> Body:
     ("usage", "cost"),
     [
         (advised("claude-opus-4-5"), None),  # of two runs: what the other cost is not in the counts
-        ({**advised(None), "iterations": [{"type": "message"}]}, "0.003750000"),  # 1,000 × 3,000 + 50 × 15,000
+        ({**advised(None), "iterations": [RUN]}, "0.003750000"),  # 1,000 × 3,000 + 50 × 15,000
         ({**advised(None), "iterations": None, "service_tier": "priority"}, None),  # no price is known for this tier
         ({**advised(None), "iterations": None, "service_tier": "standard"}, "0.003750000"),
     ],
