@@ -134,7 +134,8 @@ def unserved(strategy: StrategyConfig, live: Live) -> Iterator[str]:
 
     selection, steps = live.selection, len(layout_of(live.plan))
     if steps != strategy.horizon:
-        yield f"policy: it is for a plan of {steps} steps, and the strategy has {strategy.horizon}"
+        names = ", ".join(dict.fromkeys(node.model or node.name for node in live.plan))
+        yield f"policy: it is for a plan of {steps} steps ({names}), and the strategy has {strategy.horizon}"
     given = {*strategy.given, *LENGTHS}
     yield from (f"policy: no step of the strategy gives {name}" for name in live.reads if name not in given)
     if selection is not None and not selection.reference and not strategy.has_parts:

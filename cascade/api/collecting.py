@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-import numpy as np
-
 from cascade.api.logs import Where, parse_where
 from cascade.checks import did_you_mean, nano_of
 from cascade.collection import Collected, Progress, journal_of
@@ -16,16 +14,14 @@ from cascade.collection.adding import LoggedCalls, added_nodes
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.opening import rows_of
-from cascade.episodes.rows import Read, reads_of
 from cascade.errors import ProviderError, UsageError
 from cascade.factory import build_strategy
-from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import GUIDE_ONLY, Dropped
 from cascade.matching import get_matcher
 from cascade.money import dollars, usd
 from cascade.plans.presets import VERIFIER, LadderConfig
-from cascade.reports.report import Report, Result, Table, Tell, warn
+from cascade.reports.report import Report, Result, Tell, warn
 from cascade.text import counted
 
 
@@ -119,7 +115,7 @@ def collect(
         tell=show,
     )
     file, error = Path(output), done.stopped or _failed(done)
-    return CollectionResult(reports=(_report(done, file),), error=error, detailed=True, collected=done, output=file)
+    return CollectionResult(reports=(_report(done, file),), error=error, collected=done, output=file)
 
 
 def _failed(done: Collected) -> ProviderError | None:
@@ -156,16 +152,12 @@ def _recorded(
 
 
 def _report(done: Collected, output: Path) -> Report:
-    """Return what was logged and what it cost; how often each step is right."""
-    progress, tables = done.progress, tuple[Table, ...]()
+    """Return what was logged and what it cost."""
+    progress = done.progress
     calls = f"{progress.made_calls} calls made, {progress.reused_calls} reused from earlier runs"
     lines = [f"{done.questions} questions logged: {calls}, {spending(progress)}"]
     if done.rows:
         lines.append(f"{done.rows} rows in {output}")
-        try:
-            tables = tuple([_rounds_table(read) for read in reads_of(read_rows(output))])
-        except UsageError:  # the log is written all the same
-            lines.append("The log does not say which answers are right, for any question.")
     lines += [
         f"{refused.role} refused {counted(refused.questions, 'question')}, first {refused.first}: {refused.error} The "
         f"log has {'it' if refused.questions == 1 else 'them'} without the answer of {refused.role}, which is unknown. "
@@ -189,7 +181,7 @@ def _report(done: Collected, output: Path) -> Report:
         ],
         "stopped": None if done.stopped is None else str(done.stopped),
     }
-    return Report(tuple(lines), tables, document)
+    return Report(tuple(lines), document=document)
 
 
 def _walks(walks: Sequence[str] | None) -> list[str]:
@@ -215,23 +207,3 @@ def _duration(seconds: float) -> str:
     if seconds < 120:
         return f"{seconds:.0f} s"
     return f"{seconds / 60:.0f} min" if seconds < 7_200 else f"{seconds / 3_600:.1f} h"
-
-
-def _rounds_table(read: Read) -> Table:
-    """Return by step how often each answer was right, how often some answer so far was, and the cost in USD."""
-    log, sources = read.log, read.facts.sources
-    so_far, rows, answers = np.logical_or.accumulate(log.right == 1, axis=1), list[tuple[str, ...]](), log.answer >= 0
-    for step, last in enumerate(np.flatnonzero(log.decides).tolist(), 1):
-        at, bought = np.flatnonzero(log.steps == log.steps[last]), log.bought[:, last]
-        shares = [f"{np.mean(log.right[bought, node] == 1):.1%}" if answers[bought, node].any() else "–" for node in at]
-        cost = log.cost_nano_usd[bought][:, at]
-        priced = bought.any() and (cost >= 0).all()
-        spent = f"{cost.sum(axis=1).mean() / 1e6:.3g}" if priced else "–"
-        name = f"{step} {_flat(log.nodes[last].name)}" if any(read.facts.callers) and len(at) == 1 else str(step)
-        rows.append((name, *shares, f"{so_far[:, last].mean():.1%}", spent))
-    columns = ("step", *(f"{_flat(source)} right" for source in sources), "some right so far", "USD per 1,000")
-    return Table(f"{_flat(log.name)}: {len(set(log.ids))} questions, right answers by step", columns, tuple(rows))
-
-
-def _flat(name: str) -> str:
-    return " ".join(name.split())

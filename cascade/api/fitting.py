@@ -111,15 +111,15 @@ def fit(
     reads = reads_for(reading, promise.kind)
     for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
         tell(notice)
-    result = _fitted(joined(reads), promise, settings, earlier, configured, reading.file, tell)
+    result = _fitted(joined(reads), promise, settings, earlier, configured, reading, tell)
     return result if output is None else result.save(output)
 
 
 def _fitted(
     read: Read, promise: Promise, settings: FitSettings, earlier: PolicyDirectory | None,
-    config: CascadeConfig | None, file: Path | None, tell: Tell,
+    config: CascadeConfig | None, reading: Reading, tell: Tell,
 ) -> FitResult:  # fmt: skip
-    log, truth = read.log, read.facts.truth
+    log, truth, file = read.log, read.facts.truth, reading.file
     if truth is not None and truth.kind is not None:
         promise = replace(promise, rate=truth.rate)
     cascade = None if config is None else _cascade(read, config)
@@ -136,7 +136,7 @@ def _fitted(
         return certified_for(requests, bought, read.facts, cascade, before)
 
     about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
-    about["comparator"] = None if truth is None else truth.comparator
+    about["comparator"] = reading.matcher if truth is None else truth.comparator
     today = datetime.now(UTC).date()
     directory = policy_directory(done, log.nodes, today, before=requests, made_for=made_for, **about)
     if config is not None:

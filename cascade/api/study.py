@@ -31,7 +31,7 @@ from cascade.engine import drive
 from cascade.engine import run as walk
 from cascade.episodes.opening import SHIPPED, rows_of
 from cascade.episodes.reading import Reading, mispriced, read
-from cascade.episodes.rows import joined
+from cascade.episodes.rows import Read, joined
 from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
 from cascade.identity import identity
@@ -141,7 +141,7 @@ def compare(
         goal = promise or default_promise(data)
         trained = None if networks is None else ways(data.log, goal, networks)
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
-    reports, configured = list[Report](), _configured(reading)
+    reports, configured = list[Report](), _configured(reading, reads, tell)
     for data, result in zip(reads, studies, strict=True):
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
         served = [] if configured is None else ["--config cascade.yaml"]
@@ -150,11 +150,17 @@ def compare(
     return StudyResult(reports=tuple(reports), detailed=True, listed_as="studies", studies=tuple(studies))
 
 
-def _configured(reading: Reading) -> CascadeConfig | None:
-    """Return the configuration of this folder, for logs of one's own; None if there is none that can be read."""
+def _configured(reading: Reading, reads: Sequence[Read], tell: Tell) -> CascadeConfig | None:
+    """Return the configuration of this folder, for logs of one's own whose models it has; else None."""
+    path = Path("cascade.yaml")
+    if not path.is_file() or reading.command in SHIPPED:
+        return None
     with suppress(ConfigError):
-        path = Path("cascade.yaml")
-        return load(path) if path.is_file() and reading.command not in SHIPPED else None
+        config = load(path)
+        known = {name for key, entry in config.models.items() for name in (key, entry.id, entry.model)}
+        others = sorted({node.model or node.name for data in reads for node in data.log.nodes} - known)
+        tell(f"{path} has no model {', '.join(others)}: it is not used" if others else f"{path} is used")
+        return None if others else config
     return None
 
 
@@ -217,7 +223,7 @@ def evaluate(
         if problems := share_problems(level=level):
             raise UsageError(f"{'; '.join(problems)}.")
         return _audited(options, directory, promise, level, tell)
-    kind = None if promise is None else promise.kind
+    kind, options = None if promise is None else promise.kind, _as_certified(options, directory)
     reading, reports = read_judged(options, kind, tell), list[Report]()
     for data in reads_for(reading, kind, options.matcher or _comparator(directory)):
         part, goal = data.log, promise or default_promise(data)
@@ -235,10 +241,20 @@ def _certified(path: str) -> PolicyDirectory:
 
 
 def _comparator(directory: PolicyDirectory | None) -> str | None:
-    return None if directory is None else next(iter(directory.certificates.values())).comparator
+    first = None if directory is None else next(iter(directory.certificates.values()), None)
+    return None if first is None else first.comparator
+
+
+def _as_certified(options: LogOptions, directory: PolicyDirectory | None) -> LogOptions:
+    """Return the options with the matcher that judged the answers of a policy's certificates, if none is named."""
+    if directory is None or directory.promise is None or directory.promise.rules.compares:  # see `reads_for`
+        return options
+    is_open = isinstance(options.log, Reading)
+    return options if is_open or options.matcher else options._replace(matcher=_comparator(directory))
 
 
 def _audited(options: LogOptions, directory: PolicyDirectory, promise: Promise, level: float, tell: Tell) -> Result:
+    options = _as_certified(options, directory)
     audits, dropped = audits_of(read_log(options, None, tell).rows()), Dropped()
     reading = read(lambda: audits.rows, dropped, matcher=options.matcher)
     if dropped.describe():
@@ -333,8 +349,9 @@ def verify(
         return VerificationResult.of(Check("file", False, source + "; ".join(error.problems)))
     kind = None if policy.promise is None else policy.promise.kind
     first = next(iter(policy.certificates.values()), None)
+    options = _as_certified(options, policy)
     reading = read_log(options, kind, tell)
-    reads = reads_for(reading, kind, options.matcher or (None if first is None else first.comparator))
+    reads = reads_for(reading, kind, options.matcher or _comparator(policy))
     for notice in about_data_sets(reads):
         tell(notice)
     logged = joined(reads)

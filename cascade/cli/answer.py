@@ -92,9 +92,7 @@ def _show(answer: Answer, *, explain: bool) -> None:
 
 
 def serve(
-    config: Annotated[
-        list[Path], typer.Option("--config", "-c", help="The configuration. Repeatable: one for each cascade.")
-    ] = [opt.CONFIG],  # noqa: B006 - typer copies it
+    config: opt.Configs = [opt.CONFIG],  # noqa: B006 - typer copies it
     host: Annotated[str | None, typer.Option(help="The address to listen on; overrides server.host.")] = None,
     port: Annotated[int | None, typer.Option(min=0, max=65_535, help="The port; overrides server.port.")] = None,
     workers: Annotated[int | None, typer.Option(min=1, help="How many processes serve; overrides the file.")] = None,

@@ -63,8 +63,9 @@ def demo(
         run(provider.close())
     elapsed_s, shares = time.monotonic() - started, shop.figures(outcomes)
     cost = "an unknown share" if shares.cost_of_guide is None else f"{shares.cost_of_guide:.0%}"
-    promised = "" if tiny else f"; promised: at most {percent(shop.ALPHA)} different"
-    out.print(f"\n{cost} of the guide's cost, {shares.same_as_guide:.0%} the same answer{promised}.", style="bold")
+    promised = f"{cost} of the guide's cost", f"; promised: at most {percent(shop.ALPHA)} different"
+    before, after = ("Nothing to save where one model is asked twice", "") if tiny else promised
+    out.print(f"\n{before}, {shares.same_as_guide:.0%} the same answer{after}.", style="bold")
     out.print(f"The base alone decided {shares.base_alone:.0%}, in {elapsed_s:.0f} s all together.")
     out.print(f"By our own labels the cascade is right on {shares.right:.0%}, the guide on {shares.guide_right:.0%}.")
     for warning in dict.fromkeys(warning for outcome in outcomes for warning in outcome.answer.warnings):

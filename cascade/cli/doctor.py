@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import typer
 
 from cascade.cli import options as opt
 from cascade.cli.main import print_report
-from cascade.config import CascadeConfig, default_traces_url, environment, load, traces_url
+from cascade.config import CascadeConfig, alerts_url, default_traces_url, environment, ledger_url, load, traces_url
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.certificate import MOVES
@@ -41,12 +41,22 @@ class Finding(NamedTuple):
     says: str
 
 
-def doctor(config: opt.Config = opt.CONFIG, as_json: opt.AsJson = False) -> None:
-    """Check the configuration with its keys, prices, files, store and certificates. This calls no model.
+def doctor(
+    config: opt.Configs = [opt.CONFIG],  # noqa: B006 - typer copies it
+    as_json: opt.AsJson = False,
+) -> None:
+    """Check configurations with their keys, prices, files, stores and certificates. This calls no model.
+
+    Several are also checked as those of one server.
 
     Example: cascade doctor --config cascade.yaml
     """
-    findings = list(_findings(config))
+    findings, several = list[Finding](), len(config) > 1
+    for path in config:
+        prefix = f"{path}: " if several else ""
+        findings += [finding._replace(what=prefix + finding.what) for finding in _findings(path)]
+    if several and all(finding.state != "problem" for finding in findings):
+        findings += _server(config)
     problems = sum(finding.state == "problem" for finding in findings)
     lines = (f"{counted(problems, 'problem') if problems else 'No problem'}.",)
     first = sorted(findings, key=lambda finding: finding.state != "problem")
@@ -77,6 +87,10 @@ def _findings(path: Path) -> Iterator[Finding]:
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
     yield _tried("traces", lambda: _traces(traces_url(config.traces)))
+    if config.budget.caps:
+        yield _tried("budget", lambda: _budget(config))
+    if config.budget.alerts is not None:
+        yield _tried("alerts", lambda: _alerts(config))
     certified = list(_certificates(config))
     yield from certified
     try:
@@ -88,6 +102,27 @@ def _findings(path: Path) -> Iterator[Finding]:
             yield Finding(what, "problem", str(error))
     else:
         yield Finding("provider", "ok", config.provider.kind)
+
+
+def _server(paths: Sequence[Path]) -> Iterator[Finding]:
+    """Check whether one server may serve these configurations."""
+    from cascade.server.running import together
+
+    try:
+        yield Finding("server", "ok", counted(len(together({str(path): load(path) for path in paths})), "cascade"))
+    except ConfigError as error:
+        yield from (Finding("server", "problem", problem) for problem in error.problems)
+
+
+def _budget(config: CascadeConfig) -> tuple[str, str]:
+    """Check where the caps are counted."""
+    url = ledger_url(config.budget)
+    return ("ok", "caps are counted in this process") if url is None else _traces(url)
+
+
+def _alerts(config: CascadeConfig) -> tuple[str, str]:
+    """Check whether alerts have an address to be posted to."""
+    return ("note", "logged, and posted nowhere") if alerts_url(config.budget) is None else ("ok", "posted")
 
 
 def _traces(url: str | None) -> tuple[str, str]:

@@ -3,11 +3,9 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import re
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -16,9 +14,8 @@ import typer
 
 import cascade
 from cascade.api.collecting import spending
-from cascade.api.logs import parse_where
 from cascade.cli import options as opt
-from cascade.cli.main import Meter, notes, print_json, print_report, print_result, say
+from cascade.cli.main import Meter, notes, print_report, print_result, say
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load, traces_url
 from cascade.config.yamlfile import parse_yaml, read_yaml
@@ -27,9 +24,10 @@ from cascade.errors import StoreError, UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
 from cascade.logs.importing import imported
-from cascade.logs.presets import Asked, presets
+from cascade.logs.presets import SIGNALS, Asked, presets
 from cascade.logs.questions import AskedQuestion
 from cascade.money import dollars, nano_usd, usd_or_none
+from cascade.policies.signals import about_live, not_live
 from cascade.records.address import is_url
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Table
@@ -124,7 +122,7 @@ def import_log(
         list[str],
         typer.Argument(
             metavar="SOURCE...",
-            help="The log: files or folders of JSON, lines of JSON, CSV, Parquet or .eval, packed with gzip or not. "
+            help="The log: files or folders of JSON, lines of JSON, CSV, Parquet or .eval, packed or not; a store. "
             "Several files are one log: each a model's, the cheapest first, or the parts of a batch.",
         ),
     ],
@@ -174,7 +172,8 @@ def import_log(
     """
     if output.resolve() in {Path(source).resolve() for source in sources}:
         raise UsageError("--output is the file that is read; choose another one.")
-    _refuse_overwriting(output, force=force)
+    if is_there(output) and not force:
+        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
     wanted = Asked(
         kind=kind,
         columns=parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
@@ -194,6 +193,8 @@ def import_log(
             write_rows(output, log.rows())
         counts = log.counts()
     document = {"source": sources[0], "from": log.kind, "output": str(output), **counts}
+    mapped_signals = [name.rpartition(SIGNALS)[2] for name in wanted.columns if SIGNALS in name]
+    document |= {"not_live": not_live(mapped_signals)}
     left_out = {"rows": dict(dropped.rows), "notes": dict(dropped.notes), "first": [*dropped.first, *dropped.noted]}
     print_report(Report(*_imported(document, dropped), {**document, "dropped": left_out}), as_json=as_json)
 
@@ -205,11 +206,6 @@ def _request(given: str) -> Mapping[str, Any]:
     if not is_there(Path(given)):
         raise UsageError(f"--request takes a body in braces, as '{{temperature: 0}}', or a file; there is no {given}.")
     return read_yaml(Path(given))
-
-
-def _refuse_overwriting(output: Path, *, force: bool) -> None:
-    if is_there(output) and not force:
-        raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
 
 
 def _tell(lines: Sequence[str]) -> None:
@@ -262,6 +258,8 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
         lines.append(
             f"{counted(document['rows_without_request'], 'row')} without what was sent beside the question{advice}"
         )
+    if document["not_live"]:
+        lines.append(f"{about_live(document['not_live'])}: a policy that reads such a signal is for studies")
     lines.append(dropped.describe() or "nothing was left out")
     figures = [(name, f"{counts['episodes']:,}", f"{counts['rows']:,}") for name, counts in datasets.items()]
     table = Table("", ("data set", "episodes", "rows"), tuple(figures))
@@ -271,7 +269,7 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
 # --- traces ---
 
 app = typer.Typer(
-    help="Show, export or remove the traces of earlier requests.",
+    help="Show or remove the traces of earlier requests; cascade import STORE exports them.",
     no_args_is_help=True,
     add_completion=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -282,48 +280,6 @@ StoreConfig = Annotated[
 ]
 _AGE = re.compile(r"(\d{1,5})\s*([hdw])")
 _HOURS = {"h": 1, "d": 24, "w": 168}
-
-
-@app.command()
-def export(
-    output: Annotated[
-        Path | None,
-        typer.Option("--output", "-o", help="A .jsonl, .jsonl.gz or .parquet file. By default standard output."),
-    ] = None,
-    where: opt.Columns = None,
-    store: StoreName = None,
-    config: StoreConfig = opt.CONFIG,
-    force: opt.Force = False,
-    as_json: opt.AsJson = False,
-) -> None:
-    """Write rows to a file that evaluate and compare can read, or as JSON lines to standard output.
-
-    Example: cascade traces export -o log.parquet --where model=openai/gpt-4o
-    """
-    chosen = parse_where(where or ())
-    if output is None and as_json:
-        raise UsageError("--json prints a document about the file that is written: name a file with -o.")
-    if output is not None:
-        _refuse_overwriting(output, force=force)
-    with Store.open(_url(store, config), read_only=True) as traces:
-        rows = traces.read(chosen)
-        count = _print_lines(rows) if output is None else write_rows(output, rows)
-    if as_json:
-        print_json({"rows": count, "path": str(output)})
-    elif output is not None:
-        notes().print(f"{count} rows in {output}")
-
-
-def _print_lines(rows: Iterator[Mapping[str, Any]]) -> int:
-    count = 0
-    try:
-        for row in rows:
-            sys.stdout.write(json.dumps(row, ensure_ascii=True, allow_nan=False) + "\n")
-            count += 1
-        sys.stdout.flush()
-    except BrokenPipeError:  # the reader has closed the pipe; Python's last flush must not fail on it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return count
 
 
 @app.command()

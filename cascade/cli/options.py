@@ -19,12 +19,17 @@ On = Annotated[str, typer.Option(help="Where splits are played: here, processes,
 Details = Annotated[bool, typer.Option("--details", help="Print the tables too.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document.")]
 Columns = Annotated[list[str] | None, typer.Option("--where", help="Only rows with COLUMN=VALUE. Repeatable.")]
-Matcher = Annotated[str | None, typer.Option(help="Judge the answers again with this matcher.")]
+Matcher = Annotated[
+    str | None, typer.Option(help="Judges answers by the accepted ones (gold); else says which outputs are the same.")
+]
 Reference = Annotated[str | None, typer.Option(help="Right is what equals this model's output: guide, or a model.")]
 Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models; the last is the reference.")]
 Reviews = Annotated[list[Path] | None, typer.Option(help="A file of reviews decides what is right. Repeatable.")]
 LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
 Config = Annotated[Path, typer.Option("--config", "-c", help="The configuration.")]
+Configs = Annotated[
+    list[Path], typer.Option("--config", "-c", help="The configuration. Repeatable: one for each cascade.")
+]
 Serving = Annotated[Path | None, typer.Option("--config", "-c", help="The configuration that will serve.")]
 Concurrency = Annotated[int, typer.Option(min=1, max=1_000, help="How many requests run at once.")]
 Force = Annotated[bool, typer.Option("--force", help="Overwrite what is there.")]

@@ -73,7 +73,7 @@ class Certificate:
             every request of it counts.
         covers, name: "all" requests (name ""), those of the "segment" of that name, or those asked at that "level".
         reference: the model with which served answers are compared; None if labels decide what is right.
-        comparator: what compares the two answers.
+        comparator: what compares the two answers, or judges each by the accepted ones.
         data_sha256, policy_sha256: the hashes of the requests and of the policy.
         made_for: the strategy, models, prices and prompts for which it holds; None inside for unknown parts.
         created, expires: dates, ISO 8601, UTC; it holds until the end of the day `expires`, None: for ever.

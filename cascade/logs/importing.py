@@ -226,8 +226,11 @@ def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -
     paths |= {name: [path, *([f"scores.{path}"] if chosen.prepare else [])] for name, path in mapped.columns.items()}
     if chosen.name == "table":
         chosen = _of_table(tables, chosen, paths, names)
+        lines = _notes_of_table(paths, names)
         if tell is not None:
-            tell(_notes_of_table(paths, names))
+            tell(lines)
+        for line in lines[1:] if tell is None else ():
+            tables.dropped.note(line, str(tables.sources[0].path))
     _import_calls(tables, _unmapped(chosen, mapped), paths, options, mapped)
     if tell is not None and chosen.steps == "models" and not options.roles:
         models, order = models_in_order(tables, chosen, options)
@@ -413,7 +416,7 @@ def _import_flat(
     _check_mapping(tables, {f"{models.index(m)} {name}": p for m, name, p in of_models})
     refuse_doubtful(flat, _binary(tables, [name[2:] for name in doubtful]), path)
     for name, line in flat.ignored.items():
-        if "did you mean" in line:
+        if tell is None or "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
     _check_models(options.models, models)
     listed = [model for model in models if model in (options.models or models)]

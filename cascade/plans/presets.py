@@ -19,7 +19,7 @@ from cascade.plans.base import ModelUse
 from cascade.plans.nodes import JUDGING, Plan, PlanNode, Purpose, reference_of, unsuited_to_chat
 from cascade.plans.prompts import Prompts, load
 from cascade.policies.base import SHARED_PLACE
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+from cascade.policies.signals import BY_PURPOSE, OF_ANSWERS, OF_MESSAGES, OF_ROUNDS
 from cascade.providers.base import Provider
 from cascade.providers.verifiers import Verifier
 from cascade.registry import Registry, file_of, imported, subclass_of
@@ -27,17 +27,6 @@ from cascade.section import ByKind, KindSection, Section
 from cascade.types import GUIDE_ONLY
 
 Decider: TypeAlias = Literal["base", "guide"]
-
-_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
-_SIGNALS: Mapping[str, frozenset[str]] = {
-    "sample": frozenset({"answer_share"}),
-    "judge": _OF_VERDICTS,
-    "verify": _OF_VERDICTS,
-    "check": frozenset({"gate"}),
-    "decide": frozenset({"decided_action"}),
-    "exit": frozenset({"says_exit"}),
-}
-"""The signals that a node adds to those of answers, by its purpose."""
 
 
 def ladder(uses: Sequence[ModelUse], prompts: Prompts | None = None) -> Plan:
@@ -197,9 +186,9 @@ class StrategyConfig(KindSection):
 
 def _signals_of(node: PlanNode) -> frozenset[str]:
     """Return the signals that a node adds to those of answers."""
-    own = _SIGNALS.get(node.purpose, frozenset())
+    own = BY_PURPOSE.get(node.purpose, frozenset())
     if node.purpose in JUDGING:
-        return own | ({"guide_agrees", "reasoning_chars"} if node.joins else {"judge_share"})
+        return own | (OF_ROUNDS if node.joins else {"judge_share"})
     return own
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,41 @@ OF_TRUST = {
     "samples": frozenset({"answer_share"}),
 }
 """The signals that say how good an answer is, by what brings them; the others come with every answer."""
+_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
+BY_PURPOSE: Mapping[str, frozenset[str]] = {
+    "sample": frozenset({"answer_share"}),
+    "judge": _OF_VERDICTS,
+    "verify": _OF_VERDICTS,
+    "check": frozenset({"gate"}),
+    "decide": frozenset({"decided_action"}),
+    "exit": frozenset({"says_exit"}),
+}
+"""The signals that a node adds to those of answers, by its purpose."""
+OF_ROUNDS = frozenset({"guide_agrees", "reasoning_chars"})
+"""The signals of a verdict with which the guide answers, too."""
+LIVE = OF_ANSWERS.union(OF_MESSAGES, OF_ROUNDS, {"judge_share", "prompt_tokens"}, *BY_PURPOSE.values())
+"""All signals that a strategy of the package gives."""
 _LONGEST = 2_000
 """The most characters of an answer that count."""
 _JSON = re.compile(
     r""""(?P<text>(?:[^"\\]|\\.)*)"?(?P<key>\s*:)?|(?P<open>[{[])|(?P<close>[]}])|(?P<literal>[\w+.-]+)(?P<name>\s*:)?""",
     re.DOTALL,
 )
+
+
+def not_live(names: Iterable[str]) -> list[str]:
+    """Return the signals that no strategy of the package gives, so that no policy that reads them can be served.
+
+    >>> not_live(["score", "p_yes"])
+    ['score']
+    """
+    return sorted({*names} - LIVE)
+
+
+def about_live(names: Iterable[str]) -> str:
+    """Return a sentence about signals that are `not_live`, and those which say how good an answer is and are live."""
+    trust = ", ".join(sorted(frozenset().union(*OF_TRUST.values()) & LIVE))
+    return f"no strategy of the package gives {', '.join(names)} live, as it gives {trust}"
 
 
 def logprob_signals(completion: Completion, answer: str) -> dict[str, float | None]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import stat
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from urllib.parse import parse_qsl, urlsplit
@@ -92,11 +93,8 @@ def holds_password(url: str) -> bool:
     return parts.password is not None or any("password" in name for name, _ in options)
 
 
-def prepare_file(address: Address, path: Path) -> list[str]:
-    """Make sure that a store's file exists, is a file, and only its owner can read it (F70); return warnings.
-
-    An existing file is opened once, before SQLite has it open: closing it would release the locks that SQLite has on it
-    in this process (sqlite.org/howtocorrupt.html, 2.2).
+def prepare_file(address: Address, path: Path) -> None:
+    """Make sure that a store's file exists and is a file; a new one only its owner can read (F70).
 
     Raises:
         UsageError: it is a link or a folder, or cannot be written.
@@ -107,15 +105,10 @@ def prepare_file(address: Address, path: Path) -> list[str]:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.parent.name == FOLDER and not (ignored := path.parent / ".gitignore").exists():
             ignored.write_text("*\n")
-        warnings = _folder_warnings(path.parent)
-        try:
+        with suppress(FileExistsError):
             os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600))
-        except FileExistsError:
-            warnings += _tightened(path)
-        _seen.add(_identity(path))
     except OSError as error:
         raise from_system(error, address.shown) from None
-    return warnings
 
 
 def from_system(error: OSError, shown: str) -> CascadeError:
@@ -134,40 +127,13 @@ def _refuse_links(address: Address, path: Path) -> None:
             raise UsageError(f"The store {address.shown}: {file} is a symbolic link. Name the file itself.")
     if path.exists() and not path.is_file():
         raise UsageError(f"The store {address.shown}: {path} is not a file. Choose another name.")
-    if path.exists() and path.stat().st_size and _identity(path) not in _seen and not _is_sqlite(path):
-        raise UsageError(f"The store {address.shown}: {path} is not an SQLite database. Choose another name.")
 
 
-_seen: set[tuple[int, int]] = set()
-"""The files that this process has looked into."""
-
-
-def _identity(path: Path) -> tuple[int, int]:
-    status = path.stat()
-    return status.st_dev, status.st_ino
-
-
-def _is_sqlite(path: Path) -> bool:
-    try:
-        with path.open("rb") as file:
-            return file.read(len(_HEADER)) == _HEADER
-    except PermissionError:
-        return True  # opening it says why
-
-
-_HEADER = b"SQLite format 3\x00"
-
-
-def _folder_warnings(folder: Path) -> list[str]:
-    mode = folder.stat().st_mode
-    if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-        return [f"everybody may write to the folder {folder}, so anybody can replace the store in it"]
-    return []
-
-
-def _tightened(path: Path) -> list[str]:
-    """Remove everybody's rights to a file but its owner's."""
-    mode = stat.S_IMODE(path.stat().st_mode)
+def tightened(path: Path) -> list[str]:
+    """Remove everybody's rights to a store's file but its owner's; return warnings."""
+    folder, mode = path.parent.stat().st_mode, stat.S_IMODE(path.stat().st_mode)
+    if folder & stat.S_IWOTH and not folder & stat.S_ISVTX:
+        return [f"everybody may write to the folder {path.parent}, so anybody can replace the store in it"]
     if not mode & 0o077 or os.name != "posix":
         return []
     try:

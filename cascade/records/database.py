@@ -24,7 +24,7 @@ from cascade.forks import after_fork, keep, no_fork
 from cascade.logs.rowcheck import KINDS, NUMBER, TRUTH, WHOLE
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 from cascade.records import link
-from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file
+from cascade.records.address import FULL, READ_ONLY, Address, parse, prepare_file, tightened
 
 logger = getLogger("cascade")
 WAL_SINCE = (3, 51, 3)
@@ -169,13 +169,11 @@ class Database:
             record.invalidate()
 
     def _prepare(self) -> None:
-        path = self.address.path
-        if path is not None:
-            if self.read_only and not path.is_file():
-                raise NoTracesError(f"There is no store {self.address.shown}.")
-            with no_fork():  # one at a time, so that no connection is opened meanwhile (see `prepare_file`)
-                for warning in [] if self.read_only else prepare_file(self.address, path):
-                    logger.warning("%s", warning)
+        path, file = self.address.path, None if self.read_only else self.address.path
+        if self.read_only and path is not None and not path.is_file():
+            raise NoTracesError(f"There is no store {self.address.shown}.")
+        if file is not None:
+            prepare_file(self.address, file)
         with self.transaction(reading=self.read_only) as connection:
             if self.read_only:
                 if not self._is_made(connection):
@@ -186,6 +184,8 @@ class Database:
             if not self._is_made(connection):
                 metadata.create_all(connection, checkfirst=False)
                 connection.execute(sa.insert(formats), {"version": _FORMAT})
+        for warning in [] if file is None else tightened(file):
+            logger.warning("%s", warning)
 
     def _is_made(self, connection: sa.Connection) -> bool:
         """Return whether the tables exist. Raises UsageError if they are not cascade's, or have another format."""

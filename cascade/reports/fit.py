@@ -6,8 +6,10 @@ import math
 from collections.abc import Iterator
 from typing import Any
 
+from cascade.episodes.opening import DEMO_LADDER, DEMO_REQUESTS
 from cascade.fitting.fit import OWN, Fit, cost_by_segment
 from cascade.fitting.menu import MemberResult
+from cascade.policies.signals import about_live, not_live
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
 
@@ -87,8 +89,17 @@ def _next(done: Fit, output: str | None) -> str:
             f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), and fit again by its name: a policy "
             "directory imports no code that it names, so this fit cannot be served."
         )
+    if done.certified and (foreign := not_live(done.policy.reads)):
+        return (
+            f"Next: {about_live(foreign)}: serve this policy under a strategy of your own that does "
+            "(docs/write-a-strategy.md), or log one of those, and fit again without --policy."
+        )
     if done.certified and (done.saves or done.saving.cost_share is None):
-        return f"Next: put policy: {output} into cascade.yaml." if output else "Next: write it with -o DIRECTORY."
+        if not output:
+            return "Next: write it with -o DIRECTORY."
+        models = " and ".join(dict.fromkeys(node.model or node.name for node in done.log.nodes))
+        local = ": cascade init --local" if done.log.name in {DEMO_LADDER, DEMO_REQUESTS} else ""
+        return f"Next: put policy: {output} into a cascade.yaml with {models}{local}."
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
         risk = percent(done.promise.risk)
@@ -126,6 +137,7 @@ def fit_document(done: Fit) -> dict[str, Any]:
     return {
         "promise": promise_document(done.promise),
         "policy": done.policy.kind,
+        "not_live": not_live(done.policy.reads),
         "saves": done.saves,
         "cost_share": done.saving.cost_share,
         "cost_share_interval": list(done.saving.interval or (None, None)),

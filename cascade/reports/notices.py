@@ -13,6 +13,7 @@ from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.logs.schema import LAST_ONLY
 from cascade.money import exact_dollars
+from cascade.policies.signals import about_live, not_live
 from cascade.text import capital, counted
 
 GUIDE = "the guide"
@@ -25,6 +26,8 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
     """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
     unsaid = [UNRECORDED] if any(UNSAID in read.facts.kinds.values() for read in reads) else []
+    foreign = not_live(name for read in reads for name in read.log.signals)
+    unsaid += [f"{about_live(foreign)}: a policy that reads such a signal is for studies"] if foreign else []
     notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read)), *unsaid]
     return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
 

@@ -199,6 +199,36 @@ def test_findings_of_a_configuration(cli, tmp_path, config, code, states):
         assert cli("ask", "Which river?").code == 2
 
 
+def test_each_of_several_configurations_is_checked_and_what_one_server_must_not_share(cli, tmp_path):
+    for name in ("a", "b"):
+        text = f"models: {{base: a, guide: b}}\nprovider: fake\nserver: {{name: {name}s}}\n"
+        (tmp_path / f"{name}.yaml").write_text(f"{text}traces: sqlite:///{name}.db\n")
+    several = ("-c", "a.yaml", "-c", "b.yaml")
+    code, found = findings(cli, *several)
+    assert (code, found["a.yaml: provider"][0], found["server"][0]) == (0, "ok", "ok")
+    (tmp_path / "b.yaml").write_text((tmp_path / "a.yaml").read_text())
+    code, found = findings(cli, *several)
+    assert (code, found["server"][0]) == (2, "problem")
+    (tmp_path / "a.yaml").write_text("models: 1\n")
+    assert findings(cli, *several)[0] == 2
+
+
+def test_where_a_budget_is_counted_and_alerts_are_posted(cli, tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("no folder")
+    alerts = "alerts: {webhook_env: HOOK}"
+    budget = f"{{caps: [{{usd: 5}}], store: 'sqlite:///{tmp_path}/file/x.db', {alerts}}}"
+    (tmp_path / "cascade.yaml").write_text(f"models: {{base: a, guide: b}}\nprovider: fake\nbudget: {budget}\n")
+    code, found = findings(cli)
+    assert (code, found["budget"][0], found["alerts"][0]) == (2, "problem", "problem")
+    monkeypatch.setenv("HOOK", "https://hooks.example/secret")
+    (tmp_path / "cascade.yaml").write_text(
+        f"models: {{base: a, guide: b}}\nprovider: fake\nbudget: {{caps: [{{usd: 5}}], {alerts}}}\n"
+    )
+    ran = cli("doctor", "--json")
+    states = {finding["what"]: finding["state"] for finding in ran.document}
+    assert (states["budget"], states["alerts"], "secret" in ran.out) == ("ok", "ok", False)
+
+
 def test_every_problem_of_a_configuration_is_a_line(cli, tmp_path):
     (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nbudgt: {}\ntimeouts: {per_call_s: 0}")
     ran = cli("doctor", "--json")

@@ -65,7 +65,7 @@ def rows(log: str = "log.jsonl") -> list[dict[str, Any]]:
 def test_it_logs_all_steps_and_the_guide_alone_and_shows_them(cli):
     ran = cli("collect", "rivers.jsonl", "-o", "log.jsonl")
     assert ran.code == 0, ran.err
-    assert ("100.0%" in ran.out, "questions: 3 of 3" in ran.err) == (True, True)
+    assert "questions: 3 of 3" in ran.err
     assert {(row["walk"], row["dataset"]) for row in rows()} == {(None, "rivers"), ("guide only", "rivers")}
     assert [row["episode_id"] for row in rows()] == ["q1"] * 5 + ["q2"] * 5 + ["q3"] * 5
     assert not Path("log.jsonl.journal").exists()

@@ -46,6 +46,7 @@ def scripted(monkeypatch: pytest.MonkeyPatch, fitted: FitResult) -> FakeProvider
 def test_the_wiring_alone_promises_nothing(cli, scripted, fitted):
     ran = cli("demo", "-n", "3", "--tiny")
     assert (ran.code, fitted.reports[0].lines[0] in ran.out) == (0, False)
+    assert "200%" not in ran.out  # the same model, asked twice
 
 
 def test_each_message_and_what_the_fit_says_are_printed(cli, scripted, fitted):

@@ -40,7 +40,7 @@ def test_a_misspelt_column_is_named_with_the_right_one(cli, tmp_path, right, wri
         rows.writerows([[f"What is {n}?", "4", "true", -n / 40, "4", "true", "sums"] for n in range(40)])
     ran = cli("prove", "log.csv", "--splits", "2")
     assert ran.code == code, ran.err
-    assert (written in ran.err, right in ran.err) == (written != "topic", written != "topic")
+    assert (written in ran.err, right in ran.err) == (True, True)
 
 
 @pytest.mark.parametrize(

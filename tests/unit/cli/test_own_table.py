@@ -94,3 +94,37 @@ def test_a_log_that_says_what_was_sent_takes_no_request(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"question": "q", "step": 1, "source": "a", "answer": "x"}))
     with pytest.raises(UsageError), imported([tmp_path / "own.jsonl"], Asked(request=SENT)):
         pass
+
+
+def table(path: Path, signal: str) -> str:
+    """Write a table whose small model is sure of what it gets right; the large one is always right."""
+    names = f"question,small_answer,small_correct,{signal},small_cost_usd,large_answer,large_correct,large_cost_usd,hue"
+    lines = [f"Ticket {at},a,{at % 8 > 0},{-0.1 if at % 8 else -2},0.001,b,true,0.1,red" for at in range(160)]
+    path.write_text("\n".join([names, *lines]))
+    return str(path)
+
+
+PROMISED = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")
+
+
+def test_a_signal_that_no_strategy_gives_is_named_by_import_prove_and_fit(cli, tmp_path):
+    log = table(tmp_path / "t.csv", "small_score")
+    ran = cli("import", log, "-o", "log.jsonl", "--map", "small.signals.score=small_score", "--json")
+    assert ran.document["not_live"] == ["score"]
+    assert " score " in cli("prove", "log.jsonl", "--splits", "2").err
+    for settings, foreign in (("{kind: threshold, signal: score, sign: -1}", ["score"]), ("fixed", [])):
+        ran = cli("fit", "log.jsonl", *PROMISED, "--policy", settings, "-o", "p", "--force", "--json")
+        assert ran.document["not_live"] == foreign
+    assert "hue" in cli("prove", log, "--splits", "2").err
+
+
+def test_a_configuration_of_other_models_does_not_join_a_proof(cli, tmp_path):
+    log = table(tmp_path / "t.csv", "small_logprob")
+    judge = "{model: j, kind: decision, price: {input: 1000, output: 0}}"
+    for small, judges in (("small", 1), ("other", 0)):
+        models = f"{{base: {small}, guide: large, judge: {judge}}}"
+        (tmp_path / "cascade.yaml").write_text(f"models: {models}\nprovider: fake\n")
+        ran = cli("prove", log, "--splits", "2", "--json")
+        assert "cascade.yaml" in ran.err
+        (found,) = ran.document["studies"]
+        assert sum(not signal["is_held"] for signal in found["signals"]) == judges

@@ -12,10 +12,9 @@ from typing import Any
 import pytest
 from stores import row
 
-from cascade.cli import logs
 from cascade.episodes.opening import stored
 from cascade.logs.files import read_rows
-from cascade.logs.schema import COLUMNS, hashed
+from cascade.logs.schema import hashed
 from cascade.records.traces import Store
 
 Cli = Callable[..., Any]
@@ -38,63 +37,13 @@ def left(url: str) -> list[str]:
         return [one["episode_id"] for one in store.read()]
 
 
-# --- export ---
-
-
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.parquet"])
-def test_an_export_is_a_log_that_other_commands_read(cli, tmp_path, filled, name):
-    if name.endswith("parquet"):
-        pytest.importorskip("duckdb")
-    ran = cli("traces", "export", "--store", filled, "-o", name)
-    assert (ran.code, ran.out) == (0, "")
-    assert ran.err.strip() == f"3 rows in {name}"
+def test_a_store_is_exported_by_import(cli, tmp_path, filled, name):
+    pytest.importorskip("duckdb")
+    assert cli("import", filled, "-o", name, "--json").document["rows"] == 3
     with Store.open(filled, read_only=True) as store:
         assert list(read_rows(tmp_path / name)) == list(store.read()) == list(stored(filled))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
-
-
-def test_an_export_to_standard_output_is_lines_of_json(cli, filled):
-    ran = cli("traces", "export", "--store", filled, "--where", "dataset=d2", "--where", "walk=null")
-    (line,) = ran.out.splitlines()
-    assert (ran.code, ran.err, json.loads(line)["episode_id"]) == (0, "", "episode 2")
-    assert tuple(json.loads(line)) == COLUMNS
-
-
-def test_an_export_does_not_write_over_a_file_unless_told(cli, tmp_path, filled):
-    (tmp_path / "log.jsonl").write_text("mine")
-    command = ("traces", "export", "--store", filled, "-o", "log.jsonl")
-    assert (cli(*command).code, (tmp_path / "log.jsonl").read_text()) == (2, "mine")
-    assert json.loads(cli(*command, "--force", "--json").out) == {"rows": 3, "path": "log.jsonl"}
-
-
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (["--where", "modle=x"], "did you mean model"),
-        (["--where", "model"], "COLUMN=VALUE"),
-        (["--json"], "name a file with -o"),
-        (["-o", "log.txt"], "must end in one of"),
-        (["-o", "nowhere/log.jsonl"], "cannot be written"),
-    ],
-)
-def test_an_export_that_cannot_be_is_2(cli, filled, arguments, said):
-    ran = cli("traces", "export", "--store", filled, *arguments)
-    assert (ran.code, ran.out) == (2, "")
-    assert said in ran.err
-
-
-def test_who_reads_the_export_may_stop_early(monkeypatch, tmp_path):
-    with (tmp_path / "out").open("w") as real:
-
-        class Closed(io.StringIO):
-            def write(self, text: str) -> int:
-                raise BrokenPipeError
-
-            def fileno(self) -> int:
-                return real.fileno()
-
-        monkeypatch.setattr(sys, "stdout", Closed())
-        assert logs._print_lines(iter([row(1), row(2)])) == 0
 
 
 # --- purge ---
