@@ -9,20 +9,17 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 from rich.cells import chop_cells
 from rich.console import Console
 
-from cascade.api.judging import Judging, beside
+from cascade.api.judging import Judging
 from cascade.cli import options as opt
-from cascade.cli.main import console, print_report, say
-from cascade.errors import UsageError
-from cascade.reports.report import Report, Table
-from cascade.review.labels import agreements, tallies
+from cascade.cli.main import console, say
 from cascade.review.pairs import Pair, output_lines, request_lines
-from cascade.review.reviews import SKIPPED, Reviews, ReviewStore, read_reviews
+from cascade.review.reviews import SKIPPED, ReviewStore
 from cascade.review.session import MOVES, Session
 from cascade.text import counted, spelled
 
@@ -45,13 +42,9 @@ def review(
     ] = None,
     seed: Annotated[int | None, typer.Option(min=0, help="Seed of the draw. By default random.")] = None,
     skipped: Annotated[bool, typer.Option("--skipped", help="Show the skipped outputs again.")] = False,
-    report: Annotated[
-        bool, typer.Option("--report", help="Print the judgements, and how far reviewers agree.")
-    ] = False,
     where: opt.Columns = None,
     matcher: Annotated[str | None, typer.Option(help="The comparator of two outputs.")] = None,
     models: opt.Models = None,
-    as_json: Annotated[bool, typer.Option("--json", help="With --report: print one JSON document.")] = False,
 ) -> None:
     """Judge outputs that differ from the reference's: blind, in random order, each distinct output once.
 
@@ -60,11 +53,6 @@ def review(
     Example: cascade review episodes.parquet --ask regret
     """
     judging = Judging(episodes, output, ask, label_rate, seed, where, matcher, models)
-    if report:
-        print_report(_report(read_reviews(output or beside(episodes))), as_json=as_json)
-        return
-    if as_json:
-        raise UsageError("A review prints no JSON; --json goes with --report.")
     outputs = judging.read(say)
     with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
         _review(store, outputs.pairs, reviewer or _user(), skipped=skipped)
@@ -184,25 +172,3 @@ def barred(lines: Sequence[str], width: int) -> list[str]:
     """
     room = max(1, width - len(_BAR))
     return [_BAR + piece for line in lines for piece in (chop_cells(line.expandtabs(4), room) or [""])]
-
-
-# --- what was judged ---
-
-
-def _report(reviews: Reviews) -> Report:
-    """Return the reviewers' judgements, and how far they agree."""
-    people, pairs = tallies(reviews), agreements(reviews)
-    verdicts = {"output": "cascade better", "reference": "reference better", "equal": "equal", "both_bad": "both bad"}
-    document: dict[str, Any] = {"ask": reviews.terms.ask, "rate": reviews.terms.rate}
-    document |= {"reviewers": [tally._asdict() for tally in people], "agreement": [pair._asdict() for pair in pairs]}
-    head = ("reviewer", "judged", "skipped", *verdicts.values(), "lost", "first better", "second better")
-    rows = [(*tally[:3], *(tally.verdicts[name] for name in verdicts), *tally[4:]) for tally in people]
-    tables = [Table("Reviewers", head, tuple([tuple(map(str, row)) for row in rows]))] if rows else []
-    if pairs:
-        agreed = [(" and ".join(pair.reviewers), *map(_figure, pair[1:])) for pair in pairs]
-        tables.append(Table("Agreement", ("reviewers", "pairs of both", "same verdict", "Cohen's κ"), tuple(agreed)))
-    return Report((f"{counted(len(people), 'reviewer')}.",), tuple(tables), document)
-
-
-def _figure(value: object) -> str:
-    return "undefined" if value is None else f"{value:.2f}" if isinstance(value, float) else str(value)

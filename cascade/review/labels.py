@@ -1,4 +1,4 @@
-"""What people's judgements say: the truth of a log, a bound on the loss, and how far reviewers agree.
+"""What people's judgements say: the truth of a log and a bound on the loss.
 
 An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
 judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
@@ -8,10 +8,8 @@ helps, so which pairs are judged may depend on earlier judgements.
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Hashable, Sequence
-from itertools import combinations
-from typing import NamedTuple, TypeVar
+from collections.abc import Sequence
+from typing import NamedTuple
 
 from cascade.conformal.binomial import upper_bound
 from cascade.conformal.monitor import is_drawn
@@ -20,10 +18,7 @@ from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
 from cascade.logs.columns import Row
 from cascade.review.pairs import Compared, Pair, PairId
-from cascade.review.reviews import ASKS, SKIPPED, Reviews, Terms
-
-_T = TypeVar("_T", bound=Hashable)
-VERDICTS = ("output", "reference", "equal", "both_bad")
+from cascade.review.reviews import ASKS, Reviews, Terms
 
 
 def judgements(
@@ -120,83 +115,3 @@ def loss_bound(pairs: Sequence[Pair], requests: int, reviews: Reviews, confidenc
     n = max(requests, len(by_request), 1)
     bound = upper_bound(min(n, lost + unjudged), n, 1 - confidence) / reviews.terms.rate
     return LossBound(n, len(by_request), lost, unjudged, min(1.0, bound), confidence)
-
-
-class ReviewerTally(NamedTuple):
-    """The counts of one reviewer.
-
-    Attributes:
-        reviewer: the reviewer's name.
-        judged: pairs with a judgement.
-        skipped: pairs that the reviewer skipped.
-        verdicts: how often each was better: "output", "reference", "equal", "both_bad".
-        lost: pairs in which serving the output is a loss.
-        first_better, second_better: how often the output shown first, or second, was better, which reveals a bias.
-    """
-
-    reviewer: str
-    judged: int
-    skipped: int
-    verdicts: dict[str, int]
-    lost: int
-    first_better: int
-    second_better: int
-
-
-class RaterAgreement(NamedTuple):
-    """The agreement of two reviewers on the pairs that both judged: on how many verdicts, and Cohen's kappa of them.
-
-    The kappa is None if it is undefined.
-    """
-
-    reviewers: tuple[str, str]
-    pairs: int
-    equal: int
-    kappa: float | None
-
-
-def tallies(reviews: Reviews) -> list[ReviewerTally]:
-    """Return the judgements of each reviewer."""
-    counted = []
-    for name in reviews.reviewers:
-        every = reviews.by(name).values()
-        verdicts = Counter(judgement.verdict for judgement in every)
-        lost = sum(judgement.loses(reviews.terms.ask) is True for judgement in every)
-        first = sum(judgement.verdict == judgement.first for judgement in every)
-        sided, skipped = verdicts["output"] + verdicts["reference"], verdicts["skipped"]
-        counts = {verdict: verdicts[verdict] for verdict in VERDICTS}  # type: ignore[index]
-        counted.append(ReviewerTally(name, len(every) - skipped, skipped, counts, lost, first, sided - first))
-    return counted
-
-
-def agreements(reviews: Reviews) -> list[RaterAgreement]:
-    """Return the agreement of each two reviewers."""
-    every = []
-    for left, right in combinations(reviews.reviewers, 2):
-        first, second = reviews.by(left), reviews.by(right)
-        verdicts = [(first[pair].verdict, second[pair].verdict) for pair in first if pair in second]
-        both = [pair for pair in verdicts if SKIPPED not in pair]
-        every.append(
-            RaterAgreement((left, right), len(both), sum(first == second for first, second in both), cohens_kappa(both))
-        )
-    return every
-
-
-def cohens_kappa(pairs: Sequence[tuple[_T, _T]]) -> float | None:
-    """Return the agreement of two reviewers beyond chance: (seen − expected) / (1 − expected).
-
-    None without a pair, or if both always give the same single verdict, which chance explains.
-
-    Reference: Cohen, A coefficient of agreement for nominal scales (1960).
-
-    >>> cohens_kappa([("yes", "yes")] * 20 + [("yes", "no")] * 5 + [("no", "yes")] * 10 + [("no", "no")] * 15)
-    0.4
-    >>> cohens_kappa([("yes", "yes")]) is None
-    True
-    """
-    count = len(pairs)
-    left, right = Counter(first for first, _ in pairs), Counter(second for _, second in pairs)
-    by_chance = sum(left[name] * right[name] for name in left)
-    if count * count == by_chance or not count:
-        return None
-    return (sum(first == second for first, second in pairs) * count - by_chance) / (count * count - by_chance)

@@ -14,7 +14,7 @@ from cascade.api.judging import Judging, review_location
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
-from cascade.review.labels import agreements, loss_bound, tallies
+from cascade.review.labels import loss_bound
 from cascade.review.pairs import Compared, output_lines, request_lines
 from cascade.review.reviews import ReviewStore, location_shown, reviews_at
 from cascade.review.session import MOVES, Pressed, Session
@@ -85,8 +85,6 @@ class Desk:
                 "unknown": "" if pressed.meant else keys[-1],
                 "total": len(session.drawn),
                 "done": sum(drawn.id in session.judged for drawn in session.drawn),
-                "people": tallies(reviews),
-                "agreement": agreements(reviews),
                 "shown": loss_bound(session.drawn, log.outputs.requests, reviews, judging.confidence),
                 "path": location_shown(judging.path),
                 "notes": log.notes,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import json
 import os
 import pty
 import select
@@ -65,19 +64,6 @@ def test_what_would_steer_the_terminal_is_spelt_out_and_nothing_is_cut(cli, keys
     assert sum(line.startswith("Which output") for line in out.splitlines()) == 1
 
 
-def test_two_reviewers_and_their_agreement(cli, keys, tmp_path):
-    booking_log(tmp_path / "log.jsonl", 8)
-    for name in ("ann", "bob"):
-        keys("=" * 8)
-        cli("review", "log.jsonl", "--reviewer", name)
-    told = json.loads(cli("review", "log.jsonl", "--report", "--json").out)
-    assert [one["judged"] for one in told["reviewers"]] == [8, 8]
-    assert told["agreement"][0]["equal"] == 8
-    assert told["agreement"][0]["kappa"] is None  # always the same word: chance explains all
-    ran = cli("review", "log.jsonl", "--report")
-    assert "ann and bob" in ran.out
-
-
 def test_what_cannot_be_reviewed_is_reported(cli, keys, tmp_path):
     booking_log(tmp_path / "log.jsonl", 2)
     keys("1")
@@ -89,7 +75,6 @@ def test_what_cannot_be_reviewed_is_reported(cli, keys, tmp_path):
         (["log.jsonl", "--ask", "regret"], "begun with"),
         (["log.jsonl", "--label-rate", "0.5"], "begun with"),
         (["log.jsonl", "--label-rate", "0", "-o", "r.db"], "label_rate"),
-        (["log.jsonl", "--report", "-o", "none.db"], "none.db"),
         (["log.jsonl", "-o", "log.jsonl"], "log.jsonl"),
     ):
         ran = cli("review", *arguments)

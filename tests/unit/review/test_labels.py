@@ -1,9 +1,8 @@
-"""Judgements as a log's truth, the bound that they show, and how far reviewers agree."""
+"""Judgements as a log's truth and the bound that they show."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.logs.schema import Dropped
 from cascade.policies.policy import Threshold
-from cascade.review.labels import agreements, cohens_kappa, judgements, loss_bound, tallies
+from cascade.review.labels import judgements, loss_bound
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
@@ -144,33 +143,3 @@ def test_what_is_not_judged_counts_as_lost():
     bounds = loss_bound(pairs, 100, Reviews(Terms("preference", "text"), tuple(judgement)), 0.9)
     assert (bounds.requests, bounds.drawn, bounds.lost, bounds.unjudged) == (100, 20, 2, 15)
     assert bounds.bound == upper_bound(17, 100, 0.1)
-
-
-def kappa(pairs: Sequence[tuple[str, str]]) -> float:
-    names = sorted({name for pair in pairs for name in pair})
-    table = np.array([[pairs.count((row, column)) for column in names] for row in names]) / len(pairs)
-    expected = float(table.sum(1) @ table.sum(0))
-    return (float(np.trace(table)) - expected) / (1 - expected)
-
-
-def test_kappa_is_the_agreement_beyond_chance():
-    draw = random.Random(3)
-    for _ in range(50):
-        pairs = [(draw.choice("abcd"), draw.choice("abcd")) for _ in range(draw.randint(5, 60))]
-        assert cohens_kappa(pairs) == pytest.approx(kappa(pairs))
-
-
-def test_counts_and_agreement_of_two():
-    ann = ["output", "reference", "equal", "both_bad", "reference", "skipped"]
-    bob = ["output", "reference", "both_bad", "both_bad", "skipped", "equal"]
-    rows = [
-        Judgement(str(number), "a", "b", "output", verdict, None, None, name, "")  # type: ignore[arg-type]
-        for name, verdicts in (("ann", ann), ("bob", bob))
-        for number, verdict in enumerate(verdicts)
-    ]
-    given = Reviews(Terms("preference", "auto"), tuple(rows))
-    first = tallies(given)[0]
-    assert (first.judged, first.skipped, first.lost, first.first_better, first.second_better) == (5, 1, 2, 1, 2)
-    (both,) = agreements(given)
-    assert (both.pairs, both.equal) == (4, 3)
-    assert both.kappa == pytest.approx(kappa(list(zip(ann[:4], bob[:4], strict=True))))

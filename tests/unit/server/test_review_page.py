@@ -165,18 +165,6 @@ async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_p
     assert [one.reviewer for one in read_reviews(tmp_path / "t.db").judgements] == ["ann"]
 
 
-async def test_two_reviewers_agree_or_not(tmp_path: Path) -> None:
-    await filled(tmp_path)
-    served, client = opened(tmp_path)
-    async with served, client:
-        for name in ("ann", "bob"):
-            page = (await client.get(f"/ui/review?as={name}")).text
-            for key in "=0=":
-                page = (await pressed(client, page, key, reviewer=name)).text
-    assert "ann and bob" in page
-    assert "Cohen" in page
-
-
 @pytest.mark.parametrize("body", [{}, {"pair": 1}, {"keys": ""}, {"keys": "1" * 51}, {"keys": "q"}, {"reviewer": " "}])
 async def test_what_is_no_key_is_refused(tmp_path: Path, body: dict[str, Any]) -> None:
     served, client = opened(tmp_path)
