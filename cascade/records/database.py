@@ -11,7 +11,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
 from typing import Any
@@ -237,7 +237,8 @@ class Database:
                         # parent's locks as its own.
                         turn.enter_context(no_fork(max(0.0, ends_s - time.monotonic())))
                     connection = turn.enter_context(self._engine.connect().execution_options(reading=reading))
-                    turn.enter_context(self._cut_off(connection))
+                    if self.address.path is None:
+                        turn.enter_context(_cut_off(connection.connection.driver_connection, self._limit_s))
                     turn.enter_context(connection.begin())
                 except TimeoutError:
                     raise StoreError(f"The store {self.address.shown}: {_BUSY}.", retryable=True, busy=True) from None
@@ -249,11 +250,6 @@ class Database:
                     stack.enter_context(turn.pop_all())
                     return connection
             time.sleep(_POLL_S)
-
-    def _cut_off(self, connection: sa.Connection) -> AbstractContextManager[None]:
-        if self.address.path is not None:
-            return nullcontext()
-        return _cut_off(connection.connection.driver_connection, self._limit_s)
 
     @contextmanager
     def driver(self) -> Iterator[Any]:

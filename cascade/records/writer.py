@@ -1,6 +1,7 @@
 """Write the rows of answers in the background: a bounded queue, one thread, one transaction a group.
 
-An ask never waits for the store: a full queue drops its oldest answer. The thread survives every error; what fails for
+An ask never waits for the store: a full queue drops its oldest answer, or its longest, where a client may have sent
+many of these to have those of others dropped. The thread survives every error; what fails for
 a while is tried again, what cannot be written is counted as lost and said, and an answer is never affected, unless
 `strict` is set.
 """
@@ -221,7 +222,7 @@ class _Queue:
     # --- used by asks ---
 
     def put(self, entry: _Entry) -> None:
-        """Add an entry; drop the oldest if there is no room. Raises UsageError once closed."""
+        """Add an entry; drop the oldest or, of too long ones, the longest. Raises UsageError once closed."""
         with self._changed:
             if self.closing:
                 raise UsageError("This trace writer was closed. Make a new one.")
@@ -230,13 +231,15 @@ class _Queue:
             self._waiting.append(entry)
             self._chars += entry.chars
             waiting, lost = self._waiting, self._lost
-            while len(waiting) > MAX_ANSWERS or (self._chars > MAX_CHARS and len(waiting) > 1):
-                if waiting[0].done is not None:
+            while (many := len(waiting) > MAX_ANSWERS) or (self._chars > MAX_CHARS and len(waiting) > 1):
+                gone = waiting[0] if many else max(waiting, key=lambda at: at.chars)
+                if gone.done is not None:
                     break
-                self._chars -= waiting.popleft().chars
+                waiting.remove(gone)
+                self._chars -= gone.chars
                 self._lost += 1
             if self._lost > lost:
-                self._complain("the queue was full, so the oldest answers were dropped")
+                self._complain("the queue was full, so the oldest or longest answers were dropped")
             if entry.done is not None or len(waiting) in {1, GROUP_ANSWERS}:
                 self._changed.notify_all()
             if self._thread is None:

@@ -210,17 +210,15 @@ def test_a_full_queue_drops_the_oldest_counts_and_never_makes_an_ask_wait(file_u
     assert "the answers themselves are not affected" in warnings[0].getMessage()
 
 
-def test_long_texts_fill_the_queue_too(file_url, blocked, monkeypatch):
+def test_long_texts_fill_the_queue_too_and_the_longest_go_first(file_url, blocked, monkeypatch):
     monkeypatch.setattr(writer_module, "MAX_CHARS", 10_000)
     with TraceWriter(file_url) as writer:
         writer.submit(answer_of())
         assert blocked.reached.wait(PATIENCE_S)
-        for number in range(10):
-            writer.submit(answer_of(question=Question(f"{number} " + "x" * 3_000)))
-        assert writer.counts.lost == 7
-        writer.submit(answer_of(question=Question("y" * 20_000)))  # one that is too long alone is kept
-        assert writer.counts.waiting == 2
+        for length in (20_000, 1, *[3_000] * 10, 20_000):  # one that is too long alone is kept
+            writer.submit(answer_of(question=Question("x" * length)))
         blocked.may_go.set()
+    assert [len(row["question"]) for row in rows_in(file_url)][1:] == [1, 3_000, 3_000, 3_000]
 
 
 def test_flush_waits_for_the_oldest_also_when_later_ones_are_dropped(file_url, blocked, monkeypatch):
