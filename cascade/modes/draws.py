@@ -6,9 +6,11 @@ secret of the server (`conformal.monitor`).
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
+from cascade.chat import ChatRequest
 from cascade.conformal.monitor import uniform
 from cascade.identity import storable
 
@@ -21,6 +23,16 @@ def conversation_of(group: str | None, request: str) -> str:
     Many clients may ask the same, and the promise is on requests as they come.
     """
     return f"request:{request}" if group is None else f"group:{storable(group)}"
+
+
+def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:
+    """Return the name of a turn: a request that is sent again under the client's name for it is the same turn.
+
+    Another request under that name is another turn: no client can let an outcome stand for other requests.
+    """
+    if not name:
+        return request
+    return storable(f"sha256 {hashlib.sha256(chat.canonical.encode()).hexdigest()} of {name}")
 
 
 def goes_on(messages: Sequence[Mapping[str, Any]], examples: int = 0) -> bool:

@@ -173,9 +173,8 @@ class ClientRequest(NamedTuple):
             raise GatewayError(400, "stream must be true or false.", param="stream")
         if not (options is None or isinstance(options, Mapping)):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
-        chat = ChatRequest.from_openai(
-            dialect.request(), group=headers.get("x-cascade-group"), segment=headers.get("x-cascade-segment")
-        )
+        group, segment = (headers.get(f"x-cascade-{name}") or None for name in ("group", "segment"))  # "" names nothing
+        chat = ChatRequest.from_openai(dialect.request(), group=group, segment=segment)
         explain = headers.get("x-cascade-explain", "").strip().lower() in {"1", "true", "yes", "on"}
         deadline_s = _seconds(headers.get("x-cascade-deadline-s"))
         return cls(body["model"], route, chat, dialect, bool(stream), explain, deadline_s)

@@ -27,7 +27,6 @@ from cascade.conformal.monitor import is_drawn
 from cascade.engine import drive
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
-from cascade.identity import storable
 from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce
@@ -180,7 +179,7 @@ class Modes:
         state, settings = await self.refreshed(), self.settings
         if self._mode == "void":
             return replace(guide, mode="void")
-        group, number = headers.get("x-cascade-group"), storable(headers.get("x-cascade-turn") or guide.trace_id)
+        group, number = request.chat.group, draws.turn_of(headers.get("x-cascade-turn"), request.chat, guide.trace_id)
         later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
         turn = replace(guide, mode=state.mode, audits=state.mode == "enforce")

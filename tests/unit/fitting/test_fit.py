@@ -19,9 +19,10 @@ from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import policy_directory
-from cascade.fitting.divide import divided, drawn, merged, once, usable
+from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, fit
 from cascade.fitting.menu import simple_members
+from cascade.policies.directory import hash_of
 from cascade.policies.policy import COST, Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
@@ -380,6 +381,7 @@ def test_groups_are_never_divided_and_requests_count_once():
 def test_groups_that_share_a_request_are_one_group():
     log = replace(drawn_log(4), ids=("a", "b", "a", "c"), groups=("x", "y", "y", "z"))
     assert merged(log) == ("x", "x", "x", "z")
+    assert unseen(log, (hash_of("b"),), ()).ids == ("a", "c")
 
 
 def test_requests_without_the_reference_are_left_out_of_a_regret():

@@ -81,7 +81,9 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path:
         assert (await ask(client, "two")).status_code == 503
         provider.down = set()
         assert (await ask(client, "one", **first)).status_code == 200  # asked again: the first row stays as it is
-    assert outcomes(tmp_path) == [("observe", "missing", None)] * 2
+        await settled(client)
+        await ask(client, "three", **first)  # another request under the name of that turn: another row
+    assert outcomes(tmp_path) == [*[("observe", "missing", None)] * 2, ("observe", "complete", None)]
 
 
 async def test_only_the_drawn_are_asked_twice(tmp_path: Path) -> None:
@@ -106,8 +108,9 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         mixed = await ask(client, text_of(1005), **named)
         assert mixed.headers["x-cascade-served-by"] == "large"  # after a cheap turn the guide answers the rest
         later = [{"role": "user", "content": text_of(1001)}, easy.json()["choices"][0]["message"]]
-        unnamed = await ask(client, "easy, and then?", *later)
-        assert unnamed.headers["x-cascade-served-by"] == "large"  # whose conversation is it?
+        for nameless in ({}, {"x-cascade-group": ""}):
+            unnamed = await ask(client, "easy, and then?", *later, **nameless)
+            assert unnamed.headers["x-cascade-served-by"] == "large"  # whose conversation is it?
         provider.worse = True
         for number in range(60):
             answer = await ask(client, text_of(4 * number + 2001))
