@@ -24,7 +24,8 @@ The tree::
         ├── ProviderTimeoutError              the call or the question ran out of time
         ├── AuthenticationError               401, 403
         ├── BadRequestError                   400, 404, 422
-        │   └── ContextTooLongError           the prompt does not fit
+        │   ├── ContextTooLongError           the prompt does not fit
+        │   └── HistoryRefusedError           the thinking in the conversation was refused before
         ├── BadResponseError                  what came back is not a completion      (retried once)
         │   └── EmptyCompletionError          a completion without a choice
         ├── RefusedError                      the model or a filter declined
@@ -346,6 +347,12 @@ class ContextTooLongError(BadRequestError):
     """The prompt does not fit into the model's context."""
 
     advice = "Use a model with a longer context, raise its server's limit, or shorten the context."
+
+
+class HistoryRefusedError(BadRequestError):
+    """The model refused the thinking in an earlier request of the same conversation, so it was not asked again."""
+
+    advice = "Begin a new conversation, or leave out the thinking of earlier turns."
 
 
 class BadResponseError(ProviderError):

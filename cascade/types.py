@@ -132,11 +132,33 @@ class Token(NamedTuple):
     top: tuple[tuple[str, float], ...] = ()
 
 
+class Iteration(NamedTuple):
+    """One of several runs that a vendor made for one call: its kind, its model (None: the one asked), its usage."""
+
+    kind: str
+    model: str | None
+    usage: Usage
+
+    def to_anthropic(self) -> dict[str, Any]:
+        """Return it in Anthropic's form, with 0 for unknown counts."""
+        cached, written = self.usage.cached_input_tokens or 0, self.usage.written_input_tokens or 0
+        return {
+            "type": self.kind,
+            **({} if self.model is None else {"model": self.model}),
+            "input_tokens": (self.usage.input_tokens or 0) - cached - written,
+            "cache_creation_input_tokens": written,
+            "cache_read_input_tokens": cached,
+            "cache_creation": self.usage.writes,
+            "output_tokens": self.usage.output_tokens or 0,
+        }
+
+
 class Completion(NamedTuple):
     """A checked answer of a provider.
 
     `tokens` is None without log-probs. As reported by the provider, `model` is the model's name, `fingerprint` its
-    build, `tier` the service tier, and `details` the counts of its usage by kind. `maybe_billed` is the number of
+    build, `tier` the service tier, and `details` the counts of its usage by kind,
+    `iterations` what each of several runs used. `maybe_billed` is the number of
     earlier failed tries of the call that may still be charged.
     For a chat request, `message` is the assistant's whole message, `text` the same as one text, and `faults` the
     reasons why it should not be served. `shown`: a client already has its text, so it is served despite faults.
@@ -158,6 +180,7 @@ class Completion(NamedTuple):
     fingerprint: str | None = None
     tier: str | None = None
     details: Mapping[str, Mapping[str, int]] = {}
+    iterations: tuple[Iteration, ...] = ()
     deployment: str | None = None
 
     @property
@@ -510,6 +533,8 @@ def _openai_usage(completion: Completion) -> dict[str, Any] | None:
             counts[name] = figures
     if usage.writes is not None:  # under LiteLLM's name, since OpenAI has none
         counts.setdefault("prompt_tokens_details", {})["cache_creation_token_details"] = usage.writes
+    if completion.iterations:
+        counts["iterations"] = [iteration.to_anthropic() for iteration in completion.iterations]
     return counts
 
 

@@ -21,7 +21,8 @@ from typing import Any, NamedTuple
 from cascade.budget.tokens import bound_tokens
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError
-from cascade.money import PICO_PER_NANO, PLAIN_TIERS, Price, exact_dollars
+from cascade.money import PICO_PER_NANO, PLAIN_TIERS, Price, PriceTable, exact_dollars
+from cascade.text import same_model
 from cascade.types import Call, Completion, Request, Usage
 
 _MEDIUM = "medium"
@@ -39,7 +40,9 @@ _FREE = Charged(0)
 
 
 def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
-    """Return the cost of an answered call by the usage in its reply."""
+    """Return the cost of an answered call by the usage in its reply: of each run at the price of its model."""
+    if completion.iterations:
+        return _of_runs(request, completion, price)
     tier, usage = completion.tier if completion.tier is not None else _asked_tier(request), completion.usage
     priced, more = at_tier(price, tier), _searched(request.chat, price)
     if priced is None:
@@ -55,6 +58,22 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
         return Charged(None, more.unpriced)
     audio = _audio(completion.details, rate, cached=bool(usage.cached_input_tokens)) if completion.details else _FREE
     return audio if audio.nano_usd is None else Charged(plain + more.nano_usd + audio.nano_usd)
+
+
+def _of_runs(request: Request, completion: Completion, price: Price) -> Charged:
+    """Return the cost of the runs that a vendor made for one call; those of another model have the table's price."""
+    total, asked = 0, request.wire_model
+    for run in completion.iterations:
+        own = run.model is None or same_model(asked, run.model)
+        name = f"{asked.rpartition('/')[0]}/{run.model}".lstrip("/")
+        rate = price if own else PriceTable.bundled().price(name)
+        if rate is None:
+            return Charged(None, f"{run.model}, another model that the vendor asked (usage.iterations)")
+        cost = cost_of(request, completion._replace(iterations=(), usage=run.usage), rate)
+        if cost.nano_usd is None:
+            return cost
+        total += cost.nano_usd
+    return Charged(total)
 
 
 def _writes_unknown(usage: Usage, rate: Price) -> str | None:

@@ -22,13 +22,16 @@ from cascade.chat import text_of
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
+    ContextTooLongError,
+    HistoryRefusedError,
     ProviderError,
     ProviderTimeoutError,
     StreamInterruptedError,
 )
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fields import added, refused
-from cascade.providers.reading import read_completion
+from cascade.providers.histories import conversation_of
+from cascade.providers.reading import read_completion, with_tool_calls
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
@@ -47,6 +50,11 @@ _REFUSED_S = 3_600.0
 """How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
 """A time-out of a try that had less than this share of its limit does not count against its server."""
+
+
+_OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
+"""Words of errors about the thinking in a history."""
+_MOST_UNREAD = 10_000
 
 
 @dataclass(slots=True)
@@ -132,6 +140,8 @@ class Guard:
     _budgets: dict[str, RetryBudget] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
     """By a site's name, the additions that it refuses, once a request without them was answered, and until when."""
+    _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
+    """The last conversations, by site, whose history it refused: it would refuse their later requests, too."""
     _warned: set[str] = field(default_factory=set)
 
     async def complete(self, request: Request, deadline: Deadline) -> Completion:
@@ -142,7 +152,7 @@ class Guard:
             started = time.monotonic()
             try:
                 payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
-                return self._checked(payload, request, started, tries)
+                return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
 
@@ -169,6 +179,7 @@ class Guard:
         if gone := refused(tries.asked, error):
             tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
+        self._note_history(tries.asked, error)
         tries.failed.append(error)
         site, policy = _site(tries.asked), self.retry or RetryPolicy()
         budget, breaker = self._budget(site), self._breaker(site)
@@ -199,6 +210,15 @@ class Guard:
         tries.go_on(asked)
         self.retried[asked.model] += 1
         return True
+
+    def _note_history(self, request: Request, error: ProviderError) -> None:
+        bad = isinstance(error, BadRequestError) and not isinstance(error, ContextTooLongError)
+        if not bad or request.chat is None or _OF_HISTORY.search(str(error)) is None:
+            return
+        if (conversation := conversation_of(request.chat.messages)) is not None:
+            self._unread[_site(request), conversation] = None
+            while len(self._unread) > _MOST_UNREAD:
+                del self._unread[next(iter(self._unread))]
 
     def _budget(self, site: str) -> RetryBudget:
         found = self._budgets.get(site)
@@ -275,6 +295,7 @@ class Guard:
 
         Raises:
             ProviderUnavailableError: the circuit of the model, or of all its deployments, is open.
+            HistoryRefusedError: they refused the history of the same conversation before.
         """
         sites = [request]
         if weights := self.deployments.get(request.model):
@@ -285,9 +306,7 @@ class Guard:
                 sites.sort(key=self._is_limited)
         waits = list[float]()
         if (asked := self._admitted(sites, waits)) is None:
-            from cascade.resilience.breaker import resting
-
-            raise resting(request.model, min(waits))
+            raise _none_admitted(request, waits)
         first_ends, ends_s = Deadline(_ends_s(request, deadline, limit_s)), _ends_s(request, deadline, whole_s)
         return _Tries(asked, first_ends, limit_s, ends_s, sites, deadline.at_s)
 
@@ -298,7 +317,9 @@ class Guard:
         """
         while sites:
             request = sites.pop(0)
-            site = _site(request)
+            site, chat = _site(request), request.chat if self._unread else None
+            if chat is not None and (site, conversation_of(chat.messages)) in self._unread:
+                continue
             if (breaker := self._breaker(site)) is not None and (wait_s := breaker.pause_s()) is not None:
                 waits.append(wait_s)
                 continue
@@ -394,6 +415,16 @@ def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
     return ends_s if request.caller is not None else min(deadline.at_s, ends_s)
 
 
+def _none_admitted(request: Request, waits: list[float]) -> ProviderError:
+    """Return the error of a request that no site of its model may be asked: circuits are open, or it is refused."""
+    if waits:
+        from cascade.resilience.breaker import resting
+
+        return resting(request.model, min(waits))
+    says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
+    return HistoryRefusedError(says, model=request.model, status=400)
+
+
 def _site(request: Request) -> str:
     return request.model if request.deployment is None else request.site
 
@@ -410,6 +441,13 @@ async def _next(chunks: AsyncGenerator[Payload, None], tries: _Tries) -> Payload
     except TimeoutError:
         says = f"{tries.asked.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
         raise ProviderTimeoutError(says, model=tries.asked.model, billed="maybe") from None
+
+
+def _with_calls(payload: Payload, request: Request) -> Payload:
+    """Return a payload with the tool calls that the model wrote as text; in a stream the text was already shown."""
+    if request.chat is None or not isinstance(payload, dict):
+        return payload
+    return with_tool_calls(payload, request.chat)
 
 
 def _written(completion: Completion) -> str:

@@ -191,6 +191,26 @@ def without_thinking(messages: Sequence[Mapping[str, Any]]) -> list[Mapping[str,
     return [{name: value for name, value in message.items() if name not in left_out} for message in messages]
 
 
+_BLANKS = re.compile(r"(?:\\[nrt]| )+")
+"""White space in JSON in ASCII: blanks, and what is written as an escape."""
+
+
+def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
+    """Return a digest that later turns of a conversation share: up to its first thinking; None without any.
+
+    Some clients change white space in what they send back; that makes no other conversation.
+    Others whose conversation begins with the same words have another, or none.
+    """
+    end = next((at for at, message in enumerate(messages, 1) if _thinks(message)), None)
+    if end is None:
+        return None
+    return sha256(_BLANKS.sub(" ", json.dumps(messages[:end], sort_keys=True)).encode()).hexdigest()
+
+
+def _thinks(message: Mapping[str, Any]) -> bool:
+    return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in _mappings(message.get("content"))})
+
+
 def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> Mapping[str, Any] | None:
     role = message.get("role")
     if role != "assistant":

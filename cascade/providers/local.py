@@ -28,6 +28,7 @@ from cascade.forks import after_fork, keep_for_ever
 from cascade.providers import weights
 from cascade.providers.base import Payload
 from cascade.providers.fields import wire_body
+from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.portal import in_thread
 from cascade.safety import broken_up
@@ -112,7 +113,8 @@ class Local:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request. A call that cannot begin in time is not begun; a running one ends at `max_tokens`."""
-        return await in_thread(lambda: self._model(request).ask(_body(request), request, timeout_s))
+        payload = await in_thread(lambda: self._model(request).ask(_body(request), request, timeout_s))
+        return payload if request.chat is None else with_tool_calls(payload, request.chat)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield chunks as the model writes them; a request with tools is answered in one piece."""

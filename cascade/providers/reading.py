@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import repeat
 from typing import Any, TypeAlias, TypeGuard
 
 from cascade.budget.tokens import bound_tokens, estimate_prompt, estimate_tokens
-from cascade.chat import ENDINGS, ChatRequest, output_text, part_texts, refusal_of
+from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, output_text, part_texts, refusal_of
 from cascade.errors import (
     BadResponseError,
     EmptyCompletionError,
@@ -22,7 +22,7 @@ from cascade.errors import (
 )
 from cascade.providers.base import Payload
 from cascade.text import same_model
-from cascade.types import Completion, Request, Token, Usage
+from cascade.types import Completion, Iteration, Request, Token, Usage
 
 MAX_TEXT_CHARS = 1_000_000
 """Longer answers are cut: no current model writes them, so they are a fault or an attack (F29)."""
@@ -79,6 +79,7 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
         fingerprint=_short_text(payload, "system_fingerprint"),
         tier=_short_text(payload, "service_tier") or _short_text(fields_of(payload.get("usage")), "service_tier"),
         details={} if usage.estimated else _details(payload.get("usage")),
+        iterations=() if usage.estimated else read_iterations(payload.get("usage")),
     )
 
 
@@ -217,7 +218,8 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
             if counted is not None and not counted.output_tokens and text:
                 notes.append("usage of 0 tokens for a reply with text: estimated")
                 counted = counted._replace(output_tokens=estimate_tokens(text), estimated=True)
-            if counted is not None and is_believable(counted, request):
+            runs = [run.usage for run in read_iterations(raw)]
+            if counted is not None and all(is_believable(run, request) for run in runs or [counted]):
                 return counted
             notes.append(f"usage of {prompt} and {completion} tokens is not believable, so the cost is unknown")
             return Usage(bound_tokens(request), request.max_tokens, estimated=True)
@@ -228,16 +230,10 @@ def read_usage(raw: object, request: Request, text: str, notes: list[str]) -> Us
 def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage | None:
     """Return the tokens of a usage, with the parts of prompt and completion; None where they contradict each other.
 
-    So do those of several runs that a vendor made for one call, perhaps of other models (Anthropic's `iterations`): the
-    counts beside them are of one alone.
-
     Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
     reasoning, or both of a cache, beside them: their total says so.
     """
     counts = [[value for value in values if value is not None] for values in _counts(raw, prompt, completion)]
-    runs = raw.get("iterations")
-    if isinstance(runs, list) and len(runs) > 1:
-        return None
     if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in counts):
         return None
     total, cached, written, reasoning, *_ = (next(iter(values), None) for values in counts)
@@ -254,6 +250,21 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
             hour = _for_an_hour(raw, written)
             return Usage(whole_prompt, whole_completion, cached, reasoning, False, written, hour)
     return None
+
+
+def read_iterations(raw: Any) -> tuple[Iteration, ...]:
+    """Return the runs that a vendor made for one call, as Anthropic tells them; a count that is none is unknown."""
+    listed = fields_of(raw).get("iterations")
+    return tuple(_iteration(fields_of(run)) for run in listed) if isinstance(listed, list) else ()
+
+
+def _iteration(run: Mapping[str, Any]) -> Iteration:
+    names = ("input_tokens", "output_tokens", "cache_read_input_tokens", "cache_creation_input_tokens")
+    counts = [run.get(name, 0 if name.startswith("cache") else None) for name in names]
+    read, output, cached, written = [count if is_count(count) else None for count in counts]
+    input_tokens = None if read is None or cached is None or written is None else read + cached + written
+    usage = Usage(input_tokens, output, cached, None, False, written, _for_an_hour(run, written))
+    return Iteration(_short_text(run, "type") or "message", _short_text(run, "model"), usage)
 
 
 def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
@@ -469,3 +480,69 @@ def logprob(value: object) -> float | None:
         return min(0.0, float(value)) if value <= _ROUNDING else None  # NaN is not below anything
     except OverflowError:  # JSON integers have no largest
         return None
+
+
+# --- tool calls that a model wrote as text, as small open models do on any server ---
+# Qwen's models write `{"name": …, "arguments": …}` in a code fence or in `<tool_call>` tags; llama.cpp's own reader
+# takes only the tags. A text that does not call an offered tool stays text.
+
+_FENCE, _TAG, _TAG_ENDS = "```", "<tool_call>", "</tool_call>"
+_SEPARATORS = frozenset(" \t\r\n,;")
+_decoder = json.JSONDecoder()
+
+
+def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
+    """Return a completion with tool calls in the client's form if the model wrote calls as text."""
+    choices = payload.get("choices")
+    if not chat.tools or not isinstance(choices, list) or not choices or not isinstance(choices[0], Mapping):
+        return payload
+    message = choices[0].get("message")
+    if not isinstance(message, Mapping) or calls_of(message) or not isinstance(message.get("content"), str):
+        return payload
+    offered = [function_of(tool).get("name") for tool in chat.tools]  # a client may write anything for a name
+    calls = list(_written(message["content"]))
+    if not calls or any(call.get("name") not in offered for call in calls):
+        return payload
+    rewritten = {**message, "content": None, "tool_calls": [_as_call(index, call) for index, call in enumerate(calls)]}
+    finish = choices[0].get("finish_reason")
+    first = {**choices[0], "message": rewritten, "finish_reason": "tool_calls" if finish == "stop" else finish}
+    return {**payload, "choices": [first, *choices[1:]]}
+
+
+def _between(text: str, begin: str, end: str) -> Iterator[str]:
+    """Yield each part of a text between two marks. A pattern would take quadratic time where one is missing."""
+    at = 0
+    while (starts := text.find(begin, at)) >= 0 and (ends := text.find(end, starts + len(begin))) >= 0:
+        yield text[starts + len(begin) : ends]
+        at = ends + len(end)
+
+
+def _written(text: str) -> Iterator[Mapping[str, Any]]:
+    """Yield the calls in a text that contains nothing else; yield none for any other text."""
+    fenced = (block.removeprefix("json") for block in _between(text, _FENCE, _FENCE))
+    for block in [*_between(text, _TAG, _TAG_ENDS)] or [*fenced] or [text]:
+        for value in _values(block.strip()):
+            for call in value if isinstance(value, list) else [value]:
+                if isinstance(call, Mapping) and isinstance(call.get("name"), str):
+                    yield call
+
+
+def _values(text: str) -> Iterator[Any]:
+    """Yield the consecutive JSON values of a text that contains nothing else; yield none for any other text."""
+    values, position = [], 0
+    while position < len(text):
+        try:
+            value, end = _decoder.raw_decode(text, position)
+        except (ValueError, RecursionError):
+            return
+        values.append(value)
+        while text[end : end + 1] in _SEPARATORS:
+            end += 1
+        position = end
+    yield from values
+
+
+def _as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    arguments = call.get("arguments", call.get("parameters", {}))
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": text}}

@@ -196,8 +196,9 @@ class ServedMessage:
     def usage(self) -> dict[str, Any]:
         """Tokens read, how many of them from a cache and new to it; tokens written, how many of them reasoning.
 
-        `writes` has those new to a cache by how long they are kept; None if unknown. Other unknown counts are 0, since
-        the forms need a number.
+        `writes` has those new to a cache by how long they are kept, `iterations` the runs of models; None if unknown.
+
+        Unknown counts are 0, since the forms need a number.
         """
         usage = self.completion["usage"] or {}
         read, written = usage.get("prompt_tokens_details", {}), usage.get("completion_tokens_details", {})
@@ -208,6 +209,7 @@ class ServedMessage:
             "writes": read.get("cache_creation_token_details"),
             "written": usage.get("completion_tokens", 0),
             "reasoning": written.get("reasoning_tokens", 0),
+            "iterations": usage.get("iterations"),
         }
 
 

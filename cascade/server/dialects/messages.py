@@ -183,7 +183,7 @@ def _usage(reply: ServedMessage) -> dict[str, Any]:
         "cache_creation_input_tokens": usage["cache_write"],
         "cache_read_input_tokens": usage["cached"],
         "output_tokens": usage["written"],
-        **without({"cache_creation": usage["writes"]}),
+        **without({"cache_creation": usage["writes"], "iterations": usage["iterations"]}),
         **without({"service_tier": _TIERS.get(str(reply.completion.get("service_tier")))}),
     }
 

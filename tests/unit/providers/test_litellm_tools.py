@@ -21,13 +21,16 @@ from unit.made import request
 pytestmark = pytest.mark.litellm
 TOOLS = [{"type": "function", "function": {"name": "add", "parameters": {"type": "object", "properties": {}}}}]
 CALL = {"id": "c", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
-MESSAGE: dict[str, Any] = {"role": "assistant", "content": None, "tool_calls": [CALL]}
+MESSAGES: dict[str, dict[str, Any]] = {
+    "a tool call": {"role": "assistant", "content": None, "tool_calls": [CALL]},
+    "a tool call that is written as text": {"role": "assistant", "content": '{"name": "add", "arguments": {"n": 1}}'},
+}
 
 
-@pytest.fixture
-def address() -> Iterator[str]:
+@pytest.fixture(params=MESSAGES)
+def address(request: pytest.FixtureRequest) -> Iterator[str]:
     """Return the address of a server that answers every request with one message."""
-    choice = {"index": 0, "message": MESSAGE, "finish_reason": "stop"}
+    choice = {"index": 0, "message": MESSAGES[request.param], "finish_reason": "stop"}
     body = json.dumps(
         {
             "id": "x",

@@ -32,6 +32,7 @@ from cascade.providers.reading import (
     status_of,
     storable,
     whole_message,
+    with_tool_calls,
 )
 from cascade.types import Completion, Token, Usage
 from unit.made import payload, request
@@ -412,3 +413,27 @@ def test_a_usage_that_the_request_cannot_have_had_is_not_charged(prompt, complet
     made = read_completion(payload(usage=told), request(max_tokens=64), 0.0)
     assert (made.usage.estimated, bool(made.notes)) == (not believed, not believed)
     assert believed or (made.usage.input_tokens < 200, made.usage.output_tokens) == (True, 64)
+
+
+@pytest.mark.parametrize(
+    ("text", "names"),
+    [
+        ('<tool_call>\n{"name": "f", "arguments": {}}\n</tool_call>\n<tool_call>{"name": "g"}</tool_call>', ["f", "g"]),
+        ('```json\n{"name": "f"}\n``` and ```{"name": "g"}```', ["f", "g"]),
+        ('{"name": "f"}, [{"name": "g"}]', ["f", "g"]),
+        ('{"name": "f"} is a call', []),
+        ('<tool_call>{"name": "other"}</tool_call>', []),
+        # a pattern took cubic time, and a copy of the rest quadratic: each of these would take hours
+        ("<tool_call>" + "\n" * 1_000_000, []),
+        ("<tool_call>" * 200_000, []),
+        ("```json" + " " * 1_000_000, []),
+        ("{}" * 500_000 + "x", []),
+    ],
+)
+def test_calls_written_as_text_are_read_in_one_pass(text, names):
+    tools = [{"type": "function", "function": {"name": name}} for name in "fg"]
+    chat = ChatRequest([{"role": "user", "content": "?"}], {"tools": tools})
+    choice = {"index": 0, "message": {"role": "assistant", "content": text}, "finish_reason": "stop"}
+    message = with_tool_calls({"choices": [choice]}, chat)["choices"][0]["message"]
+    assert [call["function"]["name"] for call in message.get("tool_calls", ())] == names
+    assert (message["content"] is None) == bool(names)

@@ -311,14 +311,12 @@ def test_a_write_costs_by_how_long_it_is_kept(
     assert bound_of(asked, listed, 1_000).nano_usd == 1_000 * dearest + 100 * 5_000
 
 
-RUN = {"type": "message", "model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 50}
-
-
 def advised(model: str | None) -> Body:
     """Return a usage of 1,000 tokens read and 50 written, and of an advisor that read 2,000, 1,500 cached, wrote 100."""
+    own = {"type": "message", "model": "claude-sonnet-4-5", "input_tokens": 1_000, "output_tokens": 50}
     run = {"type": "advisor_message", "model": model, "input_tokens": 500, "output_tokens": 100}
     counts = {"cache_creation_input_tokens": 0, "cache_read_input_tokens": 0}
-    runs = [RUN | counts, run | counts | {"cache_read_input_tokens": 1_500}]
+    runs = [own | counts, run | counts | {"cache_read_input_tokens": 1_500}]
     return {"input_tokens": 1_000, "output_tokens": 50, **counts, "iterations": runs}
 
 
@@ -326,13 +324,16 @@ def advised(model: str | None) -> Body:
 @pytest.mark.parametrize(
     ("usage", "cost"),
     [
-        (advised("claude-opus-4-5"), None),  # of two runs: what the other cost is not in the counts
-        ({**advised(None), "iterations": [RUN]}, "0.003750000"),  # 1,000 × 3,000 + 50 × 15,000
+        # 1,000 × 3,000 + 50 × 15,000, and Opus 4.5 of the table: 500 × 5,000 + 1,500 × 500 + 100 × 25,000
+        (advised("claude-opus-4-5"), "0.009500000"),
+        (advised("claude-sonnet-4-5"), "0.007200000"),  # and 500 × 3,000 + 1,500 × 300 + 100 × 15,000 at its own price
+        (advised("claude-unknown-9"), None),
+        ({**advised(None), "iterations": [{"type": "message", "input_tokens": 1_000}]}, None),
         ({**advised(None), "iterations": None, "service_tier": "priority"}, None),  # no price is known for this tier
         ({**advised(None), "iterations": None, "service_tier": "standard"}, "0.003750000"),
     ],
 )
-def test_several_runs_for_one_call_have_an_unknown_cost(
+def test_each_run_costs_what_its_model_costs(
     served: tuple[Vendors, str], usage: Body, cost: str | None, *, stream: bool
 ) -> None:
     vendors, url = served
@@ -344,4 +345,10 @@ def test_several_runs_for_one_call_have_an_unknown_cost(
     lines = [json.loads(line[6:]) for line in answer.text.splitlines() if line.startswith("data: ")]
     final = next(one for one in lines if one["type"] == "message_delta") if stream else answer.json()
     assert final["cascade"]["cost_usd"] == cost
+    told = final["usage"].get("iterations") or []
+    names = ("type", "model", "input_tokens", "cache_read_input_tokens", "output_tokens")
+    listed = usage["iterations"] if cost and usage["iterations"] else []
+    assert [[run[name] for name in names] for run in told][: len(listed)] == [
+        [run[name] for name in names] for run in listed
+    ]
     assert final["usage"].get("service_tier") == usage.get("service_tier")

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from itertools import permutations
 from typing import Any
 
+import httpx
 import pytest
 
 from cascade import Orchestrator
@@ -173,6 +174,32 @@ def test_each_gets_back_what_it_thought_and_nobody_else_does(
         no_place = got.vendor == "google" and dialect != "chat"  # its clients have no place for the signature of a call
         assert own == dict.fromkeys(own, 0 if stopped or no_place else earlier)
         assert got.vendor != "anthropic" or ("thinking" in got.body) == (not stopped)
+
+
+def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(served: Any) -> None:
+    vendors, _, client = served
+    blocks = [{"type": "thinking", "thinking": "Mine", "signature": "made up"}, {"type": "text", "text": "Yes."}]
+    begun = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": "Yes."}]
+    turns = [*begun, {"role": "user", "content": "Sure?"}, {"role": "assistant", "content": blocks}]
+    asked: list[tuple[int, int, list[str]]] = []
+    for text in ("Why?", "Really?"):
+        vendors.got.clear()
+        turns.append({"role": "user", "content": text})
+        raw = client.messages.with_raw_response.create(model="cascade", max_tokens=4_096, messages=turns)
+        turns.append({"role": "assistant", "content": "Because."})
+        asked.append(
+            (len(vendors.bodies("anthropic")), len(vendors.bodies("deepseek")), [raw.headers["x-cascade-served-by"]])
+        )
+    assert asked == [(1, 1, ["deepseek/deepseek-reasoner"]), (0, 1, ["deepseek/deepseek-reasoner"])]
+    assert vendors.refused == ["anthropic: Invalid `signature` in `thinking` block"]
+    vendors.refused.clear()
+    metrics = httpx.get(f"{client.base_url}/metrics").text
+    assert 'cascade_skipped_calls_total{model="anthropic/claude-opus-4-7"} 1' in metrics
+    another = {"role": "user", "content": "Another?"}
+    for fresh in ([another], [*begun, another]):  # another client's conversation may begin with the same words
+        vendors.got.clear()
+        client.messages.create(model="cascade", max_tokens=4_096, messages=fresh)
+        assert len(vendors.bodies("anthropic")) == 1
 
 
 @pytest.mark.parametrize(
