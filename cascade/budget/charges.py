@@ -178,13 +178,14 @@ def _searched(chat: ChatRequest | None, price: Price) -> Charged:
 
 
 def _hears(chat: ChatRequest) -> bool:
-    """Whether the request has audio input."""
+    """Whether the request has audio input, or a reply with audio, which is heard again."""
     if "audio" not in chat.canonical:  # as nearly always; it may have 50,000 parts
         return False
     parts = [
         part for message in chat.messages if isinstance(content := message.get("content"), list) for part in content
     ]
-    return any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
+    heard = any(isinstance(part, Mapping) and "audio" in str(part.get("type")) for part in parts)
+    return heard or any(message.get("audio") for message in chat.messages)
 
 
 def _speaks(chat: ChatRequest) -> bool:

@@ -69,6 +69,7 @@ _VENDORS = {
 _CALL_SEALS = frozenset({"extra_content", "provider_specific_fields"})
 """The fields of a tool call with its signature, in Gemini's form for OpenAI's clients and in litellm's."""
 _MARK = re.compile(r"by-[0-9a-f]{6}-")
+_MARK_CHARS = 10
 _WRITTEN_BY, _ASIDE = "written_by", "provider_specific_fields"
 _OF_ITS_FORM = "by-000000-"
 """The mark of thinking that came from elsewhere in the form of one vendor's API, and so is of that vendor."""
@@ -135,15 +136,25 @@ def unpacked(text: object) -> dict[str, Any] | None:
     >>> unpacked(packed({"reasoning": "Hm"}, "m")) == {"reasoning": "Hm", "written_by": mark_of("m")}, unpacked("EqQB")
     (True, None)
     """
-    mark = _MARK.match(text) if isinstance(text, str) else None
-    if mark is None or not isinstance(text, str):
+    inside = packed_json(text)
+    if inside is None:
         return None
     try:
-        fields = json.loads(urlsafe_b64decode(text[mark.end() :].encode()))
+        fields = json.loads(inside)
     except (ValueError, RecursionError):
         return {}
     thinking = thinking_of(fields) if isinstance(fields, Mapping) else {}
-    return {**thinking, _WRITTEN_BY: mark.group()} if thinking else {}
+    return {**thinking, _WRITTEN_BY: str(text)[:_MARK_CHARS]} if thinking else {}
+
+
+def packed_json(text: object) -> bytes | None:
+    """Return what a text with a mark holds, JSON if cascade has written it; None of any other text."""
+    if not isinstance(text, str) or _MARK.match(text) is None:
+        return None
+    try:
+        return urlsafe_b64decode(text[_MARK_CHARS:].encode())
+    except ValueError:
+        return b""
 
 
 def taken_back(turn: Mapping[str, Any], block: Mapping[str, Any], name: str) -> dict[str, Any]:

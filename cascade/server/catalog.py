@@ -175,9 +175,17 @@ class ClientRequest(NamedTuple):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
         group, segment = (headers.get(f"x-cascade-{name}") or None for name in ("group", "segment"))  # "" names nothing
         chat = ChatRequest.from_openai(dialect.request(), group=group, segment=segment)
+        if "file_id" in chat.canonical and any(map(_names_a_file, chat.messages)):
+            raise GatewayError(400, "A file_id names a file of the server's own account. Send the file's data.")
         explain = headers.get("x-cascade-explain", "").strip().lower() in {"1", "true", "yes", "on"}
         deadline_s = _seconds(headers.get("x-cascade-deadline-s"))
         return cls(body["model"], route, chat, dialect, bool(stream), explain, deadline_s)
+
+
+def _names_a_file(message: Mapping[str, Any]) -> bool:
+    parts = message.get("content")
+    files = [part.get("file") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
+    return any(isinstance(file, Mapping) and file.get("file_id") is not None for file in files)
 
 
 def _seconds(written: str | None) -> float | None:

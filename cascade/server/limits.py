@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeAlias, TypeVar
 
 from cascade.config.schema import ServerConfig
+from cascade.providers.histories import packed_json
 from cascade.server.admission import Visit
 from cascade.server.errors import GatewayError
 
@@ -80,18 +81,22 @@ def parsed_object(body: bytes, settings: ServerConfig) -> dict[str, Any]:
     """
     import orjson
 
-    if wider_than(body, settings.max_elements):  # before it is parsed: that would hold up all other requests
-        message = f"The request has more than {settings.max_elements:,} values (server.max_elements)."
-        raise GatewayError(400, message, code="too_wide")
+    too_wide = f"The request has more than {settings.max_elements:,} values (server.max_elements)."
+    if wider_than(settings.max_elements, body):  # before it is parsed: that would hold up all other requests
+        raise GatewayError(400, too_wide, code="too_wide")
     try:
         value = orjson.loads(body)
     except orjson.JSONDecodeError as error:
         raise GatewayError(400, f"The request is not JSON: {error}", code="invalid_json") from None
     if not isinstance(value, dict):
         raise GatewayError(400, "The request is not a JSON object.", code="invalid_json")
-    if deeper_than(value, settings.max_depth):
+    texts = list[str]()
+    if deeper_than(value, settings.max_depth, texts):
         message = f"The request is nested deeper than {settings.max_depth} (server.max_depth)."
         raise GatewayError(400, message, code="too_deep")
+    packed = [inside for text in texts if (inside := packed_json(text)) is not None]
+    if wider_than(settings.max_elements, *packed):
+        raise GatewayError(400, too_wide, code="too_wide")
     if _LONG.search(body):
         json.loads(body, parse_int=_refuse_rounded)
     return value
@@ -109,33 +114,36 @@ def _refuse_rounded(written: str) -> None:
         raise GatewayError(400, message, code="invalid_json")
 
 
-def wider_than(body: bytes, most: int) -> bool:
-    """Whether a JSON text may have more than `most` values, by its commas and brackets outside of texts.
+def wider_than(most: int, *bodies: bytes) -> bool:
+    """Whether JSON texts may have more than `most` values together, by their commas and brackets outside of texts.
 
-    >>> wider_than(b'{"a": [1, 2, "x,[{"]}', 4), wider_than(b'{"a": [1, 2, 3]}', 3)
+    >>> wider_than(4, b'{"a": [1, 2, "x,[{"]}'), wider_than(3, b'{"a": [1, 2, 3]}')
     (False, True)
     """
-    if _marks(body) <= most:  # as nearly always
+    if sum(map(_marks, bodies)) <= most:  # as nearly always
         return False
-    plain = body.replace(rb"\\", b"__").replace(rb"\"", b"__")
-    if plain.count(b'"') > 4 * most:  # each value has two texts at most, its own and its name's
+    plain = [body.replace(rb"\\", b"__").replace(rb"\"", b"__") for body in bodies]
+    if sum(text.count(b'"') for text in plain) > 4 * most:  # each value has two texts at most, its own and its name's
         return True
-    return _marks(b"".join(plain.split(b'"')[::2])) > most
+    return sum(_marks(b"".join(text.split(b'"')[::2])) for text in plain) > most
 
 
 def _marks(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def deeper_than(value: object, most: int) -> bool:
-    """Whether lists and objects are nested deeper than `most`.
+def deeper_than(value: object, most: int, texts: list[str] | None = None) -> bool:
+    """Whether lists and objects are nested deeper than `most`; the texts in them are added to `texts`.
 
     >>> deeper_than({"a": [1]}, 2), deeper_than({"a": [[1]]}, 2)
     (False, True)
     """
     level: list[object] = [value]
     for _ in range(most):
-        level = [inner for outer in level for inner in _inside(outer) if isinstance(inner, dict | list)]
+        values = [inner for outer in level for inner in _inside(outer)]
+        if texts is not None:
+            texts += [inner for inner in values if isinstance(inner, str)]
+        level = [inner for inner in values if isinstance(inner, dict | list)]
         if not level:
             return False
     return True

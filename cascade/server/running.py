@@ -191,6 +191,7 @@ class Throttle(logging.Filter):
 
 
 _MINUTE_S = 60.0
+_LOGGERS = ("cascade", "uvicorn.error")
 
 
 def run(
@@ -233,7 +234,8 @@ def _run(
     _raise_file_limit()
     instruments, throttle = Instruments.of(serving[0].server, peers), Throttle()
     gateway = Gateway(_built(serving, instruments))
-    logging.getLogger("cascade").addFilter(throttle)
+    for name in _LOGGERS:
+        logging.getLogger(name).addFilter(throttle)
     server = Server(listener(gateway))
 
     async def reload() -> None:
@@ -264,7 +266,8 @@ def _run(
         for number, handler in before.items():
             signal.signal(number, handler)
         instruments.close()
-        logging.getLogger("cascade").removeFilter(throttle)
+        for name in _LOGGERS:
+            logging.getLogger(name).removeFilter(throttle)
     runtimes = {cascade.catalog.name: cascade.runtime for cascade in gateway.edge.cascades}
     if unrecorded := [runtime.unrecorded for runtime in runtimes.values() if runtime.unrecorded is not None]:
         raise StoreError(" ".join(unrecorded))

@@ -21,8 +21,8 @@ class LimitedConnection(HttpToolsProtocol):
 
     Args:
         max_head_bytes: the most bytes before a head is complete, and the most bytes of its headers.
-        patience_s: how long a head may take, from the connection or from its first byte, and how long a client may
-            pause reading.
+        patience_s: how long a head may take, from the connection or from its first byte, a body after its response, and
+            how long a client may pause reading.
         others: uvicorn's own arguments.
     """
 
@@ -102,14 +102,19 @@ class LimitedConnection(HttpToolsProtocol):
             cycle.keep_alive = False  # the response's headers say so, unless it has begun
 
     def on_response_complete(self) -> None:
-        """Wait for the next request; only briefly if the server is stopping."""
+        """Wait for the rest of the request and for the next one; only briefly if the server is stopping."""
         super().on_response_complete()
-        if self._last and not self.transport.is_closing():
+        if self.transport.is_closing():
+            return
+        if self._last:
             self._start("head", _LINGER_S, self.transport.close)
+        elif not self._in_head:
+            self._start("body", self._patience_s, self.transport.close)
 
     def on_message_complete(self) -> None:
         """Note that the next data are another head."""
         super().on_message_complete()
+        self._stop("body")
         self._in_head = True
 
     def send_400_response(self, msg: str) -> None:

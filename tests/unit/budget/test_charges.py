@@ -133,6 +133,8 @@ def test_a_reply_that_speaks_is_held_at_the_price_of_audio() -> None:
     assert most_nano_usd(speaks, priced()).nano_usd > 4 * most_nano_usd(asked(), priced()).nano_usd
     assert most_nano_usd(speaks, priced(**MUTE)).unpriced == "audio (price.audio_output)"  # else that of text
     assert priced("gpt-5", **SEARCHING).search == ()
+    spoke = ChatRequest([{"role": "user", "content": "Hi"}, {"role": "assistant", "audio": {"id": "audio-1"}}])
+    assert most_nano_usd(request(chat=spoke), priced(**DEAF)).unpriced == "audio (price.audio_input)"
 
 
 TEXTS = ["Which river runs through Vienna?", "", "🙂" * 10, "日本語のテキスト", "x" * 500, "a b c d e", "<|endoftext|>"]

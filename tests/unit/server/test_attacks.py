@@ -111,6 +111,8 @@ def test_nor_is_a_second_head_on_the_same_connection(url: str) -> None:
 def test_a_body_that_does_not_come_is_refused(url: str) -> None:
     answer = sent(url, request(chat(), "Connection: close")[:-5])
     assert answer.startswith(b"HTTP/1.1 408")
+    unread = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nbody"  # answered at once
+    assert sent(url, unread).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("chunked", [False, True])

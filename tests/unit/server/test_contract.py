@@ -17,6 +17,7 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError, StoreError, UsageError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.histories import packed
 from cascade.server.admission import Admission
 from cascade.server.catalog import Catalog, ClientRequest, Menu, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
@@ -120,6 +121,7 @@ def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
     [
         {"stream": "yes"}, {"stream": True, "stream_options": [1]}, {"n": 2}, {"messages": []}, {"messages": "hi"},
         {"tools": "all"},
+        {"messages": [{"role": "user", "content": [{"type": "file", "file": {"file_id": "file-1"}}]}]},
     ],
 )  # fmt: skip
 def test_a_wrong_request_is_refused(field: Any) -> None:
@@ -144,6 +146,7 @@ def test_a_wrong_request_is_refused(field: Any) -> None:
         (b'{"messages": [' + b"{}," * 100_000 + b"{}]}", "too_wide"),
         (b'{"a": [' + b'"",' * 100_000 + b'"\\""]}', "too_wide"),
         (b'{"a": "' + b"[{,\\" * 90_000, "invalid_json"),  # a text that does not end
+        (json.dumps({"a": [packed({"reasoning": [[]] * 4_000}, "m")] * 20}).encode(), "too_wide"),
     ],
 )
 def test_a_body_that_is_no_object_or_too_deep_or_too_wide_is_refused(body: bytes, code: str) -> None:
@@ -154,7 +157,8 @@ def test_a_body_that_is_no_object_or_too_deep_or_too_wide_is_refused(body: bytes
 
 @pytest.mark.parametrize("text", ["[{," * 90_000, '\\"[{,' * 90_000, "\\\\" * 5 + '"' + "," * 200_000])
 def test_a_text_may_have_as_many_commas_as_it_likes(text: str) -> None:
-    assert parsed_object(json.dumps({"a": text}).encode(), ServerConfig()) == {"a": text}
+    for body in ({"a": text}, {"a": packed({"reasoning": text}, "m")}):
+        assert parsed_object(json.dumps(body).encode(), ServerConfig()) == body
 
 
 async def read(
