@@ -423,7 +423,8 @@ def table_suffix(path: Path) -> str:
 
 def _header(path: Path) -> list[str]:
     """Return the cells of a table's first line; none if it has no line."""
-    texts = (text_of(line, Dropped(), path.name) for _, line in numbered_lines(path, Dropped()))
+    lines = (line for _, line in numbered_lines(path, Dropped()) if not line.isspace())
+    texts = (text_of(line, Dropped(), path.name) for line in lines)
     try:
         return next(filter(None, csv.reader(texts, delimiter=separator(path))), [])
     except csv.Error as error:
@@ -437,21 +438,23 @@ def separator(path: Path) -> str:
 
 
 def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
-    names = _each_once([name.strip() for name in _header(path)], path)
+    header = [name.strip() for name in _header(path)]
+    names = _each_once([name or f"column {at}" for at, name in enumerate(header, 1)], path)  # pandas' index has no name
     if not names:
         raise UsageError(f"{path} has no row.")
     file = readable(path, duck.folder / f"table{number}", dropped)
-    return Source(path, number, " row ", tuple(names), _cells(file, separator(path), names), False, rejects=True)
+    return Source(path, number, " row ", tuple(names), _cells(file, path, names), False, rejects=True)
 
 
-def _cells(file: Readable, delimiter: str, names: Sequence[str]) -> str:
+def _cells(file: Readable, path: Path, names: Sequence[str]) -> str:
+    first = next(at for at, line in numbered_lines(path, Dropped()) if not line.isspace())
     size = max(file.longest + 2, 1 << 21)
     columns = ", ".join(f"{text_literal(name)}: 'VARCHAR'" for name in names)
     return (
         f"SELECT row_number() OVER () AS row, * FROM read_csv({text_literal(file.path)}, columns = {{{columns}}}, "
-        f"delim = {text_literal(delimiter)}, quote = '\"', escape = '\"', header = true, auto_detect = false, "
-        f"ignore_errors = true, store_rejects = true, rejects_limit = 100000, max_line_size = {size}, "
-        f"buffer_size = {4 * size})"
+        f"delim = {text_literal(separator(path))}, quote = '\"', escape = '\"', skip = {first - 1}, header = true, "
+        f"auto_detect = false, ignore_errors = true, store_rejects = true, rejects_limit = 100000, "
+        f"max_line_size = {size}, buffer_size = {4 * size})"
     )
 
 

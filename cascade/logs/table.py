@@ -40,7 +40,7 @@ OF_MODEL = {
     **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
 }
 """The ends of the columns about a model, after its name and `_` or a dot, and what each is read as."""
-_COLUMN = re.compile(rf"(?P<model>.+)[_.](?P<what>{'|'.join(sorted(OF_MODEL, key=len, reverse=True))})")
+_COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{'|'.join(sorted(OF_MODEL, key=len, reverse=True))})")
 _IN_WORDS = {
     "question": "the question",
     "gold": "the accepted answer",

@@ -54,6 +54,21 @@ def test_a_flat_table_is_read_by_its_documented_names(tmp_path):
     assert [line for line in told if "small_logprob" in line and "small_correct" in line]
 
 
+@pytest.mark.parametrize("end", ["latency_ms", "ms", "reply_min_logprob"])
+def test_the_longest_documented_end_of_a_name_counts(tmp_path, end):
+    rows = rows_of(table(tmp_path / "t.csv", ROWS[0] + ",-250", head=f"{HEAD},small_{end}"))
+    assert rows[0]["model"] == "small"
+    assert (rows[0]["latency_ms"] or rows[0]["signals"]["reply_min_logprob"]) == -250
+
+
+@pytest.mark.parametrize("before", ["", "\n\n", " \n"])
+def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(tmp_path, before):
+    source = tmp_path / "t.csv"  # as pandas' to_csv writes its index, and a comma that ends each line another column
+    source.write_text(before + "\n".join([f",{HEAD},", *[f"{at},{row}," for at, row in enumerate(ROWS)]]))
+    expected = rows_of(table(tmp_path / "u.csv", *ROWS), dataset="t")
+    assert rows_of(source, dataset="t") == expected
+
+
 def test_every_form_of_a_file_holds_the_same(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     source = table(tmp_path / "t.csv", *ROWS)
