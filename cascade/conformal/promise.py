@@ -99,11 +99,22 @@ class Kind(ABC):
         Where a node has no answer, it is the loss of serving nothing.
         """
 
+    def losses(self, log: Log) -> Floats:
+        """Return `loss` as float64 (n, T); NaN, which is unknown, counts as lost.
+
+        Raises:
+            UsageError: it has another shape, or lies outside 0..1.
+        """
+        lost = np.asarray(self.loss(log), dtype=np.float64)
+        if lost.shape != log.answer.shape or (lost < 0).any() or (lost > 1).any():
+            raise UsageError(f"The loss of {self.name} must lie in 0..1 and have the shape {log.answer.shape}.")
+        return np.where(np.isnan(lost), 1.0, lost)
+
     def at_stop(self, walks: Walks) -> Floats:
         """Return the loss of a walk that ends after each node, float64 (n, T)."""
         log = walks.log
         nothing = replace(log, answer=np.full_like(log.answer, -1), right=np.full_like(log.right, np.nan))
-        lost = stopped(walks, self.loss(log), self.loss(nothing)[:, 0])
+        lost = stopped(walks, self.losses(log), self.losses(nothing)[:, 0])
         return lost if self.graded else np.ceil(lost)
 
     def jumps(self, walks: Walks) -> Jumps:

@@ -28,7 +28,7 @@ from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import plain, problems_of
 from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
-from cascade.conformal.path import UNITS, Walks
+from cascade.conformal.path import UNITS
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.attempts import Attempts, count, fingerprint
@@ -308,10 +308,12 @@ def _check_drawn(log: Log, promise: Promise) -> None:
 
 
 def _check_priced(log: Log) -> None:
-    """Raise NotCertifiedError if it is unknown what the reference costs: then nothing is known to cost less."""
+    """Raise NotCertifiedError if no request has all its costs: then nothing is known to cost less."""
     if not reference_costs(log).sum():
+        lacking = [node.name for at, node in enumerate(log.nodes) if (log.cost_nano_usd[:, at] < 0).all()]
+        lack = f"of {', '.join(lacking)} are" if lacking else "are nowhere all"
         raise NotCertifiedError(
-            f"What the reference costs in {log.name} is unknown, or 0: nothing can cost less. {LOG_COSTS}"
+            f"The costs {lack} unknown in {log.name}, or the reference costs 0: nothing can cost less. {LOG_COSTS}"
         )
 
 
@@ -504,8 +506,12 @@ def _finished(
     walked = policy.walks(every)
     kappa = _thresholds(every, proven, settings, default)
     lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven else None
+    costs = walked.cost.at(kappa)
+    if every.reference is not None and (settings.by_segment or promise.rules.reference_keeps_it):
+        uncertified = ~np.isin(_names(every, settings, default), [*proven])
+        costs = np.where(uncertified, every.reference.cost_nano_usd, costs)  # the reference is asked at once
     return Fit(
-        promise, settings, policy, proven, tuple(tested), _saving(walked, kappa, every), log, (), (), every.n,
+        promise, settings, policy, proven, tuple(tested), _saving(costs, every), log, (), (), every.n,
         lost, ready.repeated, ready.unknown, attempt, level, default, {},
     )  # fmt: skip
 
@@ -513,8 +519,12 @@ def _finished(
 def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings, default: str) -> Floats:
     """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
     kappas = {name: certified.kappa for name, certified in proven.items()}
-    names = log.segments if settings.by_segment else (default,) * log.n
-    return np.array([kappas.get(name or "", -np.inf) for name in names])
+    return np.array([kappas.get(name, -np.inf) for name in _names(log, settings, default)])
+
+
+def _names(log: Log, settings: FitSettings, default: str) -> list[str]:
+    """Return the name of the certificate that each request needs."""
+    return [segment or "" for segment in log.segments] if settings.by_segment else [default] * log.n
 
 
 def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
@@ -526,13 +536,12 @@ def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
     return shares
 
 
-def _saving(walked: Walks, kappa: Floats, log: Log) -> Saving:
+def _saving(costs: Ints, log: Log) -> Saving:
     """Return what is spent and what the reference alone costs, by group."""
     rows, alone = log.priced, reference_costs(log)
     if not alone.sum():
         return Saving(np.zeros(0), np.zeros(0), 0)
     number = {name: at for at, name in enumerate(dict.fromkeys(log.groups))}
     group = np.array([number[name] for name in log.groups])[rows]
-    costs = walked.cost.at(kappa)[rows], alone
-    spent, by_reference = (np.asarray(np.bincount(group, cost), dtype=np.float64) for cost in costs)
+    spent, by_reference = (np.asarray(np.bincount(group, cost), dtype=np.float64) for cost in (costs[rows], alone))
     return Saving(spent, by_reference, int(group.size))

@@ -280,7 +280,7 @@ def router(log: Log, kind: Kind) -> Callable[[Log], Floats]:
     if not log.n:
         raise UsageError(f"No request of {log.name} has every node.")
     stage = _stage(log, (), (0,), None, MOST)
-    weights, intercept = stage.solve(kind.loss(log)[:, 0])
+    weights, intercept = stage.solve(kind.losses(log)[:, 0])
     rule = Rule((), (0,), stage.features, stage.ranks, weights[None, :], np.array([intercept]), np.ones(1))
     return lambda requests: rule.values(requests)[:, 0]
 
@@ -361,7 +361,7 @@ def _lost(log: Log, kind: Kind, state: State, right: Floats) -> Floats:
     rest = [node for node in range(log.width) if node not in state]
     order = np.broadcast_to(np.array([*state, *rest]), log.answer.shape)
     serve = _served(log, order, right)[:, len(state) - 1]
-    return kind.loss(log.in_order(order))[np.arange(log.n), np.maximum(serve, 0)]
+    return kind.losses(log.in_order(order))[np.arange(log.n), np.maximum(serve, 0)]
 
 
 def _costs(log: Log) -> Floats:

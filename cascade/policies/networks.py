@@ -330,7 +330,7 @@ class Outcomes(NamedTuple):
             right = actions.spread(log.right == 1)
             answered, counts = actions.spread(log.answers) | ~bought[:, :, None], ~log.complete | right.any(axis=(1, 2))
         else:
-            loss, serve = rules.loss(log), newest(log)
+            loss, serve = rules.losses(log), newest(log)
             loss = np.where(serve >= 0, np.take_along_axis(loss, np.maximum(serve, 0), axis=1), loss)
             right = 1.0 - loss[:, log.decides, None]
         onward = ~log.complete[:, None] | np.roll(bought, -1, axis=1)

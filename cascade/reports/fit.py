@@ -24,8 +24,8 @@ def of_fit(done: Fit, output: str | None = None) -> Report:
 def _saving_line(done: Fit) -> str:
     cost, interval = done.saving.cost_share, done.saving.interval
     if cost is None or interval is None:
-        return "Saves: unknown, because the log does not say what the reference costs."
-    if not done.certified:
+        return "Saves: unknown, because no request has all its costs on record, or the reference costs 0."
+    if not done.certified or done.default not in {"", *done.certified}:
         return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
     low, high = interval
     amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
@@ -73,6 +73,9 @@ def _doubts(done: Fit) -> Iterator[str]:
             f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
             "not speak of such requests."
         )
+    if 0 < done.saving.requests < done.requests:
+        unpriced = counted(done.requests - done.saving.requests, "request")
+        yield f"Note: {unpriced} without all costs are left out of what is saved, not of the promise."
     if (done.attempt.number or 1) > 1 and done.promise.confidence is None:
         yield "Note: a promise on average is not corrected for the choice among several fits; promise a confidence."
     if done.settings.by_segment and len(done.certified) > 1:

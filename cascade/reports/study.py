@@ -84,6 +84,7 @@ def _tried(study: Study) -> str:
     unit = "requests" if study.groups == study.requests else f"requests of {study.groups:,} groups"
     out = f", {study.repeated:,} repeated left out" * bool(study.repeated)
     out += f", {study.left_out:,} without the reference's answer left out" * bool(study.left_out)
+    out += f", {study.unpriced:,} that lack a cost left out of what is saved" * bool(study.unpriced)
     return (
         f"Tried on {study.requests:,} {unit}{out}: {study.splits} splits, fitted on {study.fitted_on:,}, tested on "
         f"{study.tested_on:,} others."

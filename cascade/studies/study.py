@@ -68,7 +68,7 @@ def clairvoyant(log: Log, promise: Promise) -> float | None:
     """
     if not log.priced.all():
         return None
-    losses, cost = promise.rules.loss(log), np.maximum(log.cost_nano_usd, 0).astype(np.float64)
+    losses, cost = promise.rules.losses(log), np.maximum(log.cost_nano_usd, 0).astype(np.float64)
     options = [np.where(log.bought[:, at], _with_reads(log, cost, at), np.inf) for at in range(log.width)]
     lost = [losses[:, at] for at in range(log.width)]
     if log.reference is not None:
@@ -153,6 +153,7 @@ class Study:
         promise: what is promised.
         requests, groups: how many; repeated requests count once.
         repeated, left_out: rows left out: repeated requests, and those without the reference's answer.
+        unpriced: the requests that lack a cost; what is saved is counted on the others.
         fitted_on, tested_on: groups on each side of a split.
         splits, seed: of the draw.
         rows: one for each way, the first the reference.
@@ -166,6 +167,7 @@ class Study:
     groups: int
     repeated: int
     left_out: int
+    unpriced: int
     fitted_on: int
     tested_on: int
     splits: int
@@ -234,8 +236,9 @@ def study(
     )
     rows = [_row(way.name, figures[:, at].T, promise, sides, of_reference=not at) for at, way in enumerate(playing)]
     return Study(
-        requests.name, promise, requests.n, len(set(requests.groups)), ready.repeated, ready.unknown, *sides, splits,
-        seed, tuple(rows), None if np.isnan(bounds).any() else float(bounds.mean()), diagnose(requests, promise),
+        requests.name, promise, requests.n, len(set(requests.groups)), ready.repeated, ready.unknown,
+        int(np.count_nonzero(~requests.priced)), *sides, splits, seed, tuple(rows),
+        None if np.isnan(bounds).any() else float(bounds.mean()), diagnose(requests, promise),
     )  # fmt: skip
 
 
@@ -248,6 +251,7 @@ def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int,
     seed, fits = split
     here, rest = log.take(fits), log.take(~fits)
     alone = playing[0].prepare(here, promise, seed)(rest)
+    alone = alone._replace(cost=np.where(rest.priced, alone.cost, np.nan))  # as `fit` counts what is saved
     least, cost = clairvoyant(rest, promise), _mean(alone.cost)
     bound = least / cost if least is not None and cost > 0 else math.nan
     figures = list[list[float]]()

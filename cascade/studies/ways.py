@@ -176,7 +176,7 @@ class Recorded:
             loss = np.where(way.covered | hopeless(log), 0.0, 1.0)
         else:
             alone = replace(log, reference=Reference(right, way.cost_nano_usd, is_last=True)).alone()
-            loss = promise.rules.loss(replace(alone, reference=log.reference))[:, 0]
+            loss = promise.rules.losses(replace(alone, reference=log.reference))[:, 0]
         cost = np.where(way.cost_nano_usd >= 0, way.cost_nano_usd, np.nan)
         columns = (loss, right, cost, way.length, way.size)
         return Played(*(np.where(way.known, column, np.nan) for column in columns))

@@ -14,7 +14,7 @@ import pytest
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
-from cascade.conformal.promise import Error, Promise, Regret
+from cascade.conformal.promise import Error, Kind, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
@@ -56,6 +56,39 @@ def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = Non
         signals={"self_check": sure},
         reference=Reference(right[:, -1], cost[:, -1].astype(np.int64), is_last=True),
     )
+
+
+def test_a_loss_of_ones_own_that_is_unknown_counts_as_lost_and_one_of_another_range_or_shape_is_refused():
+    log = drawn_log(40)
+    right = np.where(np.arange(40)[:, None] < 30, np.nan, log.right)
+
+    class Own(Kind):
+        name, kept, lost = "own", "it is kept", "it is lost"
+        returned: ClassVar[Any] = 1.0 - right
+
+        def loss(self, log: Log) -> np.ndarray:
+            return self.returned
+
+    assert Own().losses(log)[:30].all()
+    assert (Own().losses(log)[30:] == 1 - log.right[30:]).all()
+    assert Own().at_stop(Depth().walks(log))[:30].all()
+    for wrong in (1.0 - right[:, 0], 1.0 - right[:, :1], -log.right - 1, log.right + 1):
+        Own.returned = wrong
+        with pytest.raises(UsageError):
+            Own().losses(log)
+
+
+def test_without_all_costs_of_a_request_it_is_said_whose_are_unknown_and_no_attempt_is_counted(tmp_path):
+    log = drawn_log(200, models=3)
+    costs = log.cost_nano_usd.copy()
+    costs[:, 1] = -1
+    with pytest.raises(NotCertifiedError, match="model 1"):
+        fit(replace(log, cost_nano_usd=costs), REGRET, attempts=tmp_path / "count.jsonl")
+    assert not [*tmp_path.iterdir()]
+    costs[50:] = log.cost_nano_usd[50:]
+    done = fit(replace(log, cost_nano_usd=costs), REGRET)
+    assert (done.saving.requests, done.requests) == (150, 200)
+    assert any("50 requests" in line for line in of_fit(done).lines)
 
 
 def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests():
@@ -332,6 +365,10 @@ def test_segments_with_too_few_requests_get_no_certificate():
     log = replace(log, segments=tuple(["many" if row < 860 else "few" for row in range(900)]))
     done = fit(log, REGRET, FitSettings(by_segment=True))
     assert (set(done.certified), dict(done.too_small)) == ({"many"}, {"few": 40})
+    few = np.array(log.segments) == "few"
+    costs = done.policy.walks(log).cost.at(done.certified["many"].kappa)
+    spent = np.where(few, log.reference.cost_nano_usd, costs).sum()  # the reference answers the few at once
+    assert done.saving.cost_share == pytest.approx(spent / log.reference.cost_nano_usd.sum())
     assert done.kappa_of("few") == -np.inf
     assert "860" in of_fit(done).lines[2]
 
@@ -566,6 +603,9 @@ def test_a_level_at_which_nothing_is_proven_leaves_the_others(promise, levels, c
     done = fit(drawn_log(600), promise, FitSettings(levels=levels))
     assert isinstance(done.policy, Threshold)
     assert done.certified["low"].kappa > -np.inf
+    if done.default not in done.certified:  # the reference is asked at once
+        assert (done.saving.cost_share, done.lost) == (1.0, 0.0)
+        assert not of_fit(done).document["saves"]
     directory = policy_directory(done, done.log.nodes, date(2026, 1, 1))
     assert set(directory.certificates) == certified
     with pytest.raises(NotCertifiedError):

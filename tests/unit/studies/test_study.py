@@ -12,7 +12,7 @@ import pytest
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.policies.networks import Networks, NetworkSettings
-from cascade.policies.policy import COST, Uala
+from cascade.policies.policy import COST, Depth, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
@@ -55,6 +55,22 @@ def rounds(n: int, seed: int = 0) -> Log:
         reference=Reference((rng.random(n) < 0.9).astype(float), np.full(n, 4), is_last=False),
         baselines={"LLM-exit, base": walk},
     )  # fmt: skip
+
+
+def test_what_is_saved_is_counted_on_the_requests_that_have_all_costs():
+    log = drawn_log(80, models=3)
+
+    def without(rows: slice) -> Log:
+        costs = log.cost_nano_usd.copy()
+        costs[rows, 1] = -1
+        return replace(log, cost_nano_usd=costs)
+
+    done = study(without(slice(None)), REGRET, splits=2)
+    assert (done.verdict, done.unpriced) == ("unknown", 80)
+    dear = replace(without(slice(40)), reference=log.reference._replace(cost_nano_usd=np.repeat([10**9, 10**5], 40)))
+    done = study(dear, REGRET, [fixed("every call", Depth())], splits=2)
+    assert done.unpriced == 40
+    assert 0.1 < done.row("every call").cost_share.mean < 1.5
 
 
 # --- ways ---
