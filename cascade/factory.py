@@ -103,6 +103,10 @@ def build_policy(config: CascadeConfig) -> Live:
     if config.lacks_policy and config.modes is None:
         raise ConfigError([_NO_THRESHOLD])
     plan = plan_of(config.strategy)
+    if config.modes is not None and "policy" not in config.model_fields_set:
+        from cascade.policies.policy import Alone
+
+        return Live(Alone(), plan, single=True)
     rule, kappa = config.policy.rule(plan)
     return Live(rule, plan, kappa, single=True)
 

@@ -26,7 +26,7 @@ from cascade.records.link import LATE_S
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import defuse
-from cascade.serving.plan import RunPlan, no_level
+from cascade.serving.plan import RunPlan, no_level, plain_plan
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
@@ -144,7 +144,7 @@ class Runtime:
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
-        self._plain = RunPlan(self.configured, self._bare)
+        self._plain = plain_plan(self.configured, self._bare)
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self.spending = self._caps()

@@ -307,10 +307,14 @@ def _compared(decision: Decision) -> str:
 
     >>> _compared(Decision((), True, (), 0.236, 0.105, sure=(0.79, 0.9)))
     '79.0 % sure, below 90.0 %'
+    >>> _compared(Decision((), False, (), float("-inf"), 0.105))
+    'nothing is asked after it'
     """
     wants_on = decision.next_score >= decision.kappa
     if decision.next_score != decision.next_score:
         return "doubt unknown"
+    if decision.next_score == float("-inf"):
+        return "nothing is asked after it"
     if decision.sure is None:
         return f"doubt {decision.next_score:.3g}, {'at least' if wants_on else 'below'} {decision.kappa:.3g}"
     is_sure, needed = (f"{100 * share:.1f} %" for share in decision.sure)

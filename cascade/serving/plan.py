@@ -40,6 +40,14 @@ def reference_walk(strategy: Plan) -> str:
     return LAST_ONLY if strategy.ends_with_reference else GUIDE_ONLY
 
 
+def plain_plan(strategy: Plan, policy: Live) -> RunPlan:
+    """Return the run plan of a policy that promises nothing, with the part of the strategy that it takes."""
+    part = policy.selection
+    if part is None:
+        return RunPlan(strategy, policy)
+    return RunPlan(strategy.only(part), policy, walk=reference_walk(strategy) if part.reference else None)
+
+
 def no_level(level: str, levels: Mapping[str, float]) -> UsageError:
     """Return the error of a level that is not among those of the policy, by name with their risk."""
     if not levels:

@@ -106,7 +106,11 @@ def test_without_a_policy_it_logs_and_observes_but_does_not_serve(tmp_path):
     done = collect(load(bare), questions, tmp_path / "log.jsonl", providers={"fake": judging(0.9)})
     assert done.rows == 9
     observing = {**bare, "modes": {"store": f"sqlite:///{tmp_path}/modes.db"}, "traces": "on"}
-    Orchestrator.from_config(observing, providers={"fake": judging(0.9)}).close()
+    for strategy in (observing["strategy"], {"kind": "ladder", "models": observing["strategy"]["models"]}, {}):
+        settings = {**observing, "strategy": strategy}
+        with Orchestrator.from_config(settings, providers={"fake": judging(0.9)}) as orchestrator:
+            answer = orchestrator.ask("Which river?")
+        assert [call.request.model for call in answer.calls] == ["large"]
 
 
 def test_a_client_cannot_name_a_judge_as_its_model():
