@@ -411,7 +411,7 @@ class Runtime:
     def break_circuits(self) -> None:
         """From now on, fail calls to a model at once while it keeps failing."""
         for guard in self.guards.values():
-            guard.breakers = guard.breakers or {}
+            guard.shared = True
 
     def wrap(self, wrapping: Callable[[Guard | Around], Around]) -> None:
         """From now on, make each call within what `wrapping` puts around a model's guard."""

@@ -113,7 +113,7 @@ def _installed_packages_are_looked_through_once() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _a_retry_comes_at_once() -> Iterator[None]:
     """Wait a hundredth of the time before a retry, unless a server named the time: calls of tests fail on purpose."""
-    from cascade.resilience.retry import RetryPolicy
+    from cascade.resilience.health import RetryPolicy
 
     backoff = RetryPolicy._backoff_s
 

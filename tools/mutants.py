@@ -46,7 +46,7 @@ ROOMS: Mapping[str, Sequence[str]] = {
         *(f"cascade/conformal/{name}.py" for name in ("path", "certify", "binomial", "monitor")),
         *(f"cascade/fitting/{name}.py" for name in ("menu", "attempts", "divide")),
     ],
-    "guard": ["cascade/providers/guard.py", "cascade/resilience/retry.py"],
+    "guard": ["cascade/providers/guard.py", "cascade/resilience/health.py"],
     "ledger": [
         *(f"cascade/budget/{name}.py" for name in ("caps", "charges", "tokens")),
         "cascade/records/database.py",
@@ -67,7 +67,7 @@ TESTS: Mapping[str, Sequence[str]] = {
     "binomial": [_CONFORMAL + "binomial.py"],
     "monitor": [_CONFORMAL + "monitor.py"],
     "guard": ["tests/unit/providers/test_guard.py"],
-    "retry": ["tests/unit/resilience", "tests/unit/providers/test_guard.py"],
+    "health": ["tests/unit/resilience", "tests/unit/providers/test_guard.py"],
     "caps": [
         "tests/unit/budget/test_caps.py",
         "tests/unit/records/test_leases.py",

@@ -37,8 +37,7 @@ from cascade.types import Completion, Request, TextDelta
 
 if TYPE_CHECKING:  # loaded where they are needed: after a failed call, in a server with circuit breakers, in a stream
     from cascade.providers.assembling import Assembler
-    from cascade.resilience.breaker import Breaker
-    from cascade.resilience.retry import RetryBudget, RetryPolicy
+    from cascade.resilience.health import Health, RetryPolicy
 
 logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
@@ -116,13 +115,14 @@ class Guard:
         retry: when a failed call is made again; None: `RetryPolicy()`.
         sleep: waits some seconds; tests pass their own.
         secrets: keys that no error may repeat.
-        breakers: the circuit breaker of each model, or deployment (`Request.site`); None for none, as in batches.
+        shared: whether callers retry themselves, as those of a server do (`Health`).
         refuses: by a model's name, what cascade must not add to its requests (`base.REFUSABLE`).
         pace: the limits of a stream; None: `per_call_s` in all.
         deployments: by the name of a model that has several, the weight of each by its name.
 
     Attributes:
         retried: by a model's name, how often a call was made again after a failure.
+        health: by a model, or deployment (`Request.site`), what its calls say of it since the first one that failed.
         tried: the tries at deployments: by the model, the deployment, and "answered" or the class of the error.
     """
 
@@ -131,13 +131,13 @@ class Guard:
     retry: RetryPolicy | None = None
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     secrets: tuple[str, ...] = field(default=(), repr=False)
-    breakers: dict[str, Breaker] | None = None
+    shared: bool = False
     refuses: Mapping[str, frozenset[str]] = field(default_factory=dict)
     pace: Pace | None = None
     deployments: Mapping[str, Mapping[str, float]] = field(default_factory=dict)
     retried: Counter[str] = field(default_factory=Counter)
     tried: Counter[tuple[str, str, str]] = field(default_factory=Counter)
-    _budgets: dict[str, RetryBudget] = field(default_factory=dict)
+    health: dict[str, Health] = field(default_factory=dict)
     _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
     """By a site's name, the additions that it refuses, once a request without them was answered, and until when."""
     _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
@@ -174,24 +174,21 @@ class Guard:
         If the model refuses an addition, the next try is made at once without it; and at once at the next deployment,
         if this one failed. That takes no token of the budget: it is another server, and each is a call's next one once.
         """
-        from cascade.resilience.retry import RetryPolicy
+        from cascade.resilience.health import RetryPolicy
 
         if gone := refused(tries.asked, error):
             tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
             return 0.0
         self._note_history(tries.asked, error)
         tries.failed.append(error)
-        site, policy = _site(tries.asked), self.retry or RetryPolicy()
-        budget, breaker = self._budget(site), self._breaker(site)
-        self._broke(tries, error)
+        health, policy = self._broke(tries, error), self.retry or RetryPolicy()
         forbidden = tries.asked.at_most_once and error.billed != "no"
         if tries.others and not forbidden and self._goes_on(tries, error, policy):
             return 0.0
         delay = policy.delay_s(error, len(tries.failed) - 1, tries.retries_until)
         if delay is None:
-            budget.gave_up(error)
-        broken = breaker is not None and breaker.open
-        if delay is None or forbidden or broken or not budget.allows(error):
+            health.gave_up(error)
+        if delay is None or forbidden or health.open or not health.allows(error):
             error.maybe_billed = sum(one.billed != "no" for one in tries.failed)
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
@@ -219,15 +216,6 @@ class Guard:
             self._unread[_site(request), conversation] = None
             while len(self._unread) > _MOST_UNREAD:
                 del self._unread[next(iter(self._unread))]
-
-    def _budget(self, site: str) -> RetryBudget:
-        found = self._budgets.get(site)
-        if found is not None:
-            return found
-        from cascade.resilience.retry import RetryBudget
-
-        made = RetryBudget() if self.breakers is None else RetryBudget.shared()
-        return self._budgets.setdefault(site, made)
 
     async def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[TextDelta | Completion, None]:
         """Yield text as it is written and end with the checked completion.
@@ -268,27 +256,23 @@ class Guard:
         """Close the provider."""
         await self.provider.close()
 
-    def circuits(self, model: str) -> dict[str, Breaker | None]:
-        """Return the circuits of a model by the names of its deployments; the name is "" where it has none."""
+    def circuits(self, model: str) -> dict[str, Health | None]:
+        """Return the health of a model by the names of its deployments; the name is "" where it has none."""
         sites = [(name, f"{model} at {name}") for name in self.deployments.get(model, ())] or [("", model)]
-        return {name: (self.breakers or {}).get(site) for name, site in sites}
+        return {name: self.health.get(site) for name, site in sites}
 
-    def _breaker(self, site: str) -> Breaker | None:
-        if self.breakers is None:
-            return None
-        from cascade.resilience.breaker import Breaker
+    def _broke(self, tries: _Tries, error: ProviderError) -> Health:
+        """Count a failure, except a time-out after too little time from the caller; return the health of the site."""
+        from cascade.resilience.health import Health
 
-        return self.breakers.setdefault(site, Breaker())
-
-    def _broke(self, tries: _Tries, error: ProviderError) -> None:
-        """Report a failure to the circuit breaker, except a time-out after too little time from the caller."""
-        asked, breaker = tries.asked, self._breaker(_site(tries.asked))
+        asked, health = tries.asked, self.health.setdefault(_site(tries.asked), Health(shared=self.shared))
         error.deployment = asked.deployment
         if asked.deployment is not None:
             self.tried[asked.model, asked.deployment, type(error).__name__] += 1
         hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * tries.limit_s
-        if breaker is not None and not hurried:
-            breaker.failed(error, lost=asked.deployment is not None and error.another_may_answer)
+        if not hurried:
+            health.failed(error, lost=asked.deployment is not None and error.another_may_answer)
+        return health
 
     def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:
         """Return the request at the first deployment that may be asked, to be answered there within `limit_s`.
@@ -302,8 +286,7 @@ class Guard:
             from cascade.providers.deployments import ranked
 
             sites = ranked(request, weights)
-            if self.breakers:
-                sites.sort(key=self._is_limited)
+            sites.sort(key=lambda at: (health := self.health.get(_site(at))) is not None and health.limited)
         waits = list[float]()
         if (asked := self._admitted(sites, waits)) is None:
             raise _none_admitted(request, waits)
@@ -317,10 +300,10 @@ class Guard:
         """
         while sites:
             request = sites.pop(0)
-            site, chat = _site(request), request.chat if self._unread else None
+            site, health, chat = _site(request), self.health.get(_site(request)), request.chat if self._unread else None
             if chat is not None and (site, conversation_of(chat.messages)) in self._unread:
                 continue
-            if (breaker := self._breaker(site)) is not None and (wait_s := breaker.pause_s()) is not None:
+            if health is not None and (wait_s := health.pause_s()) is not None:
                 waits.append(wait_s)
                 continue
             learned, until_s = self._refused.get(site, (frozenset[str](), 0.0))
@@ -330,10 +313,6 @@ class Guard:
             return request._replace(without=tuple(sorted(gone))) if gone else request
         return None
 
-    def _is_limited(self, request: Request) -> bool:
-        breaker = self._breaker(_site(request))
-        return breaker is not None and breaker.limited
-
     def _checked(
         self,
         payload: Payload,
@@ -342,16 +321,15 @@ class Guard:
         tries: _Tries,
         notes: Sequence[str] = (),
     ) -> Completion:
-        completion, site = read_completion(payload, request, time.monotonic() - started, self.secrets), request.model
+        site = _site(tries.asked)
+        completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
         if (deployment := tries.asked.deployment) is not None:
-            completion, site = completion._replace(deployment=deployment), tries.asked.site
+            completion = completion._replace(deployment=deployment)
             self.tried[request.model, deployment, "answered"] += 1
         if notes:
             completion = completion._replace(notes=(*dict.fromkeys(notes), *completion.notes))
-        if (budget := self._budgets.get(site)) is not None:  # there is one since the first failure
-            budget.succeeded()
-        if self.breakers is not None and (breaker := self._breaker(site)) is not None:
-            breaker.succeeded()
+        if (health := self.health.get(site)) is not None:
+            health.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.asked.without:
@@ -418,7 +396,7 @@ def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
 def _none_admitted(request: Request, waits: list[float]) -> ProviderError:
     """Return the error of a request that no site of its model may be asked: circuits are open, or it is refused."""
     if waits:
-        from cascade.resilience.breaker import resting
+        from cascade.resilience.health import resting
 
         return resting(request.model, min(waits))
     says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"

@@ -28,8 +28,7 @@ from cascade.providers.base import Payload
 from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience import portal
-from cascade.resilience.breaker import FAILURES
-from cascade.resilience.retry import RetryPolicy
+from cascade.resilience.health import FAILURES, RetryPolicy
 from cascade.server.auth import new_key
 from cascade.server.errors import GatewayError
 from cascade.server.limits import parsed_object

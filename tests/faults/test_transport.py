@@ -94,7 +94,7 @@ def test_f09_a_guide_that_is_down_is_not_asked_twelve_times(bench: Bench, way: s
     assert max(requests[1:]) <= rounds
     bench.server.modes["large"] = ["ok"]
     orchestrator.ask(QUESTION)
-    assert orchestrator.runtime.guards["large"]._budgets["large"].tokens > 0
+    assert orchestrator.runtime.guards["large"].health["large"].tokens > 0
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)

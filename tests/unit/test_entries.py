@@ -22,7 +22,7 @@ from cascade.plans.base import ModelUse
 from cascade.providers.fake import FakeProvider
 from cascade.providers.fields import wire_body
 from cascade.providers.replay import Replay
-from cascade.resilience.retry import RetryPolicy
+from cascade.resilience.health import RetryPolicy
 from cascade.server.app import application
 from cascade.serving.made_for import made_for
 from cascade.types import Completion, Question

@@ -29,7 +29,7 @@ def trees() -> dict[str, ast.Module]:
 
 ONLY_IN = {
     "litellm": {"providers/litellm.py"},
-    "tenacity": {"resilience/retry.py"},
+    "tenacity": {"resilience/health.py"},
     "xllamacpp": {"providers/local.py"},
     "torch": {"policies/networks.py"},
     "ray": {"scale.py"},

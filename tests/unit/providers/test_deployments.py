@@ -20,9 +20,8 @@ from cascade.providers.deployments import ranked
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard, Pace
 from cascade.providers.openai_http import OpenAIHTTP
-from cascade.resilience.breaker import FAILURES, FIRST_PAUSE_S, Breaker
+from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
 from cascade.resilience.portal import Deadline
-from cascade.resilience.retry import SHARED_CAPACITY
 from cascade.server.meters import Meters
 from cascade.serving.made_for import made_for
 from cascade.types import Question, Request
@@ -83,8 +82,8 @@ class Sites(FakeProvider):
 
 def guarded(failing: Any, said: str = "", **settings: Any) -> tuple[Guard, Sites, Any]:
     sites, now = Sites(failing, said), [0.0]
-    circuits = {f"small at {name}": Breaker(lambda: now[0]) for name in WEIGHTS}
-    settings = {"deployments": {"small": WEIGHTS}, "breakers": circuits, **settings}
+    health = {f"small at {name}": Health(shared=True, clock=lambda: now[0]) for name in WEIGHTS}
+    settings = {"deployments": {"small": WEIGHTS}, "shared": True, "health": health, **settings}
     return Guard(sites, sleep=lambda _: asyncio.sleep(0), **settings), sites, now
 
 

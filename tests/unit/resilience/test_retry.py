@@ -17,9 +17,18 @@ from cascade.errors import (
 )
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.guard import Guard
-from cascade.resilience.breaker import FAILURES, FIRST_PAUSE_S, LONGEST_PAUSE_S, Breaker
+from cascade.resilience.health import (
+    CAPACITY,
+    FAILURES,
+    FIRST_PAUSE_S,
+    LONGEST_PAUSE_S,
+    MAX_RETRY_AFTER_S,
+    SHARED_CAPACITY,
+    SHARED_REFILL,
+    Health,
+    RetryPolicy,
+)
 from cascade.resilience.portal import Deadline
-from cascade.resilience.retry import MAX_RETRY_AFTER_S, SHARED_CAPACITY, RetryBudget, RetryPolicy
 from unit.made import request
 
 NEVER = Deadline()
@@ -71,25 +80,20 @@ def test_the_wait_is_jittered_below_a_doubling_limit(policy, done, most):
     assert max(wait or 0 for wait in waits) > most / 2
 
 
-def test_a_retry_takes_a_token_and_a_success_gives_one_back_up_to_the_capacity():
-    budget = RetryBudget(2)
-    for successes, allowed in ((0, [True, True, False]), (1, [True, False]), (5, [True, True, False])):
-        for _ in range(successes):
-            budget.succeeded()
-        assert [budget.allows(DOWN) for _ in allowed] == allowed
-
-
-def test_a_refill_below_one_bounds_the_share_of_retries():
-    budget = RetryBudget(0, 0.25)
-    for _ in range(8):
-        budget.succeeded()
-    assert not budget.allows(DOWN)  # no capacity: nothing is saved up
-    budget = RetryBudget(1, 0.25)
-    found = [budget.allows(DOWN)]
-    for _ in range(8):
-        budget.succeeded()
-        found.append(budget.allows(DOWN))
-    assert found == [True, False, False, False, True, False, False, False, True]
+@pytest.mark.parametrize(
+    ("shared", "capacity", "refill"), [(False, CAPACITY, 1.0), (True, SHARED_CAPACITY, SHARED_REFILL)]
+)
+def test_a_retry_takes_a_token_and_successes_give_them_back_up_to_the_capacity(shared, capacity, refill):
+    health = Health(shared=shared)
+    assert [health.allows(DOWN) for _ in range(capacity + 1)] == [*[True] * capacity, False]
+    needed = round(1 / refill + 0.49)
+    for _ in range(needed):
+        assert not health.allows(DOWN)
+        health.succeeded()
+    assert [health.allows(DOWN), health.allows(DOWN)] == [True, False]
+    for _ in range(10_000):
+        health.succeeded()
+    assert health.tokens == capacity
 
 
 @pytest.mark.parametrize(
@@ -101,20 +105,21 @@ def test_a_refill_below_one_bounds_the_share_of_retries():
     ],
 )
 def test_a_call_that_failed_on_every_try_empties_it(error, left):
-    budget = RetryBudget()
-    budget.gave_up(error)
-    assert budget.allows(DOWN) is left
-    assert RetryBudget(0).allows(error) is (error is SLOW)
-    assert not RetryBudget(0).allows(RateLimitedError("slow down"))
+    health = Health(shared=False)
+    health.gave_up(error)
+    assert health.allows(DOWN) is left
+    health.gave_up(DOWN)
+    assert health.allows(error) is (error is SLOW)
+    assert not health.allows(RateLimitedError("slow down"))
 
 
 def test_a_server_takes_a_token_for_a_retry_that_was_asked_for():
-    budget, asked = RetryBudget.shared(), RateLimitedError("slow down", retry_after_s=0.0)
-    assert sum(budget.allows(asked) for _ in range(100)) == SHARED_CAPACITY
-    budget.gave_up(asked)
+    health, asked = Health(shared=True), RateLimitedError("slow down", retry_after_s=0.0)
+    assert sum(health.allows(asked) for _ in range(100)) == SHARED_CAPACITY
+    health.gave_up(asked)
     for _ in range(20):
-        budget.succeeded()
-    assert budget.allows(asked)
+        health.succeeded()
+    assert health.allows(asked)
 
 
 DOWN_BREAKER = ProviderUnavailableError("gone")
@@ -128,48 +133,48 @@ class Clock:
         return self.now
 
 
-def broken() -> tuple[Breaker, Clock]:
+def broken() -> tuple[Health, Clock]:
     clock = Clock()
-    breaker = Breaker(clock)
+    health = Health(shared=True, clock=clock)
     for _ in range(FAILURES):
-        assert not breaker.open
-        breaker.failed(DOWN_BREAKER)
-    return breaker, clock
+        assert not health.open
+        health.failed(DOWN_BREAKER)
+    return health, clock
 
 
 def test_it_opens_after_failures_in_a_row_and_one_success_closes_it():
-    breaker, clock = broken()
-    assert breaker.open
-    assert breaker.pause_s() == FIRST_PAUSE_S
+    health, clock = broken()
+    assert health.open
+    assert health.pause_s() == FIRST_PAUSE_S
     clock.now = FIRST_PAUSE_S
-    assert breaker.pause_s() is None
-    breaker.succeeded()
-    assert not breaker.open
+    assert health.pause_s() is None
+    health.succeeded()
+    assert not health.open
     for _ in range(FAILURES - 1):
-        breaker.failed(DOWN_BREAKER)
-    assert not breaker.open
+        health.failed(DOWN_BREAKER)
+    assert not health.open
 
 
 def test_each_probe_that_fails_doubles_the_pause_and_calls_from_before_do_not():
-    breaker, clock = broken()
+    health, clock = broken()
     for _ in range(20):
-        breaker.failed(DOWN_BREAKER)
+        health.failed(DOWN_BREAKER)
     pauses = []
     for _ in range(8):
-        pauses.append(breaker.pause_s())
+        pauses.append(health.pause_s())
         clock.now += pauses[-1] or 0.0
-        assert breaker.pause_s() is None
-        assert breaker.pause_s() is not None  # one probe at a time
-        breaker.failed(DOWN_BREAKER)
+        assert health.pause_s() is None
+        assert health.pause_s() is not None  # one probe at a time
+        health.failed(DOWN_BREAKER)
     assert pauses == [2.0, 4.0, 8.0, 16.0, 32.0, LONGEST_PAUSE_S, LONGEST_PAUSE_S, LONGEST_PAUSE_S]
 
 
 def test_a_probe_whose_caller_left_is_followed_by_another():
-    breaker, clock = broken()
+    health, clock = broken()
     clock.now = FIRST_PAUSE_S
-    assert breaker.pause_s() is None
+    assert health.pause_s() is None
     clock.now += FIRST_PAUSE_S
-    assert breaker.pause_s() is None
+    assert health.pause_s() is None
 
 
 @pytest.mark.parametrize(
@@ -184,10 +189,10 @@ def test_a_probe_whose_caller_left_is_followed_by_another():
     ],
 )
 def test_only_failures_of_the_server_open_it(error, opens):
-    breaker = Breaker()
+    health = Health(shared=True)
     for _ in range(2 * FAILURES):
-        breaker.failed(error)
-    assert breaker.open is opens
+        health.failed(error)
+    assert health.open is opens
 
 
 async def _at_once(seconds: float) -> None:
@@ -196,20 +201,20 @@ async def _at_once(seconds: float) -> None:
 
 def guarded(script: Any) -> tuple[Guard, FakeProvider]:
     fake = FakeProvider(script, keep=10_000)
-    return Guard(fake, sleep=_at_once, breakers={}), fake
+    return Guard(fake, sleep=_at_once, shared=True), fake
 
 
 @pytest.mark.parametrize(
-    ("ways", "breakers", "least", "most"),
+    ("ways", "shared", "least", "most"),
     [
-        ((False,), {}, FAILURES, FAILURES),
-        ((True, False), {}, 1, FAILURES + 2),  # a stream passes the same circuit
-        ((False,), None, 500, 10_000),
+        ((False,), True, FAILURES, FAILURES),
+        ((True, False), True, 1, FAILURES + 2),  # a stream passes the same circuit
+        ((False,), False, 500, 10_000),
     ],
 )
-async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(ways, breakers, least, most):
+async def test_a_dead_server_gets_a_few_calls_and_not_one_for_each_request(ways, shared, least, most):
     guard, fake = guarded(lambda _: DOWN_BREAKER)
-    guard.breakers = breakers
+    guard.shared = shared
     for stream in ways * 500:
         with pytest.raises(ProviderUnavailableError):
             if stream:

@@ -20,7 +20,7 @@ from cascade.conformal.scope import PLAIN, kind_of, seen
 from cascade.errors import RateLimitedError, StoreError, StreamInterruptedError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.records.traces import Store
-from cascade.resilience.retry import RetryPolicy
+from cascade.resilience.health import RetryPolicy
 from cascade.server import app
 from cascade.server.auth import new_key
 from cascade.serving.made_for import made_for

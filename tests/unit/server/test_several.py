@@ -16,7 +16,7 @@ from cascade import Orchestrator
 from cascade.config import load
 from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.providers.fake import reply
-from cascade.resilience.breaker import FAILURES
+from cascade.resilience.health import FAILURES
 from cascade.server.app import application, edge
 from cascade.server.auth import new_key
 from cascade.server.meters import Instruments

@@ -14,7 +14,7 @@ import yaml
 
 from cascade.errors import BadRequestError, ConfigError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider
-from cascade.resilience.breaker import FAILURES
+from cascade.resilience.health import FAILURES
 from cascade.server.app import application
 from cascade.server.auth import new_key
 from cascade.server.chat import HttpExchange
