@@ -1,35 +1,4 @@
-"""The errors that `cascade` raises.
-
-The tree::
-
-    CascadeError                     exit 1
-    ├── ConfigError                  exit 2   every problem at once, each with its path
-    ├── UsageError                   exit 2   the call itself is wrong: closed, inside an event loop, bad argument
-    │   ├── ClosedError                       close() or Ctrl-C stopped the question while it was answered
-    │   ├── RefusedFieldError                 a chat request has fields that no model may be sent; holds their names
-    │   ├── NoTracesError                     nothing was ever written to this store
-    │   └── UnfitRowsError                    rows that do not fit the table of episodes; lists their problems
-    ├── MissingExtraError            exit 2   a package is not installed: names the pip command
-    ├── StoreError                   exit 1   the database is full, locked, damaged or cannot be reached
-    ├── WorkersLostError             exit 1   the processes or the cluster of a study are lost
-    ├── ModelFileError               exit 2   weights are missing, cut short or not the pinned file
-    ├── NotCertifiedError            exit 3   the target cannot be met or was not certified
-    ├── BudgetExceededError          exit 4   the next call could pass the cap
-    ├── BatchError                   exit 5   some questions of a batch failed; holds the answers of the others
-    └── ProviderError                exit 5   one call to one model failed
-        ├── ProviderUnavailableError          5xx, refused, reset, DNS               (retried)
-        ├── AddressError                      no verified certificate, TLS at an http:// address
-        ├── RateLimitedError                  429                                     (retried)
-        │   └── QuotaError                    429: no credit is left
-        ├── ProviderTimeoutError              the call or the question ran out of time
-        ├── AuthenticationError               401, 403
-        ├── BadRequestError                   400, 404, 422
-        │   ├── ContextTooLongError           the prompt does not fit
-        │   └── HistoryRefusedError           the thinking in the conversation was refused before
-        ├── BadResponseError                  what came back is not a completion      (retried once)
-        │   └── EmptyCompletionError          a completion without a choice
-        ├── RefusedError                      the model or a filter declined
-        └── StreamInterruptedError            a stream ended before its end; holds `.partial`
+"""The errors that `cascade` raises: one tree, whose classes have the exit codes of the command line.
 
 Every error can be pickled without loss, and none contains a key. Texts pass through `redact`. Foreign exceptions are
 never chained, since they hold request headers; `from None` only hides them, so `CascadeError` also drops the reference.

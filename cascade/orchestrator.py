@@ -14,8 +14,8 @@ from cascade.config import CascadeConfig
 from cascade.errors import CascadeError, UsageError
 from cascade.providers.base import Provider
 from cascade.resilience.portal import iterate, run
-from cascade.runtime import Asked, Runtime, all_or_error, asked_question, chat_question, listed
-from cascade.types import Answer, Question, Step, TextDelta
+from cascade.runtime import Asked, Runtime, Started, all_or_error, asked_question, listed
+from cascade.types import Answer, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
     from cascade.serving.monitors import AuditOutcome
@@ -75,16 +75,16 @@ class Orchestrator:
 
     def ask(
         self,
-        question: str | Question,
+        asked: Asked,
         *,
         level: str | None = None,
         segment: str | None = None,
         deadline_s: float | None = None,
     ) -> Answer:
-        """Answer one question.
+        """Answer one question, or one chat request as `chat` does.
 
         Args:
-            question: the question.
+            asked: the question, or what `chat` takes.
             level: the level to ask at, by its name ("low" is the cheapest), if the policy has levels.
             segment: the question's segment (a tenant, a task, a language), if the policy has a certificate for each;
                 overrides the question's own.
@@ -95,18 +95,21 @@ class Orchestrator:
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).wait()
+        return self._started(asked, {} if segment is None else {"segment": segment}, level, deadline_s).wait()
 
     async def aask(
         self,
-        question: str | Question,
+        asked: Asked,
         *,
         level: str | None = None,
         segment: str | None = None,
         deadline_s: float | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self.runtime.start(question, level=level, segment=segment, deadline_s=deadline_s).answer()
+        return await self._started(asked, {} if segment is None else {"segment": segment}, level, deadline_s).answer()
+
+    def _started(self, asked: Asked, fields: Mapping[str, Any], level: str | None, deadline_s: float | None) -> Started:
+        return self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -132,13 +135,13 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        return self.ask(chat_question(messages, fields), level=level, deadline_s=deadline_s)
+        return self._started(messages, fields, level, deadline_s).wait()
 
     async def achat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one chat request without blocking the event loop. Raises as `chat` does."""
-        return await self.aask(chat_question(messages, fields), level=level, deadline_s=deadline_s)
+        return await self._started(messages, fields, level, deadline_s).answer()
 
     def stream(
         self,
@@ -161,8 +164,7 @@ class Orchestrator:
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
             **fields: as in `chat`; of a question its `segment`.
         """
-        started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
-        return iterate(started.drafts(raw=raw))
+        return iterate(self._started(asked, fields, level, deadline_s).drafts(raw=raw))
 
     async def astream(
         self,
@@ -174,8 +176,7 @@ class Orchestrator:
         **fields: Any,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        started = self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
-        async with aclosing(started.drafts(raw=raw)) as events:
+        async with aclosing(self._started(asked, fields, level, deadline_s).drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 
@@ -200,7 +201,7 @@ class Orchestrator:
         async def answer() -> None:
             for number, question in waiting:
                 try:
-                    results[number] = await self.aask(asked_question(question, {}), level=level)
+                    results[number] = await self.aask(question, level=level)
                 except CascadeError as error:
                     results[number] = error
 

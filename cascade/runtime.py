@@ -223,10 +223,9 @@ class Runtime:
 
     def start(
         self,
-        question: str | Question,
+        question: Question,
         *,
         level: str | None = None,
-        segment: str | None = None,
         deadline_s: float | None = None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
@@ -237,9 +236,8 @@ class Runtime:
         """Begin a question.
 
         Args:
-            question: as in `Orchestrator.ask`.
-            level: as there.
-            segment: as there.
+            question: the question, as `asked_question` returns it.
+            level: as in `Orchestrator.ask`.
             deadline_s: as there.
             only: run this plan, and none of the policy's.
             trace_id: as in `serve`.
@@ -248,16 +246,15 @@ class Runtime:
             audit: whether to run it to the end for an audit that the caller counts.
 
         Raises:
-            UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
+            UsageError: the orchestrator is closed, or the level does not exist.
         """
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
         deadline = self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
-        asked = checked_question(question, segment)
-        plan = only or (self._plain if serving is None else serving.plan(asked))
+        plan = only or (self._plain if serving is None else serving.plan(question))
         walk = run(
-            asked,
+            question,
             strategy=plan.strategy,
             policy=plan.policy,
             prices=self._prices,
@@ -265,7 +262,7 @@ class Runtime:
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             audit=plan.audit or audit,
-            warnings=(*plan.warnings, *left_out(asked)),
+            warnings=(*plan.warnings, *left_out(question)),
             level=plan.level,
             scope=plan.scope,
             deadline=deadline,
@@ -279,7 +276,7 @@ class Runtime:
             from cascade.records.asks import Trace
 
             trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
-            walk = trace.follow(asked, walk)
+            walk = trace.follow(question, walk)
         return Started(self, walk, plan, trace, deadline, key)
 
     async def serve(
@@ -455,31 +452,6 @@ class Runtime:
 
 # --- what a caller asks ---
 
-_CHAT_KEYS = frozenset({"role", "content"})
-
-
-def refuse_chat(given: object) -> None:
-    """Raise `UsageError` for a chat message, or a list of them, given as a question."""
-    several = given if isinstance(given, list | tuple) else [given]
-    if several and all(isinstance(one, Mapping) and one.keys() & _CHAT_KEYS for one in several):
-        raise UsageError(
-            "These are chat messages, and a question is one text. Send them as they are: orchestrator.chat(messages)."
-        )
-
-
-def checked_question(question: str | Question, segment: str | None = None) -> Question:
-    """Return the question, with its segment if given; raise `UsageError` if it is empty or too long."""
-    asked = Question(question) if isinstance(question, str) else question
-    refuse_chat(question)
-    if getattr(asked, "chat", None) is not None:
-        return asked if segment is None else replace(asked, segment=segment)
-    given: object = getattr(asked, "text", None)
-    if not isinstance(given, str) or not given.strip():
-        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
-    if len(asked.text) + len(asked.context or "") > MAX_QUESTION_CHARS:
-        raise UsageError(f"The question with its context is longer than {MAX_QUESTION_CHARS:,} characters.")
-    return asked if segment is None else replace(asked, segment=segment)
-
 
 def left_out(question: Question) -> list[str]:
     """Return a warning for each text of a question with characters that are not allowed in prompts (`safety`).
@@ -491,45 +463,33 @@ def left_out(question: Question) -> list[str]:
     return [f"marks or invisible characters in the {name} are shown to no model" for name in changed]
 
 
-_OF_CLIENTS = {
-    "timeout": "give deadline_s, or set timeouts.per_call_s",
-    "extra_headers": "the provider's configuration says what is sent",
-    "extra_query": "the address in the configuration says where requests go (api_base)",
-}
-"""Arguments of OpenAI's client that are not fields of a body, and what to use instead."""
-
-
 Asked: TypeAlias = str | Question | Chat
 """A question, or a chat request: messages in OpenAI's form, the body of a request, or a `ChatRequest`."""
 
 
 def asked_question(asked: Asked, fields: Mapping[str, Any]) -> Question:
-    """Return a question, or a chat request as a question. As in OpenAI's client, `extra_body` is added to the body.
+    """Return what a caller asks as a question.
 
     Args:
         asked: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
         fields: other fields of the body; of a question its `segment`.
 
     Raises:
-        UsageError: it is neither, or has a field that does not belong to it.
+        UsageError: it is empty, too long or none of these, or has a field that does not belong to it.
     """
-    if isinstance(asked, str | Question):
-        if alien := sorted(set(fields) - {"segment"}):
-            raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
-        return checked_question(asked, fields.get("segment"))
-    return chat_question(asked, fields)
-
-
-def chat_question(messages: Chat, fields: Mapping[str, Any]) -> Question:
-    """Return a chat request as a question; see `asked_question`."""
-    fields = dict(fields)
-    more = fields.pop("extra_body", None)
-    alien = [f"{name}: {instead}" for name, instead in _OF_CLIENTS.items() if name in fields]
-    if alien:
-        raise UsageError("\n  - ".join(["Arguments of OpenAI's client that are not fields of a request:", *alien]))
-    if more is not None and not isinstance(more, Mapping):
-        raise UsageError(f"extra_body must be a dict of fields, not {type(more).__name__}.")
-    return Question.of_chat(chat_request(messages, {**fields, **(more or {})}))
+    if not isinstance(asked, str | Question):
+        return Question.of_chat(chat_request(asked, fields))
+    if alien := sorted(set(fields) - {"segment"}):
+        raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
+    question = Question(asked) if isinstance(asked, str) else asked
+    if fields:
+        question = replace(question, segment=fields["segment"])
+    given: object = question.text
+    if not isinstance(given, str) or not given.strip():
+        raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
+    if question.chat is None and len(question.text) + len(question.context or "") > MAX_QUESTION_CHARS:
+        raise UsageError(f"The question with its context is longer than {MAX_QUESTION_CHARS:,} characters.")
+    return question
 
 
 def listed(asked: Iterable[Asked], concurrency: object) -> list[Asked]:

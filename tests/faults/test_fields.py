@@ -245,7 +245,7 @@ def test_a_field_that_would_steer_litellm_is_refused_even_if_it_is_opened(
     with Orchestrator.from_config(config("litellm", upstream.address, allow_fields=opened)) as served:
         for name in opened:
             with pytest.raises(RefusedFieldError):
-                served.chat(HI, extra_body={name: "x"})
+                served.chat({"messages": HI, name: "x"})
     assert upstream.count() == before
 
 

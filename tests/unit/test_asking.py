@@ -40,13 +40,11 @@ def test_what_is_taken_out_of_a_question_is_a_warning():
     assert not any("<|im_end|>" in message.content for request in fake.requests for message in request.messages)
 
 
-@pytest.mark.parametrize("given", [CHAT, CHAT[1], tuple(CHAT)])
-def test_chat_messages_are_named_as_such(given):
-    """0.5.0: "There is no question: give a text that is not empty"."""
-    orchestrator, fake = wired()
-    with pytest.raises(UsageError, match=r"chat messages.*orchestrator.chat"):
-        orchestrator.ask(given)
-    assert fake.requests == []
+@pytest.mark.parametrize("given", [CHAT, tuple(CHAT), {"messages": CHAT}])
+def test_a_chat_is_asked_as_a_question_is(given):
+    orchestrator, fake = wired(strategy={"kind": "ladder", "models": ["base", "guide"]}, policy={"kind": "fixed"})
+    assert orchestrator.ask(given, segment="a").question.segment == "a"
+    assert fake.requests[0].chat.messages == tuple(CHAT)
 
 
 def test_chat_messages_are_no_list_of_questions():

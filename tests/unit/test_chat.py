@@ -169,7 +169,7 @@ def test_what_is_wrong_with_a_request_is_said_at_once(messages, options, parts, 
         ChatRequest(messages, options)
     assert [part for part in parts if part not in str(caught.value)] == []
     assert lines is None or str(caught.value).count("\n") == lines
-    for given in ([], "Hi", {"prompt": "Hi"}, {"messages": [USER], "n": 2}):
+    for given in ([], {"prompt": "Hi"}, {"messages": [USER], "n": 2}):
         with pytest.raises(UsageError):
             served_by(None)[0].chat(given)
 
@@ -317,15 +317,3 @@ def test_a_service_tier_without_a_price_is_not_bought():
     assert known.cost == flex.cost is not None
     assert sent(fake.requests[1]) == {"messages": [USER]}
     assert any("service_tier" in said for said in flex.warnings)
-
-
-def test_arguments_of_a_client_are_refused_with_what_to_use_instead_and_extra_body_is_the_body():
-    orchestrator, fake = served_by(None)
-    with orchestrator:
-        with pytest.raises(UsageError, match="deadline_s") as caught:
-            orchestrator.chat([USER], timeout=3, extra_headers={"x": "y"})
-        assert "extra_headers" in str(caught.value)
-        with pytest.raises(UsageError, match="extra_body must be a dict"):
-            orchestrator.chat([USER], extra_body=[1])
-        orchestrator.chat([USER], temperature=0.1, extra_body={"top_p": 0.5, "temperature": 0.2})
-    assert sent(fake.requests[0]) == {"messages": [USER], "top_p": 0.5, "temperature": 0.2}
