@@ -40,9 +40,9 @@ from cascade.errors import (
 from cascade.forks import after_fork, keep, no_fork
 from cascade.providers import decision
 from cascade.providers.base import TRACEPARENT, Payload
-from cascade.providers.exchange import retry_after_s
 from cascade.providers.fields import OPTIONAL, SETTABLE, STANDARD, wire_body
 from cascade.providers.histories import vendor_of
+from cascade.providers.openai_http import retry_after_s
 from cascade.providers.registry import Endpoint, ProviderSettings
 from cascade.resilience import portal
 from cascade.types import Request

@@ -1,17 +1,20 @@
 """Plain HTTP to any OpenAI-compatible server, so that `cascade` works without litellm.
 
 All calls of a process run on one event loop in the background (`resilience.portal`), so the deadline covers the
-whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed with the key (F11); a
-reply is decompressed and read only up to a limit (F29).
+whole exchange, even with a server that sends a byte at a time (F07). Redirects are not followed with the key (F11). A
+reply is read up to a limit, and only if it is not compressed: no bomb fills the memory (F29).
 """
 
 from __future__ import annotations
 
 import asyncio
+import json
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, Iterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import aclosing, contextmanager, suppress
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
 from functools import cache, partial
 from urllib.parse import urlsplit
 
@@ -20,20 +23,232 @@ import certifi
 
 from cascade.errors import (
     AddressError,
+    BadResponseError,
     ClosedError,
     ConfigError,
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
     StreamInterruptedError,
+    from_status,
+    quote,
 )
 from cascade.forks import after_fork, keep_for_ever
-from cascade.providers.base import Payload
-from cascade.providers.exchange import Exchange
-from cascade.providers.fields import OPENAI_OWN
-from cascade.providers.registry import CERTIFI_ALONE, Endpoint, ProviderSettings, Trusted
+from cascade.providers import decision
+from cascade.providers.base import TRACEPARENT, Payload
+from cascade.providers.fields import OPENAI_OWN, wire_body
+from cascade.providers.registry import CERTIFI_ALONE, OPENAI_BASE, Endpoint, ProviderSettings, Trusted
 from cascade.resilience import portal
 from cascade.types import Request
+
+MOST_BYTES = 16 * 2**20
+"""The maximum length of any reply."""
+_PLAIN_BYTES = 2 * 2**20
+_TOKEN_BYTES = 64
+_ALTERNATIVE_BYTES = 256
+"""JSON of one token with its log-prob: field names, and the text twice (as bytes, too). 100–200 are usual."""
+_EVENT_BYTES = 1_024
+_SLICE_BYTES = 8 * 2**10
+"""How much of a body is read before other calls proceed. 4,000 empty lines of a stream take 2 ms; in slices of 64 KiB,
+16 concurrent streams of such lines delayed the deadlines of all by a second."""
+
+
+class Exchange:
+    """One request and its reply: post `body` with `headers` to `url`, and read the response by `chunks`."""
+
+    def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
+        base, dialect = endpoint.base_url or OPENAI_BASE, endpoint.dialect
+        self.url = decision.url(base, dialect) if dialect else f"{base.rstrip('/')}/chat/completions"
+        self.endpoint, self.request, self.timeout_s = endpoint, request, timeout_s
+        self.answered = False
+        """Whether any part of a body arrived."""
+        self._stream = stream and dialect is None
+        self._content, self._traceparent = self._encoded(), TRACEPARENT.get()
+        self._sending = self._left = self._done = False
+
+    def _encoded(self) -> bytes:
+        model = (self.endpoint.model or self.request.wire_model).removeprefix("openai/")
+        dialect = self.endpoint.dialect
+        body = decision.body(self.request, dialect, model) if dialect else wire_body(self.request, model)
+        if self._stream:
+            body |= {"stream": True, "stream_options": {"include_usage": True}}
+        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+
+    @property
+    def headers(self) -> dict[str, str]:
+        """The headers to send, with the key."""
+        headers = {
+            "Accept": "*/*",
+            "Accept-Encoding": "identity",
+            "Content-Length": str(len(self._content)),
+            "Content-Type": "application/json",
+            "User-Agent": "cascade",
+        }
+        if self._traceparent is not None:
+            headers["traceparent"] = self._traceparent
+        if self.endpoint.api_key:
+            headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
+        return headers
+
+    async def body(self) -> AsyncIterator[bytes]:
+        """Yield the data to send, once there is a connection. Raises TimeoutError if the caller has left."""
+        self._sending = True
+        if self._left:
+            raise TimeoutError
+        yield self._content
+
+    def left(self) -> bool:
+        """Send nothing from now on; return whether something may have been sent. Another thread may call it."""
+        self._left = True  # before the other is read, as `body` writes before it reads: one of the two sees the other
+        return self._sending
+
+    async def chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Payload], None]:
+        """Yield the chunks of a stream, slice by slice of its body; a whole reply is one chunk.
+
+        Raises:
+            ProviderError: what the response means.
+        """
+        # A server that ignores `stream: true` sends its reply in one piece, with another content type.
+        streams = self._stream and response.status == 200 and not _is_json(response)
+        coding = response.headers.get("content-encoding", "").strip().lower()
+        if response.status == 200 and coding not in {"", "identity"}:
+            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
+        rest = bytearray()  # of a stream the unfinished line, else everything
+        async for part in self._slices(response, streams=streams):
+            rest += part
+            if len(rest) > most_bytes(self.request):
+                raise self._bad(_TOO_LONG)
+            if streams and b"\n" in part:
+                *lines, last = bytes(rest).split(b"\n")
+                rest = bytearray(last)
+                if chunks := self._events(lines):
+                    yield chunks
+        if response.status != 200:
+            raise self._refused(response, bytes(rest))
+        yield self._events([bytes(rest)]) if streams else [self._whole(response, bytes(rest))]
+
+    async def _slices(self, response: aiohttp.ClientResponse, *, streams: bool) -> AsyncIterator[bytes]:
+        # A stream may be longer than a whole reply, since each event adds its own fields.
+        left = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES if streams else most_bytes(self.request)
+        with _mapping_errors(self):
+            async for piece in response.content.iter_any():
+                self.answered = True
+                for start in range(0, len(piece), _SLICE_BYTES):
+                    if start:
+                        await asyncio.sleep(0)  # lets other tasks and time-outs run
+                    part = piece[start : start + _SLICE_BYTES]
+                    left -= len(part)
+                    if left < 0:
+                        raise self._bad(_TOO_LONG)
+                    yield part
+
+    def _whole(self, response: aiohttp.ClientResponse, text: bytes) -> Payload:
+        whole, dialect = self._parsed(text) if _is_json(response) else None, self.endpoint.dialect
+        if not isinstance(whole, Mapping):
+            raise self._not_json(text)
+        return decision.completion(whole, self.request, dialect) if dialect else whole
+
+    def _parsed(self, text: bytes) -> object:
+        try:
+            return decision.parsed(text) if self.endpoint.dialect else json.loads(text)
+        except (ValueError, RecursionError):
+            raise self._not_json(text) from None
+
+    def _events(self, lines: Iterable[bytes]) -> list[Payload]:
+        """Return the chunks in some lines of a stream."""
+        chunks = list[Payload]()
+        for line in map(bytes.strip, lines):
+            if self._done or not line or line.startswith((b":", b"event:", b"id:", b"retry:")):
+                continue
+            data = line.removeprefix(b"data:").strip()
+            self._done = data == b"[DONE]"  # what follows is no part of the reply
+            if not self._done and isinstance(chunk := self._parsed(data), Mapping):
+                chunks.append(chunk)
+        return chunks
+
+    def _refused(self, response: aiohttp.ClientResponse, text: bytes) -> ProviderError:
+        return from_status(
+            response.status,
+            _message(text.decode("utf-8", "replace")),
+            model=self.request.model,
+            secrets=self._secrets(),
+            retry_after_s=retry_after_s(response.headers),
+            request_id=response.headers.get("x-request-id"),
+        )
+
+    def _not_json(self, text: bytes) -> BadResponseError:
+        seen = quote(text[:2_000].decode("utf-8", "replace"), self._secrets())
+        return self._bad(f"something other than a completion came: {seen}")
+
+    def _bad(self, why: str) -> BadResponseError:
+        return BadResponseError(f"{self.request.model}: {why}.", model=self.request.model, status=200)
+
+    def _secrets(self) -> tuple[str, ...]:
+        return (self.endpoint.api_key,) if self.endpoint.api_key else ()
+
+
+_TOO_LONG = "the reply, or a line of it, is longer than the request allows"
+
+
+def _is_json(response: aiohttp.ClientResponse) -> bool:
+    """Whether the content type is that of one JSON value."""
+    kind = response.content_type.lower()
+    return "json" in kind and "ndjson" not in kind and "jsonl" not in kind
+
+
+def retry_after_s(headers: Mapping[str, str]) -> float | None:
+    """Read how long a server asks to wait: the first valid one of `retry-after-ms` and `retry-after` (F02).
+
+    >>> retry_after_s({"retry-after": "2"}), retry_after_s({"retry-after-ms": "abc", "retry-after": "2"})
+    (2.0, 2.0)
+    >>> retry_after_s({"retry-after": "soon"}) is None
+    True
+    """
+    waits = (_seconds(headers.get("retry-after-ms", ""), 1_000), _seconds(headers.get("retry-after", ""), 1))
+    given_waits = [wait for wait in waits if wait is not None]
+    return given_waits[0] if given_waits else _seconds_until(headers.get("retry-after", ""))
+
+
+def _seconds(number: str, unit: int) -> float | None:
+    """Return a wait in seconds; None if it is not a number, negative, or infinite."""
+    try:
+        wait = float(number) / unit
+    except ValueError:
+        return None
+    return wait if 0 <= wait < float("inf") else None
+
+
+def _seconds_until(http_date: str) -> float | None:
+    try:
+        moment = parsedate_to_datetime(http_date)
+    except (ValueError, OverflowError, TypeError):
+        return None
+    if moment.tzinfo is None:
+        moment = moment.replace(tzinfo=UTC)
+    return max(0.0, (moment - datetime.now(UTC)).total_seconds())
+
+
+def _message(text: str) -> str:
+    """Return the message inside an OpenAI-style error body, or the body itself."""
+    try:
+        error = json.loads(text)["error"]
+        kinds = dict.fromkeys(str(error[name]) for name in ("type", "code") if error.get(name))
+        return f"{error['message']} ({', '.join(kinds) or 'no type'})"
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return text
+
+
+def most_bytes(request: Request) -> int:
+    """Return the most bytes that a reply may have: 2 MiB plus room for its tokens and log-probs.
+
+    A reply is parsed in one piece, which takes 0.1 to 0.3 s for 2 MiB of the slowest JSON, so its length is limited
+    beforehand.
+    """
+    token = _TOKEN_BYTES
+    if request.top_logprobs is not None:
+        token += (1 + request.top_logprobs) * _ALTERNATIVE_BYTES
+    return min(MOST_BYTES, _PLAIN_BYTES + request.max_tokens * token)
+
 
 _CLOSE_S = 2.0
 """The longest time that `close` waits for the connections to close."""
@@ -141,19 +356,13 @@ class _Connections:
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._tasks.add(task)  # so that `close` can cancel it
         try:
-            with _mapping_errors(exchange):
+            with _mapping_errors(exchange):  # in these frames, too: aiohttp's errors would keep what was read
                 sent = self._opened().post(
                     exchange.url, data=exchange.body(), headers=exchange.headers, allow_redirects=False
                 )
-                async with sent as response:
-                    exchange.begin(response.status, _joined(response.headers))
-                    async for piece in response.content.iter_any():
-                        for number, chunks in enumerate(exchange.take(piece)):
-                            if number:
-                                await asyncio.sleep(0)  # lets other tasks and time-outs run
-                            if chunks:
-                                yield chunks
-                yield exchange.end()
+                async with sent as response, aclosing(exchange.chunks(response)) as parts:
+                    async for chunks in parts:
+                        yield chunks
         finally:
             self._tasks.discard(task)
             del task  # task, error and this frame refer to each other: the data would stay
@@ -201,15 +410,6 @@ async def _held(session: aiohttp.ClientSession) -> None:
     """Close a pool when this task is cancelled: by `close`, or by the end of the loop."""
     async with session:
         await asyncio.get_running_loop().create_future()
-
-
-def _joined(headers: Mapping[str, str]) -> dict[str, str]:
-    """Return headers by lower-case name; the values of a repeated name are joined with commas."""
-    found: dict[str, str] = {}
-    for name, value in headers.items():
-        key = name.lower()
-        found[key] = f"{found[key]}, {value}" if key in found else value
-    return found
 
 
 def _left_open(connections: _Connections) -> None:

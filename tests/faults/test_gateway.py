@@ -25,8 +25,8 @@ from cascade.config.schema import ServerConfig
 from cascade.errors import ProviderTimeoutError
 from cascade.providers import guard, openai_http
 from cascade.providers.base import Payload
-from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.openai_http import Exchange
 from cascade.resilience import portal
 from cascade.resilience.health import FAILURES, RetryPolicy
 from cascade.server.auth import new_key

@@ -14,7 +14,7 @@ import pytest
 from cascade import checks, config, engine, money, text, types
 from cascade.config import problems, yamlfile
 from cascade.plans import nodes, prompts, reply, verdict
-from cascade.providers import assembling, exchange, guard, openai_http, reading
+from cascade.providers import assembling, guard, openai_http, reading
 from cascade.resilience import portal
 from cascade.types import Usage
 
@@ -61,7 +61,7 @@ def _null_is_empty(payload: Any, *rest: Any) -> Any:
 def _no_mapping(bench: Bench) -> None:
     bench.patch.setattr(openai_http, "_mapping_errors", lambda _exchange: nullcontext())
     for name in ("_bad", "_not_json"):
-        bench.patch.setattr(exchange.Exchange, name, lambda _self, why: _NothingError(why))
+        bench.patch.setattr(openai_http.Exchange, name, lambda _self, why: _NothingError(why))
 
 
 def _ignore_errors(bench: Bench) -> None:
@@ -141,7 +141,7 @@ _BEFORE_IMPORT_OUT = "import cascade.providers.litellm as adapter\nadapter._BEFO
 _EXTRAS_REQUIRED = "import cascade.providers.litellm as adapter\nadapter.create = lambda _: __import__('litellm')"
 
 GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
-    "F12 quote": (test_transport, instead(exchange, "quote", lambda said, _secrets: said)),
+    "F12 quote": (test_transport, instead(openai_http, "quote", lambda said, _secrets: said)),
     "F12 retry": (partial(check, mode="html_200"), instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport, _wall_clock),
     "F14": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),

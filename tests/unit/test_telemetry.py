@@ -12,9 +12,9 @@ from uuid import uuid4
 import pytest
 
 from cascade import Orchestrator, errors, telemetry
-from cascade.providers.exchange import Exchange
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.litellm import LiteLLM
+from cascade.providers.openai_http import Exchange
 from cascade.providers.registry import Endpoint
 from cascade.telemetry import Traceparent
 from cascade.types import Request
