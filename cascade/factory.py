@@ -25,7 +25,7 @@ from cascade.providers import registry
 from cascade.providers.base import Knows, Lacks, Provider
 from cascade.providers.fields import Fields, ModelFields
 from cascade.providers.guard import Guard, Pace
-from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings, Trusted
+from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings
 
 if TYPE_CHECKING:
     from cascade.plans.presets import StrategyConfig
@@ -253,10 +253,9 @@ def build_guards(
     pace = Pace(first_s, limits.idle_s or limits.per_call_s, limits.per_stream_s)
     for entry in config.models.values():
         by_kind.setdefault(config.provider_of(entry), []).append(entry)
-    trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
     for kind, entries in by_kind.items():
         options = config.provider.options if kind == config.provider.kind else {}
-        settings = ProviderSettings(options, endpoints(config, kind, entries), trusted)
+        settings = ProviderSettings(options, endpoints(config, kind, entries))
         provider = providers[kind] if kind in providers else registry.create(kind, settings)
         keys = tuple({e.api_key for e in settings.endpoints.values() if e.api_key})
         refuses = {entry.id: frozenset[str](entry.refuses) for entry in entries if entry.refuses}

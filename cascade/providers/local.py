@@ -18,7 +18,6 @@ from typing import Any
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
-    ContextTooLongError,
     MissingExtraError,
     ModelFileError,
     ProviderTimeoutError,
@@ -36,8 +35,6 @@ from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
 _QUIET = -1
-_TOO_LONG = "exceed_context_size_error"
-"""The engine's error type for a prompt that does not fit."""
 
 
 def load_xllamacpp() -> Any:
@@ -137,7 +134,6 @@ class Local:
         writing = asyncio.ensure_future(in_thread(write))
         try:
             while (chunk := await chunks.get()) is not None:
-                _refuse_too_long(chunk, request)
                 yield chunk
             await writing
         finally:
@@ -185,9 +181,7 @@ class _Model:
             raise BadResponseError(f"{request.model} failed: {error}.", model=request.model) from None
         finally:
             self._busy.release()
-        payload = answer if isinstance(answer, dict) else {}
-        _refuse_too_long(payload, request)
-        return payload
+        return answer if isinstance(answer, dict) else {}
 
 
 def _as_data(value: Any) -> Any:
@@ -213,26 +207,6 @@ def _body(request: Request) -> dict[str, Any]:
         body.pop("tool_choice", None)
         body.pop("parallel_tool_calls", None)
     return body
-
-
-def _refuse_too_long(payload: Payload, request: Request) -> None:
-    """Raise an error that names the option to change if a request does not fit into the context.
-
-    Raises:
-        ContextTooLongError: it does not.
-    """
-    error = payload.get("error")
-    if not isinstance(error, dict) or error.get("type") != _TOO_LONG:
-        return
-    tokens, room = int(error.get("n_prompt_tokens") or 0), int(error.get("n_ctx") or 0)
-    needed = 1 << (tokens + request.max_tokens).bit_length()
-    raise ContextTooLongError(
-        f"{request.model}: the prompt has {tokens:,} tokens, and the context has room for {room:,}. Raise it, as far "
-        f"as model and memory allow: provider: {{kind: local, options: {{context_tokens: {needed}}}}}; or shorten "
-        "the context.",
-        model=request.model,
-        status=400,
-    )
 
 
 def create(settings: ProviderSettings) -> Local:

@@ -25,7 +25,6 @@ from cascade.errors import (
     AddressError,
     BadResponseError,
     ClosedError,
-    ConfigError,
     ProviderError,
     ProviderTimeoutError,
     ProviderUnavailableError,
@@ -37,7 +36,7 @@ from cascade.forks import after_fork, keep_for_ever
 from cascade.providers import decision
 from cascade.providers.base import TRACEPARENT, Payload
 from cascade.providers.fields import OPENAI_OWN, wire_body
-from cascade.providers.registry import CERTIFI_ALONE, OPENAI_BASE, Endpoint, ProviderSettings, Trusted
+from cascade.providers.registry import OPENAI_BASE, Endpoint, ProviderSettings
 from cascade.resilience import portal
 from cascade.types import Request
 
@@ -259,20 +258,16 @@ class OpenAIHTTP:
 
     Args:
         endpoints: an endpoint per model name; "" is the one for every other model.
-        trusted: certificate authorities besides certifi's.
-
-    Raises:
-        ConfigError: a file of trusted certificates is missing, or has none.
     """
 
-    def __init__(self, endpoints: Mapping[str, Endpoint], trusted: Trusted = CERTIFI_ALONE) -> None:
+    def __init__(self, endpoints: Mapping[str, Endpoint]) -> None:
         self.endpoints = endpoints
-        self._security = _security(trusted)
+        _security(ssl.get_default_verify_paths())  # takes 20 ms, once, which no call waits for
         self._connect()
         after_fork(self._in_child)
 
     def _connect(self) -> None:
-        self._connections = _Connections(self._security)
+        self._connections = _Connections()
         self._finalizer = weakref.finalize(self, _left_open, self._connections)
         self._finalizer.atexit = False
 
@@ -324,25 +319,20 @@ _IDLE_S = 15.0
 
 
 @cache
-def _security(trusted: Trusted) -> ssl.SSLContext:
-    """Return an SSL context that trusts certifi's certificates and the given ones. Making it takes 10 ms."""
+def _security(others: ssl.DefaultVerifyPaths) -> ssl.SSLContext:
+    """Return an SSL context that trusts certifi's certificates, and those of the system or of `SSL_CERT_FILE`."""
     context = ssl.create_default_context(cafile=certifi.where())
-    if problems := trusted.problems():
-        raise ConfigError(problems)
-    if trusted != CERTIFI_ALONE:
-        try:
-            context.load_verify_locations(trusted.file, trusted.folders)
-        except OSError as error:
-            raise ConfigError([f"SSL_CERT_FILE: {trusted.file} holds no certificates ({error.strerror})"]) from None
+    if others.cafile is not None or others.capath is not None:
+        with suppress(OSError):  # a file without certificates adds none
+            context.load_verify_locations(others.cafile, others.capath)
     return context
 
 
 class _Connections:
     """The connections of one provider. Everything here runs on the background loop."""
 
-    def __init__(self, security: ssl.SSLContext) -> None:
+    def __init__(self) -> None:
         self._session: aiohttp.ClientSession | None = None
-        self._security = security
         self._tasks: set[asyncio.Task[object]] = set()
 
     @property
@@ -370,7 +360,7 @@ class _Connections:
     def _opened(self) -> aiohttp.ClientSession:
         """Return the pool of connections, which a task holds until it is cancelled."""
         if self._session is None or self._session.closed:
-            self._session = _session(self._security)
+            self._session = _session()
             self._tasks.add(asyncio.create_task(_held(self._session)))
         return self._session
 
@@ -382,14 +372,15 @@ class _Connections:
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _session(security: ssl.SSLContext) -> aiohttp.ClientSession:
+def _session() -> aiohttp.ClientSession:
+    security = _security(ssl.get_default_verify_paths())  # which reads the variables
     resolver, jar = aiohttp.ThreadedResolver(), aiohttp.DummyCookieJar()
     pool = aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, keepalive_timeout=_IDLE_S, ssl=security, resolver=resolver)
     endless = aiohttp.ClientTimeout()  # the caller enforces the deadline
     return aiohttp.ClientSession(connector=pool, cookie_jar=jar, timeout=endless, auto_decompress=False)
 
 
-async def post(url: str, data: bytes, limit_s: float, trusted: Trusted = CERTIFI_ALONE) -> str | None:
+async def post(url: str, data: bytes, limit_s: float) -> str | None:
     """Post JSON to an address of the operator's; return why it was not taken, without the address, or None.
 
     The reply is not read, and no redirect is followed.
@@ -398,11 +389,11 @@ async def post(url: str, data: bytes, limit_s: float, trusted: Trusted = CERTIFI
     try:
         async with (
             asyncio.timeout(limit_s),
-            _session(_security(trusted)) as session,
+            _session() as session,
             session.post(url, data=data, headers=headers, allow_redirects=False) as response,
         ):
             return None if response.status < 300 else f"status {response.status}"
-    except (TimeoutError, OSError, ValueError, aiohttp.ClientError, ConfigError) as error:
+    except (TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
         return type(error).__name__
 
 
@@ -470,4 +461,4 @@ def _wrong_address(error: Exception, url: str) -> str | None:
 
 def create(settings: ProviderSettings) -> OpenAIHTTP:
     """Return the provider."""
-    return OpenAIHTTP(settings.endpoints, settings.trusted)
+    return OpenAIHTTP(settings.endpoints)

@@ -1,18 +1,16 @@
 """Providers by name, loaded when they are first asked for: built in, or an installed package's entry point.
 
-Also the inputs of a provider: its options, each model's `Endpoint`, and the certificates that it trusts (`Trusted`).
+Also the inputs of a provider: its options, and each model's `Endpoint`.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from cascade.checks import checked_key, shown_name
+from cascade.checks import shown_name
 from cascade.errors import ConfigError, UsageError
 from cascade.providers.base import Provider
 from cascade.registry import Registry, callable_alone
@@ -25,23 +23,12 @@ class Endpoint:
     """The address of a model, its key, the vendor's name of the model, and the dialect of a decision model.
 
     The key is in no repr.
-
-    Raises:
-        ConfigError: the key has a character that is not allowed in an HTTP header.
     """
 
     base_url: str | None = None
     api_key: str | None = field(default=None, repr=False)
     model: str | None = None
     dialect: str | None = None
-
-    def __post_init__(self) -> None:
-        """Strip blanks and line ends from the key."""
-        if self.api_key is not None:
-            try:
-                object.__setattr__(self, "api_key", checked_key(self.api_key, "the key"))
-            except ValueError as error:
-                raise ConfigError([f"api_key: {error}"]) from None
 
     @property
     def is_openai(self) -> bool:
@@ -51,30 +38,11 @@ class Endpoint:
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
-    """Certificate authorities that are trusted besides certifi's: a file and folders of PEM files."""
-
-    file: str | None = None
-    folders: str | None = None
-
-    def problems(self) -> list[str]:
-        """Return the missing files and folders: OpenSSL silently ignores a missing folder."""
-        lost = self.file is not None and not Path(self.file).is_file()
-        problems = [f"SSL_CERT_FILE: there is no file {self.file}"] if lost else []
-        missing = [one for one in (self.folders or "").split(os.pathsep) if one and not Path(one).is_dir()]
-        return problems + [f"SSL_CERT_DIR: the folder {one} does not exist" for one in missing]
-
-
-CERTIFI_ALONE = Trusted()
-
-
-@dataclass(frozen=True, slots=True)
 class ProviderSettings:
-    """The inputs of a provider: its options, an endpoint per `Request.site` ("": all others), trusted certificates."""
+    """The inputs of a provider: its options, and an endpoint per `Request.site` ("": all others)."""
 
     options: Mapping[str, Any]
     endpoints: Mapping[str, Endpoint]
-    trusted: Trusted = CERTIFI_ALONE
 
 
 Factory = Callable[[ProviderSettings], Provider]

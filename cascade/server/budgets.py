@@ -14,11 +14,10 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
-from cascade.config import alerts_url, environment
+from cascade.config import alerts_url
 from cascade.errors import CascadeError
 from cascade.money import exact_dollars, nano_usd, usd
 from cascade.providers.openai_http import post
-from cascade.providers.registry import Trusted
 from cascade.runtime import Runtime
 from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
@@ -112,10 +111,9 @@ class Budgets:
             task.add_done_callback(self._posts.discard)
 
     async def _post(self, url: str, data: bytes) -> None:
-        trusted = Trusted(environment("SSL_CERT_FILE"), environment("SSL_CERT_DIR"))
         for pause_s in _PAUSES_S:
             await asyncio.sleep(pause_s)
-            if (failure := await post(url, data, _POST_S, trusted)) is None:
+            if (failure := await post(url, data, _POST_S)) is None:
                 return
             self._tools.webhook_failures["budget"] += 1
             logger.error("budget: the webhook did not take an alert: %s", failure)

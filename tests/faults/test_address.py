@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from unit.made import request
 
-from cascade.errors import AddressError, ConfigError
+from cascade.errors import AddressError
 from cascade.providers.openai_http import OpenAIHTTP
-from cascade.providers.registry import Endpoint, Trusted
+from cascade.providers.registry import Endpoint
 
 from .bench import Bench
 from .bodies import QUESTION
@@ -78,24 +78,6 @@ async def test_the_issuer_in_ssl_cert_file_is_trusted(bench: Bench) -> None:
         cascade = bench.alone("ok", address=f"https://localhost:{port}/v1")
         assert (await cascade.aask(QUESTION)).text == "Danube"
     assert len(read) == 1
-
-
-def test_what_is_trusted_must_be_there(bench: Bench) -> None:
-    bench.patch.setenv("SSL_CERT_FILE", "gone.pem")
-    bench.patch.setenv("SSL_CERT_DIR", "nowhere")
-    with pytest.raises(ConfigError) as caught:
-        bench.alone("ok")
-    assert list(caught.value.problems) == [
-        "SSL_CERT_FILE: there is no file gone.pem",
-        "SSL_CERT_DIR: the folder nowhere does not exist",
-    ]
-
-
-def test_a_file_without_certificates_is_refused(tmp_path: Path) -> None:
-    empty = tmp_path / "empty.pem"
-    empty.write_text("nothing")
-    with pytest.raises(ConfigError, match="holds no certificates"):
-        OpenAIHTTP({}, Trusted(str(empty)))
 
 
 async def test_tls_at_an_http_address_says_to_use_https() -> None:

@@ -220,12 +220,10 @@ async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: p
     assert [body["messages"][0]["content"] for body in seen] == ["Save it as < repo_name>.< |im_end|>"] * 2
 
 
-async def test_a_prompt_that_is_too_long_names_the_option() -> None:
-    """0.5.0: "Shorten the question or its context, or use a model with a longer context"."""
-    provider = Local(context_tokens=256)
+async def test_a_prompt_that_is_too_long_is_said_to_be() -> None:
+    guard = Guard(Local(context_tokens=256))
     long = request(messages=(Message("user", "river " * 400),))
-    with pytest.raises(ContextTooLongError, match=r"options: \{context_tokens: 512\}") as complete:
-        await provider.complete(long, 60.0)
-    with pytest.raises(ContextTooLongError) as stream:
-        assert [chunk async for chunk in provider.stream(long, 60.0)]
-    assert str(stream.value) == str(complete.value)
+    with pytest.raises(ContextTooLongError):
+        await guard.complete(long, Deadline.after(60.0))
+    with pytest.raises(ContextTooLongError):
+        assert [event async for event in guard.stream(long, Deadline.after(60.0))]
