@@ -45,9 +45,6 @@ Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 """Reasons for the end of a walk other than the policy and the plan: no certificate covers it."""
 
-_OF_VERDICTS = frozenset({"p_yes", "verdict_mass"})
-"""The signals from the log-probs of a verdict; a step that judges has no others."""
-
 _UNSENT = "was not sent to every model: one does not know it, or the configuration sets its own"
 
 
@@ -88,8 +85,6 @@ class _QuestionWalk:
                 decision = decision._replace(keep=(), proceed=True)
             if decision.buy is not None:
                 decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
-            reads = () if self.policy is None else self.policy.reads
-            self.warnings += () if last else missing_logprobs(step, reads)
             if step.number:  # before the first call there is nothing to record
                 yield self._finish(step._replace(decision=decision))
             self._check()
@@ -335,26 +330,6 @@ def run(
         loose_calls=tuple(walk.calls),
         audited=audit,
         level=level,
-    )
-
-
-def missing_logprobs(step: Step, reads: Sequence[str]) -> tuple[str, ...]:
-    """Return a warning for each model whose reply lacks log-probs that the policy decides by.
-
-    `reads` names the signals that the policy reads.
-    """
-    judged = bool(step.calls) and all(call.request.purpose == "judge" for call in step.calls)
-    missing = [
-        name
-        for name in reads
-        if (name in _OF_VERDICTS if judged else "logprob" in name) and step.signals.get(name) is None
-    ]
-    if not missing:
-        return ()
-    silent = dict.fromkeys(call.request.model for call in step.calls if call.lacks_logprobs)
-    return tuple(
-        f"{model} sent no log-probs at step {step.number}, so the policy decided without {' and '.join(missing)}"
-        for model in silent
     )
 
 

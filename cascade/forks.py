@@ -18,9 +18,8 @@ from typing import Any
 
 _WAIT_S = 10.0
 """How long a fork waits at most for an import: after this time the two may be waiting for each other."""
-_PRUNED_EVERY = 256
-_renewals: list[tuple[weakref.ref[Any] | None, Callable[..., None]]] = []
-"""Pairs of owner and function: a bound method's object and function; for a plain function None and itself."""
+_renewals: list[Callable[[], Callable[[], None] | None]] = []
+"""References to what renews; None once the object of a bound method is gone."""
 _inherited: list[Any] = []
 _quiet = threading.RLock()
 
@@ -31,13 +30,10 @@ def after_fork(renew: Callable[[], None]) -> None:
     In the child, `renew` must not take a lock that the parent may hold, and must not close anything that the child
     shares with the parent: see `keep`.
     """
-    if ismethod(renew):
-        owner, function = weakref.ref(renew.__self__), renew.__func__
-        _renewals.append((owner, function))
-    else:
-        _renewals.append((None, renew))
-    if len(_renewals) % _PRUNED_EVERY == 0:
-        _renewals[:] = [one for one in _renewals if one[0] is None or one[0]() is not None]
+    for gone in [reference for reference in _renewals if reference() is None]:
+        with suppress(ValueError):  # another thread has removed it
+            _renewals.remove(gone)
+    _renewals.append(weakref.WeakMethod(renew) if ismethod(renew) else lambda: renew)
 
 
 def keep(inherited: Any) -> None:
@@ -77,12 +73,9 @@ def _in_parent() -> None:
 def _in_child() -> None:
     global _quiet  # noqa: PLW0603 - the parent's thread may hold the old one
     _quiet = threading.RLock()
-    for reference, renew in _renewals:
-        owner = None if reference is None else reference()
-        if reference is None:
+    for reference in _renewals:
+        if (renew := reference()) is not None:
             renew()
-        elif owner is not None:
-            renew(owner)
 
 
 if hasattr(os, "register_at_fork"):

@@ -332,7 +332,7 @@ def exit_code(
 ) -> int | None:
     """Run a command and return its exit code; None if its time was over.
 
-    It runs without a shell, in a session of its own, of which every process is killed at the end. It is not a sandbox.
+    It runs without a shell, in a session of its own, whose processes are killed at the end. It is no sandbox.
 
     Args:
         command: the program and its arguments.
@@ -362,20 +362,7 @@ def exit_code(
 
 
 def _kill_session(process: subprocess.Popen[bytes]) -> None:
-    """Kill a command and the processes that it has started."""
+    """Kill a command and the processes of its group."""
     with suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL) if hasattr(os, "killpg") else process.kill()
-    for member in _session(process.pid):  # those that have left its group
-        with suppress(ProcessLookupError, PermissionError):
-            os.kill(member, signal.SIGKILL)
     process.wait()
-
-
-def _session(leader: int) -> list[int]:
-    """Return the processes of a session, as far as the system lists processes under /proc."""
-    members = []
-    for folder in Path("/proc").glob("[0-9]*"):
-        with suppress(OSError, ValueError, IndexError):
-            if int((folder / "stat").read_text("utf-8").rpartition(")")[2].split()[3]) == leader:
-                members.append(int(folder.name))
-    return members

@@ -37,10 +37,10 @@ def test_a_method_is_called_in_the_child_and_not_in_the_parent():
 
 def test_an_owner_is_not_kept_alive():
     before = len(forks._renewals)
-    for _ in range(2 * forks._PRUNED_EVERY):
+    for _ in range(100):
         Owner()
-    gc.collect()
-    assert len(forks._renewals) < before + forks._PRUNED_EVERY
+        gc.collect()
+    assert len(forks._renewals) <= before + 1
 
 
 def test_a_fork_waits_for_an_import_in_another_thread():

@@ -8,7 +8,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import load
-from cascade.engine import missing_logprobs, run
+from cascade.engine import run
 from cascade.episodes.rows import reads_of
 from cascade.errors import ConfigError, UsageError
 from cascade.factory import build_strategy
@@ -19,7 +19,7 @@ from cascade.plans.presets import ladder as ladder_of
 from cascade.policies.base import Selection
 from cascade.table import Log
 from cascade.types import SKIP, Answer, Completion, Question, Request
-from unit.made import RIVER, base_guide, completion, drive, walked, yes_no
+from unit.made import base_guide, completion, drive, walked, yes_no
 from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 64)
@@ -186,22 +186,6 @@ def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no():
         answer = drive(run(Question(text), strategy=strategy, policy=policy, prices=made.prices()), said)
         assert (len(answer.steps), answer.text) == (steps, "Danube")
         assert answer.cost is not None
-
-
-def test_a_judge_without_log_probs_is_warned_of_by_what_its_verdict_lacks():
-    """Until 0.6 the warning named the log-probs of answers, which a verdict never has."""
-    reads = ("answer_mean_logprob", "p_yes", "verdict_mass")
-    made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
-    answer = drive(
-        run(RIVER, strategy=build_strategy(made), policy=FixedPolicy("both", 2), prices=made.prices()),
-        lambda request: completion("Yes" if request.purpose == "judge" else "Answer: Danube"),
-    )
-    judged = answer.steps[1]
-    assert judged.calls[0].lacks_logprobs
-    assert judged.signals["p_yes"] is not None
-    said = "judge sent no log-probs at step 2, so the policy decided without verdict_mass"
-    assert missing_logprobs(judged, reads) == (said,)
-    assert missing_logprobs(judged, ("answer_mean_logprob", "p_yes")) == ()
 
 
 UALA = {"kind": "uala"}
