@@ -14,7 +14,7 @@ from cascade.config import CascadeConfig
 from cascade.errors import CascadeError, UsageError
 from cascade.providers.base import Provider
 from cascade.resilience.portal import iterate, run
-from cascade.runtime import Asked, Runtime, Started, all_or_error, asked_question, listed
+from cascade.runtime import Asked, Runtime, all_or_error, listed
 from cascade.types import Answer, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
@@ -95,7 +95,7 @@ class Orchestrator:
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self._started(asked, {} if segment is None else {"segment": segment}, level, deadline_s).wait()
+        return self.runtime.start(asked, _of(segment), level=level, deadline_s=deadline_s).wait()
 
     async def aask(
         self,
@@ -106,10 +106,7 @@ class Orchestrator:
         deadline_s: float | None = None,
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self._started(asked, {} if segment is None else {"segment": segment}, level, deadline_s).answer()
-
-    def _started(self, asked: Asked, fields: Mapping[str, Any], level: str | None, deadline_s: float | None) -> Started:
-        return self.runtime.start(asked_question(asked, fields), level=level, deadline_s=deadline_s)
+        return await self.runtime.start(asked, _of(segment), level=level, deadline_s=deadline_s).answer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -135,13 +132,13 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        return self._started(messages, fields, level, deadline_s).wait()
+        return self.runtime.start(messages, fields, level=level, deadline_s=deadline_s).wait()
 
     async def achat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one chat request without blocking the event loop. Raises as `chat` does."""
-        return await self._started(messages, fields, level, deadline_s).answer()
+        return await self.runtime.start(messages, fields, level=level, deadline_s=deadline_s).answer()
 
     def stream(
         self,
@@ -164,7 +161,8 @@ class Orchestrator:
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
             **fields: as in `chat`; of a question its `segment`.
         """
-        return iterate(self._started(asked, fields, level, deadline_s).drafts(raw=raw))
+        started = self.runtime.start(asked, fields, level=level, deadline_s=deadline_s)
+        return iterate(started.drafts(raw=raw))
 
     async def astream(
         self,
@@ -176,7 +174,8 @@ class Orchestrator:
         **fields: Any,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        async with aclosing(self._started(asked, fields, level, deadline_s).drafts(raw=raw)) as events:
+        started = self.runtime.start(asked, fields, level=level, deadline_s=deadline_s)
+        async with aclosing(started.drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 
@@ -275,3 +274,7 @@ class Orchestrator:
     def __repr__(self) -> str:
         runtime = self.runtime
         return f"Orchestrator({', '.join(runtime.strategy.models)}, provider={runtime.config.provider.kind!r})"
+
+
+def _of(segment: str | None) -> Mapping[str, str]:
+    return {} if segment is None else {"segment": segment}

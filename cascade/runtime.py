@@ -223,7 +223,8 @@ class Runtime:
 
     def start(
         self,
-        question: Question,
+        asked: Asked,
+        fields: Mapping[str, Any] = {},
         *,
         level: str | None = None,
         deadline_s: float | None = None,
@@ -236,7 +237,8 @@ class Runtime:
         """Begin a question.
 
         Args:
-            question: the question, as `asked_question` returns it.
+            asked: as in `Orchestrator.ask`.
+            fields: other fields of a chat's body, as in `Orchestrator.chat`; of a question its `segment`.
             level: as in `Orchestrator.ask`.
             deadline_s: as there.
             only: run this plan, and none of the policy's.
@@ -246,11 +248,11 @@ class Runtime:
             audit: whether to run it to the end for an audit that the caller counts.
 
         Raises:
-            UsageError: the orchestrator is closed, or the level does not exist.
+            UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
-        deadline = self._deadline(deadline_s)
+        question, deadline = asked_question(asked, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(question))
         walk = run(

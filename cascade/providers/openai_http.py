@@ -322,9 +322,8 @@ _IDLE_S = 15.0
 def _security(others: ssl.DefaultVerifyPaths) -> ssl.SSLContext:
     """Return an SSL context that trusts certifi's certificates, and those of the system or of `SSL_CERT_FILE`."""
     context = ssl.create_default_context(cafile=certifi.where())
-    if others.cafile is not None or others.capath is not None:
-        with suppress(OSError):  # a file without certificates adds none
-            context.load_verify_locations(others.cafile, others.capath)
+    with suppress(OSError, TypeError):  # a file without certificates adds none, nor does a system without any
+        context.load_verify_locations(others.cafile, others.capath)
     return context
 
 
