@@ -12,6 +12,7 @@ from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeAlias
 
+from cascade.checks import MAX_QUESTION_CHARS
 from cascade.errors import ProviderError, UsageError
 from cascade.matching import agreement
 from cascade.matching.text import normalize_answer
@@ -403,8 +404,8 @@ class _Walk:
         if node.joins and judged.candidate is None:
             return
         draft.signals["p_yes"] = None
-        if not judged.bought:
-            draft.notes.append(f"{node.name} has no answer to judge")
+        if not judged.bought or (self.chat is not None and len(self.chat.canonical) > MAX_QUESTION_CHARS):
+            draft.notes.append(f"{node.name} has {'too long a question' if judged.bought else 'no answer'} to judge")
             return
         shown = judged.candidate or Candidate(judged.text, node.name, node.use.name)
         result.verdict = verdict = yield from self._verdict(node, draft, shown, judged.trace)

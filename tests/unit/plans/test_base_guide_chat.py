@@ -10,6 +10,7 @@ from cases import each
 
 from cascade.budget.charges import most_nano_usd
 from cascade.chat import ChatRequest
+from cascade.checks import MAX_QUESTION_CHARS
 from cascade.collection import collect
 from cascade.config import load
 from cascade.episodes.rows import reads_of
@@ -58,6 +59,7 @@ def said(payload: Any) -> Any:
 
 DOWN = ProviderUnavailableError("down", billed="no")
 JUDGED, IN_TWO = [("base", "answer"), ("guide", "judge")], [["base"], ["guide"]]
+UNJUDGED = [("base", "answer"), ("guide", "answer")]
 
 
 @pytest.mark.parametrize(
@@ -68,9 +70,9 @@ JUDGED, IN_TWO = [("base", "answer"), ("guide", "judge")], [["base"], ["guide"]]
         (0.01, {}, GUIDE, [*JUDGED, ("guide", "answer")], None, {"guide_agrees": 0.0}),
         # in doubt the guide answers in a step of its own
         *((verdict, {}, GUIDE, None, IN_TWO, {}) for verdict in (0.55, reply("Perhaps."), DOWN)),
-        # a message with a fault is not judged
-        (0.99, {"base": reply("", tool_calls=[("drop", {})])}, GUIDE, [("base", "answer"), ("guide", "answer")], None,
-         {"p_yes": 0.0}),
+        # a message with a fault is not judged, nor one that answers a conversation that no judge could read
+        (0.99, {"messages": [{"role": "user", "content": "<" * MAX_QUESTION_CHARS}]}, GUIDE, UNJUDGED, None, {"p_yes": None}),
+        (0.99, {"base": reply("", tool_calls=[("drop", {})])}, GUIDE, UNJUDGED, None, {"p_yes": 0.0}),
         (0.99, {"base": DOWN}, GUIDE, None, None, {}),
         (0.55, {"guide": DOWN}, BASE, None, None, {}),
         (0.55, {"rounds": 1}, BASE, None, None, {}),
