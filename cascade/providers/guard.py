@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -43,8 +43,6 @@ logger = logging.getLogger("cascade")
 _DIGITS = re.compile(r"\b\d+\b")
 _MAX_WARNINGS = 1_000
 """The most different warnings: a server with a new oddity in every answer must not fill the memory or the log."""
-
-
 _REFUSED_S = 3_600.0
 """How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
@@ -138,8 +136,8 @@ class Guard:
     retried: Counter[str] = field(default_factory=Counter)
     tried: Counter[tuple[str, str, str]] = field(default_factory=Counter)
     health: dict[str, Health] = field(default_factory=dict)
-    _refused: dict[str, tuple[frozenset[str], float]] = field(default_factory=dict)
-    """By a site's name, the additions that it refuses, once a request without them was answered, and until when."""
+    _refused: dict[tuple[Any, ...], tuple[frozenset[str], float]] = field(default_factory=dict)
+    """By `_kind`, the additions that a site refuses, once a request without them was answered, and until when."""
     _unread: dict[tuple[str, str | None], None] = field(default_factory=dict)
     """The last conversations, by site, whose history it refused: it would refuse their later requests, too."""
     _warned: set[str] = field(default_factory=set)
@@ -306,12 +304,14 @@ class Guard:
             if health is not None and (wait_s := health.pause_s()) is not None:
                 waits.append(wait_s)
                 continue
-            learned, until_s = self._refused.get(site, (frozenset[str](), 0.0))
-            gone = self.refuses.get(request.model, frozenset())
-            if learned and time.monotonic() < until_s:
-                gone |= learned
-            return request._replace(without=tuple(sorted(gone))) if gone else request
+            return request._replace(without=tuple(sorted(gone))) if (gone := self._left_out(request)) else request
         return None
+
+    def _left_out(self, request: Request) -> frozenset[str]:
+        """Return the additions that a site is not sent with a request of this kind."""
+        gone = self.refuses.get(request.model, frozenset())
+        learned, until_s = self._refused.get(_kind(request), (gone, 0.0)) if self._refused else (gone, 0.0)
+        return gone | learned if time.monotonic() < until_s else gone
 
     def _checked(
         self,
@@ -333,7 +333,7 @@ class Guard:
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
         if tries.asked.without:
-            self._learn(site, frozenset(tries.asked.without))
+            self._learn(tries.asked)
             note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
@@ -350,11 +350,12 @@ class Guard:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)
 
-    def _learn(self, site: str, without: frozenset[str]) -> None:
-        """Note that a site answered a request without these additions."""
-        known, until_s = self._refused.get(site, (frozenset[str](), 0.0))
-        if known != without or until_s < time.monotonic():
-            self._refused[site] = without, time.monotonic() + _REFUSED_S
+    def _learn(self, asked: Request) -> None:
+        """Note that a site answered a request without the additions that it had refused."""
+        if (without := frozenset(asked.without)) != self._left_out(asked):
+            if len(self._refused) >= _MAX_WARNINGS:
+                self._refused.clear()
+            self._refused[_kind(asked)] = without, time.monotonic() + _REFUSED_S
 
 
 class Around(ABC):
@@ -401,6 +402,12 @@ def _none_admitted(request: Request, waits: list[float]) -> ProviderError:
         return resting(request.model, min(waits))
     says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
     return HistoryRefusedError(says, model=request.model, status=400)
+
+
+def _kind(request: Request) -> tuple[Any, ...]:
+    """Return the requests that a refusal is about: a client's own field may be its cause, and others do without it."""
+    options = {} if request.chat is None else request.chat.options
+    return request.site, frozenset(options), str(options.get("reasoning_effort"))[:20]
 
 
 def _site(request: Request) -> str:

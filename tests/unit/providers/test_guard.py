@@ -32,7 +32,7 @@ def down() -> ProviderUnavailableError:
     return ProviderUnavailableError("down")
 
 
-NEVER = Deadline()
+NEVER, HI = Deadline(), [{"role": "user", "content": "Hi"}]
 
 
 class Sleeps(list):
@@ -139,25 +139,26 @@ async def test_what_cascade_added_and_a_model_refuses_is_left_out_for_an_hour():
     assert wire_body(provider.asked[-1], "m").keys() >= {"max_tokens", "logprobs"}
 
 
-async def test_what_was_left_out_in_vain_is_sent_again():
-    provider = Failing(unsupported("logprobs"), BadRequestError("no", status=400))
+async def test_what_was_left_out_in_vain_or_with_another_field_of_the_client_is_sent_again():
+    provider = Failing(unsupported("logprobs"), BadRequestError("no", status=400), unsupported("logprobs"))
     guard, _ = guarded(provider)
     with pytest.raises(BadRequestError):
         await guard.complete(request(top_logprobs=2), NEVER)
-    await guard.complete(request(top_logprobs=2), NEVER)
-    assert [("logprobs" in wire_body(asked, "m")) for asked in provider.asked] == [True, False, True]
+    for options in ({"reasoning_effort": "high"}, {}, {"reasoning_effort": "low"}, {"reasoning_effort": "high"}):
+        await guard.complete(request(top_logprobs=2, chat=ChatRequest(HI, options)), NEVER)
+    sent = ["logprobs" in wire_body(asked, "m") for asked in provider.asked]
+    assert sent == [True, False, True, False, True, True, False]
 
 
 async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_cascade_added():
-    chat = ChatRequest([{"role": "user", "content": "Hi"}], {"logprobs": True, "max_tokens": 9})
-    provider = Failing(unsupported("logprobs"), unsupported("n"))
-    guard, _ = guarded(provider)
+    chat = ChatRequest(HI, {"logprobs": True, "max_tokens": 9})
+    guard, _ = guarded(provider := Failing(unsupported("logprobs"), unsupported("n")))
     with pytest.raises(BadRequestError) as caught:
         await guard.complete(request(top_logprobs=1, chat=chat), NEVER)
     assert len(provider.asked) == 1
     assert "cascade added" not in str(caught.value)
     with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
-        await guard.complete(request(top_logprobs=1, chat=ChatRequest([{"role": "user", "content": "Hi"}])), NEVER)
+        await guard.complete(request(top_logprobs=1, chat=ChatRequest(HI)), NEVER)
 
 
 async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():
@@ -280,7 +281,7 @@ async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all
     guard, _ = guarded(Silent(chunks, None if on else down()), pace=pace, retry=retry)
     with pytest.raises(error):
         async with asyncio.timeout(PATIENCE_S / 2):
-            await streamed(guard, request(chat=ChatRequest([{"role": "user", "content": "Hi"}])))
+            await streamed(guard, request(chat=ChatRequest(HI)))
 
 
 async def test_a_stream_that_progresses_is_not_cut_by_the_limit_of_a_call():
@@ -295,8 +296,7 @@ async def test_a_refused_key_is_no_interruption():
 
 
 async def test_a_streaming_model_without_logprobs_is_noted():
-    done = {"choices": [{"index": 0, "delta": {}, "finish_reason": "stop"}]}
-    guard, _ = guarded(Breaking([PIECE, done], None))
+    guard, _ = guarded(Breaking([PIECE, DONE], None))
     events = await streamed(guard, request(top_logprobs=1))
     assert "small sent no log-probs" in events[-1].notes
 
