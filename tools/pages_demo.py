@@ -74,7 +74,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     config = settings.model_copy(update={"policy": load(configured(folder)).policy, "traces": None})
     asked = demonstration.demo_requests("log")
     begin = datetime.now(UTC) - timedelta(days=DAYS)
-    modes = ModeStore.open(modes_url(load(configured(folder))) or "")
+    modes = ModeStore.shared(modes_url(load(configured(folder))) or "")
     (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)

@@ -25,7 +25,6 @@ class Judging(NamedTuple):
         rate: the share of the requests that is drawn; None: the file's rate, or all.
         seed: seed of the draw; None: a random one.
         where, matcher, models: how the log is read.
-        confidence: of the bound on the loss that the judgements show.
     """
 
     episodes: str
@@ -36,7 +35,6 @@ class Judging(NamedTuple):
     where: Where = None
     matcher: str | None = None
     models: Models = None
-    confidence: float = 0.9
 
     @property
     def path(self) -> Location:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import closing
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -68,7 +67,7 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
     modes, name = settings.modes, settings.server.name
     if modes is None:
         raise ConfigError(["modes: the configuration has no such section, so nothing was observed"])
-    with closing(ModeStore.open(modes_url(settings) or "")) as store:
+    with ModeStore.shared(modes_url(settings) or "") as store:
         if plan:
             return _planned(name, plan_of(store.state(name), store.counts(name), modes))
         store.expire(name, now_s - LOST_S)

@@ -20,7 +20,7 @@ from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load, traces_url
 from cascade.config.yamlfile import parse_yaml, read_yaml
 from cascade.episodes.opening import stored
-from cascade.errors import StoreError, UsageError
+from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
 from cascade.logs.importing import imported
@@ -347,41 +347,26 @@ def _confirm(question: str) -> None:
 def stats(
     store: StoreName = None,
     config: StoreConfig = opt.CONFIG,
-    check: Annotated[
-        bool, typer.Option("--check", help="Let SQLite check the whole file. This takes a while.")
-    ] = False,
     as_json: opt.AsJson = False,
 ) -> None:
     """Show how many traces there are, since when, and the cost of each model.
 
-    Example: cascade traces stats --check
+    Example: cascade traces stats
     """
     with Store.open(_url(store, config), read_only=True) as traces:
         summary = traces.summary()
-        problems = traces.integrity() if check else None
-    if check:
-        summary["integrity"] = problems or ["ok"]
     for model in summary["models"]:
         model["cost_usd"] = usd_or_none(model.pop("cost_nano_usd"))
     print_report(_summary(summary), as_json=as_json)
-    if problems:
-        raise StoreError(
-            f"The trace store {summary['store']} is damaged: {'; '.join(problems)[:200]}. Move it away; sqlite3 FILE "
-            ".recover saves as much as possible."
-        )
 
 
 def _summary(figures: Mapping[str, Any]) -> Report:
     """Return the report of a store's figures."""
-    size = "" if figures["bytes"] is None else f", {figures['bytes'] / 1e6:.1f} MB, journal {figures['journal_mode']}"
+    size = "" if figures["bytes"] is None else f", {figures['bytes'] / 1e6:.1f} MB"
     lines = [f"{figures['store']}{size}"]
     if not figures["rows"]:
         return Report((*lines, "no traces yet"), (), figures)
     lines.append(f"{figures['rows']} rows of {figures['episodes']} episodes, {figures['first']} to {figures['last']}")
-    if figures["not_finite"]:
-        lines.append(f"{figures['not_finite']} rows had numbers that were not finite; they are null there")
-    if "integrity" in figures:
-        lines.append(f"integrity: {'; '.join(figures['integrity'])}")
     rows = [
         (model["model"] or "unknown", str(model["rows"]), dollars(model["cost_usd"]), str(model["cost_unknown"]))
         for model in figures["models"]

@@ -420,7 +420,6 @@ class ReviewConfig(Section):
     log: str | None = Field(default=None, min_length=1)
     file: str | None = Field(default=None, min_length=1)
     ask: Literal["preference", "regret"] = "preference"
-    confidence: _Share = 0.9
     label_rate: Annotated[float, Field(gt=0, le=1)] | None = None
 
 

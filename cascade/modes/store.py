@@ -48,29 +48,16 @@ def _whole(state: CascadeState) -> sa.Select[tuple[str]]:
     return by_name.having(sa.func.min(sa.case((certifies, 1), else_=0)) == 1)
 
 
-class ModeStore:
-    """The state of cascades in a database. Made by `open`; close it. Threads may share it.
+class ModeStore(Database):
+    """The state of cascades in a database. Opened by `shared`; close it. Threads may share it.
 
     Each method raises StoreError if the database does not answer. Then it is unknown whether a change was made.
     `cascade` is always a cascade's name, and times (`_s`) are seconds since 1970.
     """
 
-    def __init__(self, database: Database) -> None:
-        self._database, self.close = database, database.close
-
-    @classmethod
-    def open(cls, url: str, limit_s: float | None = None) -> ModeStore:
-        """Open a store; create its file and tables if they do not exist. `limit_s` as in `Database.shared`.
-
-        Raises:
-            UsageError: the URL is not that of a store, or the store is of another format.
-            StoreError: it cannot be reached.
-        """
-        return cls(Database.shared(url, limit_s))
-
     def _read(self, query: sa.Select[Any], **values: Any) -> list[Any]:
         """Return the rows that a query finds."""
-        with self._database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return list(connection.execute(query, values))
 
     # --- state ---
@@ -79,19 +66,19 @@ class ModeStore:
         """Return a cascade's state and the secret of its draws; a new cascade gets both, by default 256 random bits."""
         new = {"cascade": cascade, "version": 0, "document": CascadeState(cascade).dumps()}
         new["secret"] = (secret or secrets.token_bytes(32)).hex()
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(insert(cascades).on_conflict_do_nothing(), new)
             stored = connection.scalar(sa.select(cascades.c.secret).where(cascades.c.cascade == cascade))
             return self._state(connection, cascade), bytes.fromhex(str(stored))
 
     def state(self, cascade: str, before: CascadeState | None = None) -> CascadeState:
         """Return a cascade's state; `before` itself if it has not changed. Raises UsageError if there is none."""
-        with self._database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return self._state(connection, cascade, before)
 
     def change(self, cascade: str, decide: Callable[[CascadeState], CascadeState]) -> CascadeState:
         """Replace a state by the result of `decide`; if `decide` raises, the state stays."""
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             before = self._locked(connection, cascade)
             return self._write(connection, before, decide(before))
 
@@ -122,7 +109,7 @@ class ModeStore:
 
     def draw(self, row: Draw) -> bool:
         """Record a drawn row; return False if this turn of the conversation is recorded already."""
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             return bool(connection.execute(insert(draws).on_conflict_do_nothing(), row._asdict()).rowcount)
 
     def observes(self, cascade: str, conversation: str) -> bool:
@@ -146,14 +133,14 @@ class ModeStore:
         """
         settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, _PENDING)
         values = {"outcome": "missing" if missing else "complete", "differs": differs}
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             state = self._locked(connection, row.cascade)
             is_new = connection.execute(settled.values(values)).rowcount
             return self._count(connection, state, _now_s()) if is_new else state
 
     def count(self, cascade: str, now_s: float) -> CascadeState:
         """Count the audits that need not wait (`state.counted`)."""
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             return self._count(connection, self._locked(connection, cascade), now_s)
 
     def _count(self, connection: sa.Connection, before: CascadeState, now_s: float) -> CascadeState:
@@ -173,7 +160,7 @@ class ModeStore:
     def expire(self, cascade: str, before_s: float) -> int:
         """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
         old = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.drawn_s < before_s)
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             return connection.execute(old.values(outcome="missing")).rowcount
 
     def draws(self, cascade: str, *, look: int | None = None) -> list[Draw]:
@@ -183,7 +170,7 @@ class ModeStore:
 
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
-        with self._database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return self._counts(connection, self._state(connection, cascade))
 
     @staticmethod
@@ -208,7 +195,7 @@ class ModeStore:
         Raises:
             UsageError: another process may be looking; nothing was counted.
         """
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             state = self._locked(connection, cascade)
             open_look = sa.select(*_LOOK).where(looks.c.cascade == cascade, looks.c.verdict == "open")
             row = connection.execute(open_look.order_by(looks.c.look).limit(1)).one_or_none()
@@ -246,7 +233,7 @@ class ModeStore:
             this one's lease ended, and nothing changes.
         """
         texts = {name: base64.b64encode(data).decode("ascii") for name, data in files.items()}
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             before = self._locked(connection, look.cascade)
             after = before if promoted is None else promoted(before)
             closed = (
@@ -276,7 +263,7 @@ class ModeStore:
 
     def wrote(self, conversations: Iterable[str]) -> None:
         """Record that a cheaper model has answered a turn of these conversations."""
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             for name in sorted(conversations):  # in the same order everywhere: two replicas never wait for each other
                 connection.execute(insert(written).on_conflict_do_nothing(), {"conversation": name})
 

@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from logging import getLogger
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import sqlalchemy as sa
 from sqlalchemy.dialects import postgresql
@@ -144,7 +144,7 @@ class Database:
             raise
 
     @classmethod
-    def shared(cls, store: str, limit_s: float | None = None) -> Database:
+    def shared(cls, store: str, limit_s: float | None = None) -> Self:
         """Open a database that requests wait for: each transaction takes `limit_s` at most, or else `link.LIMIT_S`."""
         return cls(store, limit_s=link.LIMIT_S if limit_s is None else limit_s, connections=_CONNECTIONS)
 
@@ -262,6 +262,12 @@ class Database:
         self._closed = True
         if self._opened is not None:
             self._opened.dispose()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
 
     def _file_engine(self) -> sa.Engine:
         engine = sa.create_engine("sqlite://", creator=self._connect_file, **self._pool(1))

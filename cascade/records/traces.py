@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from itertools import islice
-from typing import Any, Self
+from typing import Any
 
 import sqlalchemy as sa
 
@@ -33,17 +33,8 @@ _PARSED: Mapping[str, Callable[[str], Any]] = {
 Conditions = list[sa.ColumnElement[bool]]
 
 
-class Store:
-    """Rows of episodes in a database. Close it, or use it in a `with` block.
-
-    Attributes:
-        database: its tables and transactions.
-        address: its address; `address.shown` has no password.
-    """
-
-    def __init__(self, database: Database) -> None:
-        self.database = database
-        self.address = database.address
+class Store(Database):
+    """Rows of episodes in a database. Close it, or use it in a `with` block."""
 
     @classmethod
     def open(
@@ -58,7 +49,7 @@ class Store:
 
         Example: `Store.open("sqlite:///cascade.db", read_only=True)`
         """
-        return cls(Database(url, read_only=read_only, durable=durable, limit_s=limit_s))
+        return cls(url, read_only=read_only, durable=durable, limit_s=limit_s)
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows in one transaction; return how many are new. When it returns, they are committed.
@@ -73,7 +64,7 @@ class Store:
         """
         statement = insert(episodes).on_conflict_do_nothing(index_elements=["row_id"])
         written, unwritten = 0, records(rows)
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             while batch := list(islice(unwritten, _ROWS_PER_INSERT)):
                 written += connection.execute(statement, batch).rowcount
         return written
@@ -96,7 +87,7 @@ class Store:
     def latest(self, columns: Sequence[str], most: int) -> list[dict[str, Any]]:
         """Return these columns of the latest rows, up to a number, in the order they were written; raise as `read`."""
         query = sa.select(*(episodes.c[name] for name in columns)).order_by(episodes.c.id.desc()).limit(most)
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             latest = connection.execute(query).mappings().all()
         return [dict(row) for row in reversed(latest)]
 
@@ -105,7 +96,7 @@ class Store:
     ) -> int:
         """Return the number of rows, of a filter, before a time, for a user. Raises as `read` does."""
         chosen = [*_conditions(where), *_chosen(before, user)]
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return int(connection.scalar(sa.select(sa.func.count()).select_from(episodes).where(*chosen)) or 0)
 
     def add_feedback(self, row: Mapping[str, Any]) -> bool:
@@ -116,19 +107,19 @@ class Store:
         Args:
             row: `episode_id`, `reviewer`, `right`, `score`, `better`, `created_at`; a missing value is None.
         """
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             return bool(connection.execute(insert(feedback).on_conflict_do_nothing(), row).rowcount)
 
     def feedback(self) -> list[dict[str, Any]]:
         """Return all feedback by its time. Raises as `read` does."""
         query = sa.select(feedback).order_by(feedback.c.created_at, *feedback.primary_key)
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return [dict(row) for row in connection.execute(query).mappings()]
 
     def models_of(self, episode_id: str) -> list[str]:
         """Return the models that were asked in an episode, in order; empty if the episode does not exist."""
         query = sa.select(episodes.c.model).where(episodes.c.episode_id == episode_id).order_by(episodes.c.id)
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             return list(dict.fromkeys(connection.scalars(query)))
 
     def purge(self, before: datetime | None = None, *, user: str | None = None, content_only: bool = False) -> int:
@@ -152,7 +143,7 @@ class Store:
             self._remove_feedback(before, None if user is None else chosen)
             removed = self._remove(chosen)
         if self.address.path is not None:  # a server's autovacuum does it
-            with self.database.driver() as connection, suppress(sqlite3.Error):  # a reader is active, or no room
+            with self.driver() as connection, suppress(sqlite3.Error):  # a reader is active, or no room
                 for statement in ("PRAGMA wal_checkpoint(TRUNCATE)", "VACUUM", "PRAGMA wal_checkpoint(TRUNCATE)"):
                     connection.execute(statement)
         return removed
@@ -160,57 +151,44 @@ class Store:
     def integrity(self) -> list[str]:
         """Return the errors that SQLite finds in the file; an empty list if there are none, or for PostgreSQL."""
         pragma = "PRAGMA integrity_check" if self.address.path else "SELECT 'ok'"
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             lines = [str(row[0]) for row in connection.exec_driver_sql(pragma)]
         return [] if lines == ["ok"] else lines
 
     def summary(self) -> dict[str, Any]:
-        """Return the number of rows and episodes, their time span, the costs by model, and the store's state.
+        """Return the number of rows and episodes, their time span, the costs by model, and the size of its file.
 
         Rows of all walks count. A cost is None if one call's is unknown; `cost_unknown` counts those.
         """
         of = episodes.c
-        marked = sa.case((of.signals.contains('"not_finite":', autoescape=True), 1), else_=0)
         head = sa.select(
             sa.func.count().label("rows"),
             sa.func.count(of.episode_id.distinct()).label("episodes"),
             sa.func.min(of.created_at).label("first"),
             sa.func.max(of.created_at).label("last"),
-            sa.cast(sa.func.coalesce(sa.func.sum(marked), 0), sa.Integer).label("not_finite"),
         )
         unknown = (sa.func.count() - sa.func.count(of.cost_nano_usd)).label("cost_unknown")
         cost = sa.func.sum(of.cost_nano_usd).label("cost_nano_usd")
         by_model = sa.select(of.model, sa.func.count().label("rows"), cost, unknown).group_by(of.model)
-        with self.database.transaction(reading=True) as connection:
+        with self.transaction(reading=True) as connection:
             figures = dict(connection.execute(head).mappings().one())
             models = connection.execute(by_model.order_by(sa.desc("rows"), of.model)).mappings().all()
-            journal = None if self.address.path is None else connection.exec_driver_sql("PRAGMA journal_mode").scalar()
         figures["models"] = [
             dict(row) | {"cost_nano_usd": None if row["cost_unknown"] else int(row["cost_nano_usd"])} for row in models
         ]
         path = self.address.path
         size = None if path is None or not path.exists() else path.stat().st_size
-        return {"store": self.address.shown, **figures, "bytes": size, "journal_mode": journal}
-
-    def close(self) -> None:
-        """Close the connections. May be called twice."""
-        self.database.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+        return {"store": self.address.shown, **figures, "bytes": size}
 
     def __repr__(self) -> str:
-        return f"Store({self.address.shown!r}{', read_only=True' if self.database.read_only else ''})"
+        return f"Store({self.address.shown!r}{', read_only=True' if self.read_only else ''})"
 
     def _records(self, chosen: Conditions, columns: Iterable[str]) -> Iterator[dict[str, Any]]:
         """Yield records by their key, a few hundred a query, with no transaction open in between."""
         selected, last = [episodes.c.id, *(episodes.c[name] for name in columns)], 0
         while True:
             query = sa.select(*selected).where(episodes.c.id > last, *chosen).order_by(episodes.c.id)
-            with self.database.transaction(reading=True) as connection:
+            with self.transaction(reading=True) as connection:
                 step = connection.execute(query.limit(_ROWS_PER_READ)).mappings().all()
             yield from map(dict, step)
             if len(step) < _ROWS_PER_READ:
@@ -221,7 +199,7 @@ class Store:
         """Delete rows, a few hundred a transaction: other writers do not wait long, and the journal stays short."""
         records_left, removed = self._records(chosen, ()), 0
         while batch := [record["id"] for record in islice(records_left, _ROWS_PER_READ)]:
-            with self.database.transaction() as connection:
+            with self.transaction() as connection:
                 removed += connection.execute(sa.delete(episodes).where(episodes.c.id.in_(batch))).rowcount
         return removed
 
@@ -230,7 +208,7 @@ class Store:
         old = [] if before is None else [feedback.c.created_at < _in_utc(before)]
         if chosen is not None:
             old = [feedback.c.episode_id.in_(sa.select(episodes.c.episode_id).where(*chosen))]
-        with self.database.transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(sa.delete(feedback).where(*old))
 
     def _empty(self, chosen: Conditions) -> int:
@@ -238,7 +216,7 @@ class Store:
         change = sa.update(episodes).where(episodes.c.id == sa.bindparam("key"))
         records_left, emptied = self._records([*chosen, full], ("signals",)), 0
         while batch := list(islice(records_left, _ROWS_PER_READ)):
-            with self.database.transaction() as connection:
+            with self.transaction() as connection:
                 connection.execute(change, [{"key": record["id"], **without_content(record)} for record in batch])
             emptied += len(batch)
         return emptied

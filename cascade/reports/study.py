@@ -153,7 +153,7 @@ def _way(row: Row, *, full: bool) -> tuple[str, ...]:
         share(None if row.cost_share is None else row.cost_share.mean),
         _ends(row.saving),
         *(share(value) for value in (row.risk, row.right)),
-        *(f"{value:.2f}" for value in (row.length, row.size)),
+        *(f"{value:.2f}" for value in (row.calls, row.answers)),
     )
 
 
@@ -189,40 +189,29 @@ def _why_table(study: Study) -> Table:
 
 def study_document(study: Study) -> dict[str, Any]:
     """Return a study's figures as plain JSON values; costs are shares of the reference's."""
+    names = (
+        "verdict",
+        "requests",
+        "groups",
+        "repeated",
+        "left_out",
+        "fitted_on",
+        "tested_on",
+        "splits",
+        "seed",
+        "bound",
+    )
     return {
         "log": study.log,
         "promise": promise_document(study.promise),
-        "verdict": study.verdict,
-        "requests": study.requests,
-        "groups": study.groups,
-        "repeated": study.repeated,
-        "left_out": study.left_out,
-        "fitted_on": study.fitted_on,
-        "tested_on": study.tested_on,
-        "splits": study.splits,
-        "seed": study.seed,
-        "bound": study.bound,
+        **{name: getattr(study, name) for name in names},
         "why": {name: value for name, value in study.why._asdict().items() if name != "signals"},
-        "ways": [
-            {
-                "name": row.name,
-                "cost_share": _interval(row.cost_share),
-                "saving": _interval(row.saving),
-                "right_gap": _interval(row.right_gap),
-                "broken": row.broken,
-                "refused": row.refused,
-                **{name: _number(getattr(row, name)) for name in ("risk", "right", "requests")},
-                "calls": _number(row.length),
-                "answers": _number(row.size),
-            }
-            for row in study.rows
-        ],
+        "ways": [{name: _plain(getattr(row, name)) for name in Row.__slots__ if name != "curve"} for row in study.rows],
     }
 
 
-def _interval(interval: Interval | None) -> dict[str, Any] | None:
-    return None if interval is None else {**interval._asdict(), "more_than_chance": interval.sure}
-
-
-def _number(value: float) -> float | None:
-    return None if math.isnan(value) else value
+def _plain(value: object) -> object:
+    """Return a figure as a JSON value; NaN, which is unknown, as null."""
+    if isinstance(value, Interval):
+        return {**value._asdict(), "more_than_chance": value.sure}
+    return None if isinstance(value, float) and math.isnan(value) else value

@@ -1,4 +1,4 @@
-"""What people's judgements say: the truth of a log and a bound on the loss.
+"""What people's judgements say: the truth of a log.
 
 An output is right if it equals the reference's, or if it was judged and found to lose nothing. An output that nobody
 judged is unknown: it counts as lost, unless its request was not drawn. A known share of the requests is drawn, by a
@@ -9,15 +9,13 @@ helps, so which pairs are judged may depend on earlier judgements.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
-from cascade.conformal.binomial import upper_bound
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import kind_of
 from cascade.episodes.reading import Judgements
 from cascade.errors import UsageError
 from cascade.logs.columns import Row
-from cascade.review.pairs import Compared, Pair, PairId
+from cascade.review.pairs import Compared, PairId
 from cascade.review.reviews import ASKS, Reviews, Terms
 
 
@@ -70,48 +68,3 @@ def _terms(compared: Compared, reviews: Sequence[Reviews], kind: str) -> Terms:
     if problems:
         raise UsageError(f"These reviews cannot be used: {'; '.join(problems)}.")
     return terms
-
-
-# --- what the judgements show ---
-
-
-class LossBound(NamedTuple):
-    """A bound on the share of requests that lose something, from the judgements so far.
-
-    Attributes:
-        requests: the number of requests that can certify.
-        drawn: the number of drawn requests with a differing output.
-        lost: drawn requests with an output that is a loss.
-        unjudged: drawn requests without a loss but with an unjudged output; they count as lost.
-        bound: the share is at most this, with the confidence.
-        confidence: the probability that the bound is not too low.
-    """
-
-    requests: int
-    drawn: int
-    lost: int
-    unjudged: int
-    bound: float
-    confidence: float
-
-
-def loss_bound(pairs: Sequence[Pair], requests: int, reviews: Reviews, confidence: float) -> LossBound:
-    """Return the bound from reviews on the loss of serving the differing outputs instead of the reference's.
-
-    The losses of the drawn requests, with those that lack a judgement, are counted among all that can certify. An
-    upper confidence bound on that rate, divided by the rate of drawing, bounds the share of requests that lose.
-
-    Args:
-        pairs: the pairs of the drawn requests.
-        requests: the number of requests that can certify.
-        reviews: the judgements.
-        confidence: the probability that the bound is not too low.
-    """
-    losses, by_request = reviews.losses(reviews.terms.ask), dict[str, list[bool | None]]()
-    for pair in pairs:
-        by_request.setdefault(pair.question, []).append(pair.lost(losses))
-    lost = sum(any(verdicts) for verdicts in by_request.values())
-    unjudged = sum(not any(verdicts) and None in verdicts for verdicts in by_request.values())
-    n = max(requests, len(by_request), 1)
-    bound = upper_bound(min(n, lost + unjudged), n, 1 - confidence) / reviews.terms.rate
-    return LossBound(n, len(by_request), lost, unjudged, min(1.0, bound), confidence)

@@ -96,14 +96,12 @@ class Compared:
         comparator: decides whether two outputs are the same.
         differing: for each episode the pair of each output that differs from the reference's, by the output's digest.
         without_reference: the number of episodes without the reference's output; any other output is lost there.
-        requests: the number of groups of requests with the reference's output, of which one each can certify.
     """
 
     labelled: Relabelled
     comparator: str
     differing: Mapping[EpisodeKey, Mapping[str, Pair]]
     without_reference: int
-    requests: int
 
     @cached_property
     def pairs(self) -> tuple[Pair, ...]:
@@ -149,8 +147,7 @@ def compare(rows: Rows, comparator: str | None = None, dropped: Dropped | None =
             episodes.setdefault(episode_key(row), _Outputs(row)).add(row, comparing)
     lacking = sum(outputs.reference is None for outputs in episodes.values())
     differing = {episode: outputs.pairs() for episode, outputs in episodes.items()}
-    groups = {outputs.group for outputs in episodes.values() if outputs.reference is not None}
-    return Compared(labelled, chosen, differing, lacking, len(groups))
+    return Compared(labelled, chosen, differing, lacking)
 
 
 @dataclass(slots=True)
@@ -177,11 +174,6 @@ class _Outputs:
 
     def _outputs(self) -> Iterator[Output]:
         return (output for group in self.groups for output in group)
-
-    @property
-    def group(self) -> str:
-        """The name of the requests of which one can certify."""
-        return self.first["group"] or identity(self.first["question"], self.first["context"])
 
     def pairs(self) -> dict[str, Pair]:
         """Return the pair of each output that differs from the reference's, by its digest."""

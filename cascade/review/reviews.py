@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import json
 import secrets
-from contextlib import closing
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Literal, NamedTuple, Self, TypeAlias, get_args
+from typing import Any, Literal, NamedTuple, TypeAlias, get_args
 
 import sqlalchemy as sa
 
@@ -153,7 +152,7 @@ def reviews_at(location: Location) -> Reviews | None:
     path = location if isinstance(location, Path) else parse(location).path
     if path is not None and not (path.is_file() and path.stat().st_size):
         return None
-    with closing(_database(location)) as database:
+    with Database(_url(location), limit_s=_LIMIT_S) as database:
         return _read(database)
 
 
@@ -165,7 +164,7 @@ def read_reviews(location: Location) -> Reviews:
     return reviews
 
 
-class ReviewStore:
+class ReviewStore(Database):
     """Writes judgements; processes and people may share it. Use it as a context manager.
 
     Args:
@@ -182,16 +181,16 @@ class ReviewStore:
     """
 
     def __init__(self, location: Location, terms: Terms) -> None:
+        super().__init__(_url(location), limit_s=_LIMIT_S)
         self.path = location_shown(location)
-        self._database = _database(location)
         begun = asdict(terms) | {"key": terms.key or secrets.token_hex(16)}
         try:
             self._write(0, begun)
-            reviews = _read(self._database)
+            reviews = _read(self)
             assert reviews is not None  # noqa: S101 - it was just begun
             terms.check(self.path, reviews.terms)
         except BaseException:
-            self._database.close()
+            self.close()
             raise
         self.reviews = reviews
 
@@ -202,17 +201,11 @@ class ReviewStore:
     def _write(self, number: int | None, document: dict[str, Any]) -> None:
         """Write a line if its number is free; by default the next one."""
         line = json.dumps(document, allow_nan=False)  # ASCII: PostgreSQL's text has no NUL, no lone surrogate
-        with self._database.transaction() as connection:
+        with self.transaction() as connection:
             connection.execute(sa.select(lines.c.line).where(lines.c.number == 0).with_for_update())  # in turns
             last = connection.scalar(sa.select(sa.func.max(lines.c.number)))
             row = {"number": (last or 0) + 1 if number is None else number, "line": line}
             connection.execute(insert(lines).on_conflict_do_nothing(), row)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._database.close()
 
 
 def location_shown(location: Location) -> str:
@@ -220,8 +213,8 @@ def location_shown(location: Location) -> str:
     return str(location) if isinstance(location, Path) else parse(location).shown
 
 
-def _database(location: Location) -> Database:
-    return Database(location if isinstance(location, str) else f"sqlite:///{location.resolve()}", limit_s=_LIMIT_S)
+def _url(location: Location) -> str:
+    return location if isinstance(location, str) else f"sqlite:///{location.resolve()}"
 
 
 def _read(database: Database) -> Reviews | None:

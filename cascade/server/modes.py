@@ -117,7 +117,7 @@ class Modes:
         self.settings: ModesConfig = settings
         self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
-        self.store = ModeStore.open(url or "", self.link.limit_s)
+        self.store = ModeStore.shared(url or "", self.link.limit_s)
         self.state, self._secret = self.store.begin(self.cascade)
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None

@@ -121,26 +121,24 @@ class Row:
         name: the way's.
         cost_share: its cost / the reference's, and the interval of that; None if a cost is unknown.
         saving: 1 − that of the reference row, paired: how much less it costs; None for the reference itself.
-        right_gap: `right` minus the reference's, paired; None for the reference itself.
         broken: in how many splits the loss exceeded the promise.
         refused: in how many splits nothing was proven; there the reference answered.
         curve: the cost share in each split, in order.
         risk: the mean loss.
-        right, length, size: means.
+        right, calls, answers: means, of calls bought and of different answers kept.
         requests: on how many test requests the figures are, on average.
     """
 
     name: str
     cost_share: Interval | None
     saving: Interval | None
-    right_gap: Interval | None
     broken: int
     refused: int
     curve: tuple[float, ...]
     risk: float
     right: float
-    length: float
-    size: float
+    calls: float
+    answers: float
     requests: float
 
 
@@ -264,11 +262,10 @@ def _split(log: Log, promise: Promise, playing: Sequence[Way], split: tuple[int,
 
 
 def _figures(played: Played, alone: Played) -> Iterator[float]:
-    """Yield a way's cost share, how much more it is right than the reference, and the means of its columns."""
+    """Yield a way's cost share, and the means of its columns."""
     priced = np.isfinite(played.cost) & np.isfinite(alone.cost)
     paid = float(alone.cost[priced].sum())
     yield float(played.cost[priced].sum()) / paid if paid else math.nan
-    yield _mean(played.right - alone.right)
     yield from map(_mean, (played.loss, played.right, played.length, played.size))
     yield float(np.count_nonzero(~np.isnan(played.length)))
 
@@ -292,10 +289,10 @@ def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *
     def paired(values: Floats, *, wanted: bool = not of_reference) -> Interval | None:
         return interval(values, *sides) if wanted and not np.isnan(values).any() else None
 
-    share, gap, *means, refused = figures
+    share, *means, refused = figures
     broken = int(np.count_nonzero(means[0] > promise.risk))
     return Row(
-        name, paired(share, wanted=True), paired(1 - share), paired(gap), broken, int(refused.sum()),
+        name, paired(share, wanted=True), paired(1 - share), broken, int(refused.sum()),
         tuple(share.tolist()), *map(_mean, means),
     )  # fmt: skip
 
@@ -326,23 +323,7 @@ def student_quantile(p: float, df: int) -> float:
     >>> round(student_quantile(0.975, 19), 4), round(student_quantile(0.975, 1), 4)
     (2.093, 12.7062)
     """
-    low, high = 0.0, 1.0
-    while _below(high, df) < p:
-        high *= 2
-    for _ in range(200):
-        middle = (low + high) / 2
-        low, high = (middle, high) if _below(middle, df) < p else (low, middle)
-    return (low + high) / 2
-
-
-def _below(t: float, df: int) -> float:
-    """Return P(T ≤ t), t ≥ 0, by the finite series of Abramowitz & Stegun (1964), 26.7.3 and 26.7.4."""
-    theta, odd = math.atan(t / math.sqrt(df)), df % 2
-    cos = math.cos(theta)
-    term = cos if odd else 1.0
-    total = term if df > 1 else 0.0
-    for k in range(3 if odd else 2, df - 1, 2):
-        term *= (k - 1) / k * cos * cos
-        total += term
-    area = 2 / math.pi * (theta + math.sin(theta) * total) if odd else math.sin(theta) * total
-    return 0.5 + area / 2
+    angle = np.linspace(0, math.pi / 2, 200_001)  # t = sqrt(df) tan(angle) has a density of cos(angle) ** (df - 1)
+    density = np.cos(angle) ** (df - 1)
+    below = np.append(0.0, np.cumsum(density[1:] + density[:-1]))
+    return math.sqrt(df) * math.tan(float(np.interp(2 * p - 1, below / below[-1], angle)))

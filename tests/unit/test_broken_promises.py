@@ -95,7 +95,7 @@ class Service:
     """A cascade that serves under a certificate, with every request audited."""
 
     def __init__(self, folder: Path, alpha: float, turns: int) -> None:
-        self._store, self._count = ModeStore.open(f"sqlite:///{folder}/modes.db"), 0
+        self._store, self._count = ModeStore.shared(f"sqlite:///{folder}/modes.db"), 0
         held = InForce("c", 1, alpha, look_level(DELTA, 1), 1_000, "exact", turns=turns)
         self._store.begin("cascade", b"of this test")
         self._store.change("cascade", lambda state: state.promoted(held, 2 * ALARM, "2026-11-26T00:00:00Z"))

@@ -14,9 +14,8 @@ from cascade.api.judging import Judging, review_location
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
-from cascade.review.labels import loss_bound
 from cascade.review.pairs import Compared, output_lines, request_lines
-from cascade.review.reviews import ReviewStore, location_shown, reviews_at
+from cascade.review.reviews import ReviewStore, location_shown
 from cascade.review.session import MOVES, Pressed, Session
 from cascade.server.errors import GatewayError
 
@@ -76,8 +75,7 @@ class Desk:
                     pressed = _press(session, pair, keys)
                 if pressed.written is not None:
                     store.add(pressed.written)
-            if pressed.written is not None:
-                reviews, keys = reviews_at(judging.path) or reviews, ""
+            keys = keys if pressed.written is None else ""
             return {
                 "reviewer": reviewer,
                 "card": _card(session),
@@ -85,7 +83,6 @@ class Desk:
                 "unknown": "" if pressed.meant else keys[-1],
                 "total": len(session.drawn),
                 "done": sum(drawn.id in session.judged for drawn in session.drawn),
-                "shown": loss_bound(session.drawn, log.outputs.requests, reviews, judging.confidence),
                 "path": location_shown(judging.path),
                 "notes": log.notes,
             }
@@ -99,7 +96,7 @@ class Desk:
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
-        return Judging(log, file, options.ask, options.label_rate, where=where, confidence=options.confidence)
+        return Judging(log, file, options.ask, options.label_rate, where=where)
 
     def _read(self, judging: Judging, *, again: bool) -> _OpenLog:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""

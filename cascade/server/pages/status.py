@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from contextlib import closing
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -86,7 +85,7 @@ def _standing(config: CascadeConfig) -> dict[str, Any] | None:
     url, name = modes_url(config), config.server.name
     if config.modes is None or url is None:
         return None
-    with closing(ModeStore.open(url)) as store:
+    with ModeStore.shared(url) as store:
         state, counts, looks = store.state(name), store.counts(name), store.looks(name)
     return {"state": state, "looks": looks, "plan": plan_of(state, counts, config.modes)}
 

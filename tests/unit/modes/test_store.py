@@ -38,7 +38,7 @@ def opened(request: Any, tmp_path: Path) -> Iterator[Opened]:
             url = stack.enter_context(postgres_url())
 
         def again() -> ModeStore:
-            store = ModeStore.open(url)
+            store = ModeStore.shared(url)
             stack.callback(store.close)
             return store
 
@@ -137,10 +137,10 @@ def test_no_change_is_lost_between_threads(opened):
 
 def test_a_state_that_another_transaction_has_locked_is_an_error_in_time(store, opened):
     other = opened()
-    vars(other._database)["_opened"].dispose()
-    other._database._limit_s = 0.1  # of its next connection: a busy machine may take longer to open a store
-    other._database._renew()
-    with store._database.transaction() as connection:
+    vars(other)["_opened"].dispose()
+    other._limit_s = 0.1  # of its next connection: a busy machine may take longer to open a store
+    other._renew()
+    with store.transaction() as connection:
         connection.execute(sa.update(database.cascades).values(version=database.cascades.c.version))
         with pytest.raises(StoreError) as caught:
             other.change(NAME, promoted)

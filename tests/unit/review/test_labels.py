@@ -1,4 +1,4 @@
-"""Judgements as a log's truth and the bound that they show."""
+"""Judgements as a log's truth."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 from cases import each
 from scipy import stats
 
-from cascade.conformal.binomial import upper_bound
 from cascade.conformal.monitor import is_drawn
 from cascade.conformal.promise import Promise
 from cascade.episodes.reading import reviewed
@@ -21,7 +20,7 @@ from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity
 from cascade.logs.schema import Dropped
 from cascade.policies.policy import Threshold
-from cascade.review.labels import judgements, loss_bound
+from cascade.review.labels import judgements
 from cascade.review.pairs import Compared, Output, Pair, PairId, compare
 from cascade.review.reviews import Judgement, Reviews, Terms
 from cascade.table import Log
@@ -130,16 +129,3 @@ def test_where_reviewers_differ_it_is_a_loss_and_equal_outputs_share_a_judgement
     twin = Pair("q", "?", None, False, Output("a", None), Output("b", None), ("x", "y"))
     assert twin.lost({PairId("q", "y", twin.reference.digest): True})
     assert twin.lost({}) is None
-
-
-def test_what_is_not_judged_counts_as_lost():
-    pairs = [Pair(f"q{n}", "?", None, False, Output("a", None), Output("b", None), ()) for n in range(20)]
-    pairs = [pair._replace(equal=(pair.output.digest,)) for pair in pairs]
-    verdicts = ["reference"] * 2 + ["output"] * 3
-    judgement = [
-        Judgement(*pair.id, "output", verdict, None, None, "ann", "")  # type: ignore[arg-type]
-        for pair, verdict in zip(pairs, verdicts, strict=False)
-    ]
-    bounds = loss_bound(pairs, 100, Reviews(Terms("preference", "text"), tuple(judgement)), 0.9)
-    assert (bounds.requests, bounds.drawn, bounds.lost, bounds.unjudged) == (100, 20, 2, 15)
-    assert bounds.bound == upper_bound(17, 100, 0.1)

@@ -92,7 +92,7 @@ async def settled(client: httpx.AsyncClient) -> None:
 
 
 def store_of(folder: Path) -> ModeStore:
-    return ModeStore.open(f"sqlite:///{folder}/traces.db")
+    return ModeStore.shared(f"sqlite:///{folder}/traces.db")
 
 
 def state_of(folder: Path) -> CascadeState:

@@ -269,17 +269,16 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
     provider, away, pauses = Answers(), asyncio.Event(), list[float]()
     nap = asyncio.sleep
 
-    class Away(Database):
-        def transaction(self, *, reading: bool = False) -> Any:
-            if away.is_set():
-                raise StoreError("unable to open database file", retryable=True)
-            return super().transaction(reading=reading)
+    def transaction(store: ModeStore, *, reading: bool = False) -> Any:
+        if away.is_set():
+            raise StoreError("unable to open database file", retryable=True)
+        return Database.transaction(store, reading=reading)
 
     async def paused(pause_s: float) -> None:
         pauses.append(pause_s)
         await nap(0)
 
-    monkeypatch.setattr("cascade.modes.store.Database", Away)
+    monkeypatch.setattr(ModeStore, "transaction", transaction)
     monkeypatch.setattr("cascade.records.link.AGAIN_S", 0.0)
     async with serving(enforcing, provider) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
@@ -384,7 +383,7 @@ def looks(folder: Path) -> list[tuple[int, str]]:
 def ended(folder: Path) -> None:
     """Let the time pass in which the process of the open look may still run."""
     store = store_of(folder)
-    with store._database.transaction() as connection:
+    with store.transaction() as connection:
         connection.execute(sa.update(database.looks).values(until_s=0.0))
     store.close()
 

@@ -212,7 +212,7 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: P
 async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    store = ModeStore.open(f"sqlite:///{tmp_path}/t.db")
+    store = ModeStore.shared(f"sqlite:///{tmp_path}/t.db")
     store.begin("cascade")
     with monkeypatch.context() as patched:
         patched.setattr("cascade.modes.store.plan_of", lambda *_: LookPlan(1, 0, 0, 0, 0))
