@@ -86,7 +86,7 @@ def collect(
         ConfigError: the configuration is wrong.
     """
     cap, comparing = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
-    settings, recorded = config if isinstance(config, CascadeConfig) else load(Path(config)), None
+    settings, recorded = load(config), None
     if judge is not None:
         settings, only = _judged(settings, judge), [*(only or ()), VERIFIER if ":" in judge else judge]
     if only:

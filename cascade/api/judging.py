@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import NamedTuple, cast
 
-from cascade.api.logs import LogOptions, Models, Where, read_log
+from cascade.api.logs import LogOptions, read_log
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.address import is_url
@@ -19,34 +19,29 @@ class Judging(NamedTuple):
     """The options of a review, from the command line or a configuration.
 
     Attributes:
-        episodes: the log: a file, or the URL of a store.
+        log: the log: a file, or the URL of a store, and how it is read.
         file: the file of reviews; None: beside the log.
         ask: "preference", or "regret", which also asks whether each output is right.
         rate: the share of the requests that is drawn; None: the file's rate, or all.
         seed: seed of the draw; None: a random one.
-        where, matcher, models: how the log is read.
     """
 
-    episodes: str
+    log: LogOptions
     file: Location | None = None
     ask: str = "preference"
     rate: float | None = None
     seed: int | None = None
-    where: Where = None
-    matcher: str | None = None
-    models: Models = None
 
     @property
     def path(self) -> Location:
         """The file of reviews, or the store that holds them. Raises UsageError if neither is known."""
-        return beside(self.episodes) if self.file is None else self.file
+        return beside(str(self.log.log)) if self.file is None else self.file
 
     def read(self, tell: Tell) -> Compared:
         """Return the log's outputs; report how many requests lack the reference's output. Raises UsageError."""
         begun = reviews_at(self.path)
-        matcher = self.matcher or (None if begun is None else begun.terms.matcher)
-        options = LogOptions(self.episodes, self.where, matcher, models=self.models)
-        log = read_log(options.against_reference, None, tell)
+        matcher = self.log.matcher or (None if begun is None else begun.terms.matcher)
+        log = read_log(self.log._replace(matcher=matcher).against_reference, None, tell)
         outputs = compare(log.rows, matcher)
         if outputs.without_reference:
             tell(f"{counted(outputs.without_reference, 'request')} without an output of the reference: not shown")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import random
 import shlex
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any, TypeAlias
 
 from cascade.api.collecting import collect
@@ -14,17 +15,18 @@ from cascade.api.fitting import FitResult, fit
 from cascade.api.logs import Log, LogOptions, read_log
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig, load
+from cascade.config.schema import ModelConfig
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.fitting.fit import FitSettings
-from cascade.logs.files import read_rows, write_rows
-from cascade.logs.questions import AskedQuestion
+from cascade.logs.files import write_rows
 from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import presets as strategies
 from cascade.reports.report import Report, Result, Tell, promise_options, warn
-from cascade.types import Question
 
 _Row: TypeAlias = dict[str, Any]
+_REFERENCE = "the log's reference"
+"""Its entry under `models` while the probes are asked."""
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)
@@ -76,24 +78,26 @@ def onboard(
         NotCertifiedError: the probes prove nothing, and no reference keeps the promise by definition.
         ProviderError: the new model failed.
     """
-    settings = config if isinstance(config, CascadeConfig) else load(Path(config))
+    settings = load(config)
     key, file = _entry_of(settings, model), Path(output)
     options = LogOptions.of(log)
     reading, matcher = read_log(options, promise.kind, tell), options.matcher
     last = _reference(reading.rows(), "labels" in promise.rules.needs)
-    questions = _probes(last, probes, seed)
-    name, reference = settings.models[key].id, str(last[questions[0].id]["model"])
+    order = sorted(last)
+    random.Random(seed).shuffle(order)
+    name, reference = settings.models[key].id, str(last[order[0]]["model"])
     if name == reference:
         raise UsageError(f"{name} is the log's reference already: onboard a model that is to answer before it.")
-    record = file.with_name(f"asked-{file.name}")
-    alone = strategies.WRITTEN.read({"kind": "ladder", "models": [key], "prompts": settings.strategy.prompts})
-    config = settings.model_copy(update={"strategy": alone})
-    asking: dict[str, Any] = {"resume": True, "concurrency": concurrency, "walks": (), "matcher": matcher, "tell": tell}
-    done = collect(questions, record, config=config, **asking)
+    models = {**settings.models, _REFERENCE: ModelConfig(model=reference)}
+    written = {"kind": "ladder", "models": [key, _REFERENCE], "prompts": settings.strategy.prompts}
+    before = settings.model_copy(update={"models": models, "strategy": strategies.WRITTEN.read(written)})
+    with TemporaryDirectory(prefix="cascade-probes-") as folder:
+        source = Path(folder) / "probes.jsonl"
+        write_rows(source, [last[request] for request in order[:probes]])
+        asking: dict[str, Any] = {"only": [key], "resume": True, "concurrency": concurrency, "matcher": matcher}
+        done = collect(source, file, config=before, **asking, tell=tell)
     if done.error is not None:
         raise done.error
-    new = [dict(row) for row in read_rows(record) if row["episode_id"] in {question.id for question in questions}]
-    write_rows(file, _ladder(new, last, f"{name} > {reference}"))
     fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
     report = _report(fitted, name, reference, file, promise)
     return OnboardingResult(reports=(report,), model=name, reference=reference, output=file, fitted=fitted)
@@ -105,15 +109,6 @@ def _report(fitted: FitResult, name: str, reference: str, file: Path, promise: P
     lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
     document = {"model": name, "reference": reference, "output": str(file), "fit": fitted.to_dict()}
     return replace(report, lines=lines, document=document)
-
-
-def _ladder(new: Sequence[_Row], last: Mapping[str, _Row], dataset: str) -> list[_Row]:
-    """Return the rows of a ladder: the new model's answers, then the reference's to the same requests."""
-    old = [last[request] for request in dict.fromkeys(row["episode_id"] for row in new)]
-    changes = {"horizon": 2, "walk": None, "dataset": dataset, "parents": None, "kept": None}
-    return [
-        {**row, **changes, "step": step, "source": row["model"]} for step, rows in ((1, new), (2, old)) for row in rows
-    ]
 
 
 def _entry_of(settings: CascadeConfig, model: str) -> str:
@@ -133,7 +128,7 @@ def _reference(rows: Iterable[Mapping[str, Any]], labels: bool) -> dict[str, _Ro
         if row["candidate"] is None or (labels and not row["gold"]):
             continue
         if row["walk"] == GUIDE_ONLY:
-            alone[name] = dict(row)
+            alone[name] = {**row, "walk": None}
         elif row["walk"] is None and row["step"] >= steps.get(name, row)["step"]:
             steps[name] = dict(row)
     if len(data) > 1:
@@ -141,15 +136,3 @@ def _reference(rows: Iterable[Mapping[str, Any]], labels: bool) -> dict[str, _Ro
     if not (alone or steps):
         raise UsageError("The log has no request with the reference's answer and, if the promise needs it, a gold one.")
     return alone or steps
-
-
-def _probes(last: Mapping[str, _Row], probes: int, seed: int) -> Sequence[AskedQuestion]:
-    """Return the requests of the probes, in an order that the seed draws."""
-    order = sorted(last)
-    random.Random(seed).shuffle(order)
-    questions = []
-    for row in (last[name] for name in order[:probes]):
-        question = Question(row["question"], row["context"], segment=row["segment"])
-        gold = tuple(row["gold"] or ())
-        questions.append(AskedQuestion(row["episode_id"], question, gold, row["group"], row["split"]))
-    return questions

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,28 +23,22 @@ _MOST_TRIES = 3
 
 @dataclass(frozen=True, repr=False, kw_only=True)
 class Promotion(Result):
-    """The outcome of an attempt to promote (a look).
+    """The outcome of an attempt to promote.
 
     Attributes:
         cascade: the cascade's name.
         promoted: whether a policy is in force from now on.
-        page: the arithmetic, as plain values (`modes.look`).
+        page: the arithmetic of the look, as plain values (`modes.look`); empty if none was taken.
+        plan: then what the next look takes.
     """
 
     cascade: str
-    promoted: bool
-    page: Mapping[str, Any]
+    promoted: bool = False
+    page: Mapping[str, Any] = field(default_factory=dict)
+    plan: LookPlan | None = None
 
 
-@dataclass(frozen=True, repr=False, kw_only=True)
-class PromotionPlan(Result):
-    """What the next look takes: the figures for a cascade, by its name."""
-
-    cascade: str
-    plan: LookPlan
-
-
-def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool = False) -> Promotion | PromotionPlan:
+def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool = False) -> Promotion:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
     Each look at certifying conversations spends a part of 1 − confidence, whether it promotes or not. They never
@@ -75,9 +69,9 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
         return _planned(name, look) if isinstance(look, LookPlan) else _promoted(store, look, settings, modes)
 
 
-def _planned(name: str, plan: LookPlan) -> PromotionPlan:
+def _planned(name: str, plan: LookPlan) -> Promotion:
     report = Report((f"{name}: {plan.describe()}",), document={"cascade": name, **plan._asdict()})
-    return PromotionPlan(reports=(report,), cascade=name, plan=plan)
+    return Promotion(reports=(report,), cascade=name, plan=plan)
 
 
 def _promoted(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig) -> Promotion:

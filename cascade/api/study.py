@@ -336,7 +336,7 @@ def verify(
         UsageError: there is no such log or directory, or it cannot have canaries.
         ConfigError: the configuration cannot be read.
     """
-    settings = load(Path(config)) if isinstance(config, str | Path) else config
+    settings = None if config is None else load(config)
     options = None if log is None else LogOptions.of(log)
     if canaries in {"record", "run"}:
         return _watched(Path(directory), options, settings, None if canaries == "run" else runs_a_year, tell)

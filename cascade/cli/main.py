@@ -1,7 +1,7 @@
 """The command line: the program itself, and how a command prints.
 
 Text for people, or one JSON document, goes to stdout; everything else to stderr, the progress of a long computation
-among it: a bar on a terminal, otherwise a line now and then (`Meter`).
+among it: a line on a terminal, otherwise one now and then (`Meter`).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn, Self
 
 import typer
 from rich.console import Console, ConsoleOptions, RenderableType
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 from rich.segment import Segment
+from rich.text import Text
 from typer.core import TyperGroup
 
 from cascade._names import __version__
@@ -116,27 +116,25 @@ class Meter:
 
     def __init__(self) -> None:
         self._out, self._printed = notes(), time.monotonic()
-        columns = (TextColumn("{task.description}", markup=False), BarColumn(), MofNCompleteColumn())
-        figure = TextColumn("{task.fields[figure]}", markup=False)
-        self._bar = Progress(*columns, TimeElapsedColumn(), figure, console=self._out, transient=True)
-        self._task = self._bar.add_task("", total=None, figure="")
+        self._line = self._out.status("")
 
     def __enter__(self) -> Self:
         if self._out.is_terminal:
-            self._bar.start()
+            self._line.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         if self._out.is_terminal:
-            self._bar.stop()
+            self._line.stop()
 
     def tell(self, name: str, done: int, total: int, figure: str = "", *, always: bool = False) -> None:
         """Show the progress of a task, a figure beside it; without a terminal `always` prints it now."""
+        text = f"{name}: {done:,} of {total:,}{figure and f', {figure}'}"
         if self._out.is_terminal:
-            self._bar.update(self._task, description=name, total=total, completed=done, figure=figure)
+            self._line.update(Text(text))
         elif always or time.monotonic() - self._printed >= _QUIET_S:
             self._printed = time.monotonic()
-            self._out.print(f"{name}: {done:,} of {total:,}{figure and f', {figure}'}")
+            self._out.print(text)
 
 
 # --- the program: its commands, each loaded by its name when it is called ---

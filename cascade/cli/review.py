@@ -16,6 +16,7 @@ from rich.cells import chop_cells
 from rich.console import Console
 
 from cascade.api.judging import Judging
+from cascade.api.logs import LogOptions
 from cascade.cli import options as opt
 from cascade.cli.main import console, say
 from cascade.review.pairs import Pair, output_lines, request_lines
@@ -52,7 +53,7 @@ def review(
 
     Example: cascade review episodes.parquet --ask regret
     """
-    judging = Judging(episodes, output, ask, label_rate, seed, where, matcher, models)
+    judging = Judging(LogOptions(episodes, where, matcher, models=models), output, ask, label_rate, seed)
     outputs = judging.read(say)
     with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
         _review(store, outputs.pairs, reviewer or _user(), skipped=skipped)

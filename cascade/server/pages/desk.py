@@ -11,6 +11,7 @@ import time
 from typing import Any, NamedTuple
 
 from cascade.api.judging import Judging, review_location
+from cascade.api.logs import LogOptions
 from cascade.config import CascadeConfig, traces_url
 from cascade.errors import UsageError
 from cascade.records.traces import Store
@@ -96,7 +97,7 @@ class Desk:
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)
-        return Judging(log, file, options.ask, options.label_rate, where=where)
+        return Judging(LogOptions(log, where), file, options.ask, options.label_rate)
 
     def _read(self, judging: Judging, *, again: bool) -> _OpenLog:
         """Return the log; read it if it has not been read, or if it is old and `again` is true."""

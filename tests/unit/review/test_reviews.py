@@ -16,6 +16,7 @@ from patience import at_once
 from stores import postgres_url
 
 from cascade.api.judging import Judging
+from cascade.api.logs import LogOptions
 from cascade.errors import UsageError
 from cascade.logs.columns import Row
 from cascade.records.database import Database
@@ -297,5 +298,5 @@ def test_hashes_in_the_place_of_texts_are_refused():
 def test_a_request_without_the_references_output_is_told_of(tmp_path):
     log = write(tmp_path / "log.jsonl", [*episode(1, call(7), call(1))[:1], *episode(2, call(7), call(2))])
     told: list[str] = []
-    Judging(str(log)).read(told.append)
+    Judging(LogOptions(str(log))).read(told.append)
     assert told[-1] == "1 request without an output of the reference: not shown"

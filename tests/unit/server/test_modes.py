@@ -16,9 +16,10 @@ import pytest
 import sqlalchemy as sa
 
 from cascade.api import promoting
-from cascade.api.promoting import Promotion, PromotionPlan, promote
+from cascade.api.promoting import promote
 from cascade.api.study import verify
 from cascade.errors import ConfigError, StoreError, UsageError
+from cascade.modes.store import ModeStore
 from cascade.records import database
 from cascade.records.database import Database
 from cascade.records.traces import Store
@@ -393,7 +394,6 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
         for number in range(150):  # 25 questions, each asked by six customers
             await ask(client, text_of(number % 25), **{"x-cascade-group": f"customer {number}"})
     found = promote(config_of(tmp_path, risk=0.2))
-    assert isinstance(found, Promotion)
     assert found.promoted, str(found)
     assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
 
@@ -407,9 +407,8 @@ def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing: Path) -> No
 
 async def test_a_promoted_policy_serves_after_a_restart(observing: Path) -> None:
     found = promote(config_of(observing))
-    assert isinstance(found, Promotion)
     assert (found.promoted, looks(observing)) == (True, [(1, "promoted")])
-    assert isinstance(promote(config_of(observing)), PromotionPlan)  # too few are left for the next look
+    assert promote(config_of(observing)).plan is not None  # too few are left for the next look
     async with serving(observing, Answers()) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-served-by"] == "small"
 
@@ -431,7 +430,6 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path) -> 
         promote(config_of(observing))
     ended(observing)
     found = promote(config_of(observing))
-    assert isinstance(found, Promotion)
     assert (found.promoted, found.page["look"], found.page["spent"]) == (True, 1, 0.05)
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
 
@@ -447,7 +445,6 @@ def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch:
                 promote(config_of(observing))
             ended(observing)
     found = promote(config_of(observing))
-    assert isinstance(found, Promotion)
     assert (found.promoted, state_of(observing).looks, looks(observing)) == (False, 1, [(1, "refused")])
 
 
@@ -464,5 +461,4 @@ def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(
 
     monkeypatch.setattr(promoting, "look_at", withdrawn)
     found = promote(config_of(observing))
-    assert isinstance(found, Promotion)
     assert (found.promoted, looks(observing), state_of(observing).mode) == (False, [(1, "refused")], "fallback")
