@@ -109,8 +109,8 @@ def _advice(study: Study, command: str | None) -> str:
     if verdict == "unknown":
         return LOG_COSTS
     if diagnosis.signal in {None, LENGTH}:
-        again = diagnosis.asked_again
-        price = "" if again is None else f", for {tenths(again)} of the reference's cost"
+        share_of_first = diagnosis.asked_again
+        price = "" if share_of_first is None else f", for {tenths(share_of_first)} of the reference's cost"
         return (
             "add a signal of doubt; there is no log-prob, verdict or self-check. Add a judge (cascade collect LOG "
             f"--judge NAME -o NEW), or ask {diagnosis.first} once more with log-probs{price} (the same with --only "
@@ -119,22 +119,22 @@ def _advice(study: Study, command: str | None) -> str:
     if diagnosis.proves is None:
         nothing = f"at this risk {diagnosis.signal} saves nothing here"
         return f"another signal, another first model, or a higher risk: {nothing}."
-    return _more(study, diagnosis.proves, command)
+    return _more_requests(study, diagnosis.proves, command)
 
 
-def _more(study: Study, proves: int, command: str | None) -> str:
+def _more_requests(study: Study, proves: int, command: str | None) -> str:
     """Return whether more requests would help, where about `proves` of them prove something cheaper."""
-    half, there = study.why.saves_half, study.groups
-    needed = [f"about {proves:,} prove something cheaper"] if proves > there else []
-    if half is None or half > there:
-        many = "more than a million" if half is None else f"about {half:,}"
-        needed.append(f"{many} save half of what {study.why.signal} could")
-    if study.fitted_on < proves <= there:
-        enough = f"about {proves:,} prove something cheaper, and a split fits on {study.fitted_on:,} of {there:,}"
+    half, groups = study.why.saves_half, study.groups
+    needed = [f"about {proves:,} prove something cheaper"] if proves > groups else []
+    if half is None or half > groups:
+        size = "more than a million" if half is None else f"about {half:,}"
+        needed.append(f"{size} save half of what {study.why.signal} could")
+    if study.fitted_on < proves <= groups:
+        enough = f"about {proves:,} prove something cheaper, and a split fits on {study.fitted_on:,} of {groups:,}"
         return f"fit on all requests, since {enough}: {command or 'cascade fit LOG'}"
     if needed:
-        return f"log more requests, or allow a higher risk: {', and '.join(needed)}; here are {there:,}."
-    return f"another signal, or a higher risk: {there:,} requests are enough for what {study.why.signal} can save."
+        return f"log more requests, or allow a higher risk: {', and '.join(needed)}; here are {groups:,}."
+    return f"another signal, or a higher risk: {groups:,} requests are enough for what {study.why.signal} can save."
 
 
 def _ways_table(study: Study) -> Table:

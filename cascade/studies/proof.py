@@ -146,8 +146,8 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
     points = points_of(policy.walks(chose), certificate.promise) if chose.n else None
     path = path_of(policy.walks(proving), certificate.promise, points)
     certified = certify(path, certificate.promise, certificate.level)
-    found = None if certified is None else (certified.kappa, float(certified.losses))
-    if found == (certificate.kappa, certificate.losses):
+    computed = None if certified is None else (certified.kappa, float(certified.losses))
+    if computed == (certificate.kappa, certificate.losses):
         text = f"the {proving.n:,} requests give the same threshold again, {certificate.kappa:.6g}"
         return Check("threshold", True, f"{whom}{text}, with {certificate.losses:g} lost")
     data = "nothing"
