@@ -126,8 +126,10 @@ def walks(log: Log, scores: Scores) -> Walks:
     """Return the walks that a policy's scores lead to.
 
     Raises:
-        UsageError: a score has another shape than the log.
+        UsageError: they are no `Scores`, or one has another shape than the log.
     """
+    if not isinstance(scores, Scores):
+        raise UsageError(f"A policy's scores are cascade.conformal.path.Scores, not {type(scores).__name__}.")
     shape = log.answer.shape
     wrong = [name for name, a in zip(scores._fields, scores, strict=True) if a is not None and a.shape != shape]
     if wrong:

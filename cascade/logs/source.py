@@ -343,7 +343,8 @@ def has_lines(path: Path) -> bool:
     for at, line in enumerate(islice(filled, _PEEKED_LINES)):
         if at == 0 and line.lstrip().startswith(b"["):
             return False
-        if isinstance(_loaded(line), dict):
+        if isinstance(record := _loaded(line), dict):
+            _refuse_columns(record, path)
             return at == 0 or not _is_document(path)
     return path.name.endswith((".jsonl", ".jsonl.gz"))
 
@@ -385,9 +386,19 @@ def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
         return
     for number, record in enumerate(value if isinstance(value, list) else [value], 1):
         if isinstance(record, dict):
+            _refuse_columns(record, path)
             yield record
         else:
             dropped.drop("not a JSON object", f"{path.name} item {number}")
+
+
+def _refuse_columns(record: Mapping[str, Any], path: Path) -> None:
+    """Raise UsageError for an object that is a whole table, as pandas, W&B and MLflow write one."""
+    inner = [value for value in record.values() if isinstance(value, dict)]
+    alike = 1 < len(inner) == len(record) and len({tuple(value) for value in inner}) == 1
+    numbered = alike and inner[0] and (all(map(str.isdigit, inner[0])) or all(map(str.isdigit, record)))
+    if numbered or ("data" in record and {"columns", "schema"} & record.keys()):
+        raise UsageError(f"{path} is one object with a whole table: write a record for each row (orient='records').")
 
 
 def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:

@@ -104,7 +104,8 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"
     notes[f"{size - fresh.n:,} requests made or prove the policy, and flatter it{loses}"] = size > fresh.n
     lines += [f"Note: {text}." for text, so in notes.items() if so]
-    rows = [(text, *(_cell(key, shares) for shares in figures.values())) for key, text in _FIGURES.items()]
+    names = _FIGURES | ({"right": "same"} if promise.rules.compares else {})  # as in a study
+    rows = [(text, *(_cell(key, shares) for shares in figures.values())) for key, text in names.items()]
     document = {"log": log.name, "promise": asdict(promise), "requests": size, "groups": groups, "figures": figures}
     document |= {"lacking": distinct.n - size, "seen": size - fresh.n, "fresh_loss": fresh_lost}
     table = Table("Means, 95 % intervals", ("", *figures), tuple(rows))

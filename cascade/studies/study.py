@@ -219,8 +219,7 @@ def study(
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
     requests = ready.log
-    every, alone = fixed("every call", Depth()), fixed("reference alone", Alone())
-    reference: Way = every if requests.reference is None else alone
+    reference: Way = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
     with closing(spread(partial(_split, requests, promise, playing), drawn, on)) as results:

@@ -234,6 +234,13 @@ def test_the_figures_are_those_of_the_log(cli, log_of_evaluate, given, cost, los
     assert found["figures"]["small alone"]["length"][0] == 1.0
 
 
+@pytest.mark.parametrize(("label", "row"), [({}, "right"), ({"correct": None}, "same")])
+def test_equal_to_the_reference_is_not_called_right(cli, tmp_path, label, row):
+    write_rows(tmp_path / "log.jsonl", [each | label for each in rows_of(40)])
+    lines = cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}").out.splitlines()
+    assert [line.split()[0] for line in lines if line.startswith(("right ", "same "))] == [row]
+
+
 def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli, tmp_path):
     rows = [row | {"cost_nano_usd": None} for row in rows_of(40)]
     write_rows(tmp_path / "log.jsonl", [row for row in rows if row["step"] == 1 or int(row["episode_id"]) > 9])

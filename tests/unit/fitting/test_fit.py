@@ -261,6 +261,16 @@ class Scaled(Policy):
         return Scores(ranked(self.scale * (1 - log.signals["self_check"])))
 
 
+class Bare(Scaled):
+    def scores(self, log: Log) -> Scores:
+        return log.signals["self_check"]  # type: ignore[return-value]
+
+
+def test_a_policy_of_ones_own_that_returns_no_scores_is_refused():
+    with pytest.raises(UsageError):
+        fit(drawn_log(40), REGRET, FitSettings(policy=Bare()))
+
+
 def test_another_code_of_a_policy_is_another_attempt(tmp_path):
     """The same name and settings: a class that was edited, in a file or in a session."""
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []

@@ -69,6 +69,16 @@ def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(
     assert rows_of(source, dataset="t") == expected
 
 
+@pytest.mark.parametrize("indent", [None, 1])
+def test_a_whole_table_in_one_object_is_no_record(tmp_path, indent):
+    by_row = {"0": {"question": "a", "small_answer": "x"}, "1": {"question": "b", "small_answer": "y"}}
+    by_column = {"question": {"0": "a"}, "small_answer": {"0": "x"}, "large_answer": {"0": "x"}}
+    for whole in (by_row, by_column, {"columns": ["question"], "data": [["a"]]}, {"schema": {}, "data": []}):
+        (tmp_path / "t.json").write_text(json.dumps(whole, indent=indent))
+        with pytest.raises(UsageError, match="orient='records'"):
+            rows_of(tmp_path / "t.json")
+
+
 def test_every_form_of_a_file_holds_the_same(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     source = table(tmp_path / "t.csv", *ROWS)
