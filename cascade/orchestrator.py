@@ -73,40 +73,28 @@ class Orchestrator:
         orchestrator.runtime = Runtime(configuration.load(source), providers or {})
         return orchestrator
 
-    def ask(
-        self,
-        asked: Asked,
-        *,
-        level: str | None = None,
-        segment: str | None = None,
-        deadline_s: float | None = None,
-    ) -> Answer:
+    def ask(self, asked: Asked, *, level: str | None = None, deadline_s: float | None = None, **fields: Any) -> Answer:
         """Answer one question, or one chat request as `chat` does.
 
         Args:
             asked: the question, or what `chat` takes.
             level: the level to ask at, by its name ("low" is the cheapest), if the policy has levels.
-            segment: the question's segment (a tenant, a task, a language), if the policy has a certificate for each;
-                overrides the question's own.
             deadline_s: seconds after which the best answer so far is returned; overrides `timeouts.per_question_s`.
+            **fields: of a question its `segment` (a tenant, a task, a language), if the policy has a certificate for
+                each, which overrides the question's own; of a chat as in `chat`.
 
         Raises:
             ProviderError: every model that could have answered failed, or the deadline came before any answer.
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self.runtime.start(asked, _of(segment), level=level, deadline_s=deadline_s).wait()
+        return self.runtime.start(asked, fields, level=level, deadline_s=deadline_s).wait()
 
     async def aask(
-        self,
-        asked: Asked,
-        *,
-        level: str | None = None,
-        segment: str | None = None,
-        deadline_s: float | None = None,
+        self, asked: Asked, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self.runtime.start(asked, _of(segment), level=level, deadline_s=deadline_s).answer()
+        return await self.runtime.start(asked, fields, level=level, deadline_s=deadline_s).answer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -132,13 +120,13 @@ class Orchestrator:
         ...     orchestrator.chat([{"role": "user", "content": "Hi"}]).message
         {'role': 'assistant', 'content': 'you asked: Hi'}
         """
-        return self.runtime.start(messages, fields, level=level, deadline_s=deadline_s).wait()
+        return self.ask(messages, level=level, deadline_s=deadline_s, **fields)
 
     async def achat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one chat request without blocking the event loop. Raises as `chat` does."""
-        return await self.runtime.start(messages, fields, level=level, deadline_s=deadline_s).answer()
+        return await self.aask(messages, level=level, deadline_s=deadline_s, **fields)
 
     def stream(
         self,
@@ -274,7 +262,3 @@ class Orchestrator:
     def __repr__(self) -> str:
         runtime = self.runtime
         return f"Orchestrator({', '.join(runtime.strategy.models)}, provider={runtime.config.provider.kind!r})"
-
-
-def _of(segment: str | None) -> Mapping[str, str]:
-    return {} if segment is None else {"segment": segment}

@@ -484,8 +484,8 @@ def asked_question(asked: Asked, fields: Mapping[str, Any]) -> Question:
     if alien := sorted(set(fields) - {"segment"}):
         raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
     question = Question(asked) if isinstance(asked, str) else asked
-    if fields:
-        question = replace(question, segment=fields["segment"])
+    if (segment := fields.get("segment")) is not None:
+        question = replace(question, segment=segment)
     given: object = question.text
     if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
