@@ -274,10 +274,14 @@ def _part_text(block: object) -> str | None:
     return "" if isinstance(fields.get("refusal"), str) else None
 
 
+def objects_in(value: object) -> list[Mapping[str, Any]]:
+    """Return the objects in a list, such as the parts of a message's content; none of anything else."""
+    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
+
+
 def has_image(content: object) -> bool:
     """Return whether a message's content has an image among its parts."""
-    blocks = content if isinstance(content, list | tuple) else ()
-    return any(isinstance(block, Mapping) and "image" in str(block.get("type")) for block in blocks)
+    return any("image" in str(block.get("type")) for block in objects_in(content))
 
 
 def said_by(message: Mapping[str, Any]) -> str:
@@ -311,9 +315,8 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     >>> refusal_of({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]})
     'I cannot help with that.'
     """
-    content = message.get("content")
-    blocks = [block for block in content if isinstance(block, Mapping)] if isinstance(content, list | tuple) else []
-    return "".join([source["refusal"] for source in (message, *blocks) if isinstance(source.get("refusal"), str)])
+    sources = (message, *objects_in(message.get("content")))
+    return "".join([source["refusal"] for source in sources if isinstance(source.get("refusal"), str)])
 
 
 def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:

@@ -21,7 +21,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest
+from cascade.chat import ChatRequest, objects_in
 from cascade.errors import ProviderError, RefusedFieldError
 from cascade.money import PLAIN_TIERS
 from cascade.providers.histories import accepted, cannot_think, vendor_of, without_thinking
@@ -219,12 +219,8 @@ def _marks_in(chat: ChatRequest) -> list[str]:
         return []
     tools = [tool for name in sorted(_TOOLS) for tool in chat.options.get(name) or () if isinstance(tool, Mapping)]
     holders = [*chat.messages, *tools, *(tool["function"] for tool in tools if isinstance(tool.get("function"), dict))]
-    holders += [part for holder in holders for name in _HOLDING for part in _mappings(holder.get(name))]
+    holders += [part for holder in holders for name in _HOLDING for part in objects_in(holder.get(name))]
     return [name for name in CACHE_MARKS if any(name in holder for holder in holders)]
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def _unmarked(holder: Any, names: frozenset[str]) -> Any:

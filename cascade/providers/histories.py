@@ -23,6 +23,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from hashlib import sha256
 from typing import Any, NamedTuple
 
+from cascade.chat import objects_in
+
 
 class _Vendor(NamedTuple):
     """The names of a vendor's models, the ids of calls that it accepts, its own thinking, and a field it insists on.
@@ -219,7 +221,7 @@ def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
 
 
 def _thinks(message: Mapping[str, Any]) -> bool:
-    return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in _mappings(message.get("content"))})
+    return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in objects_in(message.get("content"))})
 
 
 def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> Mapping[str, Any] | None:
@@ -260,7 +262,7 @@ def _sealed(calls: Sequence[Any], vendor: _Vendor | None, *, own: bool) -> Seque
             else call
             for call in calls
         ]
-    if signs is None or not calls or any(_CALL_SEALS & call.keys() for call in _mappings(calls)):
+    if signs is None or not calls or any(_CALL_SEALS & call.keys() for call in objects_in(calls)):
         return calls
     return [{**calls[0], **signs} if isinstance(calls[0], Mapping) else calls[0], *calls[1:]]
 
@@ -280,14 +282,10 @@ def _mark_in(message: Mapping[str, Any]) -> str | None:
 
 def _places(message: Mapping[str, Any]) -> Iterator[str]:
     """Yield the texts of a message that may begin with a mark."""
-    blocks = [block for name in _THINKING & message.keys() for block in _mappings(message[name])]
+    blocks = [block for name in _THINKING & message.keys() for block in objects_in(message[name])]
     texts = [message.get(_WRITTEN_BY), *(block.get(name) for block in blocks for name in _SEALS)]
-    texts += [call.get("id") for call in _mappings(message.get("tool_calls"))]
+    texts += [call.get("id") for call in objects_in(message.get("tool_calls"))]
     return (text for text in texts if isinstance(text, str))
-
-
-def _mappings(value: object) -> list[Mapping[str, Any]]:
-    return [part for part in value if isinstance(part, Mapping)] if isinstance(value, list | tuple) else []
 
 
 def _resealed(value: Any, change: Any) -> Any:

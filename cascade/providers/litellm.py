@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from cascade.budget.tokens import written_out
-from cascade.chat import ENDINGS, ChatRequest
+from cascade.chat import ENDINGS, ChatRequest, objects_in
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -333,8 +333,7 @@ def _refuse_fetching(model: str, chat: ChatRequest) -> None:
 
 def _naming_address(message: Mapping[str, Any]) -> list[Mapping[str, Any]]:
     """Return the parts of a message that hold an address."""
-    content = message.get("content")
-    parts = [part for part in content if isinstance(part, Mapping)] if isinstance(content, list | tuple) else []
+    parts = objects_in(message.get("content"))
     return [part for part in parts if _has_address({key: part[key] for key in part if key not in {"type", "text"}})]
 
 
