@@ -203,11 +203,12 @@ class BudgetExceededError(CascadeError):
 
     `cap` names a cap that is shared by many requests, "unsettled_per_key" or by its scope and window ("key day").
     `spent` is true if the call alone fits under the cap, and earlier calls have used it up; `retry_after_s` is the time
-    to the end of the cap's day or month, if it has one.
+    to the end of the cap's day or month, if it has one. `public` is what a client may read: not what others spent.
     """
 
     exit_code = 4
     calls: tuple[Any, ...] = ()
+    public: str | None = None
     cap: str | None = None
     spent: bool = False
     retry_after_s: float | None = None

@@ -7,6 +7,7 @@ which its calls' holds are carved. Amounts are integer nano-dollars.
 
 from __future__ import annotations
 
+import heapq
 import itertools
 import threading
 import uuid
@@ -24,12 +25,12 @@ from cascade.identity import storable
 class Account(NamedTuple):
     """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made.
 
-    `alerted` is the highest share of its cap of which somebody was told; `resets` counts how often it was set to 0.
+    `alerted` is the highest amount of which somebody was told; `resets` counts how often it was set to 0.
     """
 
     spent: int = 0
     held: int = 0
-    alerted: float = 0.0
+    alerted: int = 0
     resets: int = 0
 
 
@@ -49,6 +50,27 @@ class Hold(NamedTuple):
     accounts: tuple[str, ...]
     owner: str
     expires_s: float
+
+
+class Accounts(NamedTuple):
+    """Which accounts are meant: of a scope, and of its names if it has none itself, in a period.
+
+    If there is a `least`, only those that have spent as much, and of which nobody was told that.
+
+    >>> meant = Accounts("user", " day:1970-01-01", least=5)
+    >>> [meant.has(name, Account(spent=5)) for name in ("user:ann day:1970-01-01", "user day:1970-01-01", "user:ann")]
+    [True, True, False]
+    """
+
+    begin: str
+    end: str
+    least: int = 0
+
+    def has(self, name: str, stands: Account) -> bool:
+        """Whether an account is one of them."""
+        if self.least and not stands.alerted < self.least <= stands.spent:
+            return False
+        return name == self.begin + self.end or (name.startswith(f"{self.begin}:") and period(name) == self.end)
 
 
 class Refused(NamedTuple):
@@ -100,16 +122,20 @@ class Ledger(Protocol):
         """Return the balance of an account."""
         ...
 
-    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
-        """Return `count` accounts that have spent most: of one of `Caps.periods`, with `least` spent, alerted below."""
+    def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
+        """Return `count` of these accounts that have spent most, as far as it is written."""
+        ...
+
+    def prune(self, oldest: Mapping[str | None, str]) -> None:
+        """Forget accounts on which nothing is held, of periods before these, which are by `Caps.periods`."""
         ...
 
     def reset(self, name: str, who: str) -> None:
         """Set what is spent on an account to 0; a store has a record of who did it. What is held stays held."""
         ...
 
-    def alert(self, name: str, share: float) -> bool:
-        """Note that somebody is told of this share; return whether nobody was, of it or a higher one."""
+    def alert(self, name: str, amount: int) -> bool:
+        """Note that somebody is told of this amount; return whether nobody was, of it or a higher one."""
         ...
 
     def close(self) -> None:
@@ -187,13 +213,18 @@ class MemoryLedger:
         """Return the balance of an account."""
         return self._accounts.get(name, Account())
 
-    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
-        """Return the accounts that have spent most."""
-        with self._lock:
-            every = [*self._accounts.items()]  # calls wait for the lock
-        now = [at for at in every if period(at[0]) in periods]
-        used = [at for at in now if at[1].spent >= least and at[1].alerted < below]
-        return dict(sorted(used, key=lambda at: at[1].spent, reverse=True)[:count])
+    def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
+        """Return those of these accounts that have spent most."""
+        used = (at for at in [*self._accounts.items()] if any(kind.has(*at) for kind in meant))
+        return dict(heapq.nlargest(count, used, key=lambda at: at[1].spent))
+
+    def prune(self, oldest: Mapping[str | None, str]) -> None:
+        """Forget accounts of periods before these."""
+        for name in [*self._accounts]:
+            window, end = window_of(name), period(name)
+            with self._lock:  # which calls wait for
+                if window and end < oldest[window] and not self._accounts[name].held:
+                    del self._accounts[name]
 
     def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - it is logged
         """Set what is spent on an account to 0."""
@@ -201,12 +232,12 @@ class MemoryLedger:
             stands = self._accounts[name]
             self._accounts[name] = Account(0, stands.held, resets=stands.resets + 1)
 
-    def alert(self, name: str, share: float) -> bool:
-        """Note that somebody is told of this share, unless somebody was."""
+    def alert(self, name: str, amount: int) -> bool:
+        """Note that somebody is told of this amount, unless somebody was."""
         with self._lock:
             stands = self._accounts[name]
-            self._accounts[name] = stands._replace(alerted=max(share, stands.alerted))
-            return share > stands.alerted
+            self._accounts[name] = stands._replace(alerted=max(amount, stands.alerted))
+            return amount > stands.alerted
 
     def close(self) -> None:
         """Do nothing: there is nothing to release."""
@@ -409,6 +440,15 @@ class Caps:
         today = datetime.fromtimestamp(now_s, self._zone).date().isoformat()
         return {None: "", "day": f" day:{today}", "month": f" month:{today[:7]}"}
 
+    def accounts(self, now_s: float, share: float = 0.0) -> list[Accounts]:
+        """Return which accounts each cap counts now, those that have spent a share of it and were not alerted."""
+        periods = self.periods(now_s)
+        return [
+            Accounts(per if name is None else f"{per}:{name}", periods[window], round(share * size))
+            for (per, window), sizes in self._sizes.items()
+            for name, size in sizes.items()
+        ]
+
     def of(self, names: Mapping[str, str | None], now_s: float) -> dict[str, int]:
         """Return the cap of each account of these scopes: all that a request spends from, given its names of all.
 
@@ -427,16 +467,15 @@ class Caps:
         name = account.partition(" ")[0].partition(":")[2] or None
         if name is not None and (scope(account) == "all" or storable(name) != name):
             return None
-        window = period(account).strip().partition(":")[0] or None
+        window = window_of(account)
         sizes = self._sizes.get((scope(account), window), {})
         return sizes.get(name, sizes.get(None)) if self.periods(now_s).get(window) == period(account) else None
 
     def ends(self, account: str) -> datetime | None:
         """Return when the period of an account ends; None if it has no end."""
-        window, _, day = period(account).strip().partition(":")
-        if not window:
+        if (window := window_of(account)) is None:
             return None
-        begins = date.fromisoformat(f"{day}-01"[:10])
+        begins = date.fromisoformat(f"{account.rpartition(':')[2]}-01"[:10])
         ends = begins + timedelta(days=1 if window == "day" else 31)
         ends = ends if window == "day" else ends.replace(day=1)
         # Where a clock is put forward at midnight, the day begins at that moment: Python reads 0:00 by the time before.
@@ -451,6 +490,11 @@ def scope(account: str) -> str:
 def period(account: str) -> str:
     """Return how an account's name ends, as in `Caps.periods`."""
     return "".join(account.partition(" ")[1:])
+
+
+def window_of(account: str) -> str | None:
+    """Return in which window an account counts, a `Cap.window`."""
+    return period(account).strip().partition(":")[0] or None
 
 
 def label(account: str) -> str:

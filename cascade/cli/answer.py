@@ -122,7 +122,7 @@ def serve(
             notes().print(f"{name}: {_recorded(settings)}" if len(names) > 1 else _recorded(settings))
 
     if server.workers > 1:
-        Fleet(configs, read, partial(log_from, logging.getLogger("cascade").level)).serve(listening)
+        Fleet(configs, read, partial(log_from, logging.getLogger("cascade").level, timed=True)).serve(listening)
         return
     for name, status in running.serve(configs, listening, read).items():
         if status.answered:

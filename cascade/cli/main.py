@@ -207,19 +207,21 @@ def _version(value: bool) -> None:
 
 @app.callback()
 def _options(
+    context: typer.Context,
     _version_option: Annotated[
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")] = False,
 ) -> None:
     """Set up what all commands share."""
-    log_from(logging.INFO if verbose else logging.WARNING)
+    log_from(logging.INFO if verbose else logging.WARNING, timed=context.invoked_subcommand == "serve")
 
 
-def log_from(level: int) -> None:
-    """Log on stderr, from a level on."""
+def log_from(level: int, *, timed: bool) -> None:
+    """Log on stderr, from a level on; `timed`: each line with its time."""
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LogFormatter("%(levelname)s %(message)s"))
+    form = "%(asctime)s %(levelname)s %(message)s" if timed else "%(levelname)s %(message)s"
+    handler.setFormatter(LogFormatter(form, "%Y-%m-%dT%H:%M:%S%z"))
     logging.basicConfig(level=logging.ERROR, handlers=[handler])
     logging.getLogger("cascade").setLevel(level)
 

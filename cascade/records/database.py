@@ -69,7 +69,7 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"7, rows {SCHEMA_VERSION}"
+_FORMAT = f"8, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
@@ -80,7 +80,7 @@ feedback = _table(
     "feedback",
     "episode_id text key, reviewer text key, right truth?, score number?, better text?, created_at text",
 )
-accounts = _table("cascade_accounts", "name text key, spent whole, held whole, alerted number, resets whole")
+accounts = _table("cascade_accounts", "name text key, spent whole, held whole, alerted whole, resets whole")
 resets = _table("cascade_resets", "account text key, number whole key, who text, reset_at text, spent whole")
 holds = _table("cascade_holds", "id text key, amount whole, accounts text, owner text, expires_s number")
 cascades = _table("cascade_modes", "cascade text key, version whole, secret text, document text")

@@ -9,9 +9,11 @@ A transaction locks its accounts in one order, then its rows of `holds`, so two 
 from __future__ import annotations
 
 import atexit
+import heapq
+import itertools
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 from logging import getLogger
@@ -19,7 +21,7 @@ from typing import Any, TypeVar
 
 import sqlalchemy as sa
 
-from cascade.budget.caps import Account, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
+from cascade.budget.caps import Account, Accounts, Claim, Hold, Lease, Refused, Renewal, new_id, renewals
 from cascade.errors import StoreError
 from cascade.forks import after_fork
 from cascade.money import exact_dollars
@@ -40,7 +42,7 @@ _BETWEEN = "\n"
 """The separator of account names in a hold; `caps.Caps` makes no name with a line end."""
 _WAITS = f"waits{_BETWEEN}"
 """With an account's name behind it, the id of a hold of nothing, which asks others for their slack."""
-_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0.0, resets=0)
+_MADE = insert(accounts).values(name=sa.bindparam("name"), spent=0, held=0, alerted=0, resets=0)
 _MADE = _MADE.on_conflict_do_nothing()
 _NAMED = accounts.c.name.in_(sa.bindparam("names", expanding=True))
 _WAITED = sa.exists().where(holds.c.id == _WAITS + accounts.c.name, holds.c.expires_s > sa.bindparam("now_s"))
@@ -49,6 +51,9 @@ _LOCKED = _LOCKED.with_for_update(of=accounts)
 _ENDED = sa.delete(holds).where(holds.c.id.in_(sa.bindparam("ids", expanding=True))).returning(holds.c.id)
 _BOOKED = sa.update(accounts).where(accounts.c.name == sa.bindparam("account"))
 _BOOKED = _BOOKED.values(spent=accounts.c.spent + sa.bindparam("more"), held=accounts.c.held + sa.bindparam("longer"))
+_PAGE = 2_000
+_NEXT_PAGE = sa.select(accounts.c.name).where(accounts.c.name > sa.bindparam("last"))
+_NEXT_PAGE = _NEXT_PAGE.order_by(accounts.c.name).offset(_PAGE).limit(1)
 _HELD = insert(holds)
 _HELD = _HELD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _HELD.excluded.expires_s})
 
@@ -288,23 +293,49 @@ class SqlLedger:
         with self._writing:
             if name in self._leases:
                 self._write([name])
-            return self._balances(sa.select(accounts).where(accounts.c.name == name)).get(name, Account())
+            rows = _lasting(lambda: self._all(sa.select(accounts).where(accounts.c.name == name)))
+            with self._lock:
+                lease = self._leases.get(name, Lease())
+                balances = [
+                    Account(row.spent + lease.spent, row.held - lease.amount + lease.carved, row.alerted, row.resets)
+                    for row in rows
+                ]
+        return balances[0] if balances else Account()
 
-    def accounts(self, periods: Collection[str], count: int, least: int = 0, below: float = 2.0) -> dict[str, Account]:
-        """Return the accounts that have spent most, as far as it is written."""
-        ends = [accounts.c.name.endswith(end) if end else ~accounts.c.name.contains(" ") for end in periods]
-        used = sa.select(accounts).where(sa.or_(*ends), accounts.c.spent >= least, accounts.c.alerted < below)
-        with self._writing:
-            return self._balances(used.order_by(accounts.c.spent.desc()).limit(count))
+    def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
+        """Return those of these accounts that have spent most, as far as it is written."""
+        query = sa.select(accounts).where(sa.or_(*map(_are, meant))).order_by(accounts.c.spent.desc()).limit(count)
+        pages = self._by_page(lambda connection, page: connection.execute(query.where(page)).all(), reading=True)
+        rows = heapq.nlargest(count, itertools.chain.from_iterable(pages), key=lambda row: row.spent)
+        return {row.name: Account(row.spent, row.held, row.alerted, row.resets) for row in rows}
 
-    def _balances(self, query: sa.Select[Any]) -> dict[str, Account]:
-        rows, balances = _lasting(lambda: self._all(query)), dict[str, Account]()
-        with self._lock:
-            for row in rows:
-                lease = self._leases.get(row.name, Lease())
-                held = row.held - lease.amount + lease.carved
-                balances[row.name] = Account(row.spent + lease.spent, held, row.alerted, row.resets)
-        return balances
+    def prune(self, oldest: Mapping[str | None, str]) -> None:
+        """Forget accounts of periods before these."""
+        name = accounts.c.name
+        ended = sa.or_(
+            *(
+                name.contains(f" {window}:") & (sa.func.substr(name, sa.func.length(name) - len(end) + 1) < end)
+                for window, end in oldest.items()
+                if window
+            )
+        )
+        leased = sa.exists().where(holds.c.accounts == name, ~holds.c.id.startswith(_WAITS))
+        empty = sa.delete(accounts).where(ended, accounts.c.held == 0, ~leased)
+        for _ in self._by_page(lambda connection, page: connection.execute(empty.where(page))):
+            continue
+
+    def _by_page(
+        self, act: Callable[[sa.Connection, sa.ColumnElement[bool]], T], *, reading: bool = False
+    ) -> Iterator[T]:
+        """Yield what is done with some thousand accounts each, in transactions for which calls do not wait long."""
+        last: str | None = ""
+        while last is not None:
+            with self._database.transaction(reading=reading) as connection:
+                end = connection.scalar(_NEXT_PAGE, {"last": last})
+                page = accounts.c.name > last
+                result = act(connection, page if end is None else page & (accounts.c.name <= end))
+            yield result
+            last = end
 
     def reset(self, name: str, who: str) -> None:
         """Set what is spent on an account to 0: also what processes have not written, up to a turn after it."""
@@ -321,11 +352,11 @@ class SqlLedger:
             record = {"account": name, "number": number, "who": who, "reset_at": at, "spent": row.spent}
             connection.execute(sa.insert(resets), record)
             zeros = sa.update(accounts).where(accounts.c.name == name)
-            connection.execute(zeros.values(spent=0, alerted=0.0, resets=number))
+            connection.execute(zeros.values(spent=0, alerted=0, resets=number))
 
-    def alert(self, name: str, share: float) -> bool:
-        """Note that somebody is told of this share, unless somebody was, in this process or another."""
-        noted = sa.update(accounts).where(accounts.c.name == name, accounts.c.alerted < share).values(alerted=share)
+    def alert(self, name: str, amount: int) -> bool:
+        """Note that somebody is told of this amount, unless somebody was, in this process or another."""
+        noted = sa.update(accounts).where(accounts.c.name == name, accounts.c.alerted < amount).values(alerted=amount)
         with self._database.transaction() as connection:
             return bool(connection.execute(noted).rowcount)
 
@@ -341,6 +372,14 @@ class SqlLedger:
             self._lose(self._unbooked)
         self.waiting = self._unbooked = 0
         self._database.close()
+
+
+def _are(meant: Accounts) -> sa.ColumnElement[bool]:
+    """Return the condition `Accounts.has`."""
+    name = accounts.c.name
+    ends = name.endswith(meant.end, autoescape=True) if meant.end else ~name.contains(" ")
+    are = (name == meant.begin + meant.end) | (name.startswith(f"{meant.begin}:", autoescape=True) & ends)
+    return (accounts.c.spent >= meant.least) & (accounts.c.alerted < meant.least) & are if meant.least else are
 
 
 def _lasting(act: Callable[[], T]) -> T:

@@ -12,12 +12,16 @@ In a server, a model has a circuit breaker besides. After `FAILURES` consecutive
 the circuit is open, and calls fail at once. After a pause one call goes through as a probe: if it succeeds the circuit
 is closed, if it fails the pause is doubled. If a probe ends without a result, because its caller left, another follows
 after the pause.
+
+An open circuit holds back whoever has failed since the last success. Others find out for themselves: so the requests of
+one key, which may be why a server fails, hold back no other key.
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextvars import ContextVar
 from dataclasses import dataclass
 
 from tenacity import AsyncRetrying, RetryCallState, wait_random_exponential
@@ -29,6 +33,8 @@ MAX_RETRY_AFTER_S = 60.0
 """A longer Retry-After is not obeyed (as in the Anthropic and Portkey clients)."""
 FAILURES = 10
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 2.0, 60.0
+CALLER: ContextVar[str | None] = ContextVar("CALLER", default=None)
+"""The server's key that a call is made for."""
 CAPACITY = 100
 """The most retries in a row, so that up to this many simultaneous calls survive a short failure."""
 SHARED_CAPACITY, SHARED_REFILL = 20, 0.075
@@ -94,10 +100,11 @@ class Health:
         self.tokens: float = SHARED_CAPACITY if shared else CAPACITY
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
         self._opens_at_s = self._limited_until_s = 0.0
+        self._failed = set[str | None]()
 
     def pause_s(self) -> float | None:
-        """Return None if a call may be made, else the seconds until one may; a call after a pause is the probe."""
-        if not self.open:
+        """Return None if the caller may make a call, else the seconds until it may; one after a pause is the probe."""
+        if not self.open or CALLER.get() not in self._failed:
             return None
         left_s = self._opens_at_s - self._clock()
         if left_s > 0:
@@ -114,6 +121,7 @@ class Health:
 
     def _recovered(self) -> None:
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
+        self._failed.clear()
 
     def failed(self, error: ProviderError, *, lost: bool = False) -> None:
         """Count a failure; one that is due to the request, not the server, closes the circuit as a success does.
@@ -124,7 +132,12 @@ class Health:
             self._limited_until_s = self._clock() + min(error.retry_after_s or 0.0, LONGEST_PAUSE_S)
         elif not (lost or error.retryable or isinstance(error, ProviderTimeoutError)):
             self._recovered()
-        elif not self.open or self._probing:  # else it began before the circuit was open
+        else:
+            self._count()
+
+    def _count(self) -> None:
+        self._failed.add(CALLER.get())
+        if not self.open or self._probing:  # else it began before the circuit was open
             if self._probing:
                 self._length_s = min(LONGEST_PAUSE_S, 2 * self._length_s)
             self._failures, self._probing = min(FAILURES, self._failures + 1), False

@@ -5,10 +5,10 @@ All are counted in this process: with N replicas a key has N times its limits.
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import NoReturn
 
@@ -17,6 +17,8 @@ from cascade.errors import ConfigError
 from cascade.server.errors import GatewayError
 
 _MINUTE_S = 60.0
+ADMITTED = "cascade.admitted"
+"""In a request's scope, what to call once it is admitted."""
 
 
 class Share:
@@ -32,24 +34,24 @@ class Share:
 
     def __init__(self, total: int) -> None:
         self.total, self.used = total, 0
-        self._by_key: Counter[str | None] = Counter()
+        self.by_key = Counter[str | None]()
 
-    def take(self, key: str | None, amount: int) -> bool:
+    def take(self, key: str | None, amount: int, *, shares: bool = True) -> bool:
         """Take an amount, if it is there; return whether it was.
 
-        None shares with nobody and may take all. A key that has nothing may take what it needs.
+        Who shares with nobody may take all. A key that has nothing may take what it needs.
         """
-        free, has = self.total - self.used - amount, self._by_key[key]
-        if free < 0 or (key is not None and has and has + amount > free):
+        free, has = self.total - self.used - amount, self.by_key[key]
+        if free < 0 or (shares and has and has + amount > free):
             return False
         self.used += amount
-        self._by_key[key] += amount
+        self.by_key[key] += amount
         return True
 
     def give_back(self, key: str | None, amount: int) -> None:
         """Give back what was taken."""
         self.used -= amount
-        self._by_key[key] -= amount
+        self.by_key[key] -= amount
 
 
 class Bucket:
@@ -83,6 +85,28 @@ class Bucket:
         self._level -= units
 
 
+class Newcomers(dict[object, Callable[[], None]]):
+    """Connections over which no request was admitted yet, and what ends each. Of more than `most` the oldest ends.
+
+    >>> ended, newcomers = [], Newcomers(1)
+    >>> newcomers.add(1, lambda: ended.append(1)), newcomers.add(2, lambda: ended.append(2))
+    (None, None)
+    >>> ended, newcomers.closed, len(newcomers)
+    ([1], 1, 1)
+    """
+
+    def __init__(self, most: int) -> None:
+        super().__init__()
+        self.most, self.closed = most, 0
+
+    def add(self, connection: object, end: Callable[[], None]) -> None:
+        """Add a connection."""
+        self[connection] = end
+        if len(self) > self.most:
+            self.pop(next(iter(self)))()
+            self.closed += 1
+
+
 class Admission:
     """Admits the requests of a server.
 
@@ -94,9 +118,9 @@ class Admission:
     Attributes:
         places: those of requests under way.
         buffered: bytes of their bodies.
-        under_way: requests, by key.
+        newcomers: connections that no request was admitted over; as many as requests may be under way.
         buckets: what each key has left of a minute, by its name and the unit.
-        reading: held while a large body is read: a parser lets no other thread run; several would starve the loop.
+        reading: the thread of large bodies. A parser lets no other thread run; several would starve the loop.
 
     Raises:
         ConfigError: a key is limited to models that do not exist.
@@ -107,8 +131,8 @@ class Admission:
     ) -> None:
         self.settings, self._clock = settings, clock
         self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
-        self.reading = asyncio.Semaphore(1)
-        self.under_way: Counter[str | None] = Counter()
+        self.newcomers = Newcomers(settings.max_requests)
+        self.reading = ThreadPoolExecutor(1, "cascade-bodies")
         self.buckets: dict[tuple[str | None, str], Bucket] = {}
         wanted = [settings.limits, *(key.limits for key in settings.keys if key.limits is not None)]
         unknown = sorted({name for limits in wanted for name in limits.models or ()} - {*names})
@@ -117,15 +141,16 @@ class Admission:
 
     def take_over(self, before: Admission) -> None:
         """Count on where another admission leaves off, whose requests are still under way."""
-        most = self.places.total, self.buffered.total
-        self.places, self.buffered, self.under_way = before.places, before.buffered, before.under_way
-        self.places.total, self.buffered.total = most
+        most = self.places.total, self.buffered.total, self.newcomers.most
+        self.places, self.buffered = before.places, before.buffered
+        self.newcomers = before.newcomers
+        self.places.total, self.buffered.total, self.newcomers.most = most
         limits = {key.name: key.limits or self.settings.limits for key in self.settings.keys}
         for (key, unit), bucket in before.buckets.items():
             per_minute = getattr(limits.get(key or "", self.settings.limits), f"{unit}_per_minute")
             if per_minute is not None:
                 bucket.resize(per_minute)
-        self.buckets = before.buckets
+        self.buckets, self.reading = before.buckets, before.reading
 
     def visit(self, owner: ServerKeyConfig | None) -> Visit:
         """Admit a request with a key. Raises GatewayError (429) if the key has sent too many in a minute."""
@@ -166,8 +191,8 @@ class Visit:
     _bytes: int = field(default=0, init=False)
 
     @property
-    def _sharer(self) -> str | None:
-        return self.key if len(self.admission.settings.keys) > 1 else None  # a key that is alone shares with nobody
+    def _shares(self) -> bool:
+        return len(self.admission.settings.keys) > 1  # a key that is alone shares with nobody
 
     def begin(self) -> None:
         """Take a place. Raises GatewayError: all are taken (503), or as many as this key may have (429)."""
@@ -175,11 +200,10 @@ class Visit:
         tokens = admission.bucket(self.key, "tokens", limits.tokens_per_minute)
         if tokens is not None and (wait_s := tokens.wait_s()):
             _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens a minute.", wait_s)
-        if limits.at_once is not None and admission.under_way[self.key] >= limits.at_once:
+        if limits.at_once is not None and admission.places.by_key[self.key] >= limits.at_once:
             _refuse(f"{limits.at_once} requests of this key are under way.")
-        if not admission.places.take(self._sharer, 1):
+        if not admission.places.take(self.key, 1, shares=self._shares):
             self._full(admission.places, 1, f"{admission.places.used} requests are under way (server.max_requests)")
-        admission.under_way[self.key] += 1
         self._places = 1
 
     def buffer(self, count: int) -> None:
@@ -191,12 +215,12 @@ class Visit:
         most = min(filter(None, (self.admission.settings.max_body_bytes, self.limits.max_body_bytes)))
         if self._bytes + count > most:
             raise GatewayError(413, f"The request has more than {most:,} bytes (max_body_bytes).", code="too_large")
-        if not self.admission.buffered.take(self._sharer, count):
+        if not self.admission.buffered.take(self.key, count, shares=self._shares):
             self._full(self.admission.buffered, count, "requests under way fill the memory (server.max_buffered_bytes)")
         self._bytes += count
 
-    def refuse_model(self, name: str) -> None:
-        """Refuse a model that the key may not name. Raises GatewayError (403)."""
+    def refuse_model(self, name: object) -> None:
+        """Refuse a model that the key may not name, whether it exists or not. Raises GatewayError (403)."""
         if self.limits.models is not None and name not in self.limits.models:
             listed = ", ".join(self.limits.models)
             message = f"This key may ask for {listed} alone (limits.models)."
@@ -208,9 +232,8 @@ class Visit:
         tokens = self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)
         if tokens is not None:
             tokens.spend(spent)
-        self.admission.places.give_back(self._sharer, self._places)
-        self.admission.under_way[self.key] -= self._places
-        self.admission.buffered.give_back(self._sharer, self._bytes)
+        self.admission.places.give_back(self.key, self._places)
+        self.admission.buffered.give_back(self.key, self._bytes)
         self._places = self._bytes = self.tokens = 0
 
     def _full(self, share: Share, amount: int, what: str) -> NoReturn:

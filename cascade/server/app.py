@@ -24,10 +24,11 @@ from cascade.config import ledger_url, modes_url, traces_url
 from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
+from cascade.resilience.health import CALLER
 from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
-from cascade.server.admission import Admission
+from cascade.server.admission import ADMITTED, Admission
 from cascade.server.budgets import Budgets
 from cascade.server.catalog import Catalog, Menu
 from cascade.server.chat import Cascade, ChatEndpoint, HttpExchange, Scope, Send
@@ -88,8 +89,17 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, counts: tuple[Metrics
     runtime.finishes = True
     for guard in runtime.guards.values():
         guard.retried, guard.tried = meters.retried, meters.tried
-    if runtime.service is not None and runtime.service.covers_no_chat:
-        logger.warning("policy: its certificates are of questions, and none covers a chat request: fit a log of chats")
+    if (service := runtime.service) is not None:
+        if service.covers_no_chat:
+            logger.warning(
+                "policy: its certificates are of questions, and none covers a chat request: fit one of chats"
+            )
+        lapsed = [f"{certificate.id}: {reason}" for certificate, reasons in service.holding for reason in reasons]
+        lapsed += [] if runtime.alarm is None else [runtime.alarm]
+        if lapsed:
+            guarantee = runtime.config.guarantee
+            server = "policy" if guarantee is not None and guarantee.uncovered == "policy" else "guide"
+            logger.warning("certificates that do not hold here, so the %s answers alone: %s", server, "; ".join(lapsed))
     return Cascade(orchestrator, catalog, metrics)
 
 
@@ -132,8 +142,10 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
         return _json({"status": "ready" if serves else "failing", **merged}, 200 if serves else 503)
 
     async def counted() -> str:
-        text = tools.text + family("buffered_bytes", "gauge", "Bodies of requests under way.", admission.buffered.used)
-        text += family("in_flight", "gauge", "Requests under way.", admission.places.used)
+        text = tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
+        text += family("in_flight", "Requests under way.", admission.places.used)
+        text += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
+        text += family("newcomers_closed_total", "Those closed for later ones.", admission.newcomers.closed)
         text += "".join(budget.metrics() for budget in budgets)
         return await _counted(text, cascades, [meters for _, meters in counts])
 
@@ -157,7 +169,7 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
         Route("/v1/feedback", endpoint([cascade.feedback for cascade in cascades], settings), methods=["POST"]),
         Route("/v1/models", models),
         Route("/v1/models/{name:path}", model),
-        Route("/healthz", _always({"status": "ok"})),
+        Route("/healthz", _json({"status": "ok"}), methods=["GET"]),
         Route("/readyz", readyz),
         Route("/metrics", metrics),
         *Pages(by_name).routes,
@@ -165,7 +177,7 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
         *(route for budget in budgets for route in budget.routes),
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
-    routes.append(Route("/", _always({"name": menu.cascades, "paths": paths})))
+    routes.append(Route("/", _json({"paths": paths}), methods=["GET"]))
     whole = Edge(Router(routes, redirect_slashes=False), admission, tools, cascades)
     whole.life = lifespan(None)
     return whole
@@ -177,9 +189,8 @@ async def _counted(shared: str, cascades: Sequence[Cascade], meters: Sequence[Me
     async def of(cascade: Cascade, meters: Meters) -> str:
         runtime = cascade.runtime
         whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
-        lost = [({"why": why}, count) for why, count in sorted(whys.items())]
         text = cascade.metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
-        text += family("uncovered_total", "counter", "Answers without a certificate, by the reason.", lost)
+        text += family("uncovered_total", "Answers without a certificate, by the reason.", whys, "why")
         text += await meters.text(runtime)
         text += "" if cascade.modes is None else cascade.modes.metrics()
         return text if len(cascades) == 1 else labelled(text, cascade.catalog.name)
@@ -233,8 +244,9 @@ class Gateway:
 def _of_modes(cascades: Sequence[Modes], settings: ServerConfig) -> list[Route]:
     """Return the paths that show and change the state of cascades with modes, if there are any."""
 
-    async def show(_: Request) -> Response:
-        return _json({"object": "list", "data": [await modes.document() for modes in cascades]})
+    async def show(request: Request) -> Response:
+        sees = request.scope["exchange"].sees
+        return _json({"object": "list", "data": [await modes.document() for modes in cascades if sees(modes.catalog)]})
 
     async def change(request: Request) -> Response:
         exchange = request.scope["exchange"]
@@ -252,15 +264,6 @@ def _of_modes(cascades: Sequence[Modes], settings: ServerConfig) -> list[Route]:
 
 def _json(value: Any, status: int = 200) -> Response:
     return Response(encoded(value), status, media_type="application/json")
-
-
-def _always(value: Any) -> Callable[[Request], Awaitable[Response]]:
-    """Return an endpoint with one answer."""
-
-    async def respond(_: Request) -> Response:
-        return _json(value)
-
-    return respond
 
 
 class Stores:
@@ -326,6 +329,7 @@ class Edge:
     Attributes:
         life: begins and ends it.
         settings: the server's.
+        newcomers: connections over which no request was admitted yet.
         tasks: what runs beside the requests.
     """
 
@@ -334,6 +338,7 @@ class Edge:
     def __init__(self, app: App, admission: Admission, instruments: Instruments, cascades: Sequence[Cascade]) -> None:
         self._tracer = tracer() if any(cascade.runtime.config.telemetry.spans for cascade in cascades) else None
         self._app, self._admission, self._instruments = app, admission, instruments
+        self.newcomers = admission.newcomers
         self.cascades, self.settings = cascades, admission.settings
         self.tasks, self._under_way = list[asyncio.Task[None]](), 0
 
@@ -435,8 +440,11 @@ class Edge:
                 return
         exchange = scope["exchange"]
         exchange.owner = key = auth.check(headers, settings)
+        CALLER.set(exchange.key)
         exchange.trace_id = auth.new_trace(key)
         exchange.visit = self._admission.visit(key)
+        if ADMITTED in scope:
+            scope[ADMITTED]()
         if scopes := ("ask",) if path in _DIALECTS else auth.SCOPES.get(path):
             auth.refuse_without(settings, key, *scopes)
 

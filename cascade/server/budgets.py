@@ -16,7 +16,7 @@ from starlette.routing import Route
 from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
 from cascade.config import alerts_url
 from cascade.errors import CascadeError
-from cascade.money import exact_dollars, nano_usd, usd
+from cascade.money import exact_dollars, usd
 from cascade.providers.openai_http import post
 from cascade.runtime import Runtime
 from cascade.server.dialects import encoded
@@ -46,6 +46,7 @@ class Budgets:
     def __init__(self, runtime: Runtime, tools: Instruments) -> None:
         self._runtime, self._tools, self._posts = runtime, tools, set[asyncio.Task[None]]()
         self._alerts, self._url = runtime.config.budget.alerts, alerts_url(runtime.config.budget)
+        self._today = ""
 
     @property
     def _spending(self) -> Spending:
@@ -87,16 +88,18 @@ class Budgets:
                 await self.look()
 
     async def look(self) -> None:
-        """Book expired holds in full, and tell of each account that has reached a share of its cap."""
-        spending, alerts = self._spending, self._alerts
-        await asyncio.to_thread(spending.ledger.recover, datetime.now(UTC).timestamp())
+        """Book expired holds, forget past days, and tell of each account that has reached a share of its cap."""
+        spending, alerts, now_s = self._spending, self._alerts, datetime.now(UTC).timestamp()
+        await asyncio.to_thread(spending.ledger.recover, now_s)
+        if self._today != (today := spending.caps.periods(now_s)["day"]):
+            await asyncio.to_thread(spending.prune, now_s)
+            self._today = today
         if alerts is None:
             return
-        least = min(alerts.at) * min(cap.usd for cap in self._runtime.config.budget.caps)
-        used = await asyncio.to_thread(spending.used, _MOST, nano_usd(least), max(alerts.at))
-        for name, (cap, stands) in used.items():
-            share = max([at for at in alerts.at if stands.spent >= at * cap], default=0.0)
-            if share > stands.alerted and await asyncio.to_thread(spending.ledger.alert, name, share):
+        for name, (cap, stands) in (await asyncio.to_thread(spending.used, _MOST, *alerts.at)).items():
+            share = max([at for at in alerts.at if stands.spent >= round(at * cap)], default=0.0)
+            amount = round(share * cap)
+            if amount > stands.alerted and await asyncio.to_thread(spending.ledger.alert, name, amount):
                 self._alert(share, name, cap, stands)
 
     def _alert(self, share: float, name: str, cap: int, stands: Account) -> None:
@@ -120,9 +123,8 @@ class Budgets:
 
     def metrics(self) -> str:
         """Return what was booked, and the alerts, in Prometheus' text form."""
-        booked = [({"key": key or ""}, f"{usd(cost):f}") for key, cost in sorted(self._spending.booked.items())]
-        alerts = [({"account": name, "share": share}, n) for (name, share), n in sorted(self._tools.alerts.items())]
-        text = family("budget_booked_usd_total", "counter", "Booked on accounts, by key, also without answers.", booked)
-        text += family("budget_alerts_total", "counter", "Accounts that reached a share of their cap.", alerts)
-        failures = self._tools.webhook_failures.total()
-        return text + family("webhook_failures_total", "counter", "Failed tries to post an alert.", failures)
+        booked, tools = {key or "": cost for key, cost in self._spending.booked.items()}, self._tools
+        text = family("budget_booked_usd_total", "Booked on accounts, by key, also without answers.", booked, "key")
+        labels = "account", "share"
+        text += family("budget_alerts_total", "Accounts that reached a share of their cap.", tools.alerts, *labels)
+        return text + family("webhook_failures_total", "Failed tries to post an alert.", tools.webhook_failures.total())

@@ -75,6 +75,12 @@ class HttpExchange:
         """The name of its key."""
         return None if self.owner is None else self.owner.name
 
+    def sees(self, catalog: Catalog) -> bool:
+        """Whether its key may know of a cascade: it may name one of its models, or is an admin's."""
+        names = None if self.visit is None else self.visit.limits.models
+        is_admin = self.owner is not None and "admin" in self.owner.scopes
+        return names is None or is_admin or not catalog.routes.keys().isdisjoint(names)
+
     @property
     def duration_s(self) -> float:
         """How long it has taken."""
@@ -130,13 +136,12 @@ class ChatEndpoint:
         exchange: HttpExchange = scope["exchange"]
         exchange.model, visit, headers = "", exchange.visit, Headers(scope=scope)
         assert visit is not None  # noqa: S101 - it was admitted
-        visit.begin()
 
         def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
+            visit.refuse_model(body.get("model"))  # before it is known whether there is such a model
             request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), headers, self._menu)
             cascade = self._cascades[request.route.cascade]
             exchange.model, exchange.metrics = request.name, cascade.metrics
-            visit.refuse_model(request.name)
             return cascade, request, cascade.runtime.fields.unsent(request.chat)
 
         cascade, request, unsent = await read_object(receive, headers, visit, request_of)
@@ -242,7 +247,7 @@ class Cascade:
                 beats.cancel()
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
-        self.metrics.first_text(exchange.duration_s)
+        self.metrics.first_text.observe(exchange.duration_s)
         if exchange.status is None:  # else a comment has begun it
             receipt = receipt._replace(failing=self.runtime.failing_stores)
             await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])

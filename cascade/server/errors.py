@@ -97,7 +97,7 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
         if error.spent:
             status, code, wait_s = 429, "rate_limit_exceeded" if again else _SPENT, error.retry_after_s
         if error.cap is not None and error.cap.partition(" ")[0] != "key":
-            message = f"The request does not fit under this gateway's budget: {error.cap}."
+            message = error.public or "The request does not fit under this gateway's budget."
     elif isinstance(error, StoreError):
         again = error.answer is None  # already paid: a retry would pay again
         logger.warning("a store failed: %s", redact(message))

@@ -167,7 +167,7 @@ class Fleet:
                 worker.settled.wait()
 
     def _write(self) -> None:
-        text = family("worker_restarts_total", "counter", "Workers that died and were started again.", self._restarts)
+        text = family("worker_restarts_total", "Workers that died and were started again.", self._restarts)
         with self._lock:
             self._counts.write(text + of_reloads(self._reloads))
 

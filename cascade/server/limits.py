@@ -28,7 +28,7 @@ class ClientLeftError(Exception):
 async def read_object(
     receive: Receive, headers: Mapping[str, str], visit: Visit, read: Callable[[dict[str, Any]], _T]
 ) -> _T:
-    """Return what `read` makes of the JSON object in a request's body; a large body is parsed and read in a thread.
+    """Take a place; return what `read` makes of the JSON object in a request's body. A large one is read in a thread.
 
     Args:
         receive: ASGI's.
@@ -38,9 +38,10 @@ async def read_object(
 
     Raises:
         GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), late (408), or there is no
-            room for it (503, 429).
+            room for it (503), or the key may have no more (429).
         ClientLeftError: the client hung up before its end.
     """
+    visit.begin()
     settings, coding = visit.admission.settings, headers.get("content-encoding", "").strip().lower()
     if coding not in {"", "identity"}:
         message = f"The request is compressed (Content-Encoding: {coding[:40]}). Send it as it is."
@@ -56,8 +57,8 @@ async def read_object(
         raise GatewayError(408, message, code="request_timeout") from None
     if len(body) <= _ON_LOOP_BYTES and _marks(body) <= _ON_LOOP_VALUES:
         return read(parsed_object(body, settings))
-    async with visit.admission.reading:
-        return await asyncio.to_thread(lambda: read(parsed_object(body, settings)))
+    loop = asyncio.get_running_loop()
+    return await loop.run_in_executor(visit.admission.reading, lambda: read(parsed_object(body, settings)))
 
 
 async def _body(receive: Receive, visit: Visit) -> bytes:

@@ -48,19 +48,10 @@ _STALE_S = 5 * _TOLD_S
 PARENT = "parent"
 """The place of the workers' parent, which serves nothing."""
 _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting", "saved_usd"))
-_HELP = {
-    "call_seconds": "Time of a call to a model, with its retries.",
-    "loop_lag_seconds": "How late the event loop wakes a task.",
-    "call_errors_total": "Calls that failed after their retries.",
-    "tokens_total": "Tokens that providers reported.",
-    "unknown_tokens_total": "Counts of tokens that a reply lacked.",
-    "retries_total": "Calls that were made again.",
-    "breaker_open": "1: the model is not asked, having failed often, at each of its deployments.",
-    "deployment_open": "1: the deployment is not asked, having failed often.",
-    "deployment_tries_total": "Tries of calls at a deployment, by the outcome.",
-    "budget_cap_usd": "The cap of an account.",
-    "budget_spent_usd": "What is booked on an account.",
-    "budget_held_usd": "What calls under way may cost an account.",
+_OF_ACCOUNTS = {
+    "cap": "The cap of an account.",
+    "spent": "What is booked on an account.",
+    "held": "What calls under way may cost an account.",
 }
 
 
@@ -103,49 +94,50 @@ class Meters:
 
     async def text(self, runtime: Runtime) -> str:
         """Return all counts in Prometheus' text form, and the state of breakers and caps."""
-        guards, families = runtime.guards, dict[str, list[tuple[Mapping[str, str], object]]]()
-        families["call_errors_total"] = [
-            ({"model": model, "error": error}, count) for (model, error), count in sorted(self._errors.items())
-        ]
-        families["tokens_total"] = [
-            ({"model": model, "kind": kind}, count) for (model, kind), count in sorted(self._tokens.items())
-        ]
-        families["unknown_tokens_total"] = [({"model": name}, self._unknown[name]) for name in guards]
-        families["retries_total"] = [({"model": name}, self.retried[name]) for name in guards]
-        families |= _deployments(guards)
-        for name, (cap, stands) in sorted((await self._balances(runtime)).items()):
-            for kind, amount in (("cap", cap), ("spent", stands.spent), ("held", stands.held)):
-                families.setdefault(f"budget_{kind}_usd", []).append(({"account": label(name)}, f"{usd(amount):f}"))
+        names, balances = [*runtime.guards], await self._balances(runtime)
         return "".join([
-            family("call_seconds", "histogram", _HELP["call_seconds"], []),
-            *(line for name, times in self._calls.items() for line in times.lines("call_seconds", {"model": name})),
-            family("loop_lag_seconds", "histogram", _HELP["loop_lag_seconds"], []),
-            *self._lag.lines("loop_lag_seconds", {}),
-            *(family(name, "counter" if name.endswith("_total") else "gauge", _HELP[name], samples)
-              for name, samples in families.items()),
+            family("call_seconds", "Time of a call to a model, with its retries.", self._calls, "model"),
+            family("loop_lag_seconds", "How late the event loop wakes a task.", self._lag),
+            family("call_errors_total", "Calls that failed after their retries.", self._errors, "model", "error"),
+            family("tokens_total", "Tokens that providers reported.", self._tokens, "model", "kind"),
+            family("unknown_tokens_total", "Counts of tokens that a reply lacked.", _of(self._unknown, names), "model"),
+            family("retries_total", "Calls that were made again.", _of(self.retried, names), "model"),
+            _deployments(runtime.guards),
+            *(family(f"budget_{kind}_usd", help_, {label(name): at[place] for name, at in balances.items()}, "account")
+              for place, (kind, help_) in enumerate(_OF_ACCOUNTS.items()) if balances),
         ])  # fmt: skip
 
-    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of each account; none while the store does not answer. One reading is under way."""
+    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, int, int]]:
+        """Return of each account what `_OF_ACCOUNTS` names; nothing while the store does not answer.
+
+        One reading is under way.
+        """
         if self._reading is None or self._reading.done():
             self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
         await asyncio.wait([self._reading], timeout=_STORE_S)
         with suppress(StoreError, asyncio.InvalidStateError):
-            return self._reading.result()
+            return {name: (cap, stands.spent, stands.held) for name, (cap, stands) in self._reading.result().items()}
         return {}
 
 
-def _deployments(guards: Mapping[str, Guard]) -> dict[str, list[tuple[Mapping[str, str], object]]]:
+def _of(counts: Counter[str], names: Iterable[str]) -> dict[str, int]:
+    return {name: counts[name] for name in names}
+
+
+def _deployments(guards: Mapping[str, Guard]) -> str:
     """Return the state of the circuits of models and of their deployments, and the tries at these."""
-    models, sites, tries = list[Any](), list[Any](), list[Any]()
+    models, sites, tries = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
     for model, guard in guards.items():
-        opened = {at: bool(circuit and circuit.open) for at, circuit in guard.circuits(model).items()}
-        models.append(({"model": model}, int(all(opened.values()))))
-        sites += [({"model": model, "deployment": at}, int(broke)) for at, broke in opened.items() if at]
-        for (whose, at, outcome), count in sorted(guard.tried.items()):
-            if whose == model:
-                tries.append(({"model": model, "deployment": at, "outcome": outcome}, count))
-    return {"breaker_open": models, "deployment_open": sites, "deployment_tries_total": tries}
+        opened = {at: int(circuit is not None and circuit.open) for at, circuit in guard.circuits(model).items()}
+        models[model] = int(all(opened.values()))
+        sites |= {(model, at): broke for at, broke in opened.items() if at}
+        tries |= {place: count for place, count in guard.tried.items() if place[0] == model}
+    text = family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model")
+    text += family(
+        "deployment_open", "1: the deployment is not asked, having failed often.", sites, "model", "deployment"
+    )
+    labels = "model", "deployment", "outcome"
+    return text + family("deployment_tries_total", "Tries of calls at a deployment, by the outcome.", tries, *labels)
 
 
 class CountedGuard(Around):
@@ -258,7 +250,7 @@ class Instruments:
     def text(self) -> str:
         """What is counted of no cascade, in Prometheus' text form."""
         lost = 0 if self.access is None else self.access.lost
-        text = family("access_log_lost_total", "counter", "Lines that could not be written.", lost)
+        text = family("access_log_lost_total", "Lines that could not be written.", lost)
         return text + of_reloads(self.reloads)
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
@@ -277,8 +269,8 @@ class Instruments:
 
 def of_reloads(reloads: Mapping[str, int]) -> str:
     """Return the counts of configurations read again, by the outcome, in Prometheus' text form."""
-    counts = [({"outcome": outcome}, reloads.get(outcome, 0)) for outcome in ("done", "refused")]
-    return family("reloads_total", "counter", "Configurations read again.", counts)
+    counts = {outcome: reloads.get(outcome, 0) for outcome in ("done", "refused")}
+    return family("reloads_total", "Configurations read again.", counts, "outcome")
 
 
 _OF_CASCADE = re.compile(r"^(cascade_(?!budget_|loop_lag_)\w+)(?:\{|(?= ))", re.MULTILINE)
@@ -287,8 +279,8 @@ _OF_CASCADE = re.compile(r"^(cascade_(?!budget_|loop_lag_)\w+)(?:\{|(?= ))", re.
 def labelled(text: str, cascade: str) -> str:
     """Return the counts of a cascade with its name as a label, but for the caps and the loop, which all share.
 
-    >>> labelled(family("up", "gauge", "Up.", 1) + family("budget_cap_usd", "gauge", "Cap.", 2), "a").splitlines()[2::3]
-    ['cascade_up{cascade="a"} 1', 'cascade_budget_cap_usd 2']
+    >>> labelled(family("up", "Up.", 1) + family("budget_cap_usd", "Cap.", 2 * 10**9), "a").splitlines()[2::3]
+    ['cascade_up{cascade="a"} 1', 'cascade_budget_cap_usd 2.000000000']
     """
     return _OF_CASCADE.sub(lambda name: f'{name[1]}{{cascade="{cascade}"{"," if name[0][-1] == "{" else "}"}', text)
 
@@ -302,8 +294,8 @@ def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
         texts: the counts of each process that runs.
         ended: those of processes that have ended, whose gauges say nothing.
 
-    >>> up, calls = family("up", "gauge", "Up.", 1), family("calls_total", "counter", "Calls.", 2)
-    >>> total([up + calls, up + calls], ended=[up + calls]) == up + family("calls_total", "counter", "Calls.", 6)
+    >>> up, calls = family("up", "Up.", 1), family("calls_total", "Calls.", 2)
+    >>> total([up + calls, up + calls], ended=[up + calls]) == up + family("calls_total", "Calls.", 6)
     True
     """
     families: dict[str, dict[str, Decimal | None]] = {}
@@ -357,5 +349,5 @@ class WorkerCounts:
             if not file.suffix:  # else it is being written
                 age_s = datetime.now(UTC).timestamp() - file.stat().st_mtime
                 texts[file.name != PARENT and age_s < _STALE_S].append(file.read_text("utf-8"))
-        up = family("workers", "gauge", "Processes that serve.", len(texts[True]))
+        up = family("workers", "Processes that serve.", len(texts[True]))
         return total([up, *texts[True]], texts[False])

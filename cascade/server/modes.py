@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -115,7 +115,8 @@ class Modes:
         if runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
         self.settings: ModesConfig = settings
-        self.cascade, self._guide, self._orchestrator = catalog.name, catalog.guide, orchestrator
+        self.catalog, self.cascade, self._guide = catalog, catalog.name, catalog.guide
+        self._orchestrator = orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
         self.store = ModeStore.shared(url or "", self.link.limit_s)
         self.state, self._secret = self.store.begin(self.cascade)
@@ -412,6 +413,8 @@ class Modes:
 
     async def forever(self) -> None:
         """Expire rows and count audits from time to time, until it is cancelled."""
+        with suppress(CascadeError):  # requests try again
+            await self.refreshed()  # which logs whether what is in force holds here
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
@@ -443,12 +446,11 @@ class Modes:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
         mode = self._mode if self.link.problem is None else "unknown"
-        modes = [({"mode": name}, int(name == mode)) for name in _MODES]
-        turns = [({"what": what}, count) for what, count in sorted(self.counted.items())]
-        text = family("mode", "gauge", "1 for the mode that the cascade is in.", modes)
-        text += family("turns_total", "counter", "Requests by mode, drawn rows by outcome.", turns)
+        modes = {name: int(name == mode) for name in _MODES}
+        text = family("mode", "1 for the mode that the cascade is in.", modes, "mode")
+        text += family("turns_total", "Requests by mode, drawn rows by outcome.", self.counted, "what")
         if state.monitor is not None:
-            text += family("evidence", "gauge", "The e-process of the certificate.", f"{state.monitor.e_value:g}")
+            text += family("evidence", "The e-process of the certificate.", f"{state.monitor.e_value:g}")
         return text
 
 

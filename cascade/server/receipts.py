@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -184,9 +184,9 @@ class Histogram:
         """Yield its samples in Prometheus' text form."""
         below = [*accumulate(self._buckets)]  # each bucket counts those before it, too
         for bound, count in zip([*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"], below, strict=True):
-            yield f"cascade_{name}_bucket{_labels({**labels, 'le': bound})} {count}\n"
-        yield f"cascade_{name}_sum{_labels(labels)} {self._total_s:.6f}\n"
-        yield f"cascade_{name}_count{_labels(labels)} {below[-1]}\n"
+            yield f"cascade_{name}_bucket{_labels({**labels, 'le': bound})} {count}"
+        yield f"cascade_{name}_sum{_labels(labels)} {self._total_s:.6f}"
+        yield f"cascade_{name}_count{_labels(labels)} {below[-1]}"
 
 
 class Metrics:
@@ -195,9 +195,9 @@ class Metrics:
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
-        self._seconds, self._first_text_s = Histogram(), 0.0
+        self._seconds, self.first_text = Histogram(), Histogram()
         self._key_costs: Counter[str] = Counter()
-        self._streams = self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
+        self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
         self.estimated = 0  # requests that the amount saved is estimated on: those whose costs are known
 
     def count(
@@ -235,82 +235,66 @@ class Metrics:
         """How many requests ended without an answer."""
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
-    def first_text(self, wait_s: float) -> None:
-        """Count a stream, with the seconds until its first text."""
-        self._streams += 1
-        self._first_text_s += wait_s
-
     def text(self, *, alarm: bool, traces: TraceWriter | None = None) -> str:
         """Return all counts. `alarm` says whether a certificate was withdrawn."""
-        requests = [
-            ({"model": model, "served_by": served_by, "status": str(status)}, count)
-            for (model, served_by, status), count in sorted(self._requests.items())
-        ]
-        costs = [({"key": key}, f"{usd(cost):f}") for key, cost in sorted(self._key_costs.items())]
         lines = [
-            family("requests_total", "counter", "Requests that have ended.", requests),
-            family("request_seconds", "histogram", "Time of a whole request.", []),
-            *self._seconds.lines("request_seconds", {}),
-            family("first_text_seconds", "summary", "Time to a stream's first text.", []),
-            f"cascade_first_text_seconds_sum {self._first_text_s:.6f}\n",
-            f"cascade_first_text_seconds_count {self._streams}\n",
-            family("cost_usd_total", "counter", "Known cost of all calls.", f"{usd(self._cost_nano_usd):f}"),
-            family("key_cost_usd_total", "counter", "Known cost of all calls, by the server's key.", costs),
-            family("unknown_costs_total", "counter", "Requests of unknown cost.", self._unknown_costs),
-            family("saved_usd", "gauge", "Saved against the guide alone.", f"{usd(self._saved_nano_usd):f}"),
-            *(
-                family(
-                    name,
-                    "counter",
-                    help_,
-                    [({label: key}, count) for key, count in sorted(self._tallies[field].items())],
-                )
-                for field, (name, label, help_) in _TALLIES.items()
-            ),
-            family("alarm", "gauge", "1: audits or canaries withdrew a certificate.", int(alarm)),
+            family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
+            family("request_seconds", "Time of a whole request.", self._seconds),
+            family("first_text_seconds", "Time to a stream's first text.", self.first_text),
+            family("cost_usd_total", "Known cost of all calls.", self._cost_nano_usd),
+            family("key_cost_usd_total", "Known cost of all calls, by the server's key.", self._key_costs, "key"),
+            family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
+            family("saved_usd", "Saved against the guide alone.", self._saved_nano_usd),
+            *(family(name, help_, self._tallies[field], label) for field, (name, label, help_) in _TALLIES.items()),
+            family("alarm", "1: audits or canaries withdrew a certificate.", int(alarm)),
         ]
-        return "".join(lines if traces is None else [*lines, *_of_traces(traces)])
+        if traces is not None:
+            lines.append(family("traces_written_total", "Answers in the traces.", traces.counts.written))
+            lines.append(family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost))
+            lines.append(family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting))
+        return "".join(lines)
 
 
 def of_stores(runtime: Runtime) -> str:
     """Return the counts of failures of the stores that requests wait for, and of calls that no ledger allowed."""
-    links, failing = sorted(runtime.links.items()), runtime.failing_stores
-    failures = [({"store": name}, link.failures) for name, link in links]
-    now = [({"store": name}, int(name in failing)) for name in (*dict(links), *(("traces",) if runtime.traces else ()))]
-    text = family("store_failures_total", "counter", "Calls to a store that failed or were late.", failures)
-    text += family("store_failing", "gauge", "1: the store does not answer.", now)
+    failures, failing = {name: link.failures for name, link in runtime.links.items()}, runtime.failing_stores
+    now = {name: int(name in failing) for name in (*failures, *(("traces",) if runtime.traces else ()))}
+    text = family("store_failures_total", "Calls to a store that failed or were late.", failures, "store")
+    text += family("store_failing", "1: the store does not answer.", now, "store")
     bookings = runtime.bookings
     if bookings is None:
         return text
-    lost = f"{usd(bookings.lost_nano_usd):f}"
-    text += family("budget_unasked_total", "counter", "Calls made without the budget's store.", bookings.allowed)
-    text += family("budget_waiting", "gauge", "Costs that wait for the budget's store.", bookings.waiting)
-    return text + family("budget_lost_usd_total", "counter", "Costs that were never booked.", lost)
-
-
-def _of_traces(traces: TraceWriter) -> list[str]:
-    counts = traces.counts
-    return [
-        family("traces_written_total", "counter", "Answers in the traces.", counts.written),
-        family("traces_lost_total", "counter", "Answers that could not be recorded.", counts.lost),
-        family("traces_waiting", "gauge", "Answers that wait for the store.", counts.waiting),
-    ]
+    text += family("budget_unasked_total", "Calls made without the budget's store.", bookings.allowed)
+    text += family("budget_waiting", "Costs that wait for the budget's store.", bookings.waiting)
+    return text + family("budget_lost_usd_total", "Costs that were never booked.", bookings.lost_nano_usd)
 
 
 def family(
     name: str,
-    kind: str,
     help_: str,
-    samples: Iterable[tuple[Mapping[str, str], object]] | float | str,
+    samples: Mapping[Any, float | str] | Mapping[Any, Histogram] | Histogram | float | str,
+    *labels: str,
 ) -> str:
-    r"""Return one metric in Prometheus' text form: its samples by their labels, or its only value.
+    r"""Return one metric in Prometheus' text form: its only value, or its values by their labels.
 
-    >>> family("up", "gauge", "Up.", 1)
+    Amounts in USD are given in nano-dollars. What is called a total is a counter; seconds are a histogram.
+
+    >>> family("up", "Up.", 1)
     '# HELP cascade_up Up.\n# TYPE cascade_up gauge\ncascade_up 1\n'
+    >>> family("cost_usd_total", "Cost.", {("a", "b"): 5 * 10**8}, "key", "model").splitlines()[-1]
+    'cascade_cost_usd_total{key="a",model="b"} 0.500000000'
     """
-    listed = [({}, samples)] if isinstance(samples, int | float | str) else samples
+    listed = dict(sorted(samples.items())) if isinstance(samples, Mapping) else {(): samples}
+    kind = {"total": "counter", "seconds": "histogram"}.get(name.rpartition("_")[2], "gauge")
     lines = [f"# HELP cascade_{name} {help_}", f"# TYPE cascade_{name} {kind}"]
-    return "\n".join([*lines, *(f"cascade_{name}{_labels(labels)} {value}" for labels, value in listed), ""])
+    for key, value in listed.items():
+        named = dict(zip(labels, map(str, key if isinstance(key, tuple) else (key,)), strict=True))
+        if isinstance(value, Histogram):
+            lines += value.lines(name, named)
+        else:
+            amount = f"{usd(value):f}" if "usd" in name and isinstance(value, int) else value
+            lines.append(f"cascade_{name}{_labels(named)} {amount}")
+    return "\n".join([*lines, ""])
 
 
 def _labels(labels: Mapping[str, str]) -> str:

@@ -13,7 +13,7 @@ import signal
 import socket
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
@@ -194,6 +194,18 @@ _MINUTE_S = 60.0
 _LOGGERS = ("cascade", "uvicorn.error")
 
 
+@contextmanager
+def _hang_ups_wait() -> Iterator[None]:
+    """Let SIGHUP wait until the server unblocks it, and leave it unblocked for what this process starts later."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard) if (heard := hang_ups()) else None
+    try:
+        yield
+    finally:
+        if before is not None:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+@_hang_ups_wait()
 def run(
     serving: Sequence[CascadeConfig],
     bind: Callable[[], socket.socket],
@@ -207,24 +219,6 @@ def run(
     `bind` returns the socket once all is loaded; `reloaded` is called after each reload, done or refused; `peers` has
     the counts of other workers.
     """
-    if not (heard := hang_ups()):
-        return _run(serving, bind, again, listening, reloaded, peers, heard)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, heard)  # one that comes before it serves waits until it does
-    try:
-        return _run(serving, bind, again, listening, reloaded, peers, heard)
-    finally:  # else they are blocked in what this process starts later, too
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
-
-
-def _run(
-    serving: Sequence[CascadeConfig],
-    bind: Callable[[], socket.socket],
-    again: Callable[[], Configs],
-    listening: Callable[[int], None],
-    reloaded: Callable[[], None],
-    peers: WorkerCounts | None,
-    heard: Sequence[signal.Signals],
-) -> Mapping[str, ServiceStatus]:
     import uvloop
     from uvicorn import Server
 
@@ -261,7 +255,7 @@ def _run(
 
     before = {number: signal.signal(number, stop) for number in (signal.SIGINT, signal.SIGTERM)}
     try:
-        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload, heard))
+        asyncio.Runner(loop_factory=uvloop.new_event_loop).run(_served(server, bind(), listening, reload, hang_ups()))
     finally:
         for number, handler in before.items():
             signal.signal(number, handler)
@@ -372,7 +366,7 @@ def listener(gateway: Gateway) -> Config:
         host=settings.host,
         port=settings.port,
         loop="uvloop",
-        http=cast("Any", partial(LimitedConnection, settings.max_head_bytes, settings.body_s)),
+        http=cast("Any", partial(LimitedConnection, settings.max_head_bytes, settings.body_s, gateway.edge.newcomers)),
         ws="none",
         lifespan="on",
         interface="asgi3",

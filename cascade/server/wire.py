@@ -7,9 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+
+from cascade.server.admission import ADMITTED, Newcomers
 
 _LINGER_S = 1.0
 """Seconds for which a stopping server waits for a request on an idle connection."""
@@ -23,11 +26,13 @@ class LimitedConnection(HttpToolsProtocol):
         max_head_bytes: the most bytes before a head is complete, and the most bytes of its headers.
         patience_s: how long a head may take, from the connection or from its first byte, a body after its response, and
             how long a client may pause reading.
+        newcomers: where it is until a request over it is admitted.
         others: uvicorn's own arguments.
     """
 
-    def __init__(self, max_head_bytes: int, patience_s: float, **others: Any) -> None:
+    def __init__(self, max_head_bytes: int, patience_s: float, newcomers: Newcomers, **others: Any) -> None:
         super().__init__(**others)
+        self._newcomers = newcomers
         self._max_head_bytes, self._patience_s = max_head_bytes, patience_s
         self._head_bytes = 0
         self._in_head, self._too_large, self._last = True, False, False
@@ -45,11 +50,13 @@ class LimitedConnection(HttpToolsProtocol):
         """Start the clock for the first head."""
         super().connection_made(transport)
         self._start("head", self._patience_s, transport.close)
+        self._newcomers.add(self, transport.close)
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop the clocks."""
         for timer in [*self._timers]:
             self._stop(timer)
+        self._newcomers.pop(self, None)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
@@ -88,6 +95,8 @@ class LimitedConnection(HttpToolsProtocol):
         if _ambiguous(self.headers, self.parser.get_http_version()):
             raise ValueError
         self._in_head, self._head_bytes = False, 0
+        scope: Any = self.scope
+        scope[ADMITTED] = partial(self._newcomers.pop, self, None)
         super().on_headers_complete()
         if self._last:
             self.cycle.keep_alive = False

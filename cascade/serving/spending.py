@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, cast
 
-from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label, period, scope
+from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label, period, scope, window_of
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
 from cascade.errors import BudgetExceededError, ProviderError, StoreError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 _SLACK_S = 60.0
 """Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
+_DAY_S = 86_400.0
 _STAND_IN = "stand-in"
 """The owner of holds that a ledger in this process makes while the other does not answer."""
 _SHARE = 0.1
@@ -182,11 +183,21 @@ class Spending:
                 caps |= self.caps.of({per: name}, now_s)
         return {name: (cap, self.ledger.account(name)) for name, cap in caps.items()}
 
-    def used(self, count: int, least: int = 0, below: float = 2.0) -> Mapping[str, tuple[int, Account]]:
-        """Return cap and balance of the accounts that count now, and have spent most, as `Ledger.accounts` does."""
+    def used(self, count: int, *shares: float) -> Mapping[str, tuple[int, Account]]:
+        """Return cap and balance of the accounts that count now, and have spent most.
+
+        With shares of their caps: only of those that have spent such a share, and were not alerted of it.
+        """
         now_s = datetime.now(UTC).timestamp()
-        stands = self.ledger.accounts([*self.caps.periods(now_s).values()], count, least, below)
+        meant = [kind for share in shares or (0.0,) for kind in self.caps.accounts(now_s, share)]
+        # One with a smaller cap of its own is also among those of the larger one, and may hide no other.
+        stands = self.ledger.accounts(meant, count + len(meant))
         return {name: (cap, at) for name, at in stands.items() if (cap := self.caps.size(name, now_s)) is not None}
+
+    def prune(self, now_s: float) -> None:
+        """Forget the accounts of days and months that ended a day before or earlier, once nothing is held on them."""
+        for ledger in filter(None, (self.ledger, self.stand_in)):
+            ledger.prune(self.caps.periods(now_s - _DAY_S))
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""
@@ -262,7 +273,7 @@ def _unsettled(model: str, held: int, limit: int) -> BudgetExceededError:
         f"the next call to {model} does not fit under budget.unsettled_per_key: of {exact_dollars(limit)} "
         f"{exact_dollars(held)} is held by calls whose clients have left. Wait until they have ended."
     )
-    error.cap, error.spent, error.retry_after_s = "unsettled_per_key", True, 1.0
+    error.cap, error.spent, error.retry_after_s, error.public = "unsettled_per_key", True, 1.0, str(error)
     return error
 
 
@@ -270,13 +281,18 @@ def _over(
     refused: Refused, request: Request, most_nano_usd: int, ends: datetime | None, now_s: float
 ) -> BudgetExceededError:
     """Return the error of a call that does not fit; it says when the account's period ends if the call fits then."""
-    stands, cap = refused.stands, scope(refused.account) + label(period(refused.account))
-    error = BudgetExceededError(
-        f"the next call to {request.model} does not fit under budget.caps ({cap}): of "
-        f"{exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and {exact_dollars(stands.held)} is "
-        "held by calls under way."
+    stands, per, name = refused.stands, scope(refused.account), refused.account.partition(" ")[0].partition(":")[2]
+    cap = per + label(period(refused.account))
+    until = "" if ends is None else f", whose {window_of(refused.account)} ends at {ends.isoformat(timespec='minutes')}"
+    says = (
+        f"the next call to {request.model} may cost up to {exact_dollars(most_nano_usd)}, which does not fit under "
+        f"budget.caps ({cap}) of {'all requests' if per == 'all' else f'the {per} {name}'.rstrip()}{until}"
     )
-    error.cap, error.spent = cap, most_nano_usd <= refused.cap
+    error = BudgetExceededError(
+        f"{says}: of {exact_dollars(refused.cap)} {exact_dollars(stands.spent)} is spent and "
+        f"{exact_dollars(stands.held)} is held by calls under way."
+    )
+    error.cap, error.spent, error.public = cap, most_nano_usd <= refused.cap, None if per == "key" else f"{says}."
     if error.spent and ends is not None:
         error.retry_after_s = max(0.0, ends.timestamp() - now_s)
     return error

@@ -71,10 +71,14 @@ class Pages:
         self._settings = cascades[self._first].runtime.config.server
         self._reading = asyncio.Lock()
 
+    def _names(self, request: Request) -> list[str]:
+        """Return the names of the cascades that a key may see."""
+        return [name for name, at in self._cascades.items() if request.scope["exchange"].sees(at.catalog)]
+
     def _name(self, request: Request) -> str:
         """Return the name of the cascade that a page is about. Raises GatewayError (404)."""
-        name = request.query_params.get("cascade", self._first)
-        if name not in self._cascades:
+        names = self._names(request)
+        if (name := request.query_params.get("cascade", *names[:1])) not in names:
             raise GatewayError(404, "There is no such cascade.")
         return name
 
@@ -132,7 +136,7 @@ class Pages:
         exchange = request.scope["exchange"]
         auth.refuse_without(self._settings, exchange.owner, "review", "admin")
         reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
-        view = await asyncio.to_thread(self._desk(request).press, exchange.key or reviewer, pair, keys)
+        view = await asyncio.to_thread(self._desk(request).view, exchange.key or reviewer, pair, keys)
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     def _locked(self, request: Request, scope: str) -> bool:
@@ -149,7 +153,7 @@ class Pages:
     def _page(self, request: Request, template: str, here: str, status: int = 200, **values: Any) -> Response:
         chosen, unlocked = request.query_params.get("cascade"), template != "login.html"
         values |= {"here": here, "chosen": chosen, "query": "" if chosen is None else f"?cascade={quote(chosen)}"}
-        values |= {"name": self._name(request) if unlocked else self._first, "names": [*self._cascades]}
+        values |= {"name": self._name(request) if unlocked else self._first, "names": self._names(request)}
         text = _templates().get_template(template).render(values)
         return Response(text, status, headers=HEADERS, media_type="text/html; charset=utf-8")
 

@@ -46,25 +46,18 @@ class Desk:
         self._lock = threading.Lock()
         self._log: _OpenLog | None = None
 
-    def view(self, reviewer: str) -> dict[str, Any]:
-        """Return the page's contents for a reviewer. Raises UsageError, with advice, if there is nothing to judge."""
-        return self._contents(reviewer, None, "")
-
-    def press(self, reviewer: str, pair: str, keys: str) -> dict[str, Any]:
-        """Apply the last of the keys pressed since the last judgement; write the judgement, if it makes one.
+    def view(self, reviewer: str, pair: str | None = None, keys: str = "") -> dict[str, Any]:
+        """Apply the last of the keys, writing the judgement if it makes one; return the page's contents for a reviewer.
 
         Args:
             reviewer: the reviewer's name.
-            pair: the token of the pair that was on the screen.
+            pair: the token of the pair that was on the screen; None: nothing was pressed.
             keys: all keys since the last judgement.
 
         Raises:
             GatewayError: (409) by now another pair is next.
-            UsageError: as `view`.
+            UsageError: there is nothing to judge; with advice.
         """
-        return self._contents(reviewer, pair, keys)
-
-    def _contents(self, reviewer: str, pair: str | None, keys: str) -> dict[str, Any]:
         with self._lock:
             judging = self._judging()
             log = self._read(judging, again=pair is None)

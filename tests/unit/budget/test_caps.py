@@ -17,14 +17,26 @@ from typing import Any
 from zoneinfo import ZoneInfo
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from patience import PATIENCE_S, at_once, until
 from stores import postgres_url
 
 from cascade.budget import caps
-from cascade.budget.caps import Account, Cap, Caps, Hold, Lease, Ledger, MemoryLedger, Refused, Renewal, renewals
+from cascade.budget.caps import (
+    Account,
+    Accounts,
+    Cap,
+    Caps,
+    Hold,
+    Lease,
+    Ledger,
+    MemoryLedger,
+    Refused,
+    Renewal,
+    renewals,
+)
 from cascade.budget.charges import Budget
 from cascade.errors import BudgetExceededError, StoreError
 from cascade.money import Price
@@ -33,7 +45,7 @@ from cascade.records.ledger import SqlLedger
 from cascade.types import Message, Request
 from unit.made import CHEAP, request
 
-CAPS = {"all": 100, "key:a": 60, "key:b": 60, "all day:1": 80}
+CAPS = {"all": 100, "key:a": 60, "key:b": 60, "all day:01": 80}
 NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
 
 
@@ -88,6 +100,40 @@ def test_lost_holds_are_booked_in_full(ledger: Ledger) -> None:
     assert ledger.recover(0.0, "me") == 1
     assert not ledger.settle(mine, 1)
     assert ledger.account("a") == Account(10, 0)
+
+
+def test_accounts_of_ended_periods_are_forgotten_a_day_later_unless_something_is_held(ledger: Ledger) -> None:
+    day_s, windows, user = 86_400.0, (None, "day", "month"), "a_b%"
+    days = Caps([Cap("user", window, None, 9) for window in windows])
+    under_way, ended, yesterday, today = (days.of({"user": user}, day * day_s) for day in (0, 1, 40, 41))
+    past = held(ledger.reserve(1, under_way, 1e12))
+    for names in (ended, yesterday, today):
+        ledger.settle(held(ledger.reserve(2, names, 1e12)), 2)
+    names = [*under_way, *ended, *yesterday, *today]
+    for name in names:
+        ledger.account(name)  # which writes what was spent
+    ledger.prune(days.periods(40 * day_s))
+    assert {name for name in names if any(ledger.account(name))} == {*under_way, *yesterday, *today}
+    assert ledger.settle(past, 1)
+    assert [ledger.account(name).spent for name in (*under_way, *today)] == [7, 1, 3, 7, 2, 4]
+    for day, share, listed in ((41, 0.0, windows), (42, 0.0, (None, "month")), (41, 0.4, (None, "month"))):
+        listing = ledger.accounts(days.accounts(day * day_s, share), 9)
+        assert sorted(map(str, map(caps.window_of, listing))) == sorted(map(str, listed))
+
+
+def test_a_listing_waits_for_no_call_and_lets_none_wait(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not isinstance(ledger, SqlLedger):
+        return
+    monkeypatch.setattr(sql, "_NEXT_PAGE", sql._NEXT_PAGE.offset(2))  # pages of three accounts
+    for number in range(10):
+        ledger.settle(held(ledger.reserve(9, {f"user:{number}": 100}, 1e12)), number)
+        ledger.account(f"user:{number}")
+    transactions, whole = list[bool](), ledger._database.transaction
+    monkeypatch.setattr(ledger._database, "transaction", lambda **how: transactions.append(True) or whole(**how))
+    with ledger._writing:
+        listed = ledger.accounts([Accounts("user", "")], 4)
+    assert [at.spent for at in listed.values()] == [9, 8, 7, 6]
+    assert len(transactions) == 4
 
 
 def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
@@ -149,6 +195,10 @@ def killed(ledger: SqlLedger) -> None:
     ledger.close()
 
 
+def meant(name: str) -> Accounts:
+    return Accounts(name.removesuffix(caps.period(name)).partition(":")[0], caps.period(name))
+
+
 class LedgerMachine(RuleBasedStateMachine):
     """What two processes can do on one ledger, and what can happen to them, beside a list of holds and sums of costs."""
 
@@ -156,21 +206,22 @@ class LedgerMachine(RuleBasedStateMachine):
         super().__init__()
         self.folder, self.patch = TemporaryDirectory(), pytest.MonkeyPatch()
         self.patch.setattr(sql, "_TURN_S", 1e6)
+        self.patch.setattr(sql, "_NEXT_PAGE", sql._NEXT_PAGE.offset(1))  # pages of two accounts
         self.patch.setattr(caps, "_OFTEN", 1)  # so that leases have slack though caps are small
         self.patch.setattr(caps, "_SHARE", 0.5)
         self.faults: list[str] = []
         self.memory, self.replicas = MemoryLedger(), [self.process(), self.process()]
         self.open: list[tuple[Hold, Hold, int, int]] = []  # in memory, in the database, of which process, its end
         self.ended: list[tuple[Hold, int]] = []
-        self.spent, self.now, self.day, self.alerted = Counter[str](), 0, 1, dict[str, float]()
+        self.spent, self.now, self.day, self.alerted = Counter[str](), 0, 1, Counter[str]()
 
     def today(self, name: str) -> str:
-        return name.replace("day:1", f"day:{self.day}")
+        return name.replace("day:01", f"day:{self.day:02}")
 
     @property
     def accounts(self) -> dict[str, int]:
         """The caps of all accounts that there ever were."""
-        return CAPS | {f"all day:{day}": CAPS["all day:1"] for day in range(1, self.day + 1)}
+        return CAPS | {f"all day:{day:02}": CAPS["all day:01"] for day in range(1, self.day + 1)}
 
     def process(self) -> SqlLedger:
         ledger = SqlLedger.open(f"sqlite:///{Path(self.folder.name) / 'ledger.db'}")
@@ -274,19 +325,34 @@ class LedgerMachine(RuleBasedStateMachine):
         name = self.today(name)
         for ledger in (self.replicas[which], self.memory):
             ledger.reset(name, "me")
-        self.spent[name], self.alerted[name] = 0, 0.0
+        self.spent[name] = self.alerted[name] = 0
         self.replicas[1 - which].turn()
         assert self.replicas[1 - which].account(name).spent == 0
 
-    @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)), share=st.sampled_from([0.5, 0.8]))
-    def alert(self, which: int, name: str, share: float) -> None:
+    @rule(which=st.integers(0, 1), name=st.sampled_from(sorted(CAPS)), amount=st.sampled_from([30, 50]))
+    def alert(self, which: int, name: str, amount: int) -> None:
         self.faults.clear()
         name = self.today(name)
-        if name not in self.replicas[which].accounts([caps.period(name)], 99):
+        if name not in self.replicas[which].accounts([meant(name)], 99):
             return
-        new = share > self.alerted.get(name, 0.0)
-        assert self.replicas[which].alert(name, share) is self.memory.alert(name, share) is new
-        self.alerted[name] = max(share, self.alerted.get(name, 0.0))
+        new = amount > self.alerted[name]
+        assert self.replicas[which].alert(name, amount) is self.memory.alert(name, amount) is new
+        self.alerted[name] = max(amount, self.alerted[name])
+
+    @rule(which=st.integers(0, 1))
+    def prune(self, which: int) -> None:
+        """What nobody holds on days before the last is forgotten, once all is on record."""
+        if any(hold.amount == 0 for hold, _, _, _ in self.open):
+            return  # in memory nothing is held
+        self.rest()
+        self.midnight()
+        oldest = {None: "", "day": f" day:{self.day:02}", "month": " month:01"}
+        for ledger in (self.replicas[which], self.memory):
+            ledger.prune(oldest)
+        for day in range(1, self.day):
+            name = f"all day:{day:02}"
+            if not any(name in hold.accounts for hold, _, _, _ in self.open):
+                self.spent[name] = self.alerted[name] = 0
 
     @rule(which=st.integers(0, 1))
     def turn(self, which: int) -> None:
@@ -334,19 +400,18 @@ class LedgerMachine(RuleBasedStateMachine):
         self.faults.clear()
         for one in [*self.replicas, *self.replicas]:
             one.turn()
-        periods = {caps.period(name) for name in self.accounts}
+        every = [meant(name) for name in self.accounts]
         for ledger in (*self.replicas, self.memory):
-            listed = ledger.accounts(periods, 1_000)
+            listed = ledger.accounts(every, 1_000)
             for name in self.accounts:
                 stands = ledger.account(name)
-                assert stands[:3] == (self.spent[name], self.held(name), self.alerted.get(name, 0.0))
+                assert stands[:3] == (self.spent[name], self.held(name), self.alerted[name])
                 assert stands == listed.get(name, Account())
-            assert ledger.accounts([" day:0"], 9) == {}
-            used = sorted(listed.values(), reverse=True)
-            assert [at.spent for at in ledger.accounts(periods, 2, 9).values()] == [
-                at.spent for at in used[:2] if at.spent >= 9
-            ]
-            assert all(at.alerted < 0.8 for at in ledger.accounts(periods, 99, below=0.8).values())
+            assert ledger.accounts([Accounts("all", " day:00"), Accounts("ke", "")], 9) == {}
+            most = sorted([at.spent for at in listed.values()], reverse=True)
+            assert [at.spent for at in ledger.accounts(every, 2).values()] == most[:2]
+            alerts = ledger.accounts([at._replace(least=50) for at in every], 99).values()
+            assert len(alerts) == sum(at.alerted < 50 <= at.spent for at in listed.values())
 
     def balance(self, name: str) -> int:
         with closing(sqlite3.connect(f"{self.folder.name}/ledger.db")) as file:
@@ -367,7 +432,7 @@ class LedgerMachine(RuleBasedStateMachine):
 
 
 TestLedgers = LedgerMachine.TestCase
-TestLedgers.settings = settings(max_examples=8, stateful_step_count=30, deadline=None)
+TestLedgers.settings = settings(max_examples=8, stateful_step_count=30, deadline=None, phases=[Phase.generate])
 
 
 ALL = {"all": None, "key": "k", "user": "ann", "segment": "de", "model": "small"}

@@ -17,6 +17,7 @@ from typing import Any
 import pytest
 from rich.table import Table
 from rich.text import Text
+from typer.testing import CliRunner
 
 from cascade import __version__
 from cascade.api.collecting import collect
@@ -221,6 +222,15 @@ def test_json_spells_out_what_steers_a_terminal(capsys):
     assert not re.search("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202e]", said)
     assert json.loads(said) == {"model": HOSTILE, "name": "naïve"}
     assert "naïve" in said
+
+
+@pytest.mark.parametrize(("command", "timed"), [(["serve", "--new-key", "app"], True), (["init", "--help"], False)])
+def test_log_lines_of_a_server_have_their_time(command: list[str], timed: bool, monkeypatch) -> None:
+    handlers = list[logging.Handler]()
+    monkeypatch.setattr(logging, "basicConfig", lambda **how: handlers.extend(how["handlers"]))
+    assert CliRunner().invoke(module.app, command).exit_code == 0
+    line = handlers[0].format(logging.LogRecord("cascade", logging.WARNING, "", 1, "gone", (), None))
+    assert bool(re.fullmatch(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d[+-]\d{4} WARNING gone", line)) is timed
 
 
 def test_a_log_line_steers_no_terminal():

@@ -162,17 +162,6 @@ def test_what_is_forgotten_at_a_reset_is_at_most_what_was_leased(ledgers, calls)
     assert 0 <= calls * PRICE - stands.spent <= leased
 
 
-def test_of_a_share_one_process_is_told_once(ledgers):
-    one, other = ledgers
-    assert not one.alert("total", 0.5)  # there is no such account
-    busy(one)
-    assert [ledger.alert("total", at) for at in (0.5, 0.8, 0.5) for ledger in ledgers] == [True, False] * 2 + [
-        False
-    ] * 2
-    other.reset("total", "boss")
-    assert [one.alert("total", 0.5), other.alert("total", 0.5)] == [True, False]
-
-
 def test_a_forked_child_has_no_leases(ledgers):
     one, other = ledgers
     busy(one)

@@ -11,6 +11,7 @@ import socket
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -106,6 +107,27 @@ def test_nor_is_a_second_head_on_the_same_connection(url: str) -> None:
         assert open_.recv(65_536).startswith(b"HTTP/1.1 200")
         open_.sendall(b"GET /hea")
         assert read_all(open_) == b""
+
+
+def test_connections_without_a_key_push_out_only_one_another() -> None:
+    key, most = new_key(), 4
+    server = {"keys": [{"name": "app", "sha256": key.sha256, "scopes": ["ask", "metrics"]}], "max_requests": most}
+    with_key = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + key.key.encode() + b"\r\n\r\n"
+    with orchestrator(server=server) as served, listening(served) as url, ExitStack() as stack:
+        known = stack.enter_context(connected(url))
+        known.sendall(with_key)
+        assert known.recv(65_536).startswith(b"HTTP/1.1 200")
+        idle = [stack.enter_context(connected(url)) for _ in range(2 * most)]
+        for stranger in idle[most:]:
+            stranger.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+            assert stranger.recv(65_536).startswith(b"HTTP/1.1 401")
+        assert [read_all(stranger) for stranger in idle[:most]] == [b""] * most
+        known.sendall(with_key)
+        text = b""
+        while b"cascade_newcomers_closed_total " not in text.rpartition(b"\n")[0]:
+            text += known.recv(65_536)
+        assert b"cascade_newcomers %d\n" % most in text
+        assert b"cascade_newcomers_closed_total %d\n" % most in text
 
 
 def test_a_body_that_does_not_come_is_refused(url: str) -> None:

@@ -172,6 +172,31 @@ async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_r
     assert 'account="user",share="0.5"' in watch.metrics()
 
 
+async def test_a_raised_cap_is_told_again_and_no_account_that_spent_more_hides_another(
+    store: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(budgets, "_MOST", 0)
+
+    def settings(user: float) -> Any:
+        caps = [CAPS[0] | {"usd": 1}, {"per": "user", "usd": user}]
+        return {"server": SERVER, "budget": {"caps": caps, "alerts": {"at": [0.5]}, **store}}
+
+    async with orchestrator({"small": [SURE]}, **settings(0.0002)) as served, asgi(served, **HEADERS["app"]) as client:
+        for user in "ann", "bob":
+            await client.post(CHAT, json=BODY | {"user": user})
+        watch, tools = watching(served)
+        if store:
+            await asyncio.to_thread(served.runtime.spending.ledger.turn)  # type: ignore[union-attr]
+        for _ in range(3):
+            await watch.look()
+        assert dict(tools.alerts) == {("user", "0.5"): 2}
+        async with orchestrator(**settings(0.00022)) as raised:
+            raised.runtime.take_over(served.runtime)
+            watch, tools = watching(raised)
+            await watch.look()
+            assert dict(tools.alerts) == {("user", "0.5"): 2}
+
+
 @pytest.mark.parametrize("answers", [["500 No", "302 Found"], ["nothing", "nothing"], ["endless"]])
 async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
     answers: list[str], monkeypatch: pytest.MonkeyPatch
@@ -192,10 +217,11 @@ async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
     assert (tools.webhook_failures.total(), len(hook.posted)) == (failures, failures + 1)
 
 
-async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money() -> None:
+async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money_and_a_past_day_is_forgotten() -> None:
     async with orchestrator(budget={"caps": [{"usd": 1}]}) as served:
         assert served.runtime.spending is not None
         ledger = served.runtime.spending.ledger
-        ledger.reserve(5, {"all": 10}, 0.0)
+        for day, ends_s in ((" day:2020-01-01", 0.0), ("", 1e12), ("", 0.0)):
+            ledger.reserve(5, {f"all{day}": 10}, ends_s)
         await watching(served)[0].look()
-        assert ledger.account("all")[:2] == (5, 0)
+        assert [ledger.account(name)[:2] for name in ("all", "all day:2020-01-01")] == [(5, 5), (0, 0)]

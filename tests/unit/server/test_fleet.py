@@ -37,8 +37,8 @@ def test_workers_refuse_what_each_would_count_by_itself(settings: dict[str, Any]
 
 
 def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path: Path) -> None:
-    calls, now = family("calls_total", "counter", "Calls.", 3), family("in_flight", "gauge", "Now.", 2)
-    alarm = [family("alarm", "gauge", "Alarm.", on) for on in (0, 1)]
+    calls, now = family("calls_total", "Calls.", 3), family("in_flight", "Now.", 2)
+    alarm = [family("alarm", "Alarm.", on) for on in (0, 1)]
     WorkerCounts(tmp_path, "0").write(calls + now + alarm[0])
     assert samples(WorkerCounts(tmp_path, "1").total(calls + now + alarm[1])) == {
         "cascade_workers": 2, "cascade_calls_total": 6, "cascade_in_flight": 4, "cascade_alarm": 1

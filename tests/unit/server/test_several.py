@@ -71,10 +71,39 @@ async def test_a_model_name_chooses_among_those_that_its_key_may_use(path: str) 
         said = {
             name: await client.post(path, json=body(name, path)) for name in ("cascade", "sales", "large", "tiny", "no")
         }
-        assert [each.status_code for each in said.values()] == [200, 200, 200, 403, 404]
+        assert [each.status_code for each in said.values()] == [200, 200, 200, 403, 403]
         assert ["Danube" in said[name].text for name in limits["models"]] == [True, False, True]  # large is the first's
         assert "The Sale." in said["sales"].text
         assert [each["id"] for each in (await client.get("/v1/models")).json()["data"]] == ["cascade", "large", "sales"]
+
+
+@pytest.mark.parametrize(
+    ("scopes", "seen"), [(["ask", "view"], ["sales"]), (["ask", "admin"], ["cascade", "sales", "plain"])]
+)
+async def test_a_key_of_some_models_learns_of_their_cascades_alone(
+    scopes: list[str], seen: list[str], tmp_path: Path
+) -> None:
+    keys = [{"name": "app", "sha256": KEY.sha256, "scopes": scopes, "limits": {"models": ["sales", "tiny"]}}]
+    modes = {"modes": settings(tmp_path)["modes"], "traces": {"store": f"sqlite:///{tmp_path}/a.db"}}
+    ours = {"plain": {"model": "plain-1"}, "guide": {"model": "plain-2"}}
+    third = {"models": ours, "strategy": {"kind": "ladder", "models": ["plain", "guide"]}, "server": {"name": "plain"}}
+    served = [orchestrator(server={"keys": keys}, **modes), other(server={"keys": keys}), orchestrator(**third)]
+    every = {"cascade", "cascade-", "small", "large", "plain", "plain-1", "plain-2"}
+    async with serving(*served) as client:
+        client.headers["x-api-key"] = KEY.key
+        for name in [*every, "", None, 7, ["sales"]]:
+            response = await client.post(CHAT, json={**body("sales"), "model": name})
+            assert (response.status_code, response.json()["error"]["param"]) == (403, "model")
+            assert every.isdisjoint(response.json()["error"]["message"].replace(",", " ").split())
+        pages = {name: (await client.get(f"/ui?cascade={name}")) for name in ("cascade", "sales", "plain")}
+        assert [name for name, page in pages.items() if page.status_code == 200] == seen
+        assert {page.status_code for page in pages.values()} <= {200, 404}
+        first = await client.get("/ui")
+        assert [f"/ui?cascade={name}" in first.text for name in pages] == [
+            name in seen[1:] or len(seen) > 1 for name in pages
+        ]
+        listed = (await client.get("/v1/cascades")).json()["data"]
+        assert [each["cascade"] for each in listed] == [name for name in seen if name == "cascade"]
 
 
 def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_path: Path) -> None:

@@ -69,8 +69,9 @@ def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
     with made(None, {"caps": [{"usd": 0.0035}]}, fake) as served:
         for _ in range(3):
             served.chat(ASK)
-        with pytest.raises(BudgetExceededError, match=r"budget\.caps \(all\): of \$0\.0035 \$0\.003 is spent"):
+        with pytest.raises(BudgetExceededError) as caught:
             served.chat(ASK)
+        assert (caught.value.cap, caught.value.spent, caught.value.retry_after_s) == ("all", True, None)
         assert stands(served) == Account(3 * BASE, 0)
     assert len(fake.requests) == 3
 
