@@ -74,8 +74,11 @@ def _a_busy_machine_cuts_no_transaction_off() -> Iterator[None]:
 @pytest.fixture(scope="session", autouse=True)
 def _no_waiting_for_the_disk() -> Iterator[None]:
     """Leave what is written to the operating system: tests kill processes, they do not cut the power."""
+    from cascade.episodes import journal
+
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(os, "fsync", lambda handle: None)
+        patch.setattr(journal, "SYNCHRONOUS", "OFF")
         yield
 
 

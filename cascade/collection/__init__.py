@@ -90,8 +90,6 @@ def _recall(output: Path, journal: Journal, accepts: Callable[[Mapping[str, Any]
     """Take up what earlier runs left: calls in the journal and in the log, and no half-written files."""
     for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
         stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
-    if journal.bad_lines:
-        logger.warning("%s: lines that are no calls, passed over: %d", journal_of(output), journal.bad_lines)
     if output.exists():
         recall(output, journal, accepts)
 

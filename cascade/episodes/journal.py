@@ -1,116 +1,113 @@
-"""The journal of paid calls: each reply is written to a file before it is used, and found by its request.
+"""The journal of paid calls: each reply is on the disk before it is used, and is found by its request.
 
-A killed process loses at most the calls in flight: each reply is on the disk before it is used, and a call whose
-request is recorded is answered from the record.
+A killed process loses at most the calls in flight. The file is a database of SQLite: a call is recorded in a
+transaction, and one process at a time has the file.
 """
 
 from __future__ import annotations
 
 import contextlib
 import json
-import os
+import sqlite3
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
-from typing import IO, Any, Self
+from typing import Any, Self
 
 from cascade.errors import UsageError
-from cascade.logs.lines import write_all, writing
+from cascade.logs.lines import writing
 from cascade.logs.schema import completion_of
 from cascade.types import Completion
 
+SYNCHRONOUS = "FULL"
+"""SQLite returns from a transaction once it is on the disk."""
+
 
 class Journal:
-    """A file of call rows with an index in memory: some 200 bytes a call, whatever its length. Safe between threads.
-
-    Attributes:
-        bad_lines: how many lines were not valid rows when it was opened.
-        spent_nano_usd: the total cost of the recorded calls, at most: an unknown cost counts at its bound.
-        cost_known: whether `spent_nano_usd` is exact, with every cost known.
+    """The rows of calls, by the digests of their requests. Safe between threads.
 
     Raises:
-        UsageError: another process is writing this journal, or the file cannot be written.
+        UsageError: another process has this journal, or the file cannot be written.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self.bad_lines = 0
-        self.spent_nano_usd = 0
-        self.cost_known = True
-        self._places: dict[str, int] = {}
         self._lock = threading.Lock()
         self._claimed: set[str] = set()
         self._released = threading.Condition()
-        with writing(path):
-            self._file = _opened(path)
-            # Unbuffered: written data is in the file, and a part written before the disk was full can be cut off again.
-            self._out = path.open("r+b", buffering=0)
-        self._end = self._index()
+        with self._writing():
+            path.touch(mode=0o600)
+            self._calls = sqlite3.connect(path, timeout=0, isolation_level=None, check_same_thread=False)
+            try:
+                self._calls.executescript(
+                    f"PRAGMA locking_mode = EXCLUSIVE; PRAGMA journal_mode = WAL; PRAGMA synchronous = {SYNCHRONOUS}; "
+                    "BEGIN IMMEDIATE; CREATE TABLE IF NOT EXISTS calls "
+                    "(digest TEXT PRIMARY KEY, row TEXT NOT NULL, cost INTEGER, bound INTEGER NOT NULL); COMMIT"
+                )
+            except sqlite3.Error:
+                self._calls.close()
+                raise
 
-    def _index(self) -> int:
-        """Find every complete row; cut off a torn last line; skip and count an invalid line in the middle."""
-        place = 0
-        for line in self._file:
-            if not line.endswith(b"\n"):
-                self._out.truncate(place)
-                break
-            row = _row_in(line)
-            if row is None:
-                self.bad_lines += 1
-            else:
-                self._place(row, place)
-            place += len(line)
-        return place
+    @contextlib.contextmanager
+    def _writing(self) -> Iterator[None]:
+        """Convert errors of the system and of SQLite to UsageErrors."""
+        with writing(self.path):
+            try:
+                yield
+            except sqlite3.Error as error:
+                if getattr(error, "sqlite_errorname", "").startswith("SQLITE_BUSY"):
+                    advice = "Wait for it, or choose another output."
+                    raise UsageError(f"Another process is writing {self.path}. {advice}") from None
+                raise OSError(0, str(error)) from None
 
-    def _place(self, row: Mapping[str, Any], place: int) -> None:
-        replay, cost = row["signals"]["replay"], row["cost_nano_usd"]
-        if replay["request"] not in self._places:
-            self._places[replay["request"]] = place
-            self.spent_nano_usd += replay.get("cost_bound_nano_usd", 0) if cost is None else cost
-            self.cost_known &= cost is not None
+    @property
+    def spent_nano_usd(self) -> int:
+        """The total cost of the recorded calls, at most: an unknown cost counts at its bound."""
+        spent: int = self._value("SELECT coalesce(sum(coalesce(cost, bound)), 0) FROM calls")
+        return spent
+
+    @property
+    def cost_known(self) -> bool:
+        """Whether `spent_nano_usd` is exact, with every cost known."""
+        return not self._value("SELECT count(*) FROM calls WHERE cost IS NULL")
 
     def __len__(self) -> int:
-        return len(self._places)
+        size: int = self._value("SELECT count(*) FROM calls")
+        return size
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._places)
+        with self._lock:
+            return iter([digest for (digest,) in self._calls.execute("SELECT digest FROM calls ORDER BY rowid")])
 
     def __contains__(self, digest: object) -> bool:
-        return digest in self._places
+        return self._value("SELECT row FROM calls WHERE digest = ?", digest) is not None
+
+    def _value(self, sql: str, *values: Any) -> Any:
+        with self._lock:
+            found = self._calls.execute(sql, values).fetchone()
+        return None if found is None else found[0]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows and return once they are on the disk. A call that is already recorded is not written again.
 
         Raises:
-            UsageError: the disk is full, or refuses them for another reason. The earlier rows are recorded.
+            UsageError: the disk is full, or refuses them for another reason. None of them is recorded.
         """
-        with self._lock, writing(self.path):
-            for row in rows:
-                if row["signals"]["replay"]["request"] not in self._places:
-                    self._write(row)
-            os.fsync(self._out.fileno())
-
-    def _write(self, row: Mapping[str, Any]) -> None:
-        line = json.dumps(row, ensure_ascii=False, allow_nan=False).encode("utf-8", "replace") + b"\n"
-        self._out.seek(self._end)
-        try:
-            write_all(self._out, line)
-        except OSError:
-            self._out.truncate(self._end)
-            raise
-        self._place(row, self._end)
-        self._end += len(line)
+        records = map(_record, rows)
+        with self._lock, self._writing():
+            self._calls.execute("BEGIN")
+            try:
+                self._calls.executemany("INSERT OR IGNORE INTO calls VALUES (?, ?, ?, ?)", records)
+                self._calls.execute("COMMIT")
+            except BaseException:
+                if self._calls.in_transaction:
+                    self._calls.execute("ROLLBACK")
+                raise
 
     def row(self, digest: str) -> dict[str, Any] | None:
         """Return the row of a call, None if it is not recorded."""
-        with self._lock:
-            place = self._places.get(digest)
-            if place is None:
-                return None
-            self._file.seek(place)
-            line = self._file.readline()
-        found: dict[str, Any] = json.loads(line)
-        return found
+        text = self._value("SELECT row FROM calls WHERE digest = ?", digest)
+        return None if text is None else json.loads(text)
 
     def completion(self, digest: str) -> Completion | None:
         """Return the completion of a call; None if it is not recorded."""
@@ -135,21 +132,24 @@ class Journal:
 
     def remove(self) -> None:
         """Delete the file, once everything in it has been stored elsewhere."""
-        if os.name != "nt":  # removed before the lock, so that no other process uses a file that is about to be deleted
-            self.path.unlink()
         self.close()
         self.path.unlink(missing_ok=True)
 
     def close(self) -> None:
         """Close the file. May be called twice."""
-        self._out.close()
-        self._file.close()
+        self._calls.close()
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _record(row: Mapping[str, Any]) -> tuple[str, str, int | None, int]:
+    replay, text = row["signals"]["replay"], json.dumps(row, ensure_ascii=False, allow_nan=False)
+    plain = text.encode("utf-8", "replace").decode()
+    return replay["request"], plain, row["cost_nano_usd"], replay.get("cost_bound_nano_usd", 0)
 
 
 def is_call(row: Mapping[str, Any]) -> bool:
@@ -160,45 +160,4 @@ def is_call(row: Mapping[str, Any]) -> bool:
         texts, costs = (row["text"], replay["request"]), (row["cost_nano_usd"], replay.get("cost_bound_nano_usd"))
     except (ValueError, KeyError, TypeError, AttributeError):
         return False
-    return all(isinstance(one, str) for one in texts) and all(isinstance(one, int | None) for one in costs)
-
-
-def _row_in(line: bytes) -> dict[str, Any] | None:
-    """Return the row of a line; None if it is not complete."""
-    try:
-        row = json.loads(line)
-    except (ValueError, RecursionError):
-        return None
-    return row if isinstance(row, dict) and is_call(row) else None
-
-
-def _opened(path: Path) -> IO[bytes]:
-    """Open a journal that only its owner can read; create it if it does not exist."""
-    while True:
-        path.touch(mode=0o600, exist_ok=True)
-        file = path.open("r+b")
-        _lock_or_refuse(file, path)
-        if _is_still(file, path):
-            return file
-        file.close()
-
-
-def _is_still(file: IO[bytes], path: Path) -> bool:
-    """Whether the file still exists: another process may have finished and deleted it while it was being opened."""
-    try:
-        return os.path.samestat(os.fstat(file.fileno()), path.stat())
-    except FileNotFoundError:
-        return False
-
-
-def _lock_or_refuse(file: IO[bytes], path: Path) -> None:
-    """Lock the journal against a second process, if the system has file locks."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        file.close()
-        raise UsageError(f"Another process is writing {path}. Wait for it, or choose another output.") from None
+    return all(isinstance(text, str) for text in texts) and all(isinstance(cost, int | None) for cost in costs)

@@ -71,14 +71,6 @@ def short_name(path: Path) -> str:
     return str(path) if len(str(path)) <= _SHOWN_CHARS else f"{str(path)[:_SHOWN_CHARS]}…"
 
 
-def write_all(file: IO[bytes], data: bytes) -> int:
-    """Write all data, in as many pieces as an unbuffered file takes; return the number of bytes."""
-    rest = memoryview(data)
-    while rest:
-        rest = rest[file.write(rest) :]
-    return len(data)
-
-
 def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a file with their numbers; a line that is too long or damaged is dropped and counted."""
     with opened(path) as file:

@@ -1,14 +1,13 @@
 """SIGKILL at random moments of a collection over HTTP: no recorded call is lost, and none is paid again.
 
 The server answers every call differently, so that a call made twice would show in the log too. A call is known by its
-digest, read off its body. What counts as lost to a kill is what reached the server and is on no line of the journal:
+digest, read off its body. What counts as lost to a kill is what reached the server and is not in the journal:
 at most one call a thread.
 """
 
 from __future__ import annotations
 
 import itertools
-import json
 import multiprocessing
 import os
 import random
@@ -16,10 +15,11 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.client import HTTPConnection
 from pathlib import Path
+from shutil import copyfile
 from tempfile import mkdtemp
 from typing import Any
 
@@ -29,6 +29,7 @@ from patience import PATIENCE_S, until
 from cascade.collection import collect, journal_of
 from cascade.collection.collector import BASELINES, recorded_baselines
 from cascade.config import load
+from cascade.episodes.journal import Journal
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import request_digest
@@ -221,7 +222,7 @@ class Campaign:
             return False
         assert code == -9, f"it ended with {code}"
         on_disk = self._on_disk()
-        assert seen.items() <= on_disk.items() or self.log.exists(), "a line that was there is not any more"
+        assert seen.items() <= on_disk.items() or self.log.exists(), "a call that was there is not any more"
         self._note(recorded, arrived, on_disk)
         return True
 
@@ -244,12 +245,13 @@ class Campaign:
         self._note(recorded, settled(self.server)[before:], None)
 
     def _on_disk(self) -> dict[str, str]:
-        """Return the calls on whole lines of the journal, with what they said."""
-        try:
-            *lines, _torn = journal_of(self.log).read_bytes().split(b"\n")
-        except FileNotFoundError:
-            return {}
-        rows = [json.loads(line) for line in lines]
+        """Return the calls in a copy of the journal, with what they said: a living process has the file for itself."""
+        copy = Path(mkdtemp(dir=self.folder.parent)) / "copy"
+        for suffix in ("-wal", ""):  # in this order: what has moved on meanwhile is then there twice
+            with suppress(FileNotFoundError):
+                copyfile(f"{journal_of(self.log)}{suffix}", f"{copy}{suffix}")
+        with Journal(copy) as journal:
+            rows = [journal.row(digest) or {} for digest in journal]
         return {row["signals"]["replay"]["request"]: row["text"] for row in rows}
 
     def _note(self, recorded: set[str], arrived: list[str], on_disk: dict[str, str] | None) -> None:

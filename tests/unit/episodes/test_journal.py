@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-import errno
 import json
 import math
-import os
 import stat
 import subprocess
 import sys
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -48,10 +45,9 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "log.jsonl.journal"
 
 
-def written(path: Path, *made: dict[str, Any]) -> bytes:
+def written(path: Path, *made: dict[str, Any]) -> None:
     with Journal(path) as journal:
         journal.add(made)
-    return path.read_bytes()
 
 
 # --- one call as a row, and back ---
@@ -191,36 +187,26 @@ def test_a_call_is_found_by_its_digest_and_no_other_is_also_when_it_is_opened_ag
                 found, there = journal.completion(digest(number)), journal.row(digest(number))
                 assert found.text == there["text"] == text.replace("\ud83d", "?")
             assert (journal.completion(digest(3)), journal.row(digest(3)), digest(3) in journal) == (None, None, False)
-            assert (len(journal), journal.bad_lines, digest(1) in journal) == (len(texts), 0, True)
+            assert list(journal) == [digest(number) for number in texts]
             texts[len(texts) + 2] = "Answer: Oder"
             journal.add([row(len(texts) + 1, "Answer: Oder")])
 
 
-def test_a_recorded_call_is_not_written_again(path):
-    before = written(path, row(1, "Answer: Inn"))
+def test_of_two_rows_of_one_call_the_first_counts(path):
+    written(path, row(1, "Answer: Inn"))
     with Journal(path) as journal:
-        journal.add([row(1, "Answer: Oder")])
+        journal.add([row(1, "Answer: Oder"), row(2), row(2, "Answer: Oder")])
         assert (journal.completion(digest(1)) or completion()).text == "Answer: Inn"
-        assert journal.spent_nano_usd == row(1)["cost_nano_usd"]
-    assert path.read_bytes() == before
-
-
-def test_of_two_lines_of_one_call_the_first_counts(path):
-    path.write_bytes(b"".join(json.dumps(row(1, f"Answer: {name}")).encode() + b"\n" for name in ("Inn", "Oder")))
-    with Journal(path) as journal:
-        assert (journal.completion(digest(1)) or completion()).text == "Answer: Inn"
-        assert (len(journal), journal.spent_nano_usd) == (1, row(1)["cost_nano_usd"])
+        assert (len(journal), journal.spent_nano_usd) == (2, 2 * row(1)["cost_nano_usd"])
 
 
 def test_rows_are_on_the_disk_when_add_returns(path, monkeypatch):
-    synced: list[int] = []
-    monkeypatch.setattr(os, "fsync", lambda handle: synced.append(os.fstat(handle).st_size))
+    monkeypatch.setattr(module, "SYNCHRONOUS", "FULL")
     with Journal(path) as journal:
+        settings = [journal._value(f"PRAGMA {name}") for name in ("synchronous", "journal_mode")]
+        assert settings == [2, "wal"]  # "2" is FULL (sqlite.org/pragma.html)
         journal.add([row(1)])
-        assert synced[-1] == path.stat().st_size > 0
-        journal.add([row(2), row(3)])
-        assert synced[-1] == path.stat().st_size
-        assert path.read_bytes().count(b"\n") == 3
+        assert not journal._calls.in_transaction
 
 
 KNOWN = 100 * 100 + 10 * 400
@@ -258,72 +244,40 @@ def test_many_threads_write_and_read_at_once(path):
         at_once(*(partial(work, first) for first in range(0, 160, 40)))
         assert (wrong, len(journal)) == ([], 160)
     with Journal(path) as journal:
-        assert (len(journal), journal.bad_lines) == (160, 0)
+        assert len(journal) == 160
 
 
 def test_removing_it_leaves_no_file(path):
     with Journal(path) as journal:
         journal.add([row(1)])
         journal.remove()
-        assert not path.exists()
+        assert list(path.parent.iterdir()) == []
     journal.close()
 
 
 # --- what a crash or another program left there ---
 
 
-def test_a_torn_last_line_is_cut_off_at_every_length(path):
-    whole = written(path, row(1), row(2))
-    first = whole.index(b"\n") + 1
-    for length in range(first, len(whole), 97):
-        path.write_bytes(whole[:length])
+def test_a_journal_cut_off_at_any_length_is_refused_or_has_whole_calls(path):
+    with Journal(path) as journal:
+        for number in (1, 2):
+            journal.add([row(number)])
+        files = {file.name: file.read_bytes() for file in path.parent.iterdir()}
+    log = files[f"{path.name}-wal"]
+    for length in range(0, len(log), 997):
+        path.write_bytes(files[path.name])
+        path.with_name(f"{path.name}-wal").write_bytes(log[:length])
         with Journal(path) as journal:
-            assert (len(journal), journal.bad_lines, digest(2) in journal) == (1, 0, False)
-            assert path.read_bytes() == whole[:first]
+            assert [digest(number) for number in range(1, 1 + len(journal))] == list(journal)
             journal.add([row(2)])
             assert (journal.completion(digest(2)) or completion("")).text == "Answer: Danube"
-        assert path.read_bytes().count(b"\n") == 2
 
 
-REPLAY = row(5)["signals"]["replay"]
-BAD: list[bytes] = [
-    *(b"", b"not json", b"7", b"null", b"[]", b"{}", b'{"signals": null}', b'{"signals": {"replay": 7}}'),
-    *(b"\xff\xfe\x00", b"{" * 100_000),
-    *(json.dumps({**row(5), "text": text}).encode() for text in (None, 7)),
-    *(json.dumps({**row(5), name: value}).encode() for name, value in (("cost_nano_usd", "7"), ("latency_ms", "slow"))),
-    *(
-        json.dumps({**row(5), "signals": {"replay": REPLAY | odd}}).encode()
-        for odd in ({"request": None}, {"tokens": [7]})
-    ),
-    json.dumps({name: value for name, value in row(5).items() if name != "input_tokens"}).encode(),
-]
-
-
-@pytest.mark.parametrize("bad", BAD, ids=range(len(BAD)))
-def test_a_bad_line_in_the_middle_is_passed_over_and_counted(path, bad):
-    one, other = (json.dumps(row(number)).encode() for number in (1, 2))
-    path.write_bytes(one + b"\n" + bad + b"\n" + other + b"\n")
-    with Journal(path) as journal:
-        assert (len(journal), journal.bad_lines) == (2, 1)
-        assert journal.completion(digest(1)) is not None
-        assert journal.completion(digest(2)) is not None
-        assert journal.spent_nano_usd == 2 * row(1)["cost_nano_usd"]
-        journal.add([row(5)])
-        assert journal.completion(digest(5)) is not None
-
-
-@_STEADY
-@given(st.lists(st.binary(max_size=40) | st.sampled_from([1, 2, 3]), max_size=6), st.binary(max_size=40))
-def test_whole_rows_are_found_in_any_file(tmp_path_factory, lines, tail):
-    path = tmp_path_factory.mktemp("journal") / "j"
-    made = [json.dumps(row(one)).encode() if isinstance(one, int) else one.replace(b"\n", b" ") for one in lines]
-    path.write_bytes(b"".join(one + b"\n" for one in made) + tail.replace(b"\n", b" "))
-    with Journal(path) as journal:
-        assert len(journal) == len({one for one in lines if isinstance(one, int)})
-        assert journal.bad_lines == sum(isinstance(one, bytes) for one in lines)
-        journal.add([row(9)])
-    with Journal(path) as journal:
-        assert digest(9) in journal
+def test_a_file_that_is_no_journal_is_refused_and_left_as_it_is(path):
+    path.write_bytes(b"a diary\n" * 200)
+    with pytest.raises(UsageError, match="cannot be written"):
+        Journal(path)
+    assert path.read_bytes() == b"a diary\n" * 200
 
 
 def test_a_row_is_a_call_if_its_request_can_be_answered_from_it():
@@ -368,21 +322,6 @@ def test_another_process_is_refused_until_the_first_has_died(path):
     Journal(path).close()
 
 
-def test_a_journal_that_was_removed_while_it_was_waited_for_is_made_anew(path, monkeypatch):
-    """Between opening and locking, the process that had it may have finished and deleted it."""
-    first, lock = Journal(path), module._lock_or_refuse
-
-    def finishes_just_before(file: Any, where: Path) -> None:
-        if not first._file.closed:
-            first.remove()
-        lock(file, where)
-
-    monkeypatch.setattr(module, "_lock_or_refuse", finishes_just_before)
-    with Journal(path) as journal:
-        journal.add([row(1)])
-    assert path.read_bytes().count(b"\n") == 1
-
-
 # --- a disk that does not take it ---
 
 
@@ -393,55 +332,25 @@ def test_a_folder_that_cannot_be_written_to_is_a_usage_error(tmp_path):
         Journal(tmp_path)
 
 
-class _Full:
-    """A file on a disk that is full after so many bytes more."""
-
-    def __init__(self, file: Any, room: int) -> None:
-        self.file, self.room = file, room
-
-    def write(self, data: Any) -> int:
-        if not self.room:
-            raise OSError(errno.ENOSPC, "No space left on device")
-        taken: int = self.file.write(bytes(data)[: self.room])
-        self.room -= taken
-        return taken
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.file, name)
-
-
-@pytest.fixture
-def full(monkeypatch: pytest.MonkeyPatch) -> Callable[[Journal, int], None]:
-    def fill(journal: Journal, room: int) -> None:
-        monkeypatch.setattr(journal, "_out", _Full(journal._out, room))
-
-    return fill
-
-
-@pytest.mark.parametrize("room", [0, 1, 100])
-def test_a_full_disk_is_a_usage_error_and_leaves_no_half_line(path, full, room):
-    before = written(path, row(1))
+def test_a_full_disk_is_a_usage_error_and_leaves_no_half_row(path):
     with Journal(path) as journal:
-        full(journal, room)
-        with pytest.raises(UsageError, match="cannot be written: No space left on device"):
-            journal.add([row(2)])
+        journal.add([row(1)])
+        journal._calls.execute("PRAGMA max_page_count = 5")
+        with pytest.raises(UsageError, match="cannot be written: database or disk is full"):
+            journal.add([row(2), row(3, "x" * 100_000)])
         assert (len(journal), digest(2) in journal, journal.completion(digest(2))) == (1, False, None)
-        assert path.read_bytes() == before
-        journal._out.room = 10**6  # type: ignore[attr-defined]
+        journal._calls.execute("PRAGMA max_page_count = 1000")
         journal.add([row(2)])
         assert (journal.completion(digest(2)) or completion("")).text == "Answer: Danube"
-    with Journal(path) as journal:
-        assert (len(journal), journal.bad_lines) == (2, 0)
 
 
-def test_a_row_that_is_no_json_leaves_the_others(path):
+def test_a_row_that_is_no_json_is_not_written_nor_are_those_beside_it(path):
     with Journal(path) as journal:
         with pytest.raises(ValueError, match="JSON"):
             journal.add([row(1), row(2, latency_ms=math.nan)])
-        assert (len(journal), path.read_bytes().count(b"\n")) == (1, 1)
+        assert len(journal) == 0
         journal.add([row(3)])
-    with Journal(path) as journal:
-        assert (len(journal), journal.bad_lines) == (2, 0)
+        assert len(journal) == 1
 
 
 def test_a_walk_can_be_made_from_the_record_alone(path):
