@@ -139,11 +139,8 @@ def import_log(
         ),
     ] = None,
     models: Annotated[
-        str | None, typer.Option(help="CHEAP,DEAR: the models of the cascade, where the log has more models.")
-    ] = None,
-    role: Annotated[
-        list[str] | None,
-        typer.Option(help="MODEL=base, guide or judge. Without it, each model or call is a step of a ladder."),
+        str | None,
+        typer.Option(help="CHEAP,DEAR: the models of the cascade, where it has more; of traces, the steps."),
     ] = None,
     cost: Annotated[
         list[str] | None, typer.Option(help="MODEL=USD: what a call of this model costs where the log does not say.")
@@ -167,7 +164,7 @@ def import_log(
 
     Example: cascade import answers.csv -o episodes.parquet
     Example: cascade import answers.csv -o episodes.parquet --request "{temperature: 0, max_tokens: 300}"
-    Example: cascade import spend.csv -o episodes.parquet --role gpt-4o-mini=base --role gpt-4o=guide
+    Example: cascade import spend.csv -o episodes.parquet --models gpt-4o-mini,gpt-4o
     Example: cascade import small/samples_arc.jsonl large/samples_arc.jsonl -o episodes.jsonl --cost small=0.0001
     """
     if output.resolve() in {Path(source).resolve() for source in sources}:
@@ -178,7 +175,6 @@ def import_log(
         kind=kind,
         columns=parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
         models=[name.strip() for name in (models or "").split(",") if name.strip()],
-        roles=parse_pairs("--role", "MODEL=base", role),
         dataset=dataset,
         costs=_costs(parse_pairs("--cost", "MODEL=USD, as small=0.0001", cost)),
         rename=parse_pairs("--rename", "MODEL=NAME, as small=openai/gpt-4o-mini", rename),
@@ -234,8 +230,8 @@ def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
 def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[str, str]:
     """Return NAME=VALUE pairs as a mapping.
 
-    >>> parse_pairs("--role", "MODEL=base", ["gpt-4o=guide"])
-    {'gpt-4o': 'guide'}
+    >>> parse_pairs("--rename", "MODEL=NAME", ["large=gpt-4o"])
+    {'large': 'gpt-4o'}
     """
     pairs = [pair.partition("=") for pair in texts or ()]
     bad = [f"{name}{equals}{value}" for name, equals, value in pairs if not name or not value]

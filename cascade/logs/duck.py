@@ -39,9 +39,9 @@ CREATE MACRO number(t) AS CASE WHEN regexp_full_match(t, '-?\d{{1,15}}(\.\d{{1,1
   ELSE finite(TRY_CAST(amount(t) AS DOUBLE)) END;
 CREATE MACRO counted(t) AS CASE WHEN regexp_full_match(trim(t), '\d{{1,19}}') THEN TRY_CAST(trim(t) AS BIGINT)
   ELSE TRY_CAST(CASE WHEN number(t) = floor(number(t)) THEN number(t) END AS BIGINT) END;
-CREATE MACRO not_negative(k) AS CASE WHEN k >= 0 THEN k END;
-CREATE MACRO whole(t) AS not_negative(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
-  '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END));
+CREATE MACRO within(k, low, high) AS CASE WHEN k BETWEEN low AND high THEN k END;
+CREATE MACRO whole(t) AS within(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
+  '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END), 0, 9223372036854775807);
 CREATE MACRO usd(t) AS TRY_CAST(amount(regexp_replace(trim(t), '^\$', '')) AS DECIMAL(38, 28));
 CREATE MACRO unless_tie(d) AS CASE WHEN abs(d - floor(d) - 0.5) > 0.01 THEN round(d)::BIGINT END;
 CREATE MACRO exact_nano(t) AS CASE WHEN usd(t) >= 0 THEN
@@ -76,6 +76,7 @@ CREATE MACRO items(t) AS CASE WHEN json_type(as_array(t)) IS NULL THEN json_extr
   ELSE json_extract(as_array(t), '$[*]') END;
 CREATE MACRO kinds(t, pattern) AS list_sum([whole(json_extract_string(as_object(t), '/' || kind))
   FOR kind IN json_keys(as_object(t)) IF regexp_matches(lower(kind), pattern)]);
+CREATE MACRO log_prob(t) AS within(number(t), -1e300, 0);
 CREATE MACRO unless_empty(t) AS nullif(t, '');
 CREATE MACRO plain_ascii(t) AS list_transform([trim(regexp_replace(lower(t),
   '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'))],

@@ -7,7 +7,6 @@ its location, and reading goes on (F54 to F57). It is an error only if no row at
 from __future__ import annotations
 
 import contextlib
-import json
 import os
 import tempfile
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,9 +16,9 @@ from typing import Any
 from cascade.errors import UsageError
 from cascade.logs.importing import Imported, imported
 from cascade.logs.lines import short_name, writing
-from cascade.logs.own import write_parquet
+from cascade.logs.own import write_lines, write_parquet
 from cascade.logs.presets import Asked
-from cascade.logs.rowcheck import checked_where, storable
+from cascade.logs.rowcheck import checked_where
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 
 __all__ = ["Dropped", "is_there", "opened_log", "read_rows", "replaced", "write_rows"]
@@ -104,30 +103,9 @@ def _whole_rows(rows: Iterable[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
 def _write_lines(path: Path, rows: Iterable[Mapping[str, Any]], *, packed: bool) -> int:
     import gzip
 
-    count = 0
     # No name and no time in the packed file's head: the same rows give the same bytes.
     with path.open("wb") as plain, gzip.GzipFile("", "wb", fileobj=plain, mtime=0) if packed else plain as file:
-        for count, row in enumerate(rows, 1):
-            file.write(_line(row, count))
-    return count
-
-
-def _line(row: Mapping[str, Any], number: int) -> bytes:
-    try:
-        text = _encoded(row)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise UsageError(f"Row {number} has no JSON form: {error}.") from None
-    try:
-        return f"{text}\n".encode()
-    except UnicodeEncodeError:  # half of a pair of surrogates has no UTF-8 form, but JSON can spell it
-        return f"{json.dumps(storable(row))}\n".encode()
-
-
-def _encoded(row: Mapping[str, Any]) -> str:
-    try:
-        return json.dumps(row, ensure_ascii=False, allow_nan=False)
-    except ValueError:  # looked for only where there is one: this walks through everything
-        return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
+        return write_lines(file, rows)
 
 
 @contextlib.contextmanager

@@ -14,31 +14,19 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs import chats
-from cascade.logs.calls import (
-    Tables,
-    checked_roles,
-    counted,
-    drop_copies,
-    make_calls,
-    models_in_order,
-    place_calls,
-    read_raw,
-    rounds,
-    write_rows,
-)
+from cascade.logs.calls import drop_copies, make_calls, models_in_order, place_calls, read_raw, write_rows
 from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
-from cascade.logs.own import dicts, load_rows, matching, own_rows, sql_type
+from cascade.logs.own import Tables, dicts, matching, own_rows, spooled, sql_type
 from cascade.logs.presets import ALSO, OWN, SIGNALS, Asked, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.logs.source import Source, as_json, common_start, mended, opened_up, sources
-from cascade.logs.table import Layout, layout, missing, refuse_doubtful
+from cascade.logs.source import Source, as_json, common_start, opened_up, sources
+from cascade.logs.table import Layout, layout, missing
 from cascade.money import PriceTable
 
 Tell = Callable[[Sequence[str]], None]
 _LOOKED_AT = 200
-_BUT_THE_QUESTION = ("answer", "model", "correct", "cost_usd")
 _ENDINGS = (".csv", ".tsv", ".jsonl", ".json", ".parquet", ".eval", ".gz")
 
 
@@ -107,20 +95,18 @@ def imported(
         MissingExtraError: duckdb is not installed.
     """
     typed, counted = options or Asked(), Dropped() if dropped is None else dropped
-    dataset = typed.dataset or Path(paths[0]).name.split(".")[0]
-    options = replace(typed, dataset=dataset, roles=checked_roles(typed.roles))
+    options = replace(typed, dataset=typed.dataset or Path(paths[0]).name.split(".")[0])
     files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
     with opened([*files, *([] if output is None else [output.absolute()])], options.memory) as duck:
         _define(duck)
-        relations, kind = _recognised(duck, sources(duck, files, counted), options) if rows is None else ([], OWN)
-        tables = Tables(duck, relations, counted)
+        tables = Tables(duck, sources(duck, files, counted), counted) if rows is None else spooled(duck, rows, counted)
+        kind = _recognised(tables, options) if rows is None else OWN
         if kind == OWN and where is not None:
-            yield Imported(duck, kind, own_rows(duck, relations, counted, where), counted)
+            yield Imported(duck, kind, own_rows(tables, where), counted)
             return
         if kind == OWN:
             _refuse_options(typed)
-            query = load_rows(duck, rows) if rows is not None else own_rows(duck, relations, counted)
-            duck.run(f"CREATE VIEW calls AS {query}")
+            duck.run(f"CREATE VIEW calls AS {own_rows(tables)}")
             write: Callable[[Path], int] = partial(write_rows, tables, options, placed=True)
         else:
             write = _import(tables, _with_request(duck, preset(kind), options.request), options, tell)
@@ -133,12 +119,7 @@ def imported(
 
 def _refuse_options(options: Asked) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
-    refused = {
-        "--map": options.columns,
-        "--models": options.models,
-        "--role": options.roles,
-        "--dataset": options.dataset,
-    }
+    refused = {"--map": options.columns, "--models": options.models, "--dataset": options.dataset}
     wrong = [name for name, value in (refused | {"--request": options.request is not None}).items() if value]
     if wrong:
         raise UsageError(
@@ -163,11 +144,9 @@ def _define(duck: Duck) -> None:
         listed = prices.price(model or "")
         return None if listed is None else listed.cost_nano_usd(chats.usage_of(counts))
 
-    duck.define("mended", mended, 1)
     duck.define("chat", chats.chat_columns, 10)
     duck.define("chat_gold", _chat_gold, 3)
     duck.define("price", price, 5, "BIGINT")
-    duck.define("rounds", lambda roles: json.dumps(rounds(json.loads(roles))), 1)
 
 
 def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | None:
@@ -176,25 +155,24 @@ def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | N
     return json.dumps(answers, ensure_ascii=False) if answers else None
 
 
-def _recognised(duck: Duck, relations: list[Source], options: Asked) -> tuple[list[Source], str]:
-    """Return the files with their records in reach, and the kind of the log."""
-    relations = [opened_up(duck, source, ("data",)) if _is_page(source) else source for source in relations]
-    names = {name for source in relations for name in source.names}
-    kind = options.kind or next((kind for source in relations if (kind := kind_of(source.names)) is not None), "table")
+def _recognised(tables: Tables, options: Asked) -> str:
+    """Return the kind of the log, and put the records of its files in reach."""
+    duck = tables.duck
+    files = [opened_up(duck, source, ("data",)) if _is_page(source) else source for source in tables.sources]
+    names = {name for source in files for name in source.names}
+    kind = options.kind or next((kind for source in files if (kind := kind_of(source.names)) is not None), "table")
     if not names:
-        return relations, OWN  # nothing but damage, or nothing at all
-    if kind == OWN:
-        return relations, OWN
-    if preset(kind).prepare:
+        kind = OWN  # nothing but damage, or nothing at all
+    if kind != OWN and preset(kind).prepare:
         from cascade.logs.spans import prepared_observation, prepared_span  # most logs have no spans
 
         duck.define("prepared_span", prepared_span, 2)
         duck.define("prepared_observation", prepared_observation, 2)
-        relations = [source if source.is_json else as_json(source) for source in relations]
-    for chain in preset(kind).each:
-        if chain[0] in names:
-            relations = [opened_up(duck, source, chain) if chain[0] in source.names else source for source in relations]
-    return relations, kind
+        files = [source if source.is_json else as_json(source) for source in files]
+    for chain in () if kind == OWN else preset(kind).each:
+        files = [opened_up(duck, source, chain) if chain[0] in source.names else source for source in files]
+    tables.sources = files
+    return kind
 
 
 def _is_page(source: Source) -> bool:
@@ -215,9 +193,9 @@ def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -
         )
     if chosen.rows is not None:
         read_raw(tables, {**chosen.columns, **{name: [path] for name, path in mapped.columns.items()}}, chosen)
-        tables.duck.run(
-            f"CREATE TABLE calls AS SELECT * FROM ({_template()}) WHERE false UNION ALL BY NAME ({chosen.rows})"
-        )
+        columns = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS)
+        blank = f"SELECT 0::BIGINT AS n, 0 AS file, 0::BIGINT AS row, {columns}"
+        tables.duck.run(f"CREATE TABLE calls AS SELECT * FROM ({blank}) WHERE false UNION ALL BY NAME ({chosen.rows})")
         return partial(write_rows, tables, options, placed=True)
     paths: dict[str, Sequence[str]] = {**chosen.columns}
     if chosen.name == "table":
@@ -231,11 +209,15 @@ def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -
             tell(lines)
         for line in lines[1:] if tell is None else ():
             tables.dropped.note(line, str(tables.sources[0].path))
-    _import_calls(tables, _unmapped(chosen, mapped), paths, options, mapped)
-    if tell is not None and chosen.steps == "models" and not options.roles:
-        models, order = models_in_order(tables, chosen, options)
-        tell([f"the steps are {' > '.join(models)}, {order}; --models A,B or --role change that"])
+    else:  # what the user maps is read as it is
+        chosen = replace(chosen, sql={name: sql for name, sql in chosen.sql.items() if name not in mapped.columns})
+    models = _import_calls(tables, chosen, paths, options, mapped)
+    if tell is not None and models:
+        tell([f"the steps are {' > '.join(models)}, {models_in_order(tables, chosen, options)[1]}; {_CHANGE}"])
     return partial(write_rows, tables, options, placed=False)
+
+
+_CHANGE = "--models A,B changes that"
 
 
 def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) -> Preset:
@@ -249,20 +231,10 @@ def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) ->
     return replace(chosen, sql={"question": "sent(question)"}, chats=True)
 
 
-def _unmapped(chosen: Preset, mapped: Mapped) -> Preset:
-    """Return a preset without the expressions for columns that the user maps; a table's read what is mapped."""
-    sql = {name: text for name, text in chosen.sql.items() if name not in mapped.columns}
-    return chosen if chosen.name == "table" else replace(chosen, sql=sql)
-
-
-def _template() -> str:
-    columns = ", ".join(f"NULL::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS)
-    return f"SELECT 0::BIGINT AS n, 0 AS file, 0::BIGINT AS row, {columns}"
-
-
 def _import_calls(
     tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: Asked, mapped: Mapped
-) -> None:
+) -> list[str]:
+    """Make and place the calls, and return the models if they are the steps."""
     read_raw(tables, {**paths, **chosen.let}, chosen)
     _check_mapping(tables, mapped.columns, chosen.prepare)
     texts = "SELECT * FROM raw WHERE status IS NULL"
@@ -274,15 +246,17 @@ def _import_calls(
             )
         models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
         texts = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
-        tables.targets["model"] = "model"
-    if options.models and chosen.steps == "models":
+        tables.targets.append("model")
+    if options.models:
         logged = [name for (name,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({texts}) WHERE model IS NOT NULL")]
         _check_models(options.models, logged)
         texts = f"SELECT * FROM ({texts}) WHERE model IN ({', '.join(map(text_literal, options.models))})"
-    fields = {name: next((p for p in path), name) for name, path in paths.items()}
-    make_calls(tables, texts, chosen, fields)
+    make_calls(tables, texts, chosen, {name: next(iter(path), name) for name, path in paths.items()})
     drop_copies(tables)
-    place_calls(tables, chosen, options)
+    by_model = chosen.steps == "models" or options.models
+    steps = models_in_order(tables, chosen, options)[0] if by_model else []
+    place_calls(tables, chosen, options, steps)
+    return steps
 
 
 def _check_models(models: Sequence[str], logged: Sequence[str]) -> None:
@@ -310,12 +284,11 @@ def _check_mapping(tables: Tables, columns: Mapping[str, str], prepare: str | No
 def _paths_inside(tables: Tables, prepare: str | None = None) -> list[str]:
     """Return the paths of values inside the first records' objects."""
     paths: dict[str, None] = {}
+    line = "line" if prepare is None else f"{prepare}(line, around)"
     for source in tables.sources:
         if source.is_json:
-            line = "line" if prepare is None else f"{prepare}(line, around)"
             for (text,) in tables.duck.rows(f"SELECT {line} FROM ({source.relation} LIMIT {_LOOKED_AT})"):
-                for path in _leaves(chats.loaded(text)):
-                    paths[path] = None
+                paths |= dict.fromkeys(_leaves(chats.loaded(text)))
     return list(paths)
 
 
@@ -353,11 +326,10 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
     several = len(tables.sources) > 1
     lacking = missing(fields, {name: path[0] for name, path in paths.items()} | ({"model": ""} if several else {}))
     if lacking:
-        listed = ", ".join(fields[:60])
         raise UsageError(
             f"{tables.sources[0].path} is of no known kind ({', '.join(presets())}). As a table of calls it lacks "
             f"columns: add {' '.join(lacking)}, or as a table with columns for each model: --map question=FIELD --map "
-            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {listed}"
+            f"SMALL.answer=FIELD --map LARGE.answer=FIELD. Its fields: {', '.join(fields[:60])}"
         )
     if "episode_id" in paths:
         paths["trace"] = paths.pop("episode_id")
@@ -366,9 +338,7 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
 
 
 def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:
-    used = {path.split(".")[0] for alternatives in paths.values() for path in alternatives} | {
-        p for alternatives in paths.values() for p in alternatives
-    }
+    used = {name for alternatives in paths.values() for path in alternatives for name in (path, path.split(".")[0])}
     ignored = [name for name in names if name not in used]
     lines = [f"read: {', '.join(f'{path[0]} as {name}' for name, path in paths.items())}"]
     return lines + ([f"not read: {', '.join(ignored)} (--map COLUMN=FIELD)"] if ignored else [])
@@ -376,45 +346,34 @@ def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) ->
 
 def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None:
     """Return how a flat table is read; None for another kind of log."""
-    if chosen.models:
-        return _by_endings(names, chosen)
-    return layout(names, mapped) if chosen.name == "table" else None
-
-
-def _by_endings(names: Sequence[str], chosen: Preset) -> Layout:
-    """Return the layout of a format whose columns are a model's name and an ending, such as `NAME|total_cost`."""
+    if not chosen.models:
+        return layout(names, mapped) if chosen.name == "table" else None
+    # a format whose columns are a model's name and an ending, such as `NAME|total_cost`
     mark = max(chosen.models.values(), key=len)
-    models = [name.removesuffix(mark) for name in names if name.endswith(mark)]
-    columns = {
+    models = {
         model: {column: f"{model}{end}" for column, end in chosen.models.items() if f"{model}{end}" in names}
-        for model in models
+        for model in (name.removesuffix(mark) for name in names if name.endswith(mark))
     }
-    question = {
-        column: next(path for path in paths if path in names)
-        for column, paths in chosen.columns.items()
-        if {*paths} & {*names}
-    }
-    return Layout(question, columns, {})
+    return Layout({column: path for column, (path,) in chosen.columns.items() if path in names}, models, {})
 
 
 def _import_flat(
     tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: Asked, tell: Tell | None
 ) -> Callable[[Path], int]:
-    path = tables.sources[0].path
+    path, models = tables.sources[0].path, list(flat.models)
     if not flat.question.keys() & {"question", "episode_id"}:
+        others = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
         raise UsageError(
-            f"{path} is read as a table with columns for the models {', '.join(flat.models)}, and no column has the "
-            f"question: add {' '.join(missing(list(flat.ignored), dict.fromkeys(_BUT_THE_QUESTION, '')))}"
+            f"{path} is read as a table with columns for the models {', '.join(models)}, and no column has the "
+            f"question: add {' '.join(missing(list(flat.ignored), others))}"
         )
     chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True, flat=True)
-    models = list(flat.models)
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
-    doubtful = {f"? {name}": [name] for name, line in flat.ignored.items() if line}
-    read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields | doubtful, chosen)
-    of_models = [(m, name, p) for m, columns in mapped.of_model.items() if m in models for name, p in columns.items()]
-    _check_mapping(tables, {column: path for column, path in flat.question.items() if column in mapped.columns})
-    _check_mapping(tables, {f"{models.index(m)} {name}": p for m, name, p in of_models})
-    refuse_doubtful(flat, _binary(tables, [name[2:] for name in doubtful]), path)
+    read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
+    given = {column: field for column, field in mapped.columns.items() if column in flat.question}
+    for model, columns in mapped.of_model.items():
+        given |= {f"{models.index(model)} {name}": field for name, field in columns.items() if model in models}
+    _check_mapping(tables, given)
     for name, line in flat.ignored.items():
         if tell is None or "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
@@ -422,24 +381,12 @@ def _import_flat(
     listed = [model for model in models if model in (options.models or models)]
     make_calls(tables, _calls_of_flat(tables, flat, listed), chosen, {})
     by_step, reason = models_in_order(tables, chosen, options)
-    _drop_unasked(tables, by_step, options)
+    _drop_unasked(tables, by_step)
     if tell is not None:
         ordered = replace(flat, models={model: flat.models[model] for model in by_step})
-        tell(ordered.describe(None if options.roles else reason))
-    place_calls(tables, chosen, replace(options, models=tuple(by_step)))
-    return partial(write_rows, tables, options, placed=False, sort=bool(options.roles) or by_step != listed)
-
-
-def _binary(tables: Tables, names: Sequence[str]) -> list[str]:
-    """Return the fields that hold only 0 and 1."""
-    if not names:
-        return []
-    tests = [
-        f"count({c}) > 0 AND bool_and(number({c}) IN (0, 1) OR {c} IS NULL)"
-        for c in (name_literal(f"? {n}") for n in names)
-    ]
-    flags = tables.duck.rows(f"SELECT {', '.join(tests)} FROM raw")[0]
-    return [name for name, flag in zip(names, flags, strict=True) if flag]
+        tell([*ordered.describe(), f"the steps are {' > '.join(by_step)}, {reason}; {_CHANGE}"])
+    place_calls(tables, chosen, options, by_step)
+    return partial(write_rows, tables, options, placed=False, sort=by_step != listed)
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
@@ -453,12 +400,12 @@ def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:
         values = {column: name_literal(f"{index} {column}") if column in own else "NULL::VARCHAR" for column in columns}
         fields = {"n": f"n * {len(models)} + {at}", "model": text_literal(model), **values}
         calls.append(", ".join(f"{text_literal(name)}: {sql}" for name, sql in fields.items()))
-    tables.targets = {name: name_literal(name) for name in (*question, "model", *columns)}
+    tables.targets = [*question, "model", *columns]
     unnested = f"unnest([{', '.join(f'{{{fields}}}' for fields in calls)}], recursive := true)"
     return f"SELECT file, row, {shared}, {unnested} FROM raw WHERE status IS NULL"
 
 
-def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Asked) -> None:
+def _drop_unasked(tables: Tables, by_step: Sequence[str]) -> None:
     """Leave out calls of models that were not asked: one without values, and with none after it in its row."""
     duck, rung = tables.duck, f"list_position([{', '.join(map(text_literal, by_step))}], model)"
     silent = "answer IS NULL AND correct IS NULL AND cost_nano_usd IS NULL"
@@ -468,8 +415,7 @@ def _drop_unasked(tables: Tables, by_step: Sequence[str], options: Asked) -> Non
         f"CREATE TABLE reached AS SELECT file, row, max({rung}) AS last FROM calls WHERE NOT ({silent}) GROUP BY ALL"
     )
     later = f"EXISTS (FROM reached WHERE reached.file = calls.file AND reached.row = calls.row AND last > {rung})"
-    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND ({bool(options.roles)} OR NOT {later})"
-    tables.count(counted(f"{absent}, so it was not asked'", "calls", unasked), note=True)
+    absent, unasked = "model || ' has no answer, truth or cost", f"{silent} AND NOT {later}"
+    tables.count(f"{absent}, so it was not asked'", "calls", unasked, note=True)
     duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {unasked})")
-    reason = f"{absent}, though a later model has: its answer is unknown'"
-    tables.count(counted(reason, "calls", silent), note=True)
+    tables.count(f"{absent}, though a later model has: its answer is unknown'", "calls", silent, note=True)

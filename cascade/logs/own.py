@@ -1,4 +1,4 @@
-"""cascade's own rows in files, as a relation in which each column has its type. SQL checks every value.
+"""Rows with cascade's columns in SQL: texts and stored columns become values, rows are read from files and written.
 
 A value that does not fit its column is null and counted, never 0; a row without a place is left out and counted
 (F54 to F57). Columns that have their type already are not converted, so texts stay in a Parquet file unread.
@@ -6,20 +6,19 @@ A value that does not fit its column is null and counted, never 0; a row without
 
 from __future__ import annotations
 
+import gzip
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from cascade.checks import hint_at
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, opened, text_literal
 from cascade.logs.rowcheck import (
-    AS_JSON,
     AT_LEAST,
     AT_MOST,
-    CHECKS,
     KINDS,
     MAX_WHOLE,
     NUMBER,
@@ -27,12 +26,11 @@ from cascade.logs.rowcheck import (
     TEXTS,
     TRUTH,
     WHOLE,
-    OddValueError,
     fitting_signals,
     storable,
 )
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
-from cascade.logs.source import Source
+from cascade.logs.source import Source, note_rejects, sources
 
 _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
@@ -41,6 +39,43 @@ ROWS_A_GROUP = 16_384
 """Rows of a row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
 _PLACES = 3
+_NO_QUESTION = "question is null"
+
+
+@dataclass(slots=True)
+class Tables:
+    """The tables of one log: the connection, its sources, the values that a foreign record has, what was left out."""
+
+    duck: Duck
+    sources: Sequence[Source]
+    dropped: Dropped
+    targets: list[str] = field(default_factory=list)
+
+    def count(self, reason: str, table: str, condition: str = "true", *, note: bool = False) -> None:
+        """Count the rows of a table that meet a condition, with the first places, under the reason that SQL gives."""
+        query = (
+            f"SELECT {reason} AS reason, count(*), min([file, row], {_PLACES}) FROM {table} WHERE {condition} "
+            "GROUP BY ALL HAVING count(*) > 0 ORDER BY min(n)"
+        )
+        report = self.dropped.note if note else self.dropped.drop
+        for text, total, places in self.duck.rows(query):
+            for at, (file, row) in enumerate(places):
+                report(text, self.sources[file].location(row), 1 if at + 1 < len(places) else total - at)
+
+    def note_faults(self, reasons: Sequence[str], table: str, bits: int) -> None:
+        """Note the values that became null: a bit of `faults` for each reason; `bits` has those of all rows."""
+        for at, reason in enumerate(reasons):
+            if bits >> at & 1:
+                self.count(text_literal(reason), table, f"faults & (1::BIGINT << {at}) > 0", note=True)
+
+    def note_rejects(self) -> None:
+        """Count the lines of tables that duckdb rejected."""
+        for source in self.sources:
+            if source.rejects:
+                note_rejects(self.duck, source, self.dropped)
+
+
+# --- values ---
 
 
 def sql_type(name: str) -> str:
@@ -48,23 +83,46 @@ def sql_type(name: str) -> str:
     return _SQL_TYPES.get(KINDS.get(name, TEXT), "VARCHAR")
 
 
-def own_rows(duck: Duck, sources: Sequence[Source], dropped: Dropped, where: Mapping[str, str] | None = None) -> str:
+def value_of(name: str, kind: str = "VARCHAR") -> str:
+    """Return a column of some SQL type as a value of its own type; null where it has none."""
+    own_type, column = KINDS.get(name, TEXT), name_literal(name)
+    text = column if kind == "VARCHAR" else as_text(name, kind)
+    if own_type == WHOLE:
+        number = column if kind in _INTEGERS else f"whole({text})"
+        return f"within({number}, {AT_LEAST.get(name, 0)}, {AT_MOST.get(name, MAX_WHOLE)})"
+    if own_type == NUMBER:
+        return f"finite({column}::DOUBLE)" if kind in _NUMBERS else f"number({text})"
+    if own_type == TRUTH:
+        return column if kind == "BOOLEAN" else f"truth({text})"
+    if own_type == TEXTS:
+        return f"accepted({column})" if kind == "JSON" else f"CASE WHEN {column} IS NOT NULL THEN texts({text}) END"
+    return text if own_type == TEXT else f"as_object({text})" if name == "signals" else f"step_list({text})"
+
+
+def bits(tests: Iterable[str]) -> str:
+    """Return SQL for the tests that a row meets, a bit each."""
+    return " + ".join(f"(coalesce({test}, false)::BIGINT << {at})" for at, test in enumerate(tests)) or "0"
+
+
+# --- reading ---
+
+
+def own_rows(tables: Tables, where: Mapping[str, str] | None = None) -> str:
     """Return a query of the rows of files, with every column and `n`, `file` and `row`; count what is left out.
 
     Raises:
         UsageError: a row has another schema, or there are records and none is a row.
     """
-    before, queries = dropped.count, []
-    for source in sources:
-        _note_unknown(source, dropped)
-        queries.append(_checked(duck, source, dropped))
-    union, names = " UNION ALL ".join(f"({query})" for query in queries), ", ".join(map(name_literal, COLUMNS))
-    if dropped.count > before and not duck.value(f"SELECT count(*) FROM ({union})"):
+    before, dropped = tables.dropped.count, tables.dropped
+    union = " UNION ALL ".join(f"({_rows_in(tables, source)})" for source in tables.sources)
+    tables.note_rejects()
+    if dropped.count > before and not tables.duck.value(f"SELECT count(*) FROM ({union})"):
         raise UsageError(
-            f"{sources[0].path} has no row of an episode log: {dropped.describe()}. Logs of other kinds are read with: "
-            "cascade import"
+            f"{tables.sources[0].path} has no row of an episode log: {dropped.describe()}. Logs of other kinds are "
+            "read with: cascade import"
         )
-    return f"SELECT n, file, row, {names} FROM ({union}) WHERE {matching(where or {})}"
+    listed = ", ".join(map(name_literal, COLUMNS))
+    return f"SELECT n, file, row, {listed} FROM ({union}) WHERE {matching(where or {})}"
 
 
 def matching(where: Mapping[str, str]) -> str:
@@ -90,97 +148,53 @@ def _note_unknown(source: Source, dropped: Dropped) -> None:
         dropped.note("more unknown columns, left out", source.path.name, len(unknown) - _UNKNOWN_AT_MOST)
 
 
-def _checked(duck: Duck, source: Source, dropped: Dropped) -> str:
-    """Return a query of the rows of one file that have a place; count the others, and the values that are null now."""
-    raw, kinds = source.typed()
-    values = {name: _value(name, kinds[name]) for name in COLUMNS if name in kinds}
-    listed = [f"({values.get(name, 'NULL')})::{sql_type(name)} AS {name_literal(name)}" for name in COLUMNS]
-    listed += [f"{name_literal(name)} AS {name_literal('raw ' + name)}" for name in values]
-    checked = f"SELECT row, bad, {', '.join(listed)} FROM ({raw})"
-    listed = ["row", "bad", *map(name_literal, COLUMNS)]
-    listed += [f"({_odd(name, kinds[name])}) AS {name_literal('odd ' + name)}" for name in values]
-    checked = f"SELECT {', '.join(listed)} FROM ({checked})"
-    if source.is_json:  # each line is parsed once
-        duck.run(f"CREATE TEMP TABLE own{source.number} AS {checked}")
-        checked = f"SELECT * FROM own{source.number}"
-    version = """WHEN "odd schema_version" IS NOT NULL THEN 'schema_version is no whole number' """
-    status = (
-        f"CASE WHEN bad IS NOT NULL THEN bad {version if 'schema_version' in values else ''}WHEN step IS NULL "
-        "THEN 'no step' WHEN question IS NULL AND episode_id IS NULL THEN 'neither question nor episode_id' END"
-    )
-    reasons = {"status": "status"} | {
-        f"{name_literal('odd ' + name)}": "odd" for name in values if name != "schema_version"
-    }
-    reasons["CASE WHEN question IS NULL AND status IS NULL THEN 'question is null' END"] = "odd"
-    every = ", ".join(map(name_literal, COLUMNS))
-    # The hash reads every byte, so that damage shows here and not in the middle of a fit.
-    count = f"SELECT bit_xor(hash({every})), {', '.join(f'count({reason})' for reason in reasons)} FROM "
-    rows = f"SELECT *, {status} AS status FROM ({checked})"
-    counts = duck.rows(f"{count}({rows})")[0][1:]
-    for (reason, kind), times in zip(reasons.items(), counts, strict=True):
-        report = dropped.drop if kind == "status" else dropped.note
-        for text, total, numbers in (
-            duck.rows(
-                f"SELECT {reason} AS reason, count(*), min(row, {_PLACES}) FROM ({rows}) WHERE reason IS NOT NULL "
-                "GROUP BY reason ORDER BY min(row)"
-            )
-            if times
-            else ()
-        ):
-            for at, row in enumerate(numbers):
-                report(text, source.location(row), 1 if at + 1 < len(numbers) else total - at)
-    filled = {
-        "episode_id": "coalesce(episode_id, digest(question, context))", "schema_version": str(SCHEMA_VERSION),
-    }  # fmt: skip
-    columns = ", ".join(f"{filled.get(name, name_literal(name))} AS {name_literal(name)}" for name in COLUMNS)
-    foreign = duck.rows(
-        f"SELECT row, schema_version FROM ({rows}) WHERE schema_version <> {SCHEMA_VERSION} AND status IS NULL "
-        "ORDER BY row LIMIT 1"
-    )
-    for row, schema in foreign:  # the meaning of its columns is unknown here (F56)
-        raise UsageError(
-            f"{source.location(row)} has the schema {schema}, and this version of cascade reads {SCHEMA_VERSION} alone."
-        )
-    return (
-        f"SELECT {source.number * _FILE}::BIGINT + row AS n, {source.number} AS file, row, {columns} FROM ({rows}) "
-        "WHERE status IS NULL"
-    )
-
-
 _FILE = 1 << 40
 """More than the rows of a file: the number of a row in the log is that in its file after those of the files before."""
 
 
-def _value(name: str, kind: str) -> str:
-    """Return a column of some SQL type as a value of its own type; null where it has none."""
-    own_type, column = KINDS[name], name_literal(name)
-    text = column if kind == "VARCHAR" else as_text(name, kind)
-    if own_type == WHOLE:
-        plain = "true" if kind in _INTEGERS else rf"regexp_full_match({text}, '\d{{1,19}}(\.0*)?')"
-        number = column if kind in _INTEGERS else f"TRY_CAST({text} AS HUGEINT)"
-        low, high = AT_LEAST.get(name, 0), AT_MOST.get(name, MAX_WHOLE)
-        return f"CASE WHEN {plain} AND {number} BETWEEN {low} AND {high} THEN {number} END"
-    if own_type == NUMBER:
-        return f"finite({column}::DOUBLE)" if kind in _NUMBERS else f"finite(TRY_CAST({text} AS DOUBLE))"
-    if own_type == TRUTH:
-        true, false = (", ".join(map(text_literal, texts)) for texts in (("true", "1", "1.0"), ("false", "0", "0.0")))
-        spelled = f"CASE WHEN {text} IN ({true}) THEN true WHEN {text} IN ({false}) THEN false END"
-        return column if kind == "BOOLEAN" else spelled
-    if own_type == TEXTS:
-        return f"accepted({column})" if kind == "JSON" else f"CASE WHEN {column} IS NOT NULL THEN texts({text}) END"
-    return text if own_type == TEXT else f"as_object({text})" if name == "signals" else f"step_list({text})"
-
-
-def _odd(name: str, kind: str) -> str:
-    """Return why a value became null, as SQL; null where it did not."""
-    if kind == sql_type(name) and KINDS[name] in {TEXT, TRUTH}:
-        return "NULL::VARCHAR"
-    column, raw = name_literal(name), name_literal(f"raw {name}")
-    reason = text_literal(f"{name} is no {KINDS[name]}, read as null")
-    if KINDS[name] == WHOLE:
-        negative = text_literal(f"{name} is negative, read as null")
-        reason = f"CASE WHEN starts_with({raw}::VARCHAR, '-') THEN {negative} ELSE {reason} END"
-    return f"CASE WHEN {raw} IS NOT NULL AND {column} IS NULL THEN {reason} END"
+def _rows_in(tables: Tables, source: Source) -> str:
+    """Return a query of the rows of one file that have a place; count the others, and the values that are null now."""
+    _note_unknown(source, tables.dropped)
+    raw, kinds = source.typed()
+    new = {name: name_literal(f"new {name}") for name in COLUMNS}
+    values = {name: value_of(name, kinds[name]) if name in kinds else "NULL" for name in COLUMNS}
+    faults = {
+        f"{name} is no {KINDS[name]}, read as null": f"{name_literal(name)} IS NOT NULL AND {new[name]} IS NULL"
+        for name, kind in kinds.items()
+        if name in new and name != "schema_version" and not (kind == sql_type(name) and KINDS[name] in {TEXT, TRUTH})
+    }
+    faults[_NO_QUESTION] = f"{new['question']} IS NULL"
+    version = "schema_version" if "schema_version" in kinds else "NULL"
+    status = (
+        f"CASE WHEN bad IS NOT NULL THEN bad WHEN {version} IS NOT NULL AND {new['schema_version']} IS NULL THEN "
+        f"'schema_version is no whole number' WHEN {new['step']} IS NULL THEN 'no step' WHEN "
+        f"coalesce({new['question']}, {new['episode_id']}) IS NULL THEN 'neither question nor episode_id' END"
+    )
+    converted = ", ".join(f"({sql})::{sql_type(name)} AS {new[name]}" for name, sql in values.items())
+    listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in new.items())
+    rows = (
+        f"SELECT {source.number * _FILE}::BIGINT + row AS n, {source.number} AS file, row, {status} AS status, "
+        f"{bits(faults.values())} AS faults, {listed} FROM (SELECT *, {converted} FROM ({raw}))"
+    )
+    if source.is_json:  # each line is parsed once
+        tables.duck.run(f"CREATE TEMP TABLE own{source.number} AS {rows}")
+        rows = f"SELECT * FROM own{source.number}"
+    # The hash reads every byte, so that damage shows here and not in the middle of a fit.
+    odd = f"schema_version <> {SCHEMA_VERSION} AND status IS NULL"  # its columns mean something unknown (F56)
+    damaged, kinds_of_faults, foreign = tables.duck.rows(
+        "SELECT count(status), bit_or(faults) FILTER (status IS NULL), arg_min([row, schema_version], row) FILTER "
+        f"({odd}), bit_xor(hash({', '.join(map(name_literal, COLUMNS))})) FROM ({rows})"
+    )[0][:3]
+    if damaged:
+        tables.count("status", f"({rows})", "status IS NOT NULL")
+    tables.note_faults([*faults], f"({rows} WHERE status IS NULL)", kinds_of_faults or 0)
+    if foreign is not None:
+        raise UsageError(
+            f"{source.location(foreign[0])} has the schema {foreign[1]}, and this version of cascade reads "
+            f"{SCHEMA_VERSION} alone."
+        )
+    filled = f"coalesce(episode_id, digest(question, context)) AS episode_id, {SCHEMA_VERSION} AS schema_version"
+    return f"SELECT * REPLACE ({filled}) FROM ({rows}) WHERE status IS NULL"
 
 
 def dicts(duck: Duck, query: str, dropped: Dropped | None = None) -> Iterator[dict[str, Any]]:
@@ -207,50 +221,42 @@ def write_parquet(path: Path, rows: Iterable[Mapping[str, Any]]) -> int:
         UsageError: a value does not fit its column.
         MissingExtraError: duckdb is not installed.
     """
+    dropped = Dropped()
     with opened([path.absolute()]) as duck:
-        rows_sql, listed = load_rows(duck, rows), ", ".join(map(name_literal, COLUMNS))
-        return copy_rows(duck, f"SELECT {listed} FROM ({rows_sql}) ORDER BY n", path)
+        query = own_rows(spooled(duck, rows, dropped))
+        if dropped.count or dropped.notes.keys() - {_NO_QUESTION}:
+            raise UsageError(f"The rows cannot be written: {dropped.describe()}.")
+        return copy_rows(duck, f"SELECT {', '.join(map(name_literal, COLUMNS))} FROM ({query}) ORDER BY n", path)
 
 
-def load_rows(duck: Duck, rows: Iterable[Mapping[str, Any]]) -> str:
-    """Return a query of rows of Python, with every column and their numbers as `n` and `row`."""
-    spool, longest = duck.folder / "rows.jsonl", 0
+def spooled(duck: Duck, rows: Iterable[Mapping[str, Any]], dropped: Dropped) -> Tables:
+    """Return rows of Python as a file of duckdb's folder."""
+    spool = duck.folder / "rows.jsonl"
     with spool.open("wb") as file:
-        for number, row in enumerate(rows, 1):
-            line = _line(row, number)
-            longest = max(longest, len(line))
-            file.write(line)
-    columns = ", ".join(f"{text_literal(name)}: '{sql_type(name)}'" for name in COLUMNS)
-    duck.run(
-        f"CREATE TABLE loaded AS SELECT row_number() OVER () AS n, 0 AS file, row_number() OVER () AS row, * FROM "
-        f"read_json({text_literal(spool)}, format = 'newline_delimited', columns = {{{columns}}}, "
-        f"maximum_object_size = {max(longest, 1 << 24)})"
-    )
-    return "SELECT * FROM loaded"
+        write_lines(file, rows)
+    return Tables(duck, sources(duck, [spool], dropped), dropped)
 
 
-def _line(row: Mapping[str, Any], number: int) -> bytes:
-    try:
-        text = json.dumps(_packed(row, number), ensure_ascii=False, allow_nan=False)
-    except ValueError:  # looked for only where there is one: this walks through everything
-        text = json.dumps(_packed(storable(row), number), ensure_ascii=False, allow_nan=False)
-    return text.encode("utf-8", "replace") + b"\n"
-
-
-def _packed(row: Mapping[str, Any], number: int) -> dict[str, Any]:
-    packed = {}
-    for name, value in row.items():
-        if value is None:
-            continue
+def write_lines(file: IO[bytes] | gzip.GzipFile, rows: Iterable[Mapping[str, Any]]) -> int:
+    """Write rows as lines of JSON, and return how many."""
+    count = 0
+    for count, row in enumerate(rows, 1):
         try:
-            packed[name] = CHECKS[name](name, value)
-            if KINDS[name] in AS_JSON:
-                packed[name] = json.dumps(packed[name], ensure_ascii=False, allow_nan=False)
-        except (OddValueError, TypeError, RecursionError):
-            if isinstance(value, float) and not math.isfinite(value):
-                raise ValueError from None  # a caller writes null instead
-            raise UsageError(f"Row {number} cannot be written: its {name} is no {KINDS[name]}.") from None
-    return packed
+            text = _encoded(row)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise UsageError(f"Row {count} has no JSON form: {error}.") from None
+        try:
+            file.write(f"{text}\n".encode())
+        except UnicodeEncodeError:  # half of a pair of surrogates has no UTF-8 form, but JSON can spell it
+            file.write(f"{json.dumps(storable(row))}\n".encode())
+    return count
+
+
+def _encoded(row: Mapping[str, Any]) -> str:
+    try:
+        return json.dumps(row, ensure_ascii=False, allow_nan=False)
+    except ValueError:  # looked for only where there is one: this walks through everything
+        return json.dumps(storable(row), ensure_ascii=False, allow_nan=False)
 
 
 def copy_rows(duck: Duck, query: str, path: Path) -> int:

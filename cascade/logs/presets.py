@@ -2,9 +2,10 @@
 
 A preset says by which fields a file is recognised (`known_by`: all fields of one set), in which lists its records are
 (`each`), which paths hold a value (`columns` and, for expressions alone, `let`: the first path with a value counts),
-what is computed in SQL from these (`sql`), which records are no calls (`skip`) or are left out (`drop`), what is noted,
-and what a step is: each call by its time (`steps: time`) or each model (`models`). A preset with `rows` places its
-rows itself: a query on `raw`. Only these files hold SQL; a user's mapping holds names (`mapping`).
+what is computed in SQL from these (`sql`), which records are left out (`drop`, by reason; those without one are not
+counted), what is noted, and what a step is: each call by its time (`steps: time`) or each model (`models`). A preset
+with `rows` places its rows itself: a query on `raw`. Only these files hold SQL; a user's mapping holds names
+(`mapping`).
 """
 
 from __future__ import annotations
@@ -50,8 +51,8 @@ class Asked:
     Attributes:
         kind: a preset's name; by default recognised by the fields of the log.
         columns: the log's field for columns of ours: {"question": "prompt", "small.answer": "reply.text"}.
-        models: the models of a ladder, the cheapest first, where the log has others, too.
-        roles: which model is the "base", the "guide" or a "judge"; without it each model or call is a step of a ladder.
+        models: the models of a ladder, the cheapest first, where the log has others, too; of traces, instead of a step
+            for each call.
         dataset: the name of the questions; by default the first file's name.
         costs: nano-USD of a model's call where the log does not know it.
         rename: other names for the log's models.
@@ -62,7 +63,6 @@ class Asked:
     kind: str | None = None
     columns: Mapping[str, str] = field(default_factory=dict)
     models: Sequence[str] = ()
-    roles: Mapping[str, str] = field(default_factory=dict)
     dataset: str | None = None
     costs: Mapping[str, int] = field(default_factory=dict)
     rename: Mapping[str, str] = field(default_factory=dict)
@@ -82,8 +82,6 @@ class Preset:
     columns: Mapping[str, Sequence[str]] = field(default_factory=dict)
     let: Mapping[str, Sequence[str]] = field(default_factory=dict)
     sql: Mapping[str, str] = field(default_factory=dict)
-    only: str | None = None
-    skip: Mapping[str, str] = field(default_factory=dict)
     drop: Mapping[str, str] = field(default_factory=dict)
     notes: Mapping[str, str] = field(default_factory=dict)
     steps: str = "time"

@@ -49,7 +49,7 @@ class Source(NamedTuple):
         number: its number among the files.
         unit: what its rows are called in a location: ":" of lines, " row " or " item ".
         names: its fields, in the order of their first appearance.
-        relation: SQL of a relation with `row` and, of JSON, `line` (null: unreadable), `around` and `torn`; of a table,
+        relation: SQL of a relation with `row` and, of JSON, `line` (null: unreadable) and `around`; of a table,
             a column of texts for each name.
         is_json: whether its records are JSON objects.
         rejects: whether duckdb wrote the lines that it rejected into `reject_errors`.
@@ -108,7 +108,7 @@ class Source(NamedTuple):
             for name, paths in fields.items()
         ]
         listed = ", ".join(map(text_literal, pointers)) or "'/'"
-        query = f"SELECT row, line, torn, json_extract_string({line}, [{listed}]) AS held FROM ({self.relation})"
+        query = f"SELECT row, line, json_extract_string({line}, [{listed}]) AS held FROM ({self.relation})"
         return f"{', '.join([head, f'{_BAD} AS bad', *columns])} FROM ({query})"
 
     def _ways(self, path: str) -> list[str]:
@@ -144,7 +144,7 @@ class Source(NamedTuple):
         return _coalesced(expressions)
 
 
-_BAD = "CASE WHEN line IS NULL THEN CASE WHEN torn THEN 'a torn last line' ELSE 'not a JSON object' END END"
+_BAD = "CASE WHEN line IS NULL THEN 'not a JSON object' END"
 """Why a line is no record."""
 
 
@@ -170,6 +170,7 @@ def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]
     Raises:
         UsageError: a file is missing, is no file, or cannot be read.
     """
+    duck.define("mended", mended, 1)
     return [_source(duck, path, number, dropped) for number, path in enumerate(paths)]
 
 
@@ -196,9 +197,8 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
     """Yield the records of a file of questions, with the values that JSON gives them; an empty cell is null."""
     file = path.absolute()
     with open_duck([file]) as duck:
-        duck.define("mended", mended, 1)
         (source,) = sources(duck, [file], dropped)
-        listed = "line, torn" if source.is_json else ", ".join(map(name_literal, source.names))
+        listed = "line" if source.is_json else ", ".join(map(name_literal, source.names))
         for rows in duck.pieces(f"SELECT row, {listed} FROM ({source.relation}) ORDER BY row"):
             for row, *values in rows:
                 if not source.is_json:
@@ -207,7 +207,7 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
                 elif values[0] is not None:
                     yield Record(source.location(row), json.loads(values[0], parse_constant=lambda _: None))
                 else:
-                    dropped.drop("a torn last line" if values[1] else "not a JSON object", source.location(row))
+                    dropped.drop("not a JSON object", source.location(row))
         if source.rejects:
             note_rejects(duck, source, dropped)
 
@@ -221,11 +221,10 @@ def is_parquet(path: Path) -> bool:
 
 
 class Readable(NamedTuple):
-    """A file that duckdb can read, the length of its longest line, and whether its last line is not ended."""
+    """A file that duckdb can read, and the length of its longest line."""
 
     path: Path
     longest: int
-    torn: bool
 
 
 def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
@@ -233,22 +232,22 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
     with opened(path) as file:
         is_plain = not isinstance(file, gzip.GzipFile)
         if is_plain and first_bytes(path, 3)[:2] not in {b"\xef\xbb", b"\xff\xfe", b"\xfe\xff"}:
-            longest, last = 0, b""
-            for last in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
-                longest = max(longest, len(last))
-                if longest >= MAX_LINE_BYTES or not _is_clean(last):
+            longest = 0
+            for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
+                longest = max(longest, len(line))
+                if longest >= MAX_LINE_BYTES or not _is_clean(line):
                     break
             else:
-                return Readable(path, longest, bool(last) and not last.endswith(b"\n"))
-    longest, at, last = 0, 0, b""
+                return Readable(path, longest)
+    longest, at = 0, 0
     with copy.open("wb") as clean:
         for number, raw in numbered_lines(path, dropped):
-            last = text_of(raw, dropped, f"{path.name}:{number}").replace("\0", "\ufffd").encode()
+            line = text_of(raw, dropped, f"{path.name}:{number}").replace("\0", "\ufffd").encode()
             if not table_suffix(path):  # duckdb would end a line there
-                last = last.rstrip(b"\r\n").replace(b"\r", b" ") + b"\n" * last.endswith(b"\n")
-            clean.write(b"\n" * (number - at - 1) + last)
-            at, longest = number, max(longest, len(last))
-    return Readable(copy, longest, bool(last) and not last.endswith(b"\n"))
+                line = line.rstrip(b"\r\n").replace(b"\r", b" ") + b"\n" * line.endswith(b"\n")
+            clean.write(b"\n" * (number - at - 1) + line)
+            at, longest = number, max(longest, len(line))
+    return Readable(copy, longest)
 
 
 def _is_clean(line: bytes) -> bool:
@@ -269,7 +268,7 @@ def _spooled(duck: Duck, number: int, records: Iterable[Mapping[str, Any]]) -> R
             line = json.dumps(record, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
             lines.write(line)
             longest = max(longest, len(line))
-    return Readable(copy, longest, torn=False)
+    return Readable(copy, longest)
 
 
 # --- JSON ---
@@ -282,10 +281,9 @@ def _json(duck: Duck, path: Path, number: int, unit: str, file: Readable) -> Sou
         f"'VARCHAR'}}, delim = '', quote = '', escape = '', header = false, auto_detect = false, strict_mode = false, "
         f"nullstr = '', new_line = '\\n', max_line_size = {size}, buffer_size = {4 * size})"
     )
-    last = f"(SELECT count(*) FROM ({read}))" if file.torn else "-1"
     checked = "CASE WHEN json_valid(line) AND json_type(line) = 'OBJECT' THEN line ELSE mended(line) END"
     relation = (
-        f"SELECT row, {checked} AS line, NULL::VARCHAR AS around, row = {last} AS torn FROM ({read}) "
+        f"SELECT row, {checked} AS line, NULL::VARCHAR AS around FROM ({read}) "
         "WHERE trim(line, E' \\t\\r\\n\\f\\v') <> ''"
     )
     names = _keys(duck, f"SELECT row, line FROM ({relation} LIMIT {_SAMPLE})")
@@ -306,8 +304,8 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
     for name in chain:
         items = f"json_extract(line, {text_literal(pointer([name]))})"
         relation = (
-            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around, torn FROM "
-            f"(SELECT row, torn, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
+            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around FROM "
+            f"(SELECT row, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
             f"json_type({items}) = 'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item "
             f"FROM ({relation}))"
         )
@@ -317,7 +315,7 @@ def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
 def as_json(source: Source) -> Source:
     """Return a table as a source of JSON records."""
     fields = ", ".join(f"{text_literal(name)}, {name_literal(name)}" for name in source.names)
-    columns = f"row, json_object({fields})::VARCHAR AS line, NULL AS around, false AS torn"
+    columns = f"row, json_object({fields})::VARCHAR AS line, NULL AS around"
     relation = f"SELECT {columns} FROM ({source.relation})"
     return source._replace(relation=relation, is_json=True)
 

@@ -11,7 +11,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from cascade.errors import UsageError
 from cascade.logs.presets import SIGNALS, Mapped
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
@@ -74,12 +73,10 @@ class Layout:
     models: Mapping[str, Mapping[str, str]]
     ignored: Mapping[str, str]
 
-    def describe(self, order: str | None = None) -> list[str]:
+    def describe(self) -> list[str]:
         """Return a line for the question, for each model, and for the fields that are not read."""
         lines = [f"of the question: {_listed(self.question)}"]
         lines += [f"of the model {model}: {_listed(columns)}" for model, columns in self.models.items()]
-        if order is not None:
-            lines.append(f"the steps are {' > '.join(self.models)}, {order}; --models A,B or --role change that")
         if self.ignored:
             lines.append(f"not read: {', '.join(name + line for name, line in self.ignored.items())}")
         unjudged = [model for model, columns in self.models.items() if "correct" not in columns]
@@ -150,24 +147,6 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     if near:
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"
     return "" if model is None else f" (a signal? --map {model}.signals.{end}={name})"
-
-
-def refuse_doubtful(flat: Layout, binary: Iterable[str], path: object) -> None:
-    """Raise UsageError for unread fields of a model that hold only 0 and 1: grades that would pass as signals (L3).
-
-    `binary`: the fields with no other values.
-    """
-    problems = []
-    for name in binary:
-        model = next((model for model in flat.models if name.startswith((f"{model}_", f"{model}."))), None)
-        if model is not None and "correct" not in flat.models[model]:
-            signal = f"{model}.signals.{name[len(model) + 1 :]}={name}"
-            problems.append(
-                f"{name} holds only 0 and 1. If it says whether {model} is right, add --map {model}.correct={name}; if "
-                f"it is known before the answer is served, add --map {signal}"
-            )
-    if problems:
-        raise UsageError(f"{path} cannot be read yet: {'; '.join(problems)}.")
 
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:

@@ -26,13 +26,13 @@ def test_an_import_reports_what_it_wrote(cli, tmp_path):
     assert (ran.code, ran.err) == (0, "")
     assert "2 episodes, 6 rows from pairs.jsonl (pairs)" in ran.out
     assert "1 row whose cost is not known" in ran.out
-    assert "1 row dropped: a torn last line (1)" in ran.out
+    assert "1 row dropped: not a JSON object (1)" in ran.out
     assert len(list(read_rows(tmp_path / "episodes.jsonl.gz"))) == 6
 
 
-def test_roles_and_a_mapping_are_taken(cli, tmp_path):
-    write(tmp_path / "spend.jsonl", spend(1), spend(2, model_group="large"))
-    options = ["--role", "small=base", "--role", "large=guide", "--map", "gold=metadata.status", "--dataset", "rivers"]
+def test_models_and_a_mapping_are_taken(cli, tmp_path):
+    write(tmp_path / "spend.jsonl", spend(1), spend(2, model="large"))
+    options = ["--models", "large,gpt-4o-mini-2024-07-18", "--map", "gold=metadata.status", "--dataset", "rivers"]
     ran = cli("import", "spend.jsonl", "-o", "log.jsonl", "--from", "litellm", *options, "--json")
     assert ran.code == 0
     document = json.loads(ran.out)
@@ -41,7 +41,10 @@ def test_roles_and_a_mapping_are_taken(cli, tmp_path):
     assert document["datasets"] == {"rivers": {"episodes": 1, "rows": 2}}
     assert document["dropped"] == {"rows": {}, "notes": {}, "first": []}
     rows = list(read_rows(tmp_path / "log.jsonl"))
-    assert [(row["source"], row["gold"]) for row in rows] == [("base", ["success"]), ("guide", ["success"])]
+    assert [(row["step"], row["source"], row["gold"]) for row in rows] == [
+        (1, "large", ["success"]),
+        (2, "gpt-4o-mini-2024-07-18", ["success"]),
+    ]
 
 
 def test_a_cost_by_hand_fills_in_what_the_log_does_not_know(cli, tmp_path):
@@ -82,8 +85,7 @@ def test_our_own_log_changes_its_form(cli, tmp_path):
             ("odd.jsonl", "-o", "x.jsonl", "--map", "question"),
             "--map takes COLUMN=FIELD, as answer=reply; not question.",
         ),
-        (("odd.jsonl", "-o", "x.jsonl", "--role", "=base"), "--role takes MODEL=base; not =base."),
-        (("odd.jsonl", "-o", "x.jsonl", "--role", "a=bass", "--from", "table"), "did you mean base?"),
+        (("odd.jsonl", "-o", "x.jsonl", "--rename", "=b"), "not =b."),
         (("odd.jsonl", "-o", "x.jsonl", *MAPPED, "--map", "gold=promt"), "did you mean prompt?"),
         (("odd.jsonl", "-o", "odd.jsonl", "--map", "question=prompt"), "--output is the file that is read"),
         (("odd.jsonl", "-o", "x.csv", *MAPPED), "must end in one of"),

@@ -194,7 +194,7 @@ READ = {"a": None, "b": None, "c": 1.0, "d": 2.0, "replay": {"purpose": "judge"}
         (
             [GOOD, "", "  ", "not json", "[1]", b"[" * 100_000 + b"\n", "{}", GOOD, b'{"a"'],
             [{}, {}],
-            [("a torn last line", 1), ("no step", 1), ("not a JSON object", 3)],
+            [("no step", 1), ("not a JSON object", 4)],
             0,
             "log.jsonl:4: ",
         ),

@@ -104,13 +104,6 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
         ("question,llm,final_answer,cost", "q,m,a,1", {}, ["--map answer=final_answer", "--map model=llm"]),
         ("prompt,a_answer,b_answer", "q,x,y", {}, ["--map question=prompt"]),
         ("prompt,reply", "q,x", {}, ["--map question=prompt", "--map answer=reply", "--map model=FIELD"]),
-        # a grade that would pass as a signal (L3)
-        (
-            "question,a_answer,a_score,b_answer",
-            "q,x,1,y",
-            {},
-            ["--map a.correct=a_score", "--map a.signals.score=a_score"],
-        ),
         ("question,a_answer,b_answer", "q,x,y", {"gold": "target"}, ["target"]),
         ("question,a_answer,b_answer", "q,x,y", {"golden": "a_answer"}, ["golden"]),
     ],
@@ -196,19 +189,6 @@ def test_one_file_for_each_model_is_joined_on_the_question(tmp_path):
         (f"q{at}", step, model, f"{model}{at}") for at in range(3) for step, model in ((1, "small"), (2, "large"))
     ]
     assert [sum(row["correct"] for row in rows if row["model"] == model) for model in ("small", "large")] == [2, 3]
-
-
-@pytest.mark.parametrize(
-    ("roles", "expected"),
-    [
-        ({}, [(1, 0, "small"), (2, 0, "large")]),
-        ({"small": "base", "large": "guide"}, [(1, 0, "base"), (1, 1, "guide")]),
-        ({"small": "base", "large": "judge"}, [(1, 0, "base"), (1, None, "judge")]),
-    ],
-)
-def test_roles_make_rounds_of_a_ladder(tmp_path, roles, expected):
-    rows = rows_of(table(tmp_path / "t.csv", ROWS[0]), roles=roles)
-    assert picked(rows, "step", "candidate", "source") == expected
 
 
 def test_costs_and_names_by_hand(tmp_path):
