@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -55,10 +55,6 @@ class Reference(NamedTuple):
     cost_nano_usd: Ints
     is_last: bool
 
-    def take(self, rows: Ints | Bools) -> Reference:
-        """Return the chosen requests."""
-        return Reference(self.right[rows], self.cost_nano_usd[rows], self.is_last)
-
 
 class Baseline(NamedTuple):
     """Another recorded way to answer the same requests: a model that decides when to stop, the first model alone.
@@ -78,10 +74,6 @@ class Baseline(NamedTuple):
     cost_nano_usd: Ints
     length: Ints
     size: Ints
-
-    def take(self, rows: Ints | Bools) -> Baseline:
-        """Return the chosen requests."""
-        return Baseline._make(column[rows] for column in self)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -204,25 +196,7 @@ class Log:
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if np.array_equal(chosen, np.arange(self.n)):
             return self
-        indices = chosen.tolist()
-        return replace(
-            self,
-            ids=tuple([self.ids[row] for row in indices]),
-            groups=tuple([self.groups[row] for row in indices]),
-            segments=tuple([self.segments[row] for row in indices]),
-            answer=self.answer[chosen],
-            right=self.right[chosen],
-            cost_nano_usd=self.cost_nano_usd[chosen],
-            bought=self.bought[chosen],
-            complete=self.complete[chosen],
-            confidence=self.confidence[chosen],
-            signals={name: values[chosen] for name, values in self.signals.items()},
-            features={name: values[chosen] for name, values in self.features.items()},
-            reference=None if self.reference is None else self.reference.take(chosen),
-            drawn=None if self.drawn is None else self.drawn[chosen],
-            texts_known=None if self.texts_known is None else self.texts_known[chosen],
-            baselines={name: way.take(chosen) for name, way in self.baselines.items()},
-        )
+        return replace(self, **{name: _taken(getattr(self, name), chosen) for name in _OF_REQUESTS})
 
     def only(self, nodes: Sequence[int]) -> Log:
         """Return the same requests as if there were no other nodes; numbers from 0, rising.
@@ -326,26 +300,39 @@ def joined(logs: Sequence[Log], name: str) -> Log:
             f"The logs {', '.join([log.name for log in logs])} have other nodes, so they cannot be joined."
         )
     filled = [_filled(log, logs) for log in logs]
-    first, columns = filled[0], dict[str, Any]()
-    for column in ("ids", "groups", "segments"):
-        columns[column] = tuple([value for log in filled for value in getattr(log, column)])
-    for column in ("answer", "right", "cost_nano_usd", "bought", "complete", "confidence", "drawn", "texts_known"):
-        columns[column] = np.concatenate([getattr(log, column) for log in filled])
-    for column in ("signals", "features"):
-        names = getattr(first, column)
-        columns[column] = {key: np.concatenate([getattr(log, column)[key] for log in filled]) for key in names}
-    ways = {key: [log.baselines[key] for log in filled] for key in first.baselines}
-    references = [log.reference for log in filled if log.reference is not None]
-    if references:
-        right, cost = (np.concatenate([reference[at] for reference in references]) for at in (0, 1))
-        columns["reference"] = Reference(right, cost, all(reference.is_last for reference in references))
-    return replace(
-        first,
-        name=name,
-        **columns,
-        baselines={key: Baseline._make(map(np.concatenate, zip(*logged, strict=True))) for key, logged in ways.items()},
-        revealing=any(log.revealing for log in filled),
-    )
+    columns = {name: _stacked([getattr(log, name) for log in filled]) for name in _OF_REQUESTS}
+    return replace(filled[0], name=name, **columns, revealing=any(log.revealing for log in filled))
+
+
+_OF_REQUESTS = tuple([column.name for column in fields(Log) if column.name not in {"name", "nodes", "revealing"}])
+"""The columns with a value for each request, or with several such columns by name."""
+
+
+def _taken(column: Any, rows: Ints | Bools) -> Any:
+    """Return the chosen requests of a column."""
+    if column is None or isinstance(column, bool):
+        return column
+    if isinstance(column, np.ndarray):
+        return column[rows]
+    if isinstance(column, Mapping):
+        return {name: _taken(values, rows) for name, values in column.items()}
+    if isinstance(column, Reference | Baseline):
+        return type(column)(*[_taken(values, rows) for values in column])
+    return tuple([column[row] for row in rows.tolist()])
+
+
+def _stacked(columns: Sequence[Any]) -> Any:
+    """Return a column of all requests of several logs."""
+    first = columns[0]
+    if first is None or isinstance(first, bool):
+        return first and all(columns)
+    if isinstance(first, np.ndarray):
+        return np.concatenate(columns)
+    if isinstance(first, Mapping):
+        return {name: _stacked([column[name] for column in columns]) for name in first}
+    if isinstance(first, Reference | Baseline):
+        return type(first)(*[_stacked(values) for values in zip(*columns, strict=True)])
+    return tuple([value for column in columns for value in column])
 
 
 def _filled(log: Log, logs: Sequence[Log]) -> Log:

@@ -84,8 +84,8 @@ class Journal:
 
     def _value(self, sql: str, *values: Any) -> Any:
         with self._lock:
-            found = self._calls.execute(sql, values).fetchone()
-        return None if found is None else found[0]
+            record = self._calls.execute(sql, values).fetchone()
+        return None if record is None else record[0]
 
     def add(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Write rows and return once they are on the disk. A call that is already recorded is not written again.

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
-from cascade.episodes.reading import Reading, as_ladder, read
+from cascade.episodes.reading import Reading, read
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.files import opened_log
@@ -21,11 +21,11 @@ from cascade.records.address import is_url
 
 DEMO = "demo"
 DEMO_LADDER = "demo-ladder"
-"""The demo log read as a ladder: the base outright, then the guide outright."""
+"""The base and the guide of the demo log, asked outright, as a ladder (`design/demo-log.md`)."""
 DEMO_REQUESTS = "demo-requests"
 """The log of chat requests that ships with the package (`cascade.demo.requests`)."""
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
-_FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_log.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
+_FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 
 _WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
@@ -62,44 +62,38 @@ def open_log(
     _check_there(log)
     counts, fresh = Dropped() if dropped is None else dropped, True
 
-    def counted(rows: Iterable[Row], first: bool) -> Iterator[Row]:
-        any_row = False
-        for row in rows:
-            any_row = True
-            yield row
-        if first and not any_row and not counts.count:
-            raise UsageError(_nothing_chosen(log, where or {}))
-
     def rows() -> Iterator[Row]:
-        """Read the rows; the first time it counts what is left out, and refuses a choice that fits no row."""
+        """Read the rows; the first time it counts what is left out."""
         nonlocal fresh
         first, fresh = fresh, False
-        return counted(rows_of(log, where, counts if first else None, models), first)
+        return rows_of(log, where, counts if first else None, models)
 
     def columns() -> Calls | Iterable[Row]:
         """Read the columns of a file without its texts; the rows of anything else."""
         nonlocal fresh
-        if models or log == DEMO_LADDER or is_url(log):
+        if models or is_url(log):
             return rows()
         fresh = False
         with _file(log) as path, opened_log(path, counts, where) as opened:
-            calls = opened.columns()
-        if not calls.episodes.name and not counts.count:
-            raise UsageError(_nothing_chosen(log, where or {}))
-        return calls
+            return opened.columns()
 
-    return read(rows, counts, matcher=matcher, reference=reference, models=models, columns=columns)
+    try:
+        return read(rows, counts, matcher=matcher, reference=reference, models=models, columns=columns)
+    except UsageError:
+        if not counts.count and next(iter(rows_of(log, where)), None) is None:
+            raise UsageError(_nothing_chosen(log, where or {})) from None
+        raise
 
 
 def rows_of(
     log: str, where: Mapping[str, str] | None = None, dropped: Dropped | None = None, models: Sequence[str] = ()
 ) -> Iterator[Row]:
-    """Yield a log's rows, as they are or in another reading; `models` is the order of a foreign log of requests."""
+    """Yield a log's rows; `models` is the order of a foreign log of requests."""
     if is_url(log):
         yield from stored(log, where)
         return
     with _file(log) as path, opened_log(path, dropped, where, models) as opened:
-        yield from as_ladder(opened.rows()) if log == DEMO_LADDER else opened.rows()
+        yield from opened.rows()
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""How a log is read: as it is, as a ladder, with some of its models; and which of its answers are right.
+"""How a log is read: as it is, or with some of its models as a ladder; and which of its answers are right.
 
 Labels say it, or a matcher that compares answers with the accepted ones, or the reference's own output: an answer is
 then right if a comparator calls it equal. The reference is the guide asked outright, if the log has that walk, or else
@@ -176,42 +176,6 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
             first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
             models[row["model"]] = first._replace(calls=first.calls + 1)
     return list(models.values())
-
-
-# --- rounds of base and guide as a ladder ---
-
-_REPLY = ("reply_tokens", "reply_mean_logprob", "reply_min_logprob", "answer_mean_logprob", "answer_min_logprob")
-"""The signals of a single reply (`policies.signals.logprob_signals`)."""
-
-
-def as_ladder(rows: Iterable[Row]) -> Iterator[dict[str, Any]]:
-    """Yield a log of rounds as the log of a ladder: the base outright, then the guide outright.
-
-    These two calls come from exactly the prompts and settings that a ladder of the two models uses, so the rows are
-    those that it would have logged. The data set gets "-ladder" appended to its name.
-    """
-    from cascade.policies.signals import OF_MESSAGES
-
-    answers, outright = dict[str, list[str]](), list[Row]()
-
-    def rung(row: Row, step: int, before: Sequence[str]) -> dict[str, Any]:
-        logged = row["signals"] or {}
-        of_request = sorted(OF_MESSAGES) if "message_faults" in logged else ()  # rounds of questions have some, too
-        signals = {name: logged[name] for name in (*_REPLY, *of_request, "replay") if name in logged}
-        if row["candidate"] is not None:
-            signals[AGREEMENT] = agreement(row["answer"], before, chat_of(row))
-        changed = {"walk": None, "step": step, "horizon": 2, "confidence": None, "kept": None, "signals": signals}
-        name, source = f"{row['dataset'] or 'log'}-ladder", row["model"] or row["source"]
-        return {**row, **changed, "dataset": name, "source": source}
-
-    for row in rows:
-        if row["walk"] == GUIDE_ONLY:
-            outright.append(row)
-        elif row["walk"] is None and row["step"] == 1 and row["source"] == "base":
-            answers[row["episode_id"]] = [] if row["candidate"] is None else [row["answer"]]
-            yield rung(row, 1, ())
-    for row in outright:
-        yield rung(row, 2, answers.get(row["episode_id"], ()))
 
 
 # --- which models ---

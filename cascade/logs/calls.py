@@ -252,8 +252,8 @@ def place_calls(tables: Tables, preset: Preset, options: Asked, models: Sequence
     replaced = ", ".join(f"{sql} AS {name}" for name, sql in position.items())
     duck.run(
         f"CREATE TABLE keyed AS SELECT * REPLACE ({replaced}) FROM (SELECT *, row_number() OVER (PARTITION BY episode, "
-        f"walk ORDER BY moment, n) AS turn FROM (SELECT *, {moment} AS moment FROM parted WHERE {condition} WINDOW w AS "
-        "(PARTITION BY episode, walk)))"
+        f"walk ORDER BY moment, n) AS turn FROM (SELECT *, {moment} AS moment FROM parted WHERE {condition} WINDOW w "
+        "AS (PARTITION BY episode, walk)))"
     )
     if preset.whole and models:
         lacking = f"episode IN (SELECT episode FROM keyed GROUP BY episode HAVING count(DISTINCT step) < {len(models)})"
@@ -395,8 +395,8 @@ def _given_by_hand(tables: Tables, options: Asked) -> dict[str, str]:
     if options.costs:
         cost = _by_model(options.costs, "model")
         columns["cost_nano_usd"] = f"coalesce(cost_nano_usd, {cost})"
-        given = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
-        columns["cost_source"] = f"CASE WHEN {given} THEN 'given by hand' ELSE cost_source END"
+        lacking = f"cost_nano_usd IS NULL AND {cost} IS NOT NULL"
+        columns["cost_source"] = f"CASE WHEN {lacking} THEN 'given by hand' ELSE cost_source END"
     for model in options.costs:
         if not unpriced.get(model):
             tables.dropped.note("an unused --cost: the log has no such model, or gives the cost of its calls", model)

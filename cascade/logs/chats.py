@@ -30,7 +30,6 @@ _MESSAGES = ("messages", "contents", "input", "prompt")
 _SPOKEN = frozenset({None, "text", "input_text", "output_text"})
 _CALLS = frozenset({"tool_call", "function_call", "tool_use"})
 _RESULTS = frozenset({"tool_call_response", "tool_result", "function_call_output"})
-_FIELDS = frozenset({"content", "tool_calls", "tool_call_id", "name", "refusal"})
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _MAX_DEPTH = 8
 
@@ -243,39 +242,27 @@ def _unwrapped(message: Mapping[str, Any]) -> Mapping[str, Any]:
 def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield a message in OpenAI's form. One whose blocks answer several tool calls is one message for each."""
     role = str(message.get("role") or ("user" if "parts" in message else ""))
-    role = _ROLES.get(role, role)
-    listed = message.get("parts", loaded(message.get("content")) if role != "user" else message.get("content"))
+    role, content, calls = _ROLES.get(role, role), message.get("content"), loaded(message.get("tool_calls"))
+    listed = message.get("parts", content if role == "user" else loaded(content))
     blocks = [block for block in listed if isinstance(block, Mapping)] if isinstance(listed, list) else []
-    if not role:
-        return
+    fields = {name: message[name] for name in ("name", "refusal", "tool_call_id") if name in message}
     if "parts" in message or any(block.get("type") in _CALLS | _RESULTS for block in blocks):
-        yield from _of_blocks(role, blocks)
-        return
-    fields = {name: message[name] for name in _FIELDS & message.keys()}
-    calls = loaded(fields.pop("tool_calls", None))
+        for block in blocks if role else ():
+            if block.get("type") in _RESULTS or "functionResponse" in block:
+                names = ("response", "result", "content", "output")
+                output = _text(next((block[name] for name in names if block.get(name)), ""))
+                yield {"role": "tool", "tool_call_id": block.get("id", block.get("tool_use_id")), "content": output}
+        texts = [str(block.get("content", block.get("text"))) for block in blocks if _speaks(block)]
+        content, calls = "\n".join(texts) if texts else None, [block for block in blocks if block.get("type") in _CALLS]
+        role, fields = role if texts or calls else "", {}
+    elif role == "assistant" and blocks and all(block.get("type") == "text" for block in blocks):
+        content = "".join(str(block.get("text", "")) for block in blocks)  # Anthropic's
+    if role == "tool" and message.get("id"):
+        fields.setdefault("tool_call_id", str(message["id"]))
     if isinstance(calls, list) and calls:
         fields["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1) if isinstance(call, Mapping)]
-    if role == "tool" and "tool_call_id" not in fields and message.get("id"):
-        fields["tool_call_id"] = str(message["id"])
-    content = fields.pop("content", None)
-    if role == "assistant" and blocks and all(block.get("type") == "text" for block in blocks):
-        content = "".join(str(block.get("text", "")) for block in blocks)  # Anthropic's
-    yield {"role": role, "content": content, **fields}
-
-
-def _of_blocks(role: str, blocks: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the messages of a message's blocks: answers of tools, each by itself, then the texts with the calls."""
-    for block in blocks:
-        if block.get("type") in _RESULTS or "functionResponse" in block:
-            output = next((block[name] for name in ("response", "result", "content", "output") if block.get(name)), "")
-            yield {"role": "tool", "tool_call_id": block.get("id", block.get("tool_use_id")), "content": _text(output)}
-    texts = [str(block.get("content", block.get("text"))) for block in blocks if _speaks(block)]
-    calls = [block for block in blocks if block.get("type") in _CALLS]
-    if texts or calls:
-        message: dict[str, Any] = {"role": role, "content": "\n".join(texts) if texts else None}
-        if calls:
-            message["tool_calls"] = [_openai_call(call, at) for at, call in enumerate(calls, 1)]
-        yield message
+    if role:
+        yield {"role": role, "content": content, **fields}
 
 
 def _speaks(block: Mapping[str, Any]) -> bool:
@@ -301,7 +288,7 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     """Return a tool in OpenAI's form, from there or from {name, description, parameters | input_schema}."""
     if isinstance(tool.get("function"), Mapping):
         return {"type": "function", "function": dict(tool["function"])}
-    inside = as_mapping(tool.get("tool.json_schema"))  # OpenInference's
+    inside = as_mapping(as_mapping(tool.get("tool")).get("json_schema"))  # OpenInference's
     if inside:
         return _openai_tool(inside)
     schema = loaded(tool.get("parameters") or tool.get("input_schema"))

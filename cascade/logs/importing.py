@@ -362,18 +362,18 @@ def _import_flat(
 ) -> Callable[[Path], int]:
     path, models = tables.sources[0].path, list(flat.models)
     if not flat.question.keys() & {"question", "episode_id"}:
-        others = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
+        present = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
         raise UsageError(
             f"{path} is read as a table with columns for the models {', '.join(models)}, and no column has the "
-            f"question: add {' '.join(missing(list(flat.ignored), others))}"
+            f"question: add {' '.join(missing(list(flat.ignored), present))}"
         )
     chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True, flat=True)
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
-    given = {column: field for column, field in mapped.columns.items() if column in flat.question}
+    by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
     for model, columns in mapped.of_model.items():
-        given |= {f"{models.index(model)} {name}": field for name, field in columns.items() if model in models}
-    _check_mapping(tables, given)
+        by_hand |= {f"{models.index(model)} {name}": field for name, field in columns.items() if model in models}
+    _check_mapping(tables, by_hand)
     for name, line in flat.ignored.items():
         if tell is None or "did you mean" in line:
             tables.dropped.note(f"the column {name} is not read{line}", str(path))

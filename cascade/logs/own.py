@@ -58,9 +58,9 @@ class Tables:
             "GROUP BY ALL HAVING count(*) > 0 ORDER BY min(n)"
         )
         report = self.dropped.note if note else self.dropped.drop
-        for text, total, places in self.duck.rows(query):
-            for at, (file, row) in enumerate(places):
-                report(text, self.sources[file].location(row), 1 if at + 1 < len(places) else total - at)
+        for text, total, first in self.duck.rows(query):
+            for at, (file, row) in enumerate(first):
+                report(text, self.sources[file].location(row), 1 if at + 1 < len(first) else total - at)
 
     def note_faults(self, reasons: Sequence[str], table: str, bits: int) -> None:
         """Note the values that became null: a bit of `faults` for each reason; `bits` has those of all rows."""

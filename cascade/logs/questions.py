@@ -12,10 +12,11 @@ from __future__ import annotations
 
 import itertools
 import string
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from cascade.chat import chat_request
 from cascade.checks import did_you_mean
@@ -32,11 +33,9 @@ _LISTED = 20
 """The most problems that an error lists."""
 _IDS = ("id", "question_id", "_id", "qid")
 _ANSWERS = ("answers", "answer", "gold")
-_KINDS = ("kind", "type", "subject")
+_KINDS = ("kind", "type", "subject", "category")
 _GROUPS = ("group", "group_id")
-_NO_BODY = frozenset(
-    {"custom_id", "method", "url", "split", "segment", "category", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS}
-)
+_NO_BODY = frozenset({"custom_id", "method", "url", "split", "segment", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS})
 """Fields of a line that do not belong to a chat request's body."""
 _MAPPABLE = ("question", "answer", "choices", "context", "id", "group", "segment", "split", "kind", "messages")
 _UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
@@ -80,18 +79,30 @@ def read_questions(
         UsageError: the file has invalid questions; one message lists the first 20 problems with their locations.
         MissingExtraError: Parquet without duckdb.
     """
-    path, unread = Path(path), Dropped()
-    drafts = [_draft(record) for record in _renamed(path, list(records(path, unread)), mapped or {})]
-    questions = [draft.question for draft in drafts if draft.question is not None]
-    problems = [f"{draft.location}: {problem}" for draft in drafts for problem in draft.problems] + _doubles(drafts)
-    if not drafts and not unread.count:
+    path, unread, questions = Path(path), Dropped(), list[AskedQuestion]()
+    first, problems, counts = dict[str, str](), list[str](), Counter[str]()
+    for location, fields in _renamed(path, list(records(path, unread)), mapped or {}):
+        try:
+            question = _chat_question(fields) if fields.keys() & {"body", "messages"} else _question(fields)
+        except (OddQuestionError, UsageError) as problem:
+            problems.append(f"{location}: {problem}")
+            continue
+        own_id = _own_id(fields)
+        if own_id in first:
+            problems.append(f"{location}: the id {own_id} is that of {first[own_id]}")
+        elif own_id is not None:
+            first[own_id] = location
+        counts[question.id] += 1
+        if counts[question.id] > 1:  # published sets have some questions twice: the second is one of its group
+            question = replace(question, id=f"{question.id}-{counts[question.id]}")
+        questions.append(question)
+        if dropped is not None and not question.gold:
+            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if question.matcher == "tool_calls" else ""), location)
+    if not questions and not unread.count and not problems:
         problems = [f"{path.name}: there is no question in it"]
     if problems or unread.count:
         raise UsageError(_listed(path, unread.first + problems, unread.count + len(problems)))
-    for draft in drafts:
-        if dropped is not None and draft.question is not None and not draft.question.gold:
-            dropped.note(_UNJUDGED + (_MAYBE_NO_CALL if draft.question.matcher == "tool_calls" else ""), draft.location)
-    return _told_apart(questions)
+    return questions
 
 
 def _renamed(path: Path, records: list[Record], mapped: Mapping[str, str]) -> list[Record]:
@@ -133,86 +144,34 @@ def _listed(path: Path, problems: Sequence[str], count: int) -> str:
     return f"{path} cannot be asked: {named}:{lines}{rest}"
 
 
-class _Draft(NamedTuple):
-    """A record's question, or its problems. `named`: the file itself gave the id."""
-
-    location: str
-    question: AskedQuestion | None
-    named: bool
-    problems: tuple[str, ...] = ()
-
-
-def _doubles(drafts: Iterable[_Draft]) -> list[str]:
-    """Return a problem for each id that the file gives to two questions."""
-    first: dict[str, str] = {}
-    problems = []
-    for location, question, named, _ in drafts:
-        if question is None or not named:
-            continue
-        if question.id in first:
-            problems.append(f"{location}: the id {question.id} is that of {first[question.id]}")
-        first.setdefault(question.id, location)
-    return problems
-
-
-def _told_apart(questions: Iterable[AskedQuestion]) -> list[AskedQuestion]:
-    """Give the second of two equal questions another id in the same group: published sets have some twice."""
-    counts: dict[str, int] = {}
-    distinct = []
-    for question in questions:
-        counts[question.id] = counts.get(question.id, 0) + 1
-        nth = counts[question.id]
-        name = question.id if nth == 1 else f"{question.id}-{nth}"
-        distinct.append(replace(question, id=name))
-    return distinct
-
-
 # --- records ---
 
 
-def _chat_draft(record: Record) -> _Draft:
-    """Return a chat request: a line of a batch file with the messages in its body, or a body alone."""
-    fields = record.fields
-    body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
-    try:
-        request = chat_request(body if isinstance(body, Mapping) else {}, {})
-    except UsageError as error:
-        return _Draft(record.location, None, named=False, problems=(str(error),))
-    question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
-    own_id = text(_first(fields, ("custom_id", *_IDS)))
-    name = own_id or question_id(question.text, question.context)
-    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, (*_KINDS, "category")))
-    golds = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=kind)
-    matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
-    asked_question = AskedQuestion(name, question, golds, group, text(fields.get("split")), kind, matcher)
-    return _Draft(record.location, asked_question, named=own_id is not None)
+def _own_id(fields: Mapping[str, Any]) -> str | None:
+    return text(_first(fields, ("custom_id", *_IDS)))
 
 
-def _draft(record: Record) -> _Draft:
-    if "body" in record.fields or "messages" in record.fields:
-        return _chat_draft(record)
-    fields, problems = record.fields, []
-
-    def attempt(read: Callable[..., Any], *arguments: Any) -> Any:
-        try:
-            return read(*arguments)
-        except OddQuestionError as odd:
-            problems.append(str(odd))
-            return None
-
-    stem = attempt(_text, fields)
-    choices = attempt(_choices, fields) or ()
-    context = attempt(_context, fields.get("context"))
-    gold = attempt(_gold, _first(fields, _ANSWERS), choices)
-    if problems:
-        return _Draft(record.location, None, named=False, problems=tuple(problems))
-    question = Question("\n".join([stem, *_lettered(choices)]), context, segment=text(fields.get("segment")))
-    own_id = text(_first(fields, _IDS))
-    name = own_id or question_id(question.text, question.context)
+def _of(fields: Mapping[str, Any], question: Question, gold: tuple[str, ...], matcher: str | None) -> AskedQuestion:
+    name = _own_id(fields) or question_id(question.text, question.context)
     group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
-    matcher = "label" if choices else None
-    asked_question = AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
-    return _Draft(record.location, asked_question, named=own_id is not None)
+    return AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
+
+
+def _chat_question(fields: Mapping[str, Any]) -> AskedQuestion:
+    """Return a chat request: a line of a batch file with the messages in its body, or a body alone."""
+    body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
+    request = chat_request(body if isinstance(body, Mapping) else {}, {})
+    gold = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=text(_first(fields, _KINDS)))
+    matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
+    return _of(fields, Question.of_chat(replace(request, segment=text(fields.get("segment")))), gold, matcher)
+
+
+def _question(fields: Mapping[str, Any]) -> AskedQuestion:
+    choices = _choices(fields)
+    stem, context, gold = _text(fields), _context(fields.get("context")), _gold(_first(fields, _ANSWERS), choices)
+    lettered = [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
+    question = Question("\n".join([stem, *lettered]), context, segment=text(fields.get("segment")))
+    return _of(fields, question, gold, "label" if choices else None)
 
 
 class OddQuestionError(ValueError):
@@ -252,10 +211,6 @@ def _choices(fields: Mapping[str, Any]) -> tuple[str, ...]:
     if len(choices) == 1 or len(choices) > len(LETTERS):
         raise OddQuestionError(f"there are {len(choices)} choices; from 2 to {len(LETTERS)} can be asked")
     return tuple([str(choice).strip() for choice in choices])
-
-
-def _lettered(choices: Sequence[str]) -> list[str]:
-    return [f"{letter}. {choice}" for letter, choice in zip(LETTERS, choices, strict=False)]
 
 
 def _gold(gold: Any, choices: Sequence[str]) -> tuple[str, ...]:

@@ -42,34 +42,34 @@ def _typed(value: Any) -> Any:
 
 
 def nested(flat: Mapping[str, Any]) -> dict[str, Any]:
-    """Return attributes with numbered ones as lists of objects.
+    """Return attributes with numbered ones as lists of objects, and what is below them as objects.
 
-    >>> nested({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.content": "Hi", "model": "m"})
-    {'gen_ai.prompt': [{'role': 'user', 'content': 'Hi'}], 'model': 'm'}
+    >>> nested({"gen_ai.prompt.0.role": "user", "gen_ai.prompt.0.call.name": "f", "gen_ai.model": "m"})
+    {'gen_ai.prompt': [{'role': 'user', 'call': {'name': 'f'}}], 'gen_ai.model': 'm'}
     """
     fields: dict[str, Any] = {}
-    lists: dict[str, dict[int, dict[str, Any]]] = {}
     for name, value in flat.items():
         match = _NUMBERED.fullmatch(name)
         if match is None:
             fields[name] = value
-        else:
-            lists.setdefault(match["start"], {}).setdefault(int(match["at"]), {})[match["rest"]] = value
-            fields.setdefault(match["start"], None)
-    for name, items in lists.items():
-        fields[name] = [_message(nested(items[at])) for at in sorted(items)]
-    return fields
+            continue
+        inside = fields.setdefault(match["start"], {})
+        keys = [match["at"], *match["rest"].split(".")]
+        for key in keys[:-1]:
+            inside = inside.setdefault(key, {}) if isinstance(inside, dict) else {}
+        if isinstance(inside, dict):
+            inside[keys[-1]] = value
+    return {name: _listed(value) if name not in flat else value for name, value in fields.items()}
 
 
-def _message(message: dict[str, Any]) -> dict[str, Any]:
-    """Return an item with the names under `message.` as an object, as OpenInference means them."""
-    inside = {name.removeprefix("message."): value for name, value in message.items() if name.startswith("message.")}
-    outer = {name: value for name, value in message.items() if not name.startswith("message.")}
-    for fields in (inside, outer):
-        call = {name.split(".", 1)[1]: fields.pop(name) for name in list(fields) if name.startswith("tool_call.")}
-        function = {name.split(".", 1)[1]: call.pop(name) for name in list(call) if name.startswith("function.")}
-        fields.update({**call, "function": function} if function else call)
-    return outer | {"message": inside} if inside else outer
+def _listed(value: Any) -> Any:
+    """Return an object whose names are numbers as a list, in every depth."""
+    if not isinstance(value, dict):
+        return value
+    inside = {name: _listed(item) for name, item in value.items()}
+    if not all(name.isdigit() for name in inside):
+        return inside
+    return [inside[name] for name in sorted(inside, key=int)]
 
 
 def prepared_span(line: str | None, _around: str | None) -> str | None:

@@ -16,7 +16,7 @@ from cases import each
 
 from cascade.episodes import reading
 from cascade.episodes.opening import open_log
-from cascade.episodes.reading import Judgements, as_ladder, labelled_by_reference, ladder_of_models, reviewed
+from cascade.episodes.reading import Judgements, labelled_by_reference, ladder_of_models, reviewed
 from cascade.episodes.rows import Truth, joined, reads_of
 from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
@@ -198,43 +198,18 @@ def test_accepted_answers_judge_only_where_a_matcher_is_named(tmp_path):
     assert named.reads[0].log.right.tolist() == [[1, 1], [1, 0]]
 
 
-# --- rounds as a ladder, and call by call ---
-
-SIGNALS = {"reply_mean_logprob": -0.5, "p_yes": 0.7}
-ROUNDS = {"dataset": "log", "horizon": 4, "correct": False, "signals": SIGNALS}
-BASE = row_of_reading("q", 1, SMALL, "The Inn", source="base", **ROUNDS)
-JUDGE = row_of_reading("q", 1, LARGE, "Inn", source="guide", **{**ROUNDS, "candidate": 1})
-LATER = row_of_reading("q", 2, SMALL, "Elbe", source="base", **ROUNDS)
-OUTRIGHT = row_of_reading("q", 1, LARGE, "inn", walk=GUIDE_ONLY, kept=True, **ROUNDS)
+# --- rounds, and their calls outright as a ladder ---
 
 
-@pytest.mark.parametrize("logged", [[BASE, JUDGE, LATER, OUTRIGHT], [OUTRIGHT, LATER, JUDGE, BASE]])
-def test_the_base_and_the_guide_outright_are_the_two_steps(logged):
-    first, second = as_ladder(logged)
-    assert [(each["step"], each["source"], each["answer"]) for each in (first, second)] == [
-        (1, SMALL, "The Inn"),
-        (2, LARGE, "inn"),
-    ]
-    shared = {"walk": None, "horizon": 2, "dataset": "log-ladder", "confidence": None, "kept": None}
-    assert all(each[name] == value for each in (first, second) for name, value in shared.items())
-    assert first["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": None}
-    assert second["signals"] == {"reply_mean_logprob": -0.5, "agrees_with_earlier": 1.0}
-
-
-def test_readings_of_rounds_say_which_model_answers_and_what_a_call_reads():
-    (ladder,) = reads_of(as_ladder([BASE, JUDGE, OUTRIGHT]))
-    assert (ladder.facts.step_models, ladder.log.complete.tolist()) == ((SMALL, LARGE), [True])
-    (alone,) = reads_of(as_ladder([BASE, JUDGE]))
-    assert (alone.facts.step_models, alone.log.complete.tolist()) == ((SMALL, None), [False])
-    (rounds,) = reads_of([BASE, JUDGE, LATER])  # base and guide are told apart by their roles
+def test_the_base_and_the_guide_of_the_demo_outright_are_the_two_steps_of_its_ladder():
+    (rounds,), (ladder,) = (open_log(name).reads for name in ("demo", "demo-ladder"))
     assert (rounds.facts.step_models, rounds.facts.sources) == ((), ("base", "guide"))
-
-
-def test_a_base_without_an_answer_agrees_with_nothing():
-    silent = BASE | {"candidate": None, "answer": None, "correct": None}
-    first, second = as_ladder([silent, OUTRIGHT])
-    assert "agrees_with_earlier" not in first["signals"]
-    assert second["signals"]["agrees_with_earlier"] is None
+    assert ladder.facts.step_models == (rounds.facts.models["base"][0], rounds.facts.models["guide"][0])
+    assert (ladder.log.ids, ladder.log.complete.all()) == (rounds.log.ids, True)
+    assert rounds.log.reference is not None
+    assert equal(np.nan_to_num(ladder.log.right[:, 1]), rounds.log.reference.right)  # NaN: it gave no answer
+    assert equal(ladder.log.right[:, 0], rounds.log.right[:, 0])
+    assert equal(ladder.log.cost_nano_usd[:, 1], rounds.log.reference.cost_nano_usd)
 
 
 # --- people's judgements ---
