@@ -71,16 +71,6 @@ class _Tries:
     failed: list[ProviderError] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
-    @property
-    def seconds(self) -> float:
-        """The elapsed seconds."""
-        return time.monotonic() - self.began_s
-
-    @property
-    def retries_until(self) -> Deadline:
-        """When no further try may begin."""
-        return Deadline(min(self.deadline.at_s, self.caller_s))
-
     def go_on(self, asked: Request) -> None:
         """Go on at another deployment, which has as much time as the one before."""
         self.asked, self.began_s = asked, time.monotonic()
@@ -183,7 +173,8 @@ class Guard:
         forbidden = tries.asked.at_most_once and error.billed != "no"
         if tries.others and not forbidden and self._goes_on(tries, error, policy):
             return 0.0
-        delay = policy.delay_s(error, len(tries.failed) - 1, tries.retries_until)
+        until = Deadline(min(tries.deadline.at_s, tries.caller_s))
+        delay = policy.delay_s(error, len(tries.failed) - 1, until)
         if delay is None:
             health.gave_up(error)
         if delay is None or forbidden or health.open or not health.allows(error):
@@ -267,8 +258,8 @@ class Guard:
         error.deployment = asked.deployment
         if asked.deployment is not None:
             self.tried[asked.model, asked.deployment, type(error).__name__] += 1
-        hurried = isinstance(error, ProviderTimeoutError) and tries.seconds < _FAIR * tries.limit_s
-        if not hurried:
+        had_s = time.monotonic() - tries.began_s
+        if not isinstance(error, ProviderTimeoutError) or had_s >= _FAIR * tries.limit_s:
             health.failed(error, lost=asked.deployment is not None and error.another_may_answer)
         return health
 
