@@ -16,7 +16,7 @@ from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.episodes.journal import is_call
 from cascade.errors import BadResponseError, ProviderError, RefusedError, UsageError, refused_for_good
-from cascade.logs.questions import AskedQuestion
+from cascade.logs.questions import AskedQuestion, matcher_of
 from cascade.logs.schema import CHAT, FAILED, chat_of, completion_of, is_hashed, replay_of
 from cascade.plans.nodes import JUDGING, Plan
 from cascade.plans.reply import split_reply
@@ -178,8 +178,7 @@ def _question_of(name: str, head: Mapping[str, Any]) -> AskedQuestion:
         question = Question(head["question"], head["context"], head["group"], head["segment"])
     else:
         question = Question.of_chat(replace(chat, segment=head["segment"]))
-    matcher = None if chat is None else "tool_calls" if chat.tools else "json" if chat.wants_json else None
-    return AskedQuestion(name, question, tuple(head["gold"] or ()), head["group"], head["split"], matcher=matcher)
+    return AskedQuestion(name, question, tuple(head["gold"] or ()), head["group"], head["split"], matcher_of(chat))
 
 
 def _completion(row: Mapping[str, Any]) -> Completion:

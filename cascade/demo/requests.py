@@ -150,7 +150,7 @@ class DemoRequest:
     def question(self) -> AskedQuestion:
         """The request as `collect` logs it."""
         chat = Question.of_chat(self.chat)
-        return AskedQuestion(self.request_id, chat, (self.gold,), self.request_id, self.split, self.team, "json")
+        return AskedQuestion(self.request_id, chat, (self.gold,), self.request_id, self.split, "json")
 
 
 def _head() -> Iterator[dict[str, str]]:

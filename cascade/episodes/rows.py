@@ -16,8 +16,8 @@ import numpy as np
 
 from cascade import table
 from cascade.conformal.scope import LENGTHS, RequestKind
-from cascade.episodes.steps import DOUBLED, Bought, problems_of, reads_before, usable
-from cascade.episodes.walks import WalkCall, WalkResult, baseline_of, walked
+from cascade.episodes.steps import DOUBLED, Bought, first_of, problems_of, reads_before, summed, usable
+from cascade.episodes.walks import walked
 from cascade.errors import UsageError
 from cascade.logs import schema
 from cascade.logs.columns import Calls, Row, calls_of
@@ -303,7 +303,7 @@ class _CallTable:
         own, candidate = self.own[column["source"][paid]], column["candidate"][paid]
         unplaced = np.where(calls.flags["answers"][paid], 0, width - 1)
         at = (step[of_step] - 1) * width + np.where(own >= 0, own, np.where(candidate < 0, unplaced, candidate))
-        cost = _summed(column["cost"][paid], row * shape[1] + at, shape[0] * shape[1]).reshape(shape)
+        cost = summed(column["cost"][paid], row * shape[1] + at, shape[0] * shape[1]).reshape(shape)
         signals = dict[str, Floats]()
         for name, values in sorted(calls.signals.items()):
             recorded = np.flatnonzero(~np.isnan(values[paid]))[::-1]  # the first of a step counts
@@ -312,7 +312,7 @@ class _CallTable:
                 signals[name][row[recorded], last[recorded]] = values[paid[recorded]]
         for name, counts in LENGTHS.items():
             # The length of a run until a model is right shows whether it was.
-            tokens = _summed(column[counts][paid], of_step, step.size)[self.steps]
+            tokens = summed(column[counts][paid], of_step, step.size)[self.steps]
             if name not in signals and not self.is_told and (tokens >= 0).any():
                 signals[name] = np.full(shape, np.nan)
                 ends = row_of_step[self.steps], step[self.steps] * width - 1
@@ -393,50 +393,30 @@ class _CallTable:
         replied = np.bincount(row[calls.flags["replied"][own]], minlength=self.n) > 0
         known = there & (source >= 0) & ((answer >= 0) | replied)
         size, truth = (answer >= 0).astype(np.int64), np.where(answer >= 0, calls.right[answer], 0.0)
-        cost = np.where(known, _summed(calls.columns["cost"][own], row, self.n), -1)
+        cost = np.where(known, summed(calls.columns["cost"][own], row, self.n), -1)
         size, truth = np.where(known, size, 0), np.where(known, truth, np.nan)
         return Baseline(known, known & (truth == 1), truth, cost, known.astype(np.int64), size), size
 
     def _walks(self, log: Log, dropped: Dropped) -> dict[str, tuple[Baseline, Ints]]:
         """Return the recorded walks by their names, with the numbers of answers that they keep."""
-        calls, column = self.calls, self.calls.columns
-        row = self.row_of[column["episode"]]
-        outcomes: dict[str, list[WalkResult | None]] = {}
-        of_walk: dict[str, dict[int, list[WalkCall]]] = defaultdict(lambda: defaultdict(list))
-        for at in np.flatnonzero((row >= 0) & (column["walk"] >= 0)).tolist():
-            of_walk[calls.names[column["walk"][at]]][int(row[at])].append(WalkCall.of(calls, at))
-        for name, by_row in sorted(of_walk.items()):
-            outcomes[name] = [
-                walked(name, by_row.get(at), episode, log.drawn is not None, dropped)
-                for at, episode in enumerate(self.names)
-            ]
-        leaves = {
-            name: np.array([0 if outcome is None else outcome.leaves for outcome in listed])
-            for name, listed in outcomes.items()
-        }
-        return {name: (baseline_of(listed), leaves[name]) for name, listed in outcomes.items()}
+        walk, row, unjudged = (
+            self.calls.columns["walk"],
+            self.row_of[self.calls.columns["episode"]],
+            log.drawn is not None,
+        )
+        walks: dict[str, tuple[Baseline, Ints]] = {}
+        for name, number in sorted((self.calls.names[number], number) for (number,) in _once(walk[walk >= 0])):
+            at = np.flatnonzero((row >= 0) & (walk == number))
+            if at.size:
+                walks[name] = walked(name, self.calls, at, row[at], self.names, unjudged, dropped)
+        return walks
 
 
 def _once(*columns: Ints) -> list[list[int]]:
     """Return the different rows of some columns, sorted."""
-    code, codes = np.zeros(columns[0].size, dtype=np.int64), 1
-    for column in columns:
-        size = int(column.max(initial=0)) + 2
-        if codes * size >= 1 << 62:  # they are too many to be numbered without gaps: only those that occur are
-            _, code = np.unique(code, return_inverse=True)
-            codes = code.size
-        code, codes = code * size + column + 1, codes * size
-    _, first = np.unique(code, return_index=True)
+    first, _ = first_of(*columns)
     rows: list[list[int]] = np.stack([column[first] for column in columns], axis=1).tolist()
     return rows
-
-
-def _summed(numbers: Ints, groups: Ints, size: int) -> Ints:
-    """Return the sum of the numbers in each group; −1 if one of them is unknown, 0 for an empty group."""
-    total = np.zeros(size, dtype=np.int64)
-    np.add.at(total, groups, np.maximum(numbers, 0))
-    total[groups[numbers < 0]] = -1
-    return total
 
 
 _K = TypeVar("_K")

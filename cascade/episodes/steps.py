@@ -180,3 +180,24 @@ def usable(calls: Calls, bought: Bought, chosen: Ints, problems: Ints, dropped: 
 def reads_before(calls: Calls, step: int, parents: int) -> tuple[int, ...]:
     """Return the steps that a step reads; by default the step before."""
     return calls.reads[parents] if parents >= 0 else (step - 1,) if step > 1 else ()
+
+
+def first_of(*columns: Ints) -> tuple[Ints, Ints]:
+    """Return where each different row of some columns comes first, in their order, and which of them each row is."""
+    code, codes = np.zeros(columns[0].size, dtype=np.int64), 1
+    for column in columns:
+        size = int(column.max(initial=0)) + 2
+        if codes * size >= 1 << 62:  # they are too many to be numbered without gaps: only those that occur are
+            _, code = np.unique(code, return_inverse=True)
+            codes = code.size
+        code, codes = code * size + column + 1, codes * size
+    _, first, group = np.unique(code, return_index=True, return_inverse=True)
+    return first, group
+
+
+def summed(numbers: Ints, groups: Ints, size: int) -> Ints:
+    """Return the sum of the numbers in each group; −1 if one of them is unknown, 0 for an empty group."""
+    total = np.zeros(size, dtype=np.int64)
+    np.add.at(total, groups, np.maximum(numbers, 0))
+    total[groups[numbers < 0]] = -1
+    return total

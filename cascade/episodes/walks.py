@@ -2,116 +2,96 @@
 
 from __future__ import annotations
 
-import math
-from collections import defaultdict
-from collections.abc import Hashable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import numpy as np
 
+from cascade.episodes.steps import first_of, summed
 from cascade.logs.columns import Calls
 from cascade.logs.schema import Dropped
-from cascade.table import Baseline
+from cascade.table import Baseline, Bools, Floats, Ints
 
-
-class WalkCall(NamedTuple):
-    """A call of a walk. `name` distinguishes its answer: without texts all right answers are one."""
-
-    step: int
-    candidate: int | None
-    answers: bool
-    name: Hashable
-    right: bool | None
-    confidence: float
-    kept: bool | None
-    replied: bool
-    cost: int | None
-
-    @classmethod
-    def of(cls, calls: Calls, at: int) -> WalkCall:
-        """Return a call by its number."""
-        step, candidate, cost, key, kept = (
-            int(calls.columns[name][at]) for name in ("step", "candidate", "cost", "key", "kept")
-        )
-        right = None if math.isnan(calls.right[at]) else bool(calls.right[at])
-        return cls(
-            max(step, 1),
-            None if candidate < 0 else candidate,
-            bool(calls.flags["answers"][at]),
-            key if key >= 0 else "right" if right else (max(step, 1), max(candidate, 0)),
-            right,
-            float(calls.confidence[at]),
-            None if kept < 0 else bool(kept),
-            bool(calls.flags["replied"][at]),
-            None if cost < 0 else cost,
-        )
-
-
-class WalkResult(NamedTuple):
-    """What a baseline did on an episode: the fields of `Baseline`, and how many answers it kept."""
-
-    covered: bool
-    right: float
-    cost: int
-    length: int
-    size: int
-    leaves: int
+_REASONS = (
+    "neither an answer nor a reply is recorded",
+    "it has several answers, one of them with a null candidate",
+    "it has several answers, and kept is null for one of them",
+    "it is unknown whether its answer is right",
+)
 
 
 def walked(
-    name: str, calls: Sequence[WalkCall] | None, episode_name: str, unjudged: bool, dropped: Dropped
-) -> WalkResult | None:
-    """Return the result of a logged walk; None if it is not logged, or its result is unknown, which is then counted."""
-    if calls is None:
-        return None
-    answers: dict[tuple[int, int | None], tuple[WalkCall, bool | None]] = {}
-    ambiguous = False
-    for call in calls:
-        if call.answers:
-            ambiguous |= call.candidate is None and bool(answers)
-            first, keeps = answers.get((call.step, call.candidate), (call, None))
-            answers[call.step, call.candidate] = first, call.kept if keeps is None else keeps
-    every = [call for call, _ in answers.values()]
-    served = [call for call, keeps in answers.values() if keeps is not False]
+    name: str, calls: Calls, at: Ints, row: Ints, episodes: Sequence[str], unjudged: bool, dropped: Dropped
+) -> tuple[Baseline, Ints]:
+    """Return what a walk did on each episode, and how many answers it kept there.
+
+    Where its result is unknown, it is left out and counted.
+
+    Args:
+        name: the walk's name.
+        calls: the calls of the log.
+        at: the numbers of the walk's calls, rising.
+        row: the episode of each, as its number in `episodes`.
+        episodes: the names of the episodes.
+        unjudged: whether an answer of which nobody knows whether it is right is no problem.
+        dropped: counts what is left out.
+    """
+    n, column, step = len(episodes), calls.columns, np.maximum(calls.columns["step"][at], 1)
+    gives = np.flatnonzero(calls.flags["answers"][at])
+    # of an answer that is there several times the first row counts, and the first that says whether it was kept
+    first, group = first_of(row[gives], step[gives], column["candidate"][at[gives]] + 1)
+    answer, of, candidate = at[gives[first]], row[gives[first]], column["candidate"][at[gives[first]]]
+    kept, keeps = column["kept"][at[gives]], np.full(first.size, -1)
+    keeps[group[kept >= 0][::-1]] = kept[kept >= 0][::-1]
+    right, served = calls.right[answer], keeps != 0
+
+    def rows_with(condition: Bools) -> Bools:
+        return np.bincount(of[condition], minlength=n) > 0
+
+    nameless = np.bincount(row[gives][column["candidate"][at[gives]] < 0], minlength=n)
     # The only answer of a walk was served, even if `kept` is null. If there are several answers, each needs a `kept`.
-    several, keeps_of = ambiguous or len(answers) > 1, [keeps for _, keeps in answers.values()]
-    reasons = {
-        "neither an answer nor a reply is recorded": not answers and not any(call.replied for call in calls),
-        "it has several answers, one of them with a null candidate": several and any(at is None for _, at in answers),
-        "it has several answers, and kept is null for one of them": several and (None in keeps_of),
-        "it is unknown whether its answer is right": not unjudged and any(call.right is None for call in served),
-    }
-    reason = next((reason for reason, applies in reasons.items() if applies), None)
-    if reason is not None:
-        dropped.note(f"a walk {name!r} is left out of its episode: {reason}", episode_name)
-        return None
-    costs, length = [call.cost for call in calls], max(call.step for call in calls)
-    total, size = sum(cost or 0 for cost in costs), len({call.name for call in served})
-    covered, right = any(call.right is True for call in served), _served_right(served or every)
-    return WalkResult(covered, right, -1 if None in costs else total, length, size, len(served))
+    several = (np.bincount(of, minlength=n) > 1) | (nameless > 1)
+    replied = np.bincount(row[calls.flags["replied"][at]], minlength=n) > 0
+    tests = (
+        ~rows_with(of >= 0) & ~replied,
+        several & (nameless > 0),
+        several & rows_with(keeps < 0),
+        rows_with(served & np.isnan(right)) & (not unjudged),
+    )
+    logged = np.bincount(row, minlength=n) > 0
+    reason = np.where(logged, np.select(tests, range(len(tests)), -1), -1)
+    for episode in np.flatnonzero(reason >= 0).tolist():
+        text = f"a walk {name!r} is left out of its episode: {_REASONS[reason[episode]]}"
+        dropped.note(text, episodes[episode])
+    known, length = logged & (reason < 0), np.zeros(n, dtype=np.int64)
+    np.maximum.at(length, row, step)
+    # without texts all right answers are one
+    place = step[gives[first]] * (int(candidate.max(initial=0)) + 1) + np.maximum(candidate, 0)
+    key, size = column["key"][answer], int(column["key"].max(initial=0)) + 1
+    spelling = np.where(key >= 0, key, np.where(right == 1, size, size + 1 + place))
+    pairs, _ = first_of(of[served], spelling[served])
+    pool = served | ~rows_with(served)[of]
+    baseline = Baseline(
+        known,
+        known & rows_with(served & (right == 1)),
+        np.where(known, _served_right(n, of[pool], spelling[pool], answer[pool], calls), np.nan),
+        np.where(known, summed(column["cost"][at], row, n), -1),
+        np.where(known, length, 0),
+        np.where(known, np.bincount(of[served][pairs], minlength=n), 0),
+    )
+    return baseline, np.where(known, np.bincount(of[served], minlength=n), 0)
 
 
-def _served_right(calls: Sequence[WalkCall]) -> float:
+def _served_right(n: int, row: Ints, spelling: Ints, answer: Ints, calls: Calls) -> Floats:
     """Return whether the answer that would be served is right: the surest, then the most frequent, then the latest."""
-    groups: dict[Hashable, list[WalkCall]] = defaultdict(list)
-    for call in sorted(calls, key=lambda call: (call.step, -1 if call.candidate is None else call.candidate)):
-        groups[call.name].append(call)
-
-    def sure(call: WalkCall) -> float:
-        return -1.0 if math.isnan(call.confidence) else call.confidence
-
-    def worth(group: list[WalkCall]) -> tuple[float, int, int]:
-        return max(map(sure, group)), len(group), max(call.step for call in group)
-
-    best = max(groups.values(), key=worth, default=None)
-    right = False if best is None else max(best, key=sure).right
-    return math.nan if right is None else float(right)
-
-
-def baseline_of(outcomes: Sequence[WalkResult | None]) -> Baseline:
-    """Return the results of all episodes as a baseline; None: not on record."""
-    nothing = WalkResult(False, math.nan, -1, 0, 0, 0)
-    covered, right, cost, length, size, _ = zip(*[outcome or nothing for outcome in outcomes], strict=True)
-    sums = (np.array(column, dtype=np.int64) for column in (cost, length, size))
-    recorded = np.array([outcome is not None for outcome in outcomes], dtype=np.bool_)
-    return Baseline(recorded, np.array(covered, dtype=np.bool_), np.array(right, dtype=np.float64), *sums)
+    sure = np.nan_to_num(calls.confidence[answer], nan=-1.0)
+    first, group = first_of(row, spelling)
+    surest, latest = np.full(first.size, -np.inf), np.zeros(first.size, dtype=np.int64)
+    np.maximum.at(surest, group, sure)
+    np.maximum.at(latest, group, np.maximum(calls.columns["step"][answer], 1))
+    order = np.lexsort((first, -latest, -np.bincount(group, minlength=first.size), -surest, row[first]))
+    best = order[np.unique(row[first][order], return_index=True)[1]]
+    right = np.zeros(n)
+    is_best = np.isin(group, best) & (sure == surest[group])
+    chosen = np.flatnonzero(is_best)[::-1]
+    right[row[chosen]] = calls.right[answer[chosen]]  # the first counts
+    return right

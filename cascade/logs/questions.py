@@ -3,7 +3,7 @@
 Formats, recognised by the content:
 
 * cascade's own: lines of JSON, a JSON list, CSV or Parquet with `question` and, if known, `answer` or `answers`,
-  `choices`, `context`, `id`, `group`, `segment`, `split`, `kind`;
+  `choices`, `context`, `id`, `group`, `segment`, `split`;
 * chat requests, one per line: whole bodies with `messages`, or OpenAI's batch format with `custom_id` and `body`; also
   with `gold`, `group`, `segment`, `split`.
 """
@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from cascade.chat import chat_request
+from cascade.chat import ChatRequest, chat_request
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.identity import question_id
@@ -37,7 +37,7 @@ _KINDS = ("kind", "type", "subject", "category")
 _GROUPS = ("group", "group_id")
 _NO_BODY = frozenset({"custom_id", "method", "url", "split", "segment", *_IDS, *_ANSWERS, *_KINDS, *_GROUPS})
 """Fields of a line that do not belong to a chat request's body."""
-_MAPPABLE = ("question", "answer", "choices", "context", "id", "group", "segment", "split", "kind", "messages")
+_MAPPABLE = ("question", "answer", "choices", "context", "id", "group", "segment", "split", "messages")
 _UNJUDGED = "a question without an accepted answer: the models' answers cannot be judged"
 _MAYBE_NO_CALL = ' (if no tool is to be called, write "gold": [])'
 
@@ -52,7 +52,6 @@ class AskedQuestion:
         gold: the accepted answers; empty if the file has none. For a choice, its letter and its text.
         group: the unit that splits must not cut; by default the id.
         split: its part of the data.
-        kind: its kind, in the file's own words.
         matcher: the matcher for its format ("label"); None if unknown.
     """
 
@@ -61,8 +60,12 @@ class AskedQuestion:
     gold: tuple[str, ...] = ()
     group: str | None = None
     split: str | None = None
-    kind: str | None = None
     matcher: str | None = None
+
+
+def matcher_of(chat: ChatRequest | None) -> str | None:
+    """Return the matcher for the form of a chat request."""
+    return None if chat is None else "tool_calls" if chat.tools else "json" if chat.wants_json else None
 
 
 def read_questions(
@@ -153,8 +156,8 @@ def _own_id(fields: Mapping[str, Any]) -> str | None:
 
 def _of(fields: Mapping[str, Any], question: Question, gold: tuple[str, ...], matcher: str | None) -> AskedQuestion:
     name = _own_id(fields) or question_id(question.text, question.context)
-    group, kind = text(_first(fields, _GROUPS)) or name, text(_first(fields, _KINDS))
-    return AskedQuestion(name, question, gold, group, text(fields.get("split")), kind, matcher)
+    group = text(_first(fields, _GROUPS)) or name
+    return AskedQuestion(name, question, gold, group, text(fields.get("split")), matcher)
 
 
 def _chat_question(fields: Mapping[str, Any]) -> AskedQuestion:
@@ -162,8 +165,8 @@ def _chat_question(fields: Mapping[str, Any]) -> AskedQuestion:
     body = loaded(fields.get("body")) if "body" in fields else {k: v for k, v in fields.items() if k not in _NO_BODY}
     request = chat_request(body if isinstance(body, Mapping) else {}, {})
     gold = gold_in(_first(fields, _ANSWERS), tools=bool(request.tools), kind=text(_first(fields, _KINDS)))
-    matcher = "tool_calls" if request.tools else "json" if request.wants_json else None
-    return _of(fields, Question.of_chat(replace(request, segment=text(fields.get("segment")))), gold, matcher)
+    question = Question.of_chat(replace(request, segment=text(fields.get("segment"))))
+    return _of(fields, question, gold, matcher_of(request))
 
 
 def _question(fields: Mapping[str, Any]) -> AskedQuestion:

@@ -254,12 +254,12 @@ NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": [
         ({"question": " Which river? "}, AskedQuestion(WHICH, Question("Which river?"), group=WHICH)),
         (
             WHOLE | {"answers": ["Danube", "the Danube"], "split": "log", "kind": "fact"},
-            AskedQuestion("7", Question("Which?", "A text."), ("Danube", "the Danube"), "rivers", "log", "fact"),
+            AskedQuestion("7", Question("Which?", "A text."), ("Danube", "the Danube"), "rivers", "log"),
         ),
         (NAMED, AskedQuestion("fact-1", Question("x"), ("y",), "g")),  # the form of the demo
         (
             {"_id": "p", "question": "x", "type": "comparison", "context": ["Ada, 1901. ", "Bob, 1902."]},
-            AskedQuestion("p", Question("x", "Ada, 1901.\n\nBob, 1902."), (), "p", None, "comparison"),
+            AskedQuestion("p", Question("x", "Ada, 1901.\n\nBob, 1902."), (), "p", None),
         ),
     ],
 )
