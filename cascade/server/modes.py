@@ -14,7 +14,7 @@ import tempfile
 import time
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -413,8 +413,6 @@ class Modes:
 
     async def forever(self) -> None:
         """Expire rows and count audits from time to time, until it is cancelled."""
-        with suppress(CascadeError):  # requests try again
-            await self.refreshed()  # which logs whether what is in force holds here
         while True:
             await asyncio.sleep(_EVERY_S)
             try:
