@@ -69,6 +69,19 @@ def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(
     assert rows_of(source, dataset="t") == expected
 
 
+@pytest.mark.parametrize("grade", ["5", "-1", "100"])
+def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_path, grade):
+    with pytest.raises(UsageError, match=grade):
+        rows_of(
+            table(
+                tmp_path / "t.csv",
+                "q,x,1,y,1",
+                f"r,x,1,y,{grade}",
+                head="question,a_answer,a_correct,b_answer,b_correct",
+            )
+        )
+
+
 @pytest.mark.parametrize("indent", [None, 1])
 def test_a_whole_table_in_one_object_is_no_record(tmp_path, indent):
     by_row = {"0": {"question": "a", "small_answer": "x"}, "1": {"question": "b", "small_answer": "y"}}
