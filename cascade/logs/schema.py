@@ -344,10 +344,12 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
         KeyError, TypeError, ValueError: the row is not of this form.
     """
     from cascade.chat import output_text
+    from cascade.chat_faults import message_faults
 
     replay = row["signals"]["replay"]
     tokens = replay.get("tokens")
     message = json.loads(row["text"]) if replay.get(CHAT) else None
+    chat = None if message is None else chat_of(row)
     return Completion(
         text=row["text"] if message is None else output_text(message),
         finish_reason=replay["finish_reason"],
@@ -365,6 +367,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
         latency_s=(row["latency_ms"] or 0.0) / 1000,
         maybe_billed=replay.get("maybe_billed", 0),
         message=message,
+        faults=() if chat is None or message is None else message_faults(chat, message, replay["finish_reason"]),
     )
 
 

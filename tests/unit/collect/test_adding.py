@@ -19,6 +19,7 @@ from cascade.factory import build_strategy
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import FAILED, request_digest
+from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 from unit.collect.test_collect import EXACT, PRICED, Models, asked, config, said
 
@@ -237,3 +238,17 @@ def test_a_chat_request_is_sent_as_it_was(tmp_path):
     assert request.chat == before.requests[0].chat
     assert request_digest(request) != request_digest(before.requests[0])
     assert [row["source"] for row in read_rows(new)] == ["small", "middle", "large"]
+
+
+def test_a_message_with_a_fault_is_no_answer_in_a_log_as_it_is_none_live(tmp_path):
+    from cascade.chat import chat_request
+
+    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
+    chat = chat_request({"messages": [{"role": "user", "content": "Find Graz."}], "tools": [tool]}, {})
+    call = {"small": '{"city": 3', "large": "{}"}
+    models = FakeProvider(lambda request: reply("", tool_calls=[("find", call[request.model])]))
+    questions = [AskedQuestion("c1", Question.of_chat(chat), group="c1", matcher="tool_calls")]
+    made(PAIR, tmp_path / "log.jsonl", models, questions, matcher=None)
+    rows = {row["source"]: row for row in read_rows(tmp_path / "log.jsonl")}
+    assert (rows["small"]["answer"], rows["small"]["signals"]["message_faults"]) == (None, 1.0)
+    assert (rows["large"]["candidate"], rows["large"]["signals"]["message_faults"]) == (0, 0.0)
