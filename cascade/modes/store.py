@@ -259,16 +259,23 @@ class ModeStore(Database):
         rows = self._read(sa.select(looks.c.files).where(looks.c.cascade == cascade, looks.c.look == look))
         return {name: base64.b64decode(text) for (files,) in rows for name, text in json.loads(files).items()}
 
-    # --- conversations in which a cheaper model has answered ---
+    # --- conversations in which a cheaper model answers, or has answered ---
 
-    def wrote(self, conversations: Iterable[str]) -> None:
-        """Record that a cheaper model has answered a turn of these conversations."""
+    def claim(self, conversation: str) -> bool:
+        """Record that a cheaper model may answer a turn of a conversation; return False if one did before, or does."""
+        if self.is_claimed(conversation):
+            return False
         with self.transaction() as connection:
-            for name in sorted(conversations):  # in the same order everywhere: two replicas never wait for each other
-                connection.execute(insert(written).on_conflict_do_nothing(), {"conversation": name})
+            claim = insert(written).on_conflict_do_nothing()
+            return bool(connection.execute(claim, {"conversation": conversation}).rowcount)
 
-    def cheaply_written(self, conversation: str) -> bool:
-        """Return whether a cheaper model has answered a turn of a conversation."""
+    def release(self, conversation: str) -> None:
+        """Take back a claim, since the guide has answered."""
+        with self.transaction() as connection:
+            connection.execute(sa.delete(written).where(written.c.conversation == conversation))
+
+    def is_claimed(self, conversation: str) -> bool:
+        """Return whether a cheaper model answers or has answered a turn of a conversation."""
         return bool(self._read(_WRITTEN, conversation=conversation))
 
 

@@ -128,7 +128,6 @@ class Modes:
         self.completing: dict[str, asyncio.Task[None]] = {}
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
-        self._unsaved: set[str] = set()  # conversations answered by cheap models while the store was unreachable
 
     # --- before the response ---
 
@@ -140,7 +139,11 @@ class Modes:
 
         None if no mode applies to it.
         """
-        if not request.route.cascaded or request.route.level is not None:
+        route, group = request.route, request.chat.group
+        if not route.cascaded or route.level is not None:
+            if group is not None and route.model != self._guide:
+                async with self._in_time(within_s):
+                    await self.link.call(self.store.claim, draws.conversation_of(group, trace_id))
             yield None
             return
         # If the mode is unknown, the guide serves, so that no promise can break.
@@ -185,7 +188,7 @@ class Modes:
         conversation = draws.conversation_of(group, guide.trace_id)
         turn = replace(guide, mode=state.mode, audits=state.mode == "enforce")
         if turn.audits:
-            if (later and group is None) or await self._cheaply_written(conversation):
+            if later if group is None else not await self.link.call(self.store.claim, conversation):
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
             else:
                 turn = replace(turn, request=request)
@@ -209,30 +212,19 @@ class Modes:
         """
         if not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
             return False
-        if named and await self._cheaply_written(conversation):
+        if named and await self.link.call(self.store.is_claimed, conversation):
             return False
         return not later or await self.link.call(self.store.observes, self.cascade, conversation)
 
-    async def _cheaply_written(self, conversation: str) -> bool:
-        """Whether a cheaper model has answered a turn of a conversation."""
-        return conversation in self._unsaved or await self.link.call(self.store.cheaply_written, conversation)
-
     async def answered(self, turn: Turn, answer: Answer, within_s: float) -> None:
-        """Record, before an answer is sent, which model wrote it, and whether a model seems to have changed."""
+        """Note, before an answer is sent, whether the guide wrote it, and whether a model seems to have changed."""
         turn.answer = answer
         served, group = answer.served, turn.request.chat.group
         async with self._in_time(within_s):
-            if turn.request.route.cascaded and served is not None and served[0].model != self._guide and group:
-                # While the store is unreachable, this process's memory has it.
-                self._unsaved |= {draws.conversation_of(group, turn.trace_id)}
-                await self._save()
+            if turn.request.route.cascaded and group and (served is None or served[0].model == self._guide):
+                await self.link.call(self.store.release, draws.conversation_of(group, turn.trace_id))
             if turn.mode != "unknown":
                 await self._noticed(answer.calls)
-
-    async def _save(self) -> None:
-        if saved := set(self._unsaved):
-            await self.link.call(self.store.wrote, saved)
-            self._unsaved -= saved
 
     async def _noticed(self, calls: Iterable[Call]) -> None:
         """Note what replies report of their models. Only what is new is written to the store."""
@@ -345,8 +337,8 @@ class Modes:
         return not await self.link.call(self.store.is_pending, trace_id)
 
     def take_over(self, before: Modes) -> None:
-        """Count on where other modes leave off, and remember what those could not save."""
-        self.counted, self._unsaved = before.counted, before._unsaved
+        """Count on where other modes leave off."""
+        self.counted = before.counted
         self.link.failures = before.link.failures
 
     async def drain(self, timeout_s: float) -> None:
@@ -422,7 +414,6 @@ class Modes:
 
     async def count(self, now_s: float) -> None:
         """Expire the rows of killed processes, and count the audits of conversations that have ended."""
-        await self._save()
         await self.link.call(self.store.expire, self.cascade, now_s - LOST_S)
         self._take(await self.link.call(self.store.count, self.cascade, now_s))
 

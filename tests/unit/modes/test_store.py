@@ -274,19 +274,13 @@ def test_a_conversation_certifies_as_a_whole_or_not_at_all(store, other, is_sett
     assert traces(store.draws(NAME, look=1)) == ["t3"]
 
 
-def test_conversations_that_a_cheap_model_has_answered_or_that_are_observed_are_known_to_all(store, opened):
-    store.wrote(["group:a", "group:a"])
-    assert [opened().cheaply_written(f"group:{name}") for name in "ab"] == [True, False]
+def test_conversations_that_a_cheap_model_answers_or_that_are_observed_are_known_to_all(store, opened):
+    assert [opened().claim(f"group:{name}") for name in "aab"] == [True, False, True]
+    store.release("group:b")
+    assert [store.is_claimed(f"group:{name}") for name in "ab"] == [True, False]
     store.draw(row(1))
     store.draw(audit(2))
     assert [opened().observes(NAME, name) for name in ("c1", "c2", "c3")] == [True, False, False]
-
-
-def test_two_that_write_the_same_do_not_wait_for_each_other(store, opened):
-    """In PostgreSQL each waits for the other's row: one of two transactions failed with DeadlockDetected."""
-    names = [f"group:{number}" for number in range(300)]
-    at_once(partial(store.wrote, names), partial(opened().wrote, names[::-1]))
-    assert store.cheaply_written(names[-1])
 
 
 # --- audits ---

@@ -131,6 +131,21 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         assert (await ask(client, "easy, again")).headers["x-cascade-mode"] == "fallback"
 
 
+async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforcing: Path) -> None:
+    async with serving(enforcing, Answers()) as client:
+        named = {"x-cascade-group": "one"}
+        at_once = await asyncio.gather(*(ask(client, text_of(4 * number + 1), **named) for number in range(9)))
+        assert Counter(turn.headers["x-cascade-served-by"] for turn in at_once) == {"small": 1, "large": 8}
+        for first, then in ((text_of(1000), "small"), (text_of(1001), "large")):  # the guide answers the hard one
+            turns = [await ask(client, text, **{"x-cascade-group": first}) for text in (first, text_of(1005))]
+            assert turns[1].headers["x-cascade-served-by"] == then
+        by_name = {"model": "small", "messages": [{"role": "user", "content": "Hi"}]}
+        await client.post("/v1/chat/completions", json=by_name, headers={"x-cascade-group": "two"})
+        assert (await ask(client, text_of(1009), **{"x-cascade-group": "two"})).headers[
+            "x-cascade-served-by"
+        ] == "large"
+
+
 async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy(enforcing: Path) -> None:
     dearer = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
     async with serving(enforcing, Answers(), models=dearer) as here, serving(enforcing, Answers()) as elsewhere:
