@@ -172,7 +172,7 @@ class Asked(NamedTuple):
 
 
 class Client:
-    """Sends requests to the cascade, each as a customer of its own, and notes what came."""
+    """Sends requests to the cascade, each a conversation of its own, and notes what came."""
 
     def __init__(self, pair: Pair, address: str) -> None:
         self.pair, self.http = pair, httpx.Client(base_url=address, timeout=TIMEOUT_S)
@@ -181,8 +181,7 @@ class Client:
     def ask(self, body: Body) -> Asked:
         """Send a request, and return what came of it."""
         self.sent += 1
-        group = {"x-cascade-group": f"customer {self.sent}"}
-        answer = self.http.post("/v1/chat/completions", json={**body, "model": "cascade"}, headers=group)
+        answer = self.http.post("/v1/chat/completions", json={**body, "model": "cascade"})
         answer.raise_for_status()
         told, guide = answer.headers, self.pair.message(self.pair.guide, body)
         served = answer.json()["choices"][0]["message"]

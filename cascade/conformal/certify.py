@@ -55,8 +55,6 @@ def certify(path: Path, promise: Promise, level: float | None = None, *, midway:
         midway: whether to set the threshold between two scores, so that a score that is rounded otherwise when it is
             served decides alike; only on a path of every threshold: between two others lie decisions that were not
             tested.
-
-    Guarantee: see the module.
     """
     level = promise.delta if level is None else level
     units = most_units(path.n, promise, level)

@@ -62,15 +62,7 @@ class Monitor:
     risen: tuple[float, ...] = field(default_factory=lambda: (-math.inf,) * len(_ODDS))
 
     @classmethod
-    def start(
-        cls,
-        *,
-        risk: float,
-        n: int = 0,
-        k: int | None = None,
-        level: float = 0.05,
-        turns: int = 1,
-    ) -> Monitor:
+    def start(cls, *, risk: float, n: int = 0, k: int | None = None, level: float = 0.05, turns: int = 1) -> Monitor:
         """Return the monitor of a certificate, before its first audit.
 
         Args:

@@ -11,6 +11,7 @@ Its kind says what a loss is. A new kind is a class with a name, two sentences a
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass, replace
@@ -284,6 +285,10 @@ class Promise:
     def delta(self) -> float | None:
         """The probability that the calibration misleads: 1 − confidence, as decimals."""
         return None if self.confidence is None else float(1 - Fraction(repr(self.confidence)))
+
+    def rank(self, n: int) -> int | None:
+        """Return the rank of a threshold on average among n critical values, tied or not; None with a confidence."""
+        return None if self.confidence is not None else math.floor(Fraction(repr(self.risk)) * (n + 1))
 
     @property
     def tested_risk(self) -> float:

@@ -27,7 +27,7 @@ Verdict = Literal["open", "promoted", "refused"]
 Signs: TypeAlias = Mapping[str, tuple[str, ...]]
 """What replies report of models: the values of each sign, such as "small answers as"."""
 ENDS_S = 86_400.0
-"""Seconds without an audit after which a conversation has ended."""
+"""Seconds after which a conversation has ended: since its last audit, or its first turn if it is to certify."""
 _MOST_OPEN = 5_000
 """The most conversations that are counted, or bet on, at a time."""
 _CHANGES = 100

@@ -17,8 +17,9 @@ import sqlalchemy as sa
 
 from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
+from cascade.modes.draws import NAMED
 from cascade.modes.plan import LookPlan, plan_of
-from cascade.modes.state import CascadeState, Counts, Draw, Look, counted
+from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
 LOST_S = 3_600.0
@@ -41,11 +42,18 @@ def now_iso() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
 
 
-def _whole(state: CascadeState) -> sa.Select[tuple[str]]:
-    """Select conversations that may certify: no turn is pending, audited, of another era, or was looked at."""
+def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
+    """Select conversations that may certify: no turn is pending, audited, of another era, or was looked at.
+
+    Their beginnings decide, since short ones and quick ones are over first: a conversation with a name waits `ENDS_S`,
+    and one that began after the oldest pending row waits for that row.
+    """
     certifies = (draws.c.role == "certify") & draws.c.look.is_(None) & ~_PENDING & (draws.c.era == state.era)
-    by_name = sa.select(draws.c.conversation).where(draws.c.cascade == state.cascade).group_by(draws.c.conversation)
-    return by_name.having(sa.func.min(sa.case((certifies, 1), else_=0)) == 1)
+    mine, began = draws.c.cascade == state.cascade, sa.func.min(draws.c.drawn_s)
+    oldest = sa.select(sa.func.coalesce(sa.func.min(draws.c.drawn_s), now_s)).where(mine, _PENDING).scalar_subquery()
+    over = sa.case((draws.c.conversation.startswith(NAMED), began + ENDS_S), else_=began) <= oldest
+    by_name = sa.select(draws.c.conversation).where(mine).group_by(draws.c.conversation)
+    return by_name.having((sa.func.min(sa.case((certifies, 1), else_=0)) == 1) & over)
 
 
 class ModeStore(Database):
@@ -171,12 +179,12 @@ class ModeStore(Database):
     def counts(self, cascade: str) -> Counts:
         """Return the counts of all rows."""
         with self.transaction(reading=True) as connection:
-            return self._counts(connection, self._state(connection, cascade))
+            return self._counts(connection, self._state(connection, cascade), _now_s())
 
     @staticmethod
-    def _counts(connection: sa.Connection, state: CascadeState) -> Counts:
+    def _counts(connection: sa.Connection, state: CascadeState, now_s: float) -> Counts:
         fits = ((draws.c.role != "certify") | draws.c.look.is_not(None)) & ~_PENDING & (draws.c.era == state.era)
-        whole = sa.case((draws.c.conversation.in_(_whole(state)), draws.c.conversation))
+        whole = sa.case((draws.c.conversation.in_(_whole(state, now_s)), draws.c.conversation))
         count = sa.func.count
         query = sa.select(count().filter(_PENDING), count().filter(fits), count(whole.distinct()))
         return Counts._make(connection.execute(query.where(draws.c.cascade == state.cascade)).one())
@@ -201,13 +209,14 @@ class ModeStore(Database):
             row = connection.execute(open_look.order_by(looks.c.look).limit(1)).one_or_none()
             if row is not None:
                 return _resumed(connection, _look(row), opened_s)
-            plan = plan_of(state, self._counts(connection, state), modes)
+            plan = plan_of(state, self._counts(connection, state, opened_s), modes)
             if not plan.is_ready:
                 return plan
             level = state.next_level(modes.delta)
             look = Look(cascade, plan.look, opened_s, opened_s + LOOK_S, level, state.era)
             self._write(connection, state, state.looked(modes.delta))
-            certify = sa.update(draws).where(draws.c.cascade == cascade, draws.c.conversation.in_(_whole(state)))
+            chosen = draws.c.conversation.in_(_whole(state, opened_s))
+            certify = sa.update(draws).where(draws.c.cascade == cascade, chosen)
             connection.execute(certify.values(look=look.look))
             connection.execute(sa.insert(looks), {**look._asdict(), "page": "{}", "files": "{}"})
             return look

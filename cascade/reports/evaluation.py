@@ -225,15 +225,11 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
 
 def _watched(policy: Policy, certificate: Certificate, log: Log, level: float) -> dict[str, Any]:
     """Return the evidence against one certificate."""
-    promise, rank = certificate.promise, round(certificate.losses) + 1
+    promise = certificate.promise
     audited = log.take(np.array([certificate.segment in {None, segment} for segment in log.segments], dtype=np.bool_))
     loss = Served(policy, certificate.kappa).play(audited, promise).loss
-    monitor = Monitor.start(
-        risk=promise.risk if log.drawn is None else promise.tested_risk,
-        n=certificate.n,
-        k=rank if promise.confidence is None else None,
-        level=level,
-    )
+    risk = promise.risk if log.drawn is None else promise.tested_risk
+    monitor = Monitor.start(risk=risk, n=certificate.n, k=promise.rank(certificate.n), level=level)
     for row in np.flatnonzero(~np.isnan(loss)).tolist():  # a part of a loss counts as one with that probability
         monitor = monitor.update(drawn_number(f"audit|{audited.ids[row]}") < loss[row])
     return {

@@ -227,5 +227,4 @@ class CertificateMonitors:
     def _new_monitor(self, certificate: Certificate) -> Monitor:
         """Return a monitor at its share of the level."""
         promise = certificate.promise
-        rank = round(certificate.losses) + 1 if promise.delta is None else None  # of the threshold
-        return Monitor.start(risk=promise.risk, n=certificate.n, k=rank, level=self._level)
+        return Monitor.start(risk=promise.risk, n=certificate.n, k=promise.rank(certificate.n), level=self._level)

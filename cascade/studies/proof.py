@@ -170,8 +170,8 @@ def _on_fresh(read: PolicyDirectory, certificate: Certificate, fresh: Log) -> Ch
     if not tested:
         return Check("fresh", False, f"{_whom(certificate)}the log lacks a call of every fresh request")
     risk = promise.tested_risk
-    if promise.confidence is None:
-        p = misses_p_value(lost, tested, certificate.n, round(certificate.losses) + 1)
+    if rank := promise.rank(certificate.n):
+        p = misses_p_value(lost, tested, certificate.n, rank)
     else:
         p = min(1.0, (1 + promise.rules.graded) * lower_tail(tested - lost, tested, float(1 - Fraction(repr(risk)))))
     low, high = lower_bound(lost, tested, REFUTES), upper_bound(lost, tested, REFUTES)

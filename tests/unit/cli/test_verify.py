@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.api.fitting import fit
+from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.fit import FitSettings
@@ -126,6 +127,14 @@ def test_fresh_questions_refute_or_do_not(cli, log, tmp_path):
     assert broken.code == 3
     assert checks(broken)["fresh"]["text"].startswith("74 of 400 fresh requests lost")
     assert "refuted" in checks(broken)["fresh"]["text"]
+
+
+def test_fewer_losses_than_a_promise_on_average_allows_promise_no_more(cli, tmp_path):
+    log, later = write(tmp_path / "log.jsonl", hard_rows(99, range(5))), fresh(tmp_path / "later.jsonl", 200, range(24))
+    assert cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
+    assert checks(cli("verify", "policy", later, "--json"))["fresh"]["ok"]
+    (audits,) = json.loads(cli("evaluate", later, "--policy", "policy", "--audits", "--json").out)["reports"]
+    assert audits["certificates"][0]["bound"] == Monitor.start(risk=0.1, n=99, k=10).risk
 
 
 def test_an_expired_one_and_another_model_are_3(cli, tmp_path, monkeypatch):

@@ -9,15 +9,13 @@ from collections.abc import Callable
 from fractions import Fraction
 from functools import cache
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from cascade.conformal.binomial import most_losses
 from cascade.conformal.monitor import UNLUCKY, Monitor, _weight
-from cascade.conformal.promise import KINDS, Audit, kind_of
+from cascade.conformal.promise import KINDS, Audit, Promise, kind_of
 from cascade.errors import UsageError
 
 PATHS = st.lists(st.booleans(), max_size=40)
@@ -163,27 +161,6 @@ def test_a_jump_from_10_to_25_percent_is_found(null, within):
     assert late <= 2
 
 
-def test_100_streams_without_drift_alarm_no_more_often_than_the_level_allows():
-    chance = np.random.default_rng(11)
-    alarms = {"no ties": 0, "ties": 0, "confident": 0}
-    for _ in range(100):
-        for name, delta in (("no ties", None), ("ties", None), ("confident", 0.1)):
-            values = chance.random(200 + 100)
-            if name == "ties":
-                values = np.floor(values * 8) / 8
-            losses = 19 if delta is None else most_losses(200, 0.1, delta)
-            assert losses is not None
-            kappa = np.sort(values[:200])[losses]
-            monitor = Monitor.start(risk=0.1, n=200, k=losses + 1 if delta is None else None)
-            for missed in values[200:] < kappa:
-                monitor = monitor.update(bool(missed))
-            alarms[name] += monitor.alarmed
-    # 5 + 3 sd of 100 draws at 5 %, and with delta at 15 %; `tests/long/test_drift.py` runs 2,000 and longer ones.
-    assert alarms["no ties"] <= 11
-    assert alarms["ties"] <= 11
-    assert alarms["confident"] <= 25
-
-
 def test_a_calibration_that_was_merely_unlucky_is_not_drift():
     unlucky = feed(Monitor.start(risk=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
     assert not unlucky.alarmed
@@ -210,14 +187,12 @@ def test_once_alarmed_it_stays_so_and_counts_on():
     assert (monitor.alarmed_after, monitor.audits, monitor.misses) == (after, 520, 20)
 
 
-def test_keeping_everything_is_watched_at_the_promised_rate():
-    assert Monitor.start(risk=0.1, n=5, k=0) == Monitor.start(risk=0.1)
-
-
 def test_a_promise_on_average_is_watched_at_a_rate_that_few_calibrations_pass():
+    assert (Promise("coverage", 0.1).rank(200), Promise("coverage", 0.1, 0.9).rank(200)) == (20, None)
     bound = Monitor.start(risk=0.1, n=200, k=20).risk
     assert stats.beta(20, 181).sf(bound) == pytest.approx(UNLUCKY)
     assert Monitor.start(risk=0.1, n=200).risk == 0.1
+    assert Monitor.start(risk=0.1, n=5, k=0) == Monitor.start(risk=0.1)
 
 
 def test_long_quiet_streams_stay_numbers():

@@ -194,6 +194,7 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(store):
 @pytest.mark.usefixtures("due")
 def test_a_look_is_counted_first_and_its_rows_never_certify_again(store, opened):
     settled(store, row(1), row(2, conversation="c1", turn="2"), row(3), row(4, role="fit"))
+    settled(store, row(0, conversation="group:0"), row(6))  # it is over in a day; it began after one that is pending
     store.draw(row(5))
     first = begin(store)
     assert (first.look, first.level, traces(store.draws(NAME, look=1))) == (1, 0.05, ["t1", "t2", "t3"])
@@ -203,12 +204,12 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(store, opened)
     assert (second.look, store.draws(NAME, look=2)) == (2, [])  # t2 was looked at with its conversation
     store.close_look(second, {})
     store.settle(row(5), missing=True)
-    third = begin(store)
-    assert (third.look, [drawn.outcome for drawn in store.draws(NAME, look=3)]) == (3, ["missing"])
+    third = begin(store, ENDS_S)
+    assert (third.look, traces(store.draws(NAME, look=3))) == (3, ["t0", "t5", "t6"])
     assert store.close_look(third, {"saving": 5}, {"policy.json": b"{}"}, promoted)
     assert [look.verdict for look in store.looks(NAME)] == ["refused", "refused", "promoted"]
     assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": b"{}"})
-    assert store.counts(NAME) == (0, 5, 0)
+    assert store.counts(NAME) == (0, 7, 0)
 
 
 @pytest.mark.usefixtures("due")
@@ -266,12 +267,12 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(store):
     ids=["pending", "audited", "of another era"],
 )
 def test_a_conversation_certifies_as_a_whole_or_not_at_all(store, other, is_settled):
-    settled(store, row(1), row(3))
+    settled(store, row(0), row(1))
     second = row(2, conversation="c1", turn="2", **other)
     settled(store, second) if is_settled else store.draw(second)
     assert store.counts(NAME).conversations == 1
     begin(store)
-    assert traces(store.draws(NAME, look=1)) == ["t3"]
+    assert traces(store.draws(NAME, look=1)) == ["t0"]
 
 
 def test_conversations_that_a_cheap_model_answers_or_that_are_observed_are_known_to_all(store, opened):

@@ -14,7 +14,7 @@ from cascade.conformal.binomial import most_losses
 from cascade.runtime import Runtime
 from cascade.server import feedback, modes
 
-from .observed import Answers, Held, ask, config_of, outcomes, serving, settled, store_of, text_of
+from .observed import Answers, Held, ask, config_of, outcomes, over, serving, settled, store_of, text_of
 
 
 async def observed(folder: Path) -> None:
@@ -23,6 +23,7 @@ async def observed(folder: Path) -> None:
         await asyncio.gather(
             *(ask(client, text_of(number), **{"x-cascade-group": f"customer {number}"}) for number in range(300))
         )
+    over(folder)
 
 
 @pytest.fixture(scope="module")

@@ -34,6 +34,7 @@ from .observed import (
     config_of,
     observed,
     outcomes,
+    over,
     serving,
     settings,
     settled,
@@ -173,6 +174,7 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
             first = {"role": "user", "content": "Hello!" if number % 2 else text_of(number)}  # half begin alike
             said = await ask(client, first["content"], **names[0])
             await ask(client, text_of(number + 100), first, said.json()["choices"][0]["message"], **names[1])
+    over(tmp_path)
     found = promote(config_of(tmp_path, risk=0.2))  # fewer conversations are needed
     assert found.promoted, str(found)
     assert found.page["requests"] == 2 * found.page["certifying_conversations"]
@@ -408,6 +410,7 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
     async with serving(tmp_path, Answers()) as client:
         for number in range(150):  # 25 questions, each asked by six customers
             await ask(client, text_of(number % 25), **{"x-cascade-group": f"customer {number}"})
+    over(tmp_path)
     found = promote(config_of(tmp_path, risk=0.2))
     assert found.promoted, str(found)
     assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
