@@ -5,9 +5,10 @@ read their outcomes, failed ones too; all requests of a group are one piece of e
 a log have the same requests, and count with it. The first may spend .99 δ, each later one half of what the attempts
 with its most used request left. Losses are whole, so an exact test spends less than its level, by an amount that the
 numbers of requests alone decide: what it spends is recorded before an outcome is read, and the rest stays. A fit on
-average spends its share, since it shows outcomes. What the attempts with one request spend sums to less than δ, so any
-of them breaks its promise with probability δ at most. Only the same fit of the same log by the same code is free. Where
-no file can be, or it cannot be written, the number is unknown.
+average spends its share, since it shows outcomes. What the attempts with one request spend sums to less than δ, so
+with probability 1 − δ no attempt of a list that was fixed beforehand breaks its promise; settings that an earlier
+outcome suggested are on no such list. Only the same fit of the same log by the same code is free. Where no file can be,
+or it cannot be written, the number is unknown.
 
 What this cannot see: a file that was deleted, a log in another folder, and a choice among fits that share no request.
 Each of those is a first attempt, since its requests are new evidence, and its own certificate holds as it says. To let

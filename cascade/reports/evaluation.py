@@ -149,6 +149,7 @@ def _figures(
     ends = np.full((2, values.shape[1]), np.nan)
     if size >= LEAST_GROUPS:
         ends = np.percentile(values[1:], [2.5, 97.5], axis=0)
+        ends[:, ends[0] == ends[1]] = np.nan  # what is the same in all requests that were seen says nothing of others
     cells = iter([[x if np.isfinite(x) else None for x in row] for row in np.vstack([values[:1], ends]).T.tolist()])
     return {way: {name: (*next(cells),) for name in ratios} for way, ratios in sums.items()}  # type: ignore[misc]  # of three
 

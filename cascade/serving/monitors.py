@@ -19,7 +19,7 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
 from cascade.conformal.promise import Judge
 from cascade.forks import after_fork
-from cascade.identity import identity
+from cascade.identity import identity, storable
 from cascade.money import exact_dollars
 from cascade.policies.canaries import suspension
 from cascade.text import percent
@@ -149,7 +149,7 @@ class CertificateMonitors:
         audit = self.settings.audit
         if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
             return False
-        name = "" if certificate is None else certificate.id, group
+        name = "" if certificate is None else certificate.id, storable(group)  # a client's name may be long
         with self._lock:
             first = name not in self._drawn
             self._drawn.add(name)
