@@ -38,10 +38,11 @@ CREATE MACRO finite(d) AS list_filter([d], lambda x: isfinite(x))[1];
 CREATE MACRO number(t) AS CASE WHEN regexp_full_match(t, '-?\d{{1,15}}(\.\d{{1,17}})?') THEN TRY_CAST(t AS DOUBLE)
   ELSE finite(TRY_CAST(amount(t) AS DOUBLE)) END;
 CREATE MACRO counted(t) AS CASE WHEN regexp_full_match(trim(t), '\d{{1,19}}') THEN TRY_CAST(trim(t) AS BIGINT)
-  ELSE TRY_CAST(CASE WHEN number(t) = floor(number(t)) THEN number(t) END AS BIGINT) END;
+  ELSE list_transform([number(t)], lambda x: TRY_CAST(CASE WHEN x = floor(x) AND x >= 0 THEN x END AS BIGINT))[1]
+  END;
 CREATE MACRO within(k, low, high) AS CASE WHEN k BETWEEN low AND high THEN k END;
-CREATE MACRO whole(t) AS within(counted(CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
-  '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END), 0, 9223372036854775807);
+CREATE MACRO whole(t) AS list_transform([CASE WHEN contains(t, ',') AND regexp_full_match(trim(t),
+  '[1-9]\d{{0,2}}(,\d{{3}})+(\.\d+)?') THEN replace(t, ',', '') ELSE t END], lambda x: counted(x))[1];
 CREATE MACRO usd(t) AS TRY_CAST(amount(regexp_replace(trim(t), '^\$', '')) AS DECIMAL(38, 28));
 CREATE MACRO unless_tie(d) AS CASE WHEN abs(d - floor(d) - 0.5) > 0.01 THEN round(d)::BIGINT END;
 CREATE MACRO exact_nano(t) AS CASE WHEN usd(t) >= 0 THEN
