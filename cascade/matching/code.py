@@ -35,7 +35,7 @@ class CodeMatcher(Matcher):
 
     Args:
         command: the command that runs the tests; by default Python runs the file. `{file}` is the file's path.
-        timeout_s: seconds until the tests, and all processes that they started, are killed, which counts as failed.
+        timeout_s: seconds until the tests, and the processes of their session, are killed, which counts as failed.
 
     >>> CodeMatcher().matches("def double(x): return 2 * x", ["assert double(2) == 4"])
     True
