@@ -92,6 +92,8 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
     ],
     "guard": [
         "tests/unit/resilience",
+        "tests/unit/providers/test_deployments.py",
+        "tests/unit/server/test_reasoning.py",
         "tests/faults/test_payload.py",
         "tests/faults/test_streams.py",
         "tests/faults/test_transport.py",
