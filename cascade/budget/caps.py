@@ -25,7 +25,7 @@ from cascade.identity import storable
 class Account(NamedTuple):
     """The balance of one account, in nano-dollars. `spent + held` never exceeds a cap under which a hold was made.
 
-    `alerted` is the highest amount of which somebody was told; `resets` counts how often it was set to 0.
+    `alerted` is the highest amount that an alert has reported; `resets` counts how often the account was set to 0.
     """
 
     spent: int = 0
@@ -55,7 +55,7 @@ class Hold(NamedTuple):
 class Accounts(NamedTuple):
     """Which accounts are meant: of a scope, and of its names if it has none itself, in a period.
 
-    If there is a `least`, only those that have spent as much, and of which nobody was told that.
+    A `least` leaves those that have spent at least as much, and whose last alert reported less.
 
     >>> meant = Accounts("user", " day:1970-01-01", least=5)
     >>> [meant.has(name, Account(spent=5)) for name in ("user:ann day:1970-01-01", "user day:1970-01-01", "user:ann")]

@@ -32,7 +32,7 @@ def walked(
         at: the numbers of the walk's calls, rising.
         row: the episode of each, as its number in `episodes`.
         episodes: the names of the episodes.
-        unjudged: whether an answer of which nobody knows whether it is right is no problem.
+        unjudged: whether answers without a label are accepted.
         dropped: counts what is left out.
     """
     n, column, step = len(episodes), calls.columns, np.maximum(calls.columns["step"][at], 1)

@@ -15,7 +15,7 @@ from cascade.conformal.monitor import uniform
 from cascade.identity import storable
 
 Role = Literal["fit", "certify", "audit"]
-NAMED = "group:"
+GROUP_PREFIX = "group:"
 
 
 def conversation_of(group: str | None, request: str) -> str:
@@ -23,7 +23,7 @@ def conversation_of(group: str | None, request: str) -> str:
 
     Many clients may ask the same, and the promise is on requests as they come.
     """
-    return f"request:{request}" if group is None else f"{NAMED}{storable(group)}"
+    return f"request:{request}" if group is None else f"{GROUP_PREFIX}{storable(group)}"
 
 
 def turn_of(name: str | None, chat: ChatRequest, request: str) -> str:

@@ -17,7 +17,7 @@ import sqlalchemy as sa
 
 from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
-from cascade.modes.draws import NAMED
+from cascade.modes.draws import GROUP_PREFIX
 from cascade.modes.plan import LookPlan, plan_of
 from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted
 from cascade.records.database import Database, cascades, draws, insert, looks, written
@@ -51,7 +51,7 @@ def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
     certifies = (draws.c.role == "certify") & draws.c.look.is_(None) & ~_PENDING & (draws.c.era == state.era)
     mine, began = draws.c.cascade == state.cascade, sa.func.min(draws.c.drawn_s)
     oldest = sa.select(sa.func.coalesce(sa.func.min(draws.c.drawn_s), now_s)).where(mine, _PENDING).scalar_subquery()
-    over = sa.case((draws.c.conversation.startswith(NAMED), began + ENDS_S), else_=began) <= oldest
+    over = sa.case((draws.c.conversation.startswith(GROUP_PREFIX), began + ENDS_S), else_=began) <= oldest
     by_name = sa.select(draws.c.conversation).where(mine).group_by(draws.c.conversation)
     return by_name.having((sa.func.min(sa.case((certifies, 1), else_=0)) == 1) & over)
 

@@ -99,7 +99,7 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, counts: tuple[Metrics
         if lapsed:
             guarantee = runtime.config.guarantee
             server = "policy" if guarantee is not None and guarantee.uncovered == "policy" else "guide"
-            logger.warning("certificates that do not hold here, so the %s answers alone: %s", server, "; ".join(lapsed))
+            logger.warning("the %s answers what these certificates covered: %s", server, "; ".join(lapsed))
     return Cascade(orchestrator, catalog, metrics)
 
 

@@ -58,7 +58,7 @@ def test_the_image_runs_what_the_compose_file_mounts() -> None:
 def test_it_serves_without_rights_on_a_read_only_system_and_on_when_its_16_mb_are_full(
     room: bool, loopback: Any, tmp_path: Path
 ) -> None:
-    """Answers wait for room. Where there is none in the end, what is lost is counted, and the exit code says so."""
+    """Answers wait for room on a full disk; those that are lost in the end are counted, and the exit code is 1."""
     folder, path = tmp_path / "disk", tmp_path / "cascade.yaml"
     folder.mkdir()
     locked = ["unshare", "--user", "--map-root-user", "--mount", "sh", "-ec", LOCKED, str(folder)]

@@ -143,7 +143,7 @@ class Traffic:
         status = int(head.split(b" ", 2)[1])
         assert status == (ALONE if model == "small" else {}).get(fate, ALWAYS.get(fate, 200)), (fate, head, answer)
         assert (b'"steps"' in answer) is (fate == "explained"), (fate, answer)
-        self.statuses[status] += fate != "strange"  # that is no request for a model
+        self.statuses[status] += fate != "strange"  # a strange request asks no model
         if status == 200:
             trace = head.decode().partition("x-cascade-trace-id: ")[2].partition("\r")[0]
             self.traces.add(trace)
