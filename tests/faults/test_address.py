@@ -16,7 +16,6 @@ from cascade.errors import AddressError
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
 
-from .bench import Bench
 from .bodies import QUESTION
 
 LOCALHOST = Path(__file__).parent / "localhost.pem"
@@ -56,7 +55,7 @@ async def listening(reply: bytes, *, tls: bool) -> AsyncIterator[tuple[int, list
         await asyncio.gather(*filter(None, answers))  # TLS ends when the client agrees, which must be before the loop
 
 
-async def test_a_certificate_that_nobody_vouches_for_is_named_and_not_retried(bench: Bench) -> None:
+async def test_a_certificate_that_nobody_vouches_for_is_named_and_not_retried(bench):
     async with listening(_REPLY, tls=True) as (port, read):
         cascade = bench.alone("ok", address=f"https://localhost:{port}/v1")
         with pytest.raises(AddressError, match=rf"localhost:{port} could not be verified: self-signed.*SSL_CERT_FILE"):
@@ -64,7 +63,7 @@ async def test_a_certificate_that_nobody_vouches_for_is_named_and_not_retried(be
     assert (bench.waits, read) == ([], [])
 
 
-async def test_a_certificate_for_another_name_is_named(bench: Bench) -> None:
+async def test_a_certificate_for_another_name_is_named(bench):
     bench.patch.setenv("SSL_CERT_FILE", str(LOCALHOST))
     async with listening(_REPLY, tls=True) as (port, _):
         cascade = bench.alone("ok", address=f"https://127.0.0.1:{port}/v1")
@@ -72,7 +71,7 @@ async def test_a_certificate_for_another_name_is_named(bench: Bench) -> None:
             await cascade.aask(QUESTION)
 
 
-async def test_the_issuer_in_ssl_cert_file_is_trusted(bench: Bench) -> None:
+async def test_the_issuer_in_ssl_cert_file_is_trusted(bench):
     bench.patch.setenv("SSL_CERT_FILE", str(LOCALHOST))
     async with listening(_REPLY, tls=True) as (port, read):
         cascade = bench.alone("ok", address=f"https://localhost:{port}/v1")
@@ -80,7 +79,7 @@ async def test_the_issuer_in_ssl_cert_file_is_trusted(bench: Bench) -> None:
     assert len(read) == 1
 
 
-async def test_tls_at_an_http_address_says_to_use_https() -> None:
+async def test_tls_at_an_http_address_says_to_use_https():
     async with listening(_ALERT, tls=False) as (port, _):
         provider = OpenAIHTTP({"": Endpoint(f"http://127.0.0.1:{port}/v1")})
         with pytest.raises(AddressError, match=r"seems to speak TLS: use https:// in api_base"):

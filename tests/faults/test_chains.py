@@ -5,9 +5,8 @@ from __future__ import annotations
 import io
 import pickle  # noqa: TID251 - errors must survive it
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import ExitStack
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -75,9 +74,7 @@ def stream(provider: LiteLLM) -> None:
 
 
 @pytest.mark.parametrize("call", [ask, stream])
-def test_f68_a_refused_key_is_in_no_error_behind_the_error(
-    call: Callable[[LiteLLM], None], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f68_a_refused_key_is_in_no_error_behind_the_error(call, monkeypatch):
     """0.5.0: `error.__context__` was litellm's exception, with the key in its text: `from None` keeps it."""
     monkeypatch.setattr(litellm, "load_litellm", Refusing)
     provider = LiteLLM({"": litellm.Endpoint(None, KEY)})
@@ -87,7 +84,7 @@ def test_f68_a_refused_key_is_in_no_error_behind_the_error(
 
 
 @pytest.mark.parametrize("load_it", [load, Orchestrator.from_config])
-def test_f68_a_key_in_a_configuration_is_in_no_error_behind_the_error(load_it: Callable[[Any], Any]) -> None:
+def test_f68_a_key_in_a_configuration_is_in_no_error_behind_the_error(load_it):
     """0.5.0: `error.__context__` was pydantic's ValidationError, which holds all of its input."""
     assert CascadeConfig  # the class whose validation fails
     with pytest.raises(ConfigError) as caught:
@@ -95,7 +92,7 @@ def test_f68_a_key_in_a_configuration_is_in_no_error_behind_the_error(load_it: C
     check(caught.value)
 
 
-def test_f68_nor_is_one_in_a_policy_or_a_file(tmp_path: Path) -> None:
+def test_f68_nor_is_one_in_a_policy_or_a_file(tmp_path):
     with pytest.raises(ConfigError) as caught:
         policy_section({"kind": "uala", "treshold": KEY})
     check(caught.value)
@@ -105,7 +102,7 @@ def test_f68_nor_is_one_in_a_policy_or_a_file(tmp_path: Path) -> None:
     check(caught.value)
 
 
-def test_f68_errors_of_ours_stay_in_the_chain() -> None:
+def test_f68_errors_of_ours_stay_in_the_chain():
     with pytest.raises(UsageError) as caught:
         try:
             load("no-such-file")
@@ -115,7 +112,7 @@ def test_f68_errors_of_ours_stay_in_the_chain() -> None:
     assert caught.value.__context__ is caught.value.__cause__
 
 
-def test_f68_an_error_that_passes_exit_stacks_and_handlers_leads_nowhere_else() -> None:
+def test_f68_an_error_that_passes_exit_stacks_and_handlers_leads_nowhere_else():
     def closing() -> None:
         raise UsageError("while closing")
 

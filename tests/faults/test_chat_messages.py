@@ -87,7 +87,7 @@ FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
 
 
 @pytest.mark.parametrize("name", FAULTS)
-def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name: str) -> None:
+def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name):
     bad, said, fields = FAULTS[name]
     good = reply("2") if fields.get("tool_choice") == "none" else reply('{"n": 1}') if fields is AS_JSON else GOOD
     answer, last = ask(bad, good, **fields), ask(bad, bad, **fields)
@@ -101,7 +101,7 @@ def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name: str)
     assert any("no other model is left" in warning and said in warning for warning in last.warnings)
 
 
-def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -> None:
+def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order():
     def piece(index: int, **function: Any) -> dict[str, Any]:
         call = {"index": index, "function": function} | (
             {"id": f"c{index}", "type": "function"} if "name" in function else {}
@@ -121,7 +121,7 @@ def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order() -
     assert [call["function"]["arguments"] for call in answer.tool_calls] == ['{"n": 1}', '{"n": 2}']  # type: ignore[union-attr]
 
 
-def test_f112_log_probs_that_are_missing_for_tool_tokens_are_unknown() -> None:
+def test_f112_log_probs_that_are_missing_for_tool_tokens_are_unknown():
     bare: Any = reply("", tool_calls=[("add", {"n": 1})])
     bare["choices"][0]["logprobs"] = None
     signals = ask(bare).steps[0].signals
@@ -129,7 +129,7 @@ def test_f112_log_probs_that_are_missing_for_tool_tokens_are_unknown() -> None:
     assert signals["reply_mean_logprob"] is None
 
 
-def test_f113_deltas_that_never_close_are_no_message() -> None:
+def test_f113_deltas_that_never_close_are_no_message():
     class Open(FakeProvider):
         async def stream(self, request: Request, timeout_s: float) -> Any:
             if request.model == "large":
@@ -146,14 +146,14 @@ def test_f113_deltas_that_never_close_are_no_message() -> None:
     assert answer.served[0].model == "large"  # type: ignore[union-attr,index]
 
 
-def test_f114_a_schema_that_is_none_blames_no_model_and_without_tools_there_is_none_to_call() -> None:
+def test_f114_a_schema_that_is_none_blames_no_model_and_without_tools_there_is_none_to_call():
     tools = [{"type": "function", "function": {"name": "add", "parameters": {"type": "wrong", "$ref": "http://x/y"}}}]
     assert ask(GOOD, tools=tools).steps[0].candidates
     answer = ask(GOOD, reply("2"), tools=[])
     assert (answer.text, any("'add' was not offered" in warning for warning in answer.warnings)) == ("2", True)
 
 
-def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_model_answers() -> None:
+def test_f116_a_message_that_is_nested_without_end_is_an_error_and_the_next_model_answers():
     for deep in ({"content": "Hi", "more": nested(5_000)}, {"tool_calls": [{**CALL, "more": nested(101)}]}):
         answer = ask(sent(deep))
         assert answer.served[0].model == "large"  # type: ignore[index]
@@ -192,14 +192,12 @@ DRAFT = "https://json-schema.org/draft/2020-12/schema"
         ({"allOf": [*[{}] * 12_000, False]}, 1),  # the reading takes too long, not the check
     ],
 )
-def test_f117_no_schema_holds_the_server_up(schema: dict[str, Any], value: object) -> None:
+def test_f117_no_schema_holds_the_server_up(schema, value):
     """What would take longer than others can wait is not known: without a bound each of these takes minutes."""
     assert schema_problem(schema, value) is None
 
 
-def test_f117_the_calls_of_a_message_share_one_bound_and_one_reading_of_the_tools(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_f117_the_calls_of_a_message_share_one_bound_and_one_reading_of_the_tools(monkeypatch):
     listed = {"type": "object", "properties": {"n": {"items": {"type": "integer"}}}}
     tools = [{"type": "function", "function": {"name": "add", "parameters": listed}}]
     request = ChatRequest([{"role": "user", "content": "Add."}], {"tools": tools})
@@ -211,7 +209,7 @@ def test_f117_the_calls_of_a_message_share_one_bound_and_one_reading_of_the_tool
     assert len(readings) == 2
 
 
-def test_objects_with_unevaluated_properties_are_still_checked() -> None:
+def test_objects_with_unevaluated_properties_are_still_checked():
     base = {"type": "object", "properties": {"a": {"type": "string"}, "b": {"type": "integer"}}, "required": ["a"]}
     inside = {"allOf": [{"$ref": "#/$defs/base"}], "unevaluatedProperties": False}
     schema = {"$schema": DRAFT, "$defs": {"base": base}, "items": inside}
@@ -228,5 +226,5 @@ def test_objects_with_unevaluated_properties_are_still_checked() -> None:
         ("^(on|off)$", "of"),
     ],
 )
-def test_patterns_that_take_little_time_are_still_checked(pattern: str, text: str) -> None:
+def test_patterns_that_take_little_time_are_still_checked(pattern, text):
     assert schema_problem({"pattern": pattern}, text) is not None

@@ -44,7 +44,7 @@ def slow(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> Callable[..., Orchest
 
 
 @pytest.mark.parametrize("way", ["ask", "stream", "many"])
-def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
+def test_f48_close_ends_what_other_threads_ask(bench, slow, way):
     """0.5.0: a foreign `RuntimeError: … client has been closed`, and some calls waited out their time-out."""
     orchestrator, came = slow(), []
 
@@ -76,7 +76,7 @@ def test_f48_close_ends_what_other_threads_ask(bench: Bench, slow: Callable[...,
 
 
 @pytest.mark.parametrize("way", ["aask", "astream", "amany"])
-async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable[..., Orchestrator], way: str) -> None:
+async def test_f48_aclose_ends_what_other_tasks_ask(bench, slow, way):
     orchestrator = slow()
 
     async def ask() -> Any:
@@ -94,9 +94,7 @@ async def test_f48_aclose_ends_what_other_tasks_ask(bench: Bench, slow: Callable
     assert not [task for task in asyncio.all_tasks() if task is not asyncio.current_task()]
 
 
-async def test_f47_to_cancel_an_ask_cancels_its_call_and_no_other(
-    bench: Bench, slow: Callable[..., Orchestrator]
-) -> None:
+async def test_f47_to_cancel_an_ask_cancels_its_call_and_no_other(bench, slow):
     orchestrator = slow()
     task = asyncio.create_task(orchestrator.aask(QUESTION))
     await asyncio.to_thread(until, lambda: bench.server.count() == 1)
@@ -128,7 +126,7 @@ cascade.close()
 
 
 @pytest.mark.skipif(not hasattr(signal, "SIGINT") or os.name != "posix", reason="needs signals")
-def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def test_f47_ctrl_c_in_ask_many_stops_at_once(bench, monkeypatch, tmp_path):
     """0.5.0 came back after the answers under way and 12 more calls, made and paid. No answer comes before the test ends."""
 
     def waits(handler: Any, body: Any) -> None:
@@ -154,7 +152,7 @@ def test_f47_ctrl_c_in_ask_many_stops_at_once(bench: Bench, monkeypatch: pytest.
     assert bench.server.count() == made == 5
 
 
-def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
+def test_a_provider_that_cannot_be_stopped_makes_no_further_call():
     """A provider of one's own may block; `close` does not wait for it long, and the walk goes no further."""
     begun, go_on, asked = threading.Event(), threading.Event(), []
 
@@ -185,7 +183,7 @@ def test_a_provider_that_cannot_be_stopped_makes_no_further_call() -> None:
     assert len(came) == 1
 
 
-def test_close_cuts_the_wait_before_a_retry_short(bench: Bench) -> None:
+def test_close_cuts_the_wait_before_a_retry_short(bench):
     orchestrator = bench.alone("503")
     bench.server.headers["Retry-After"] = "60"
     for guard in orchestrator.runtime.guards.values():
@@ -209,7 +207,7 @@ def _target(path: Path) -> str:
 
 
 @pytest.mark.skipif(not Path("/proc/self/fd").exists(), reason="needs /proc")
-def test_no_socket_is_left_behind_by_an_event_loop(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_socket_is_left_behind_by_an_event_loop(bench, monkeypatch):
     """0.5.0 left a socket of every event loop open, also after `close`: 200 of them after 200 calls of asyncio.run."""
     monkeypatch.setattr(_Handler, "protocol_version", "HTTP/1.1")  # so that connections are kept
     orchestrator = bench.alone("ok")
@@ -224,9 +222,7 @@ def test_no_socket_is_left_behind_by_an_event_loop(bench: Bench, monkeypatch: py
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("stream", [False, True])
-async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(
-    bench: Bench, stream: bool, provider: str
-) -> None:
+async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(bench, stream, provider):
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
     served, begun = bench.served(provider, budget={"caps": [{"usd": 1.0}]}), asyncio.Event()
     spending: Any = served.runtime.spending

@@ -295,7 +295,7 @@ def texts_in(log: Path) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("kills", "count"), [(6, 8), pytest.param(200, 12, marks=[pytest.mark.long, pytest.mark.timeout(3_600)])]
 )
-def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path: Path, kills: int, count: int) -> None:
+def test_killed_at_random_no_recorded_call_is_lost_or_paid_again(tmp_path, kills, count):
     """Sets of questions are collected and killed, until there were so many kills."""
     chance, figures = random.Random(1), Figures()
     while figures.kills < kills:

@@ -32,7 +32,7 @@ def written(bench: Bench, text: str) -> Path:
     return path
 
 
-def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None:
+def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
     found = problems(
         {
             "models": {
@@ -59,11 +59,11 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench: Bench) -> None
         assert [line for line in found if line.startswith(f"{path}:") and said in line], f"{path} not in {found}"
 
 
-def test_f65_a_setting_whose_name_is_no_text() -> None:
+def test_f65_a_setting_whose_name_is_no_text():
     assert any("strings" in line for line in problems({"models": {"base": "small", "guide": "large"}, 1: 2}))
 
 
-def test_f66_tags_aliases_and_size(bench: Bench) -> None:
+def test_f66_tags_aliases_and_size(bench):
     aliases = "\n".join(f"x{number}: *a" for number in range(60))
     found = problems(written(bench, f"models: {{base: small, guide: &a large}}\n{aliases}\n"))
     assert len(found) == 1
@@ -82,7 +82,7 @@ def _with_key(place: str, value: Any = KEY) -> dict[str, Any]:
     return {"models": models, "provider": provider}
 
 
-def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
+def test_f67_a_key_in_the_settings_is_refused_with_advice(bench):
     for settings in (_with_key("model.api_key"), _with_key("provider.api_key_env"), _with_key("model.model")):
         found = problems(settings)
         assert any("api_key_env: NAME" in line for line in found), found
@@ -91,7 +91,7 @@ def test_f67_a_key_in_the_settings_is_refused_with_advice(bench: Bench) -> None:
 
 @each("value", [PLAIN_KEY, ["a"], {"env": "X"}])
 @each("place", ["model.api_key", "provider.token", "provider.password"])
-def test_f67_a_key_of_any_type_is_refused(place: str, value: Any) -> None:
+def test_f67_a_key_of_any_type_is_refused(place, value):
     found = problems(_with_key(place, value))
     assert any(line.startswith(f"{'models.base' if place[0] == 'm' else 'provider'}.") for line in found)
     assert PLAIN_KEY not in "\n".join(found)
@@ -101,18 +101,18 @@ def test_f67_a_key_of_any_type_is_refused(place: str, value: Any) -> None:
     "address",
     [f"http://h/v1?key={KEY}", f"http://user:{PLAIN_KEY}@h/v1", "http://h/v1?key=AIzaSyA12345678901234567890"],
 )
-def test_f67_a_key_in_an_address_is_refused(address: str) -> None:
+def test_f67_a_key_in_an_address_is_refused(address):
     found = problems(_with_key("provider.api_base", address))
     assert not any(key in "\n".join(found) for key in (KEY, PLAIN_KEY, "AIzaSyA12345678901234567890"))
 
 
 @each("text", ["[api_key, {}\n", "? - api_key: {}\n: *none\n"])
-def test_f67_nor_does_a_file_that_cannot_be_read_show_it(bench: Bench, text: str) -> None:
+def test_f67_nor_does_a_file_that_cannot_be_read_show_it(bench, text):
     found = problems(written(bench, text.replace("{}", PLAIN_KEY)))
     assert PLAIN_KEY not in "\n".join(found)
 
 
-def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
+def test_f67_a_key_from_the_environment_is_in_no_repr(bench):
     orchestrator = bench.served()
     provider = orchestrator.runtime._own[0].provider
     shown = f"{orchestrator!r} {orchestrator.runtime.config!r} {orchestrator.runtime.config} {provider!r} {orchestrator.runtime._own!r}"
@@ -142,16 +142,16 @@ def test_f67_a_key_from_the_environment_is_in_no_repr(bench: Bench) -> None:
     ],
 )
 @each("place", ["model.api_base", "provider.api_base"])
-def test_f74_metadata_addresses_and_what_is_none_are_refused(place: str, address: str) -> None:
+def test_f74_metadata_addresses_and_what_is_none_are_refused(place, address):
     assert any("api_base" in line for line in problems(_with_key(place, address)))
 
 
 @each("address", ["http://127.0.0.1:8000/v1", "https://api.example.com/v1", "http://[::1]:8000/v1"])
-def test_f74_other_addresses_are_taken(address: str) -> None:
+def test_f74_other_addresses_are_taken(address):
     assert load(_with_key("provider.api_base", address)).provider.api_base == address
 
 
-def test_f74_no_text_of_a_user_chooses_an_address(bench: Bench) -> None:
+def test_f74_no_text_of_a_user_chooses_an_address(bench):
     orchestrator, fake = bench.scripted(None)
     orchestrator.ask("http://169.254.169.254/ api_base=http://169.254.169.254/")
     assert {request.model for request in fake.requests} == {"small", "large"}

@@ -142,9 +142,7 @@ def placed(value: Any, away: FaultServer) -> Any:
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
-async def test_no_field_of_a_body_takes_a_key_or_a_cap_along(
-    served: Orchestrator, upstream: FaultServer, away: FaultServer, path: str, stream: bool
-) -> None:
+async def test_no_field_of_a_body_takes_a_key_or_a_cap_along(served, upstream, away, path, stream):
     before = upstream.count()
     passed = []
     async with asgi(served) as client:
@@ -161,9 +159,7 @@ async def test_no_field_of_a_body_takes_a_key_or_a_cap_along(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("tool", sorted(TOOLS))
-async def test_tools_that_run_elsewhere_are_refused(
-    served: Orchestrator, upstream: FaultServer, away: FaultServer, path: str, stream: bool, tool: str
-) -> None:
+async def test_tools_that_run_elsewhere_are_refused(served, upstream, away, path, stream, tool):
     before = upstream.count()
     if path == "/v1/responses" and tool in ("code", "inside"):
         pytest.skip("a function of this form has its name elsewhere: the dialect reads the function alone")
@@ -173,7 +169,7 @@ async def test_tools_that_run_elsewhere_are_refused(
     assert (response.status_code, upstream.count(), away.paths) == (400, before, [])
 
 
-def test_the_sdk_refuses_what_the_gateway_refuses(served: Orchestrator, upstream: FaultServer) -> None:
+def test_the_sdk_refuses_what_the_gateway_refuses(served, upstream):
     before = upstream.count()
     for name, value in HOSTILE.items():
         with pytest.raises(UsageError):  # of which RefusedFieldError is one; others name what to use instead
@@ -181,16 +177,14 @@ def test_the_sdk_refuses_what_the_gateway_refuses(served: Orchestrator, upstream
     assert upstream.count() == before
 
 
-def test_an_error_names_every_refused_field(served: Orchestrator) -> None:
+def test_an_error_names_every_refused_field(served):
     with pytest.raises(RefusedFieldError) as caught:
         served.chat(HI, api_base=AWAY, seed=1, store=True, a_field_of_tomorrow=1)
     assert caught.value.fields == ("api_base", "a_field_of_tomorrow")
 
 
 @pytest.mark.parametrize("row", BODIES, ids=[f"{row['client']} {row['number']}" for row in BODIES])
-async def test_the_default_bodies_of_client_libraries_are_answered(
-    served: Orchestrator, upstream: FaultServer, row: dict[str, Any]
-) -> None:
+async def test_the_default_bodies_of_client_libraries_are_answered(served, upstream, row):
     async with asgi(served) as client:
         response = await client.post(f"/v1{row['path']}", json={**row["body"], "model": "cascade"})
     assert response.status_code == 200, (row["client"], response.text)
@@ -202,8 +196,8 @@ async def test_the_default_bodies_of_client_libraries_are_answered(
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("path", PATHS)
 async def test_a_vendor_s_fields_are_left_out_for_a_server_of_one_s_own_and_a_header_says_so(
-    served: Orchestrator, upstream: FaultServer, path: str, stream: bool
-) -> None:
+    served, upstream, path, stream
+):
     extra = {"prompt_cache_key": "k", "safety_identifier": "s", "service_tier": "flex", "seed": 3}
     async with asgi(served) as client:
         response = await client.post(path, json=body_of(path, extra, stream=stream))
@@ -215,7 +209,7 @@ async def test_a_vendor_s_fields_are_left_out_for_a_server_of_one_s_own_and_a_he
     assert sent.keys().isdisjoint(unsent.split(", "))
 
 
-def test_the_operator_opens_a_field_for_one_model(upstream: FaultServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_operator_opens_a_field_for_one_model(upstream, monkeypatch):
     monkeypatch.setenv("UPSTREAM_KEY", KEY)
     with Orchestrator.from_config(config("openai_http", upstream.address, allow_fields=["min_p", "store"])) as served:
         answer = served.chat(HI, min_p=0.1, store=False)
@@ -225,15 +219,13 @@ def test_the_operator_opens_a_field_for_one_model(upstream: FaultServer, monkeyp
 
 
 @each("name", [name for name in HOSTILE if is_closed(name)])
-def test_the_operator_cannot_open_what_chooses_an_address_a_key_or_a_price(name: str) -> None:
+def test_the_operator_cannot_open_what_chooses_an_address_a_key_or_a_price(name):
     with pytest.raises(ConfigError):
         Orchestrator.from_config(config("openai_http", "http://127.0.0.1:1/v1", allow_fields=[name]))
 
 
 @pytest.mark.litellm
-def test_a_field_that_would_steer_litellm_is_refused_even_if_it_is_opened(
-    upstream: FaultServer, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_field_that_would_steer_litellm_is_refused_even_if_it_is_opened(upstream, monkeypatch):
     from cascade.providers.litellm import load_litellm
 
     load_litellm()
@@ -254,7 +246,7 @@ def test_a_field_that_would_steer_litellm_is_refused_even_if_it_is_opened(
     "model", ["anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash", "bedrock/amazon.nova-pro-v1:0"]
 )
 @pytest.mark.parametrize("stream", [False, True])
-async def test_litellm_fetches_no_address_of_a_message(model: str, stream: bool, away: FaultServer) -> None:
+async def test_litellm_fetches_no_address_of_a_message(model, stream, away):
     made = config("litellm", "http://127.0.0.1:1/v1")
     made["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}}
     with Orchestrator.from_config(made) as served:
@@ -268,9 +260,7 @@ async def test_litellm_fetches_no_address_of_a_message(model: str, stream: bool,
 @pytest.mark.parametrize("part", FETCHED)
 @pytest.mark.parametrize("model", ["openai/small", "anthropic/claude-sonnet-4-5", "gemini/gemini-2.5-flash"])
 @pytest.mark.parametrize("own", [True, False])
-def test_litellm_fetches_no_file_of_a_message(
-    part: Any, model: str, own: bool, upstream: FaultServer, away: FaultServer
-) -> None:
+def test_litellm_fetches_no_file_of_a_message(part, model, own, upstream, away):
     made = config("litellm", upstream.address)
     place = {"api_base": upstream.address} if own else {}
     made["models"]["base"] = {"model": model, "price": {"input": 1, "output": 1}, **place}
@@ -281,14 +271,14 @@ def test_litellm_fetches_no_file_of_a_message(
 
 
 @pytest.mark.parametrize("functions", FUNCTIONS)
-def test_functions_start_no_vendor_s_own_tools(served: Orchestrator, upstream: FaultServer, functions: Any) -> None:
+def test_functions_start_no_vendor_s_own_tools(served, upstream, functions):
     before = upstream.count()
     with pytest.raises(RefusedFieldError):
         served.chat(HI, functions=functions)
     assert upstream.count() == before
 
 
-def test_a_malformed_request_is_the_client_s_fault_and_costs_nobody_money(served: Orchestrator) -> None:
+def test_a_malformed_request_is_the_client_s_fault_and_costs_nobody_money(served):
     """litellm fails on such a request as if its server were down, which opened the breaker for all clients."""
     for name, value in MALFORMED.items():
         with pytest.raises(UsageError):
@@ -300,7 +290,7 @@ def test_a_malformed_request_is_the_client_s_fault_and_costs_nobody_money(served
 
 
 @pytest.mark.litellm
-def test_a_cap_counts_the_references_of_a_schema_as_they_are_written_out(served: Orchestrator) -> None:
+def test_a_cap_counts_the_references_of_a_schema_as_they_are_written_out(served):
     both = {
         f"a{n}": {"type": "object", "properties": {k: {"$ref": f"#/$defs/a{n + 1}"} for k in "xy"}} for n in range(20)
     }
@@ -309,14 +299,14 @@ def test_a_cap_counts_the_references_of_a_schema_as_they_are_written_out(served:
         served.chat(HI, tools=[{"type": "function", "function": {"name": "a", "parameters": root}}])
 
 
-def test_the_lists_do_not_contradict_each_other() -> None:
+def test_the_lists_do_not_contradict_each_other():
     assert not STANDARD & OPTIONAL
     assert OPENAI_OWN <= OPTIONAL
     assert not [name for name in STANDARD | OPTIONAL if is_closed(name)]
     assert not (STANDARD | OPTIONAL) & HOSTILE.keys()
 
 
-def test_every_field_of_openai_s_client_is_sent_left_out_or_refused_on_purpose() -> None:
+def test_every_field_of_openai_s_client_is_sent_left_out_or_refused_on_purpose():
     from openai.types.chat.completion_create_params import CompletionCreateParamsBase
 
     envelope = {"messages", "model", "n", "stream_options"}

@@ -72,9 +72,7 @@ def guards(client: Any) -> Any:
         ("reset", 503, True), ("html_200", 502, False), ("429", 429, True),
     ],
 )  # fmt: skip
-async def test_each_fault_ends_in_time_with_its_status(
-    mode: str, status: int, again: bool, stream: bool, loopback: FaultServer
-) -> None:
+async def test_each_fault_ends_in_time_with_its_status(mode, status, again, stream, loopback):
     loopback.modes["small"] = mode
     limits = {"timeouts": {"per_call_s": CALL_S}} if status == 504 else {}
     async with gateway(loopback, **limits) as client:
@@ -102,9 +100,7 @@ def read(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[weakref.ref[Exchange]
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("mode", ["hang", "slow_drip", "huge_head", "reset", "html_200", "cut_short", "500", "429"])
-async def test_what_a_failed_request_read_is_freed_with_it(
-    mode: str, stream: bool, read: list[weakref.ref[Exchange]], loopback: FaultServer
-) -> None:
+async def test_what_a_failed_request_read_is_freed_with_it(mode, stream, read, loopback):
     """A full collection of what floods had left behind held up every request for 0.25 s (`benchmarks/gateway_faults`)."""
     loopback.modes["small"] = [mode, mode, "ok", mode]
     async with gateway(loopback) as client:
@@ -119,7 +115,7 @@ async def test_what_a_failed_request_read_is_freed_with_it(
         assert [one() for one in read if one() is not None] == []
 
 
-async def test_a_storm_of_429_is_told_when_to_come_again(loopback: FaultServer) -> None:
+async def test_a_storm_of_429_is_told_when_to_come_again(loopback):
     loopback.modes["small"], loopback.headers = "429", {"Retry-After": "77"}
     async with gateway(loopback) as client:
         found = [await ask(client) for _ in range(2 * FAILURES)]
@@ -127,7 +123,7 @@ async def test_a_storm_of_429_is_told_when_to_come_again(loopback: FaultServer) 
     assert loopback.count() == 2 * FAILURES  # a limit is no outage: no circuit opens, and nothing is tried twice
 
 
-async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once(loopback: FaultServer) -> None:
+async def test_while_the_base_hangs_the_guide_serves_and_soon_at_once(loopback):
     loopback.modes["small"] = "500"
     async with gateway(loopback) as client:
         found = [await ask(client, "cascade") for _ in range(2 * FAILURES)]
@@ -157,9 +153,7 @@ class Late(FakeProvider):
 
 
 @pytest.mark.parametrize("header", [False, True])
-async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_served(
-    header: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_served(header, monkeypatch):
     given = {} if header else {"server": {"request_s": LATE_S}}
     headers = {"x-cascade-deadline-s": str(LATE_S)} if header else {}
     late = Late("large")
@@ -179,7 +173,7 @@ async def test_the_whole_request_has_one_deadline_and_then_the_best_there_is_is_
     assert 'cascade_broken_off_total{by="deadline"} 1' in metrics
 
 
-async def test_clients_in_a_hurry_open_no_circuit(loopback: FaultServer) -> None:
+async def test_clients_in_a_hurry_open_no_circuit(loopback):
     loopback.modes["small"] = "hang"
     async with gateway(loopback) as client:
         for _ in range(2 * FAILURES):
@@ -189,7 +183,7 @@ async def test_clients_in_a_hurry_open_no_circuit(loopback: FaultServer) -> None
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bool, loopback: FaultServer) -> None:
+async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream, loopback):
     models = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "fallbacks": ["guide"]}}
     loopback.modes["small"] = "500"
     async with gateway(loopback, models=models) as client:
@@ -201,7 +195,7 @@ async def test_a_fallback_serves_for_a_model_that_is_down_and_says_so(stream: bo
     assert f'cascade_replaced_calls_total{{model="small"}} {2 * FAILURES}' in metrics
 
 
-async def test_a_stream_is_tried_again_before_its_first_text(loopback: FaultServer) -> None:
+async def test_a_stream_is_tried_again_before_its_first_text(loopback):
     loopback.modes["small"] = ["503", "ok"]
     async with gateway(loopback) as client:
         for one in guards(client).values():
@@ -280,7 +274,7 @@ WRITTEN = reply('{"name": "f", "arguments": {"a": 1}}', logprobs=[-0.1] * 9)
 
 @pytest.mark.parametrize("answer", [reply("", tool_calls=[("f", {"a": 1})], logprobs=[-0.1] * 9), WRITTEN])
 @pytest.mark.parametrize("path", BODIES)
-async def test_no_body_makes_the_server_fail(path: str, answer: Any) -> None:
+async def test_no_body_makes_the_server_fail(path, answer):
     provider = FakeProvider(lambda _: answer)
     async with orchestrator(provider, budget={"caps": [{"usd": 1e6}]}) as served, asgi(served) as client:
         whole = {"model": "cascade", **BODIES[path]}
@@ -303,7 +297,7 @@ async def test_no_body_makes_the_server_fail(path: str, answer: Any) -> None:
         ("9" * 300, False),
     ],
 )  # fmt: skip
-def test_a_whole_number_is_kept_to_the_digit_or_refused(written: str, kept: bool) -> None:
+def test_a_whole_number_is_kept_to_the_digit_or_refused(written, kept):
     """The reader of JSON makes 18446744073709551616 a float: the models would read another number than was sent."""
     body = f'{{"tools": [{written}]}}'.encode()
     if kept:
@@ -396,7 +390,7 @@ PATHS = (
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
     ],
 )  # fmt: skip
-def test_no_attack_gets_through_and_the_server_serves_on(url: str, data: bytes, statuses: set[int]) -> None:
+def test_no_attack_gets_through_and_the_server_serves_on(url, data, statuses):
     answer = sent(url, data)
     assert len(answer) < 4_000
     assert answer.count(b"HTTP/1.1 ") == 1  # what is smuggled behind a request is answered by nothing
@@ -407,7 +401,7 @@ def test_no_attack_gets_through_and_the_server_serves_on(url: str, data: bytes, 
 
 
 @pytest.mark.parametrize("path", ["/metrics", "/v1/chat/completions", "/v1/messages", "/ui"])
-async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
+async def test_a_line_end_behind_a_path_takes_no_scope_away(path):
     """The router's patterns end with "$", which also matches before a last line end."""
     keys = [{"name": "nobody", "sha256": KEY.sha256, "scopes": ("view",)}, {"name": "admin", "sha256": EXPIRED.sha256}]
     async with orchestrator(SURE, server={"keys": keys}) as served, asgi(served) as client:
@@ -417,7 +411,7 @@ async def test_a_line_end_behind_a_path_takes_no_scope_away(path: str) -> None:
 
 
 @pytest.mark.parametrize("mode", ["401", "403", "500", "html_200", "echo_key_in_200", "bad_json", "reset", "redirect"])
-async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatch: Any, caplog: Any) -> None:
+async def test_no_error_shows_the_providers_key_or_address(mode, monkeypatch, caplog):
     monkeypatch.setenv("UPSTREAM_KEY", PROVIDER_KEY)
     with FaultServer() as faults:
         faults.modes["small"], faults.text = mode, f"the key KEY at http://u:{PASSWORD}@{faults.address[7:]}"
@@ -437,7 +431,7 @@ async def test_no_error_shows_the_providers_key_or_address(mode: str, monkeypatc
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream: bool) -> None:
+def test_a_client_that_leaves_gives_back_what_its_call_did_not_cost(stream):
     held = Held({"large": [SURE]}, after_words=1 if stream else 0)
     with orchestrator(held, budget={"caps": [{"usd": 1.0}]}) as served, listening(served) as address:
         with connected(address) as open_:

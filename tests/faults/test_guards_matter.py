@@ -192,7 +192,7 @@ _NUMBERS = {5, *range(12, 31), 40, 41, 42, 43, 49, 65, 66, 67, 71, 73}
 
 
 @pytest.mark.parametrize("name", [pytest.param(name, marks=MARKS.get(name, ())) for name in GUARDS])
-def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> None:
+def test_without_its_guard_the_fault_gets_through(bench, name):
     home, take_out = GUARDS[name]
     test = scenario(name, home)
     inspect.signature(test).bind(bench)  # to ask for more would fail, too
@@ -201,5 +201,5 @@ def test_without_its_guard_the_fault_gets_through(bench: Bench, name: str) -> No
         test(bench)
 
 
-def test_every_fault_of_this_suite_has_its_guard_taken_out() -> None:
+def test_every_fault_of_this_suite_has_its_guard_taken_out():
     assert {int(name.split()[0][1:]) for name in GUARDS} == _NUMBERS

@@ -57,7 +57,7 @@ def _accepted(bench: Bench, question: str, said: str) -> bool:
 
 
 @pytest.mark.parametrize("way", ["reasoning", "answer", "no form", "question"])
-def test_f40_no_text_reaches_an_instruction(bench: Bench, way: str) -> None:
+def test_f40_no_text_reaches_an_instruction(bench, way):
     asked = {
         "answer": lambda attack: (QUESTION, f"Answer: {attack}"),
         "reasoning": lambda attack: (QUESTION, f"Reasoning: so it is {attack}\nAnswer: Elbe"),
@@ -71,7 +71,7 @@ def test_f40_no_text_reaches_an_instruction(bench: Bench, way: str) -> None:
 
 
 @pytest.mark.parametrize("attack", ATTACKS)
-def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench: Bench, attack: str) -> None:
+def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench, attack):
     def script(request: Request) -> Any:
         return reply(f"No, {attack}", p_yes=0.4) if request.purpose == "judge" else reply("Answer: Elbe")
 
@@ -85,7 +85,7 @@ def test_f40_nor_by_the_text_to_answer_from_or_the_guide_s_own_words(bench: Benc
 
 @pytest.mark.parametrize("form", ["{}", "Answer: {}", "Reasoning: so\nAnswer: {}"])
 @pytest.mark.parametrize("said", ONE_TOKEN_ANSWERS)
-def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench: Bench, said: str, form: str) -> None:
+def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench, said, form):
     orchestrator, fake = bench.scripted({"small": [form.format(said)], "large": [reply("Yes", p_yes=0.99)]})
     answer = orchestrator.ask(QUESTION)
     assert not [request for request in fake.requests if request.purpose == "judge"]
@@ -94,7 +94,7 @@ def test_f41_a_lone_token_scores_0_and_no_guide_is_paid(bench: Bench, said: str,
 
 
 @pytest.mark.parametrize("said", [said for said in NO_VERDICTS if said])
-def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench: Bench, said: str) -> None:
+def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench, said):
     orchestrator, fake = bench.scripted({"small": ["Answer: Elbe"], "large": [reply(said, p_yes=0.99)]})
     answer = orchestrator.ask(QUESTION)
     assert [step.signals["p_yes"] for step in answer.steps] == [None, None]
@@ -103,7 +103,7 @@ def test_f42_what_is_neither_yes_nor_no_is_no_verdict(bench: Bench, said: str) -
 
 
 @pytest.mark.parametrize("mode", ["null_content_filter", "refusal", "blank", "empty_choices", "html_200", "400"])
-def test_f42_a_guide_that_refuses_is_no_exception(bench: Bench, mode: str) -> None:
+def test_f42_a_guide_that_refuses_is_no_exception(bench, mode):
     bench.server.modes["large"] = mode
     answer = bench.served().ask(QUESTION)
     assert len(answer.steps) == 2
@@ -115,7 +115,7 @@ _DOWN = (ProviderUnavailableError("it is down"), ProviderTimeoutError("too late"
 
 
 @pytest.mark.parametrize("error", _DOWN, ids=lambda error: type(error).__name__)
-def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) -> None:
+def test_f43_without_a_guide_the_walk_goes_on(bench, error):
     orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [error]})
     answer = orchestrator.ask(QUESTION)
     assert len(answer.steps) == 2, "an answer that nobody judged ended the walk"
@@ -125,7 +125,7 @@ def test_f43_without_a_guide_the_walk_goes_on(bench: Bench, error: Exception) ->
     assert "guide failed" in answer.explain()
 
 
-def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Bench) -> None:
+def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench):
     bench.server.modes["large"] = "hang"
     for limit_s in (0.2, 2.0, 20.0):  # on a busy machine the base may not be done by the shortest
         with suppress(ProviderTimeoutError):
@@ -135,7 +135,7 @@ def test_f43_a_guide_over_the_deadline_does_not_lose_the_base_s_answer(bench: Be
     assert any("Timeout" in text for text in (*answer.warnings, answer.explain()))
 
 
-def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench: Bench) -> None:
+def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench):
     bench.patch.setattr(portal, "_background", portal._Background())
     bench.patch.setattr(runtime, "LATE_S", 0.0)
     orchestrator = bench.served(timeouts={"per_question_s": 0.2})
@@ -147,7 +147,7 @@ def test_f49_ask_on_the_loop_that_makes_the_calls_is_refused(bench: Bench) -> No
     asyncio.run(inside())
 
 
-async def test_f49_ask_works_in_any_other_loop(bench: Bench) -> None:
+async def test_f49_ask_works_in_any_other_loop(bench):
     """As in a notebook: the calls run on a loop of their own."""
     with bench.served() as orchestrator:
         assert orchestrator.ask(QUESTION).text == "Danube"

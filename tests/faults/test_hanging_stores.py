@@ -77,10 +77,7 @@ ROWS = [  # what hangs, the configuration, the status, the mode, and counts
 
 
 @pytest.mark.parametrize(("name", "parts", "status", "mode", "counted"), ROWS)
-async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is_said_counted_and_made_good(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, hang: Hang, name: str, parts: Any, status: int, mode: Any,
-    counted: list[str],
-) -> None:  # fmt: skip
+async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is_said_counted_and_made_good(tmp_path, monkeypatch, hang, name, parts, status, mode, counted):  # fmt: skip
     served = orchestrator({"small": [SURE] * 3, "large": [SURE] * 3}, **settings(tmp_path, parts))
     async with living(served) as client:
         for way in served.runtime.links.values():
@@ -111,9 +108,7 @@ async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is
 
 
 @pytest.mark.parametrize("parts", [{"modes": {}}, {"budget": {"caps": [{"usd": 1}]}}, {"traces": {"strict": True}}])
-async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_store_fail(
-    tmp_path: Path, hang: Hang, parts: Any
-) -> None:
+async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_store_fail(tmp_path, hang, parts):
     served = orchestrator({"small": [SURE] * 2, "large": [SURE] * 2}, **settings(tmp_path, parts))
     async with living(served) as client:
         hang.names = tuple(f"cascade-{name}" for name in parts)
@@ -123,9 +118,7 @@ async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_
         assert (await ask(client)).status_code == 200
 
 
-async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(
-    tmp_path: Path, hang: Hang, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(tmp_path, hang, monkeypatch):
     parts = {"budget": ALLOWS}
     served = orchestrator({"small": [SURE]}, **settings(tmp_path, parts))
     async with living(served) as client:
@@ -138,7 +131,7 @@ async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(
     assert served.runtime.unrecorded is not None
 
 
-async def test_g4_a_server_that_is_stopped_in_the_middle_holds_up_nobody_and_is_found_again() -> None:
+async def test_g4_a_server_that_is_stopped_in_the_middle_holds_up_nobody_and_is_found_again():
     with own_cluster() as (url, send):
         parts = {"modes": {}, "budget": {"caps": [{"usd": 1}]}, "traces": {}}
         config = {name: {"store": url, **more} for name, more in parts.items()}

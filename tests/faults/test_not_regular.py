@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import sys
-from pathlib import Path
 
 import pytest
 
@@ -19,9 +18,7 @@ pytestmark = pytest.mark.skipif(os.name == "nt", reason="there are no such files
 
 
 @pytest.mark.parametrize("name", ["log.jsonl", "log.jsonl.gz", "log.csv", "log.json", "log.parquet", "log"])
-def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, name: str
-) -> None:
+def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(tmp_path, capsys, monkeypatch, name):
     """0.5.0: a FIFO as `--config`, `--context` or a log hung for ever, and /dev/zero filled the memory."""
     pytest.importorskip("duckdb")
     pipe, device = tmp_path / f"pipe-{name}", tmp_path / f"device-{name}"
@@ -45,7 +42,7 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(
             assert said in " ".join(capsys.readouterr().err.replace("│", " ").split())
 
 
-def test_f66_a_prompt_that_is_a_pipe_or_has_no_end_is_refused(tmp_path: Path) -> None:
+def test_f66_a_prompt_that_is_a_pipe_or_has_no_end_is_refused(tmp_path):
     """0.5.0: the shipped prompt was used instead, without a word."""
     os.mkfifo(tmp_path / "judge.txt")
     (tmp_path / "answer.txt").symlink_to("/dev/zero")

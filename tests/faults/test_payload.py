@@ -14,7 +14,7 @@ from cascade.errors import (
 )
 from cascade.providers.fake import reply
 
-from .bench import PROVIDERS, SMALL_COST, Bench, needs_litellm
+from .bench import PROVIDERS, SMALL_COST, needs_litellm
 from .bodies import QUESTION, chat, choice, entry
 
 BAD_USAGES = ["negative_usage", "text_usage", "float_usage", "nan_usage", "huge_usage", "bool_usage", "list_usage"]
@@ -23,7 +23,7 @@ LADDER = {"kind": "ladder", "models": ["base"]}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench: Bench, provider: str) -> None:
+def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench, provider):
     answer = bench.answer("empty_choices", provider)
     first = answer.calls[0]
     assert answer.text == "Danube"
@@ -35,7 +35,7 @@ def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench: Bench
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["null_content_filter", "blank", "refusal"])
-def test_f16_a_refusal_is_never_an_empty_answer(bench: Bench, mode: str, provider: str) -> None:
+def test_f16_a_refusal_is_never_an_empty_answer(bench, mode, provider):
     bench.error(mode, RefusedError, provider)
     answer = bench.answer(mode, provider)
     assert answer.text == "Danube"
@@ -45,13 +45,13 @@ def test_f16_a_refusal_is_never_an_empty_answer(bench: Bench, mode: str, provide
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["finish_error", "finish_abort", "error_in_choice"])
-def test_f27_an_end_that_is_not_known_to_be_good_is_no_answer(bench: Bench, mode: str, provider: str) -> None:
+def test_f27_an_end_that_is_not_known_to_be_good_is_no_answer(bench, mode, provider):
     answer = bench.answer(mode, provider)
     assert (answer.text, answer.steps[-1].candidates[0].source) == ("Danube", "guide")
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, provider: str) -> None:
+def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench, provider):
     answer = bench.answer("length", provider)
     assert "Dan" not in answer.answers
     assert answer.calls[0].completion is not None
@@ -60,7 +60,7 @@ def test_f17_a_cut_answer_is_marked_and_neither_kept_nor_judged(bench: Bench, pr
     assert not [call for call in answer.calls if call.request.purpose == "judge"]
 
 
-def test_f20_under_a_hard_cap_the_whole_hold_is_booked(bench: Bench) -> None:
+def test_f20_under_a_hard_cap_the_whole_hold_is_booked(bench):
     """The second call fits beside the first one's estimate, but not beside its hold."""
     price = {"input": 0, "output": 10}
     models = {
@@ -80,7 +80,7 @@ def test_f20_under_a_hard_cap_the_whole_hold_is_booked(bench: Bench) -> None:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["wrong_model_echo", "near_model_echo"])
-def test_f22_another_model_answered(bench: Bench, mode: str, provider: str) -> None:
+def test_f22_another_model_answered(bench, mode, provider):
     orchestrator = bench.alone(mode, provider)
     first, second = orchestrator.ask(QUESTION), orchestrator.ask(QUESTION)
     completion = first.calls[0].completion
@@ -91,7 +91,7 @@ def test_f22_another_model_answered(bench: Bench, mode: str, provider: str) -> N
     assert len([r for r in bench.log.records if "answered by" in r.getMessage()]) == 1
 
 
-def test_f23_an_unknown_price_is_unknown_and_refused_under_a_cap(bench: Bench) -> None:
+def test_f23_an_unknown_price_is_unknown_and_refused_under_a_cap(bench):
     unpriced = {"models": {"base": "nobody/knows-this"}, "strategy": LADDER}
     answer = bench.served(**unpriced).ask(QUESTION)
     assert (answer.text, answer.cost, answer.cost_bound) == ("Danube", None, None)
@@ -100,7 +100,7 @@ def test_f23_an_unknown_price_is_unknown_and_refused_under_a_cap(bench: Bench) -
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench: Bench, provider: str) -> None:
+def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench, provider):
     bench.server.modes["large"] = "refuses_logprobs"
     orchestrator = bench.served(provider)
     assert orchestrator.ask(QUESTION).text == "Danube"
@@ -112,7 +112,7 @@ def test_f24_a_guide_that_refuses_logprobs_is_asked_without(bench: Bench, provid
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f24_a_guide_without_logprobs_is_sampled_instead(bench: Bench, provider: str) -> None:
+def test_f24_a_guide_without_logprobs_is_sampled_instead(bench, provider):
     bench.server.modes["large"] = "no_logprobs"
     orchestrator = bench.served(provider)
     answer = orchestrator.ask(QUESTION)
@@ -134,7 +134,7 @@ def test_f24_a_guide_without_logprobs_is_sampled_instead(bench: Bench, provider:
         *(pytest.param(mode, "litellm", marks=needs_litellm) for mode in BAD_LOGPROBS[:2]),
     ],
 )
-def test_f25_what_is_no_log_probability_is_no_verdict(bench: Bench, mode: str, provider: str) -> None:
+def test_f25_what_is_no_log_probability_is_no_verdict(bench, mode, provider):
     bench.server.modes["large"] = mode
     answer = bench.answer(mode, provider)
     assert answer.text == "Danube"
@@ -146,7 +146,7 @@ def test_f25_what_is_no_log_probability_is_no_verdict(bench: Bench, mode: str, p
     assert all(value is None or value <= 0 for value in logprobs)
 
 
-def test_f25_minus_infinity_is_probability_zero(bench: Bench) -> None:
+def test_f25_minus_infinity_is_probability_zero(bench):
     orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [reply("No, the Danube", p_yes=0.0)]})
     answer = orchestrator.ask(QUESTION)
     assert answer.steps[0].signals["p_yes"] == 0.0
@@ -154,7 +154,7 @@ def test_f25_minus_infinity_is_probability_zero(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("bad", [math.nan, 3.5, None, "low"])
-def test_f25_half_a_verdict_is_no_verdict(bench: Bench, bad: object) -> None:
+def test_f25_half_a_verdict_is_no_verdict(bench, bad):
     """If the probability of No is not known, the probability of Yes among {Yes, No} is not known either."""
     half = chat(choice("Yes", logprobs=[entry("Yes", -0.5, Yes=-0.5, No=bad)]))
     orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [half]})

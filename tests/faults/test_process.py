@@ -62,7 +62,7 @@ def _example(kind: type[CascadeError]) -> CascadeError:
 
 @each("kind", _classes())
 @each("travel", [_travelled, copy.copy, copy.deepcopy])
-def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel: Any) -> None:
+def test_f46_every_error_crosses_a_border_whole(kind, travel):
     error = _example(kind)
     error.add_note("a note")
     again = travel(error)
@@ -70,14 +70,14 @@ def test_f46_every_error_crosses_a_border_whole(kind: type[CascadeError], travel
     assert vars(again) == vars(error)
 
 
-def test_f46_an_answer_crosses_a_border_whole(bench: Bench) -> None:
+def test_f46_an_answer_crosses_a_border_whole(bench):
     answer = bench.served().ask(Question(QUESTION, "Vienna lies on the Danube."))
     assert _travelled(answer) == answer
     assert copy.deepcopy(answer) == answer
     json.dumps(answer.to_dict(), allow_nan=False)
 
 
-def test_f46_a_real_error_crosses_with_what_was_paid(bench: Bench) -> None:
+def test_f46_a_real_error_crosses_with_what_was_paid(bench):
     error = bench.error("empty_choices", errors.EmptyCompletionError)
     again = _travelled(error)
     assert (again.usage, again.calls) == (error.usage, error.calls)
@@ -117,7 +117,7 @@ def _everything(bench: Bench, mode: str, provider: str, key: str) -> str:
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ERROR_MODES)
-def test_f68_the_key_is_nowhere(bench: Bench, mode: str, provider: str) -> None:
+def test_f68_the_key_is_nowhere(bench, mode, provider):
     bench.server.text = f"{bench.server.address}/elsewhere" if mode == "redirect" else "no such key: KEY"
     shown = _everything(bench, mode, provider, KEY)
     assert bench.server.keys[0] == f"Bearer {KEY}"
@@ -127,7 +127,7 @@ def test_f68_the_key_is_nowhere(bench: Bench, mode: str, provider: str) -> None:
 
 @pytest.mark.parametrize("mode", ["401", "echo_key_in_200"])
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f68_nor_one_without_the_shape_of_a_key(bench: Bench, mode: str, provider: str) -> None:
+def test_f68_nor_one_without_the_shape_of_a_key(bench, mode, provider):
     key = "0123456789abcdef0123456789abcdef"
     bench.server.text = "no such key: KEY"
     bench.patch.setattr("faults.bench.KEY", key)
@@ -137,14 +137,12 @@ def test_f68_nor_one_without_the_shape_of_a_key(bench: Bench, mode: str, provide
 
 
 @pytest.mark.parametrize("blanks", [780, 785, 790])
-def test_f68_nor_a_part_of_it_where_a_text_is_cut(bench: Bench, blanks: int) -> None:
+def test_f68_nor_a_part_of_it_where_a_text_is_cut(bench, blanks):
     bench.server.text = " " * blanks + "KEY"
     assert "sk-test" not in str(bench.error("401", errors.AuthenticationError))
 
 
-def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(
-    bench: Bench, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_f69_escape_codes_and_markup_do_not_reach_the_terminal(bench, capsys):
     from cascade.cli.main import main
 
     path = bench.folder / "cascade.yaml"
@@ -203,7 +201,7 @@ assert dict(os.environ) == before, set(os.environ.items()) ^ set(before.items())
 
 @pytest.mark.litellm
 @needs_litellm[2]
-def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench: Bench) -> None:
+def test_f71_importing_litellm_reads_no_env_file_and_fetches_nothing(bench):
     with FaultServer() as evil:
         (bench.folder / ".env").write_text(f"OPENAI_BASE_URL={evil.address}\nOPENAI_API_KEY={KEY}\n", "utf-8")
         done = run_python(bench, _LOAD_LITELLM, LITELLM_MODEL_COST_MAP_URL=f"{evil.address}/prices.json")
@@ -230,7 +228,7 @@ for kind, command in (("litellm", "litellm"), ("local", "xllamacpp")):
 """
 
 
-def test_f73_without_the_optional_packages(bench: Bench) -> None:
+def test_f73_without_the_optional_packages(bench):
     done = run_python(bench, _WITHOUT_EXTRAS.replace("ADDRESS", bench.server.address))
     assert done.returncode == 0, done.stderr[-2_000:]
     assert bench.server.count() == 2

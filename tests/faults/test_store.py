@@ -81,7 +81,7 @@ def fill(store: Store) -> tuple[int, StoreError]:
     raise AssertionError("the disk is not small")
 
 
-def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(tiny_disk: Path) -> None:
+def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(tiny_disk):
     url = f"sqlite:///{tiny_disk / 'traces.db'}"
     (tiny_disk / "filler").write_bytes(b"x" * 1_400_000)
     with Store.open(url) as store:
@@ -99,13 +99,13 @@ def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(t
         assert store.integrity() == []
 
 
-def test_f53_a_disk_on_which_not_even_a_file_can_be_made(tiny_disk: Path) -> None:
+def test_f53_a_disk_on_which_not_even_a_file_can_be_made(tiny_disk):
     (tiny_disk / "filler").write_bytes(b"x" * 2 * 2**20)
     with pytest.raises(StoreError, match="the disk is full"):
         Store.open(f"sqlite:///{tiny_disk / 'traces.db'}")
 
 
-def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk: Path, ask: Callable[..., Ran]) -> None:
+def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk, ask):
     url = f"sqlite:///{tiny_disk / 'traces.db'}"
     Store.open(url).close()
     (tiny_disk / "filler").write_bytes(b"x" * (os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_bsize))
@@ -121,7 +121,7 @@ def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk: Path, ask: Callab
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
-def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(file_url: str) -> None:
+def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(file_url):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     with Store.open(file_url) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
@@ -162,7 +162,7 @@ def written_by_nobody(url: str) -> int:
 
 
 @pytest.mark.parametrize("name", ["new.db", "new/folder/new.db", "there.db"])
-def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder: Path, name: str) -> None:
+def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder, name):
     url = f"sqlite:///{others_folder / name}"
     with pytest.raises(UsageError, match=r"cannot be written: .*Choose a folder that you may write to") as caught:
         in_child(lambda: written_by_nobody(url))
@@ -177,9 +177,7 @@ def test_f53_a_folder_that_may_not_be_written_to_is_named(others_folder: Path, n
         (lambda path: path.symlink_to(path.parent / "asked.yaml"), "here", "is a symbolic link"),
     ],
 )
-def test_f53_f70_what_cannot_be_the_file_is_named_and_the_answer_comes(
-    ask: Callable[..., Ran], tmp_path: Path, prepare: Callable[[Path], Any], name: str, said: str
-) -> None:
+def test_f53_f70_what_cannot_be_the_file_is_named_and_the_answer_comes(ask, tmp_path, prepare, name, said):
     prepare(tmp_path / "here")
     url = f"sqlite:///{tmp_path / name}"
     ran = ask(url)
@@ -217,9 +215,7 @@ def writer(cascade: Orchestrator) -> TraceWriter:
     return cascade.runtime.traces
 
 
-def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
-    store_url: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(store_url, monkeypatch, caplog):
     failing(monkeypatch, 10**9, StoreError("the store is broken"))
     with wired(store_url) as cascade:
         for number in range(8):
@@ -231,7 +227,7 @@ def test_f53_what_fails_for_good_is_counted_and_said_once_a_minute(
     assert said[0].endswith("the store is broken")
 
 
-def test_f53_at_the_end_a_broken_store_is_given_up(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f53_at_the_end_a_broken_store_is_given_up(file_url, monkeypatch):
     failing(monkeypatch, 10**9, StoreError("busy", retryable=True))
     monkeypatch.setattr(writer_module, "RETRY_S", 1e6)  # it would be waited for
     cascade = wired(file_url)
@@ -243,9 +239,7 @@ def test_f53_at_the_end_a_broken_store_is_given_up(file_url: str, monkeypatch: p
 @pytest.mark.parametrize(
     "error", [StoreError("busy", retryable=True), OSError(24, "Too many open files"), MemoryError()]
 )
-def test_f53_what_fails_for_a_while_is_written_later(
-    store_url: str, monkeypatch: pytest.MonkeyPatch, error: Exception
-) -> None:
+def test_f53_what_fails_for_a_while_is_written_later(store_url, monkeypatch, error):
     """An error of the system ended the thread for good (G7): 503 of 600 traces were lost, and 0 were counted."""
     failed = failing(monkeypatch, 3, error)
     with wired(store_url) as cascade:
@@ -260,7 +254,7 @@ def test_f53_what_fails_for_a_while_is_written_later(
     assert list(dict.fromkeys(asked)) == [f"number {number}" for number in range(5)]  # in order
 
 
-def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch):
     psycopg = pytest.importorskip("psycopg")
     monkeypatch.setattr(writer_module, "COMMIT_S", 0.2)
     with postgres_url() as url, wired(url) as cascade:
@@ -276,9 +270,7 @@ def test_g4_a_server_that_hangs_is_said_to_fail_and_costs_no_answer(monkeypatch:
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnhandledThreadExceptionWarning")
-def test_f53_a_thread_that_ended_is_started_again_and_its_answers_are_counted_as_lost(
-    file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_f53_a_thread_that_ended_is_started_again_and_its_answers_are_counted_as_lost(file_url, monkeypatch):
     with wired(file_url) as cascade:
         with monkeypatch.context() as patch:
             patch.setattr(Store, "append", lambda *_: sys.exit())  # no Exception: nothing catches it
@@ -289,7 +281,7 @@ def test_f53_a_thread_that_ended_is_started_again_and_its_answers_are_counted_as
     assert {one["question"] for one in rows_in(file_url)} == {"second"}
 
 
-def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url, monkeypatch):
     failed = failing(monkeypatch, 1, ZeroDivisionError("oh"))
     with wired(file_url) as cascade:
         cascade.ask("first")
@@ -299,9 +291,7 @@ def test_f53_an_error_that_nobody_thought_of_ends_nothing(file_url: str, monkeyp
     assert (len(failed), {one["question"] for one in rows_in(file_url)}) == (1, {"second"})
 
 
-async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
-    file_url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(file_url, monkeypatch):
     failing(monkeypatch, 10**9, StoreError("the store is broken"))
     cascade = wired({"store": file_url, "strict": True})
     with pytest.raises(StoreError, match=r"was not recorded: the store is broken") as caught:
@@ -313,7 +303,7 @@ async def test_f53_strict_raises_and_the_answer_that_was_paid_for_is_not_lost(
     await cascade.aclose()
 
 
-def test_f53_a_server_that_drops_its_connections_is_found_again() -> None:
+def test_f53_a_server_that_drops_its_connections_is_found_again():
     psycopg = pytest.importorskip("psycopg")
     with postgres_url() as url, wired(url) as cascade:
         cascade.ask("before")
@@ -341,7 +331,7 @@ def test_f53_a_server_that_drops_its_connections_is_found_again() -> None:
         ("57P01", StoreError, "failed (57P01)"),
     ],
 )
-def test_every_answer_of_a_server_is_an_error_of_ours(state: str, kind: type[Exception], said: str) -> None:
+def test_every_answer_of_a_server_is_an_error_of_ours(state, kind, said):
     psycopg = pytest.importorskip("psycopg")
     foreign = psycopg.errors.lookup(state)("no\nDETAIL: the row with a secret")
     error = translated(foreign, "postgresql://me:***@host/db")
@@ -351,13 +341,13 @@ def test_every_answer_of_a_server_is_an_error_of_ours(state: str, kind: type[Exc
 
 
 @pytest.mark.parametrize(("code", "kind"), [(28, StoreError), (13, UsageError), (24, StoreError), (5, StoreError)])
-def test_an_error_of_the_system_is_an_error_of_ours(code: int, kind: type[Exception]) -> None:
+def test_an_error_of_the_system_is_an_error_of_ours(code, kind):
     error = from_system(OSError(code, os.strerror(code)), "x")
     assert type(error) is kind
     assert getattr(error, "retryable", False) is (kind is StoreError)
 
 
-def test_a_server_that_is_not_there_or_refuses_is_named(cli: Callable[..., Ran]) -> None:
+def test_a_server_that_is_not_there_or_refuses_is_named(cli):
     pytest.importorskip("psycopg")
     ran = cli("traces", "stats", "--store", "postgresql://postgres@127.0.0.1:1/x")
     assert (ran.code, "cannot be reached" in ran.err) == (1, True)
@@ -369,7 +359,7 @@ def test_a_server_that_is_not_there_or_refuses_is_named(cli: Callable[..., Ran])
 # --- F68 ---
 
 
-def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path, monkeypatch):
     key = "0123456789abcdef0123456789abcdef"
     monkeypatch.setenv("MY_KEY", key)
     provider = FakeProvider({"small": [f"Answer: the key is {key}"], "large": [f"Yes {key}"]})
@@ -399,7 +389,7 @@ def test_f68_a_key_without_the_shape_of_one_is_not_in_the_file(tmp_path: Path, m
         *(pytest.param(kills, server, marks=pytest.mark.long) for kills, server in [(200, False), (30, True)]),
     ],
 )
-def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path: Path, kills: int, server: bool) -> None:
+def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path, kills, server):
     with postgres_url() if server else nullcontext() as url:
         tally = kill_some(kills, tmp_path, seed=3, url=url)
     assert (tally.missing, tally.torn, tally.damaged) == ([], [], [])

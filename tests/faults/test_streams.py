@@ -31,13 +31,13 @@ def _streamed(bench: Bench, mode: str, provider: str = "openai_http") -> tuple[s
 
 @pytest.mark.parametrize("provider", PROVIDERS)
 @pytest.mark.parametrize("mode", ["stream_reset", "stream_no_finish", "stream_finish_error", "stream_error_in_choice"])
-def test_f26_f27_what_came_of_a_broken_stream_is_kept(bench: Bench, mode: str, provider: str) -> None:
+def test_f26_f27_what_came_of_a_broken_stream_is_kept(bench, mode, provider):
     with pytest.raises(StreamInterruptedError) as caught:
         list(bench.alone(mode, provider).stream(QUESTION))
     assert caught.value.partial == PARTIAL
 
 
-def test_f26_the_part_that_came_stands_in_the_trace(bench: Bench) -> None:
+def test_f26_the_part_that_came_stands_in_the_trace(bench):
     bench.server.modes["small"] = "stream_reset"
     *_, answer = bench.served().stream(QUESTION)
     assert isinstance(answer, Answer)
@@ -46,32 +46,32 @@ def test_f26_the_part_that_came_stands_in_the_trace(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("mode", ["stream_text_after_finish", "stream_text_after_done"])
-def test_f27_what_comes_after_the_end_of_a_stream_is_not_served(bench: Bench, mode: str) -> None:
+def test_f27_what_comes_after_the_end_of_a_stream_is_not_served(bench, mode):
     told, answer = _streamed(bench, mode)
     assert "Elbe" not in told
     assert answer.text == "Danube"
     assert answer.cost_nano_usd == SMALL_COST
 
 
-def test_f30_a_second_choice_in_a_stream_is_not_mixed_in(bench: Bench) -> None:
+def test_f30_a_second_choice_in_a_stream_is_not_mixed_in(bench):
     told, answer = _streamed(bench, "stream_two_choices")
     assert "Elbe" not in told
     assert answer.text == "Danube"
 
 
-def test_f29_every_piece_of_a_stream_can_be_shown(bench: Bench) -> None:
+def test_f29_every_piece_of_a_stream_can_be_shown(bench):
     told, answer = _streamed(bench, "stream_odd_characters")
     assert b"\x00" not in told.encode()
     json.dumps(answer.to_dict(), ensure_ascii=False).encode()
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f29_the_question_may_hold_anything(bench: Bench, provider: str) -> None:
+def test_f29_the_question_may_hold_anything(bench, provider):
     assert bench.served(provider).ask("Which \ud800 river \x00 \u202e?").text == "Danube"
 
 
 @pytest.mark.parametrize("mode", ["huge", "newlines", "token_marks"])
-def test_f29_a_huge_text_of_the_base_leaves_an_answer(bench: Bench, mode: str) -> None:
+def test_f29_a_huge_text_of_the_base_leaves_an_answer(bench, mode):
     assert bench.answer(mode).text
 
 
@@ -82,7 +82,7 @@ def test_f29_a_huge_text_of_the_base_leaves_an_answer(bench: Bench, mode: str) -
         ("", "a "), ("", "<|"), ("No ", "the answer is "), ("Yes", " "), ("", "{"), ("", "\u200b"),
     ],
 )  # fmt: skip
-def test_f29_no_reader_of_text_is_slow(bench: Bench, start: str, piece: str) -> None:
+def test_f29_no_reader_of_text_is_slow(bench, start, piece):
     """Base and guide both say it; nothing that reads text may be superlinear (ReDoS)."""
     said = [""]
     orchestrator, _ = bench.scripted(lambda _request: chat(choice(said[0])))

@@ -23,12 +23,12 @@ from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import Endpoint
 from cascade.resilience import portal
 
-from .bench import KEY, PROVIDERS, Bench
+from .bench import KEY, PROVIDERS
 from .bodies import QUESTION
 from .server import FaultServer
 
 
-def test_f01_the_next_model_answers_when_the_first_is_down(bench: Bench) -> None:
+def test_f01_the_next_model_answers_when_the_first_is_down(bench):
     answer = bench.answer("500")
     assert answer.text == "Danube"
     assert "base failed" in answer.explain()
@@ -47,22 +47,20 @@ def test_f01_the_next_model_answers_when_the_first_is_down(bench: Bench) -> None
         ({"Retry-After": "Mon, 01 Jan 99999999999 00:00:00 GMT"}, None),
     ],
 )
-def test_f02_the_first_wait_that_makes_sense_counts(
-    bench: Bench, headers: dict[str, str], wait_s: float | None
-) -> None:
+def test_f02_the_first_wait_that_makes_sense_counts(bench, headers, wait_s):
     """None: no value is valid, so the wait is cascade's own."""
     bench.server.headers.update(headers)
     assert bench.alone(["429", "ok"]).ask(QUESTION).text == "Danube"
     assert bench.waits == [wait_s] if wait_s is not None else 0 <= bench.waits[0] <= 8
 
 
-def test_f02_a_retry_after_that_is_too_long_is_not_waited_for(bench: Bench) -> None:
+def test_f02_a_retry_after_that_is_too_long_is_not_waited_for(bench):
     bench.server.headers["Retry_After"] = "61"
     assert bench.error("429", RateLimitedError).retry_after_s == 61
     assert (bench.waits, bench.server.count()) == ([], 1)
 
 
-def test_f02_a_retry_after_beyond_the_deadline_is_not_waited_for(bench: Bench) -> None:
+def test_f02_a_retry_after_beyond_the_deadline_is_not_waited_for(bench):
     bench.server.headers["Retry_After"] = "30"
     with pytest.raises(RateLimitedError):
         bench.alone("429", timeouts={"per_question_s": 10.0}).ask(QUESTION)
@@ -70,7 +68,7 @@ def test_f02_a_retry_after_beyond_the_deadline_is_not_waited_for(bench: Bench) -
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f05_where_nobody_listens_nothing_is_billed(bench: Bench, provider: str) -> None:
+def test_f05_where_nobody_listens_nothing_is_billed(bench, provider):
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))  # bound and not listening: a connection is refused
         port = held.getsockname()[1]
@@ -82,7 +80,7 @@ def test_f05_where_nobody_listens_nothing_is_billed(bench: Bench, provider: str)
 
 
 @pytest.mark.parametrize("way", ["ask", "stream"])
-def test_f09_a_guide_that_is_down_is_not_asked_twelve_times(bench: Bench, way: str) -> None:
+def test_f09_a_guide_that_is_down_is_not_asked_twelve_times(bench, way):
     """0.5.0 made 12 HTTP calls to a guide at 503 for one question of four rounds, and as many for the next."""
     bench.server.modes["large"] = "503"
     orchestrator, requests, rounds = bench.served(strategy={"rounds": 4}), list[int](), 4
@@ -98,7 +96,7 @@ def test_f09_a_guide_that_is_down_is_not_asked_twelve_times(bench: Bench, way: s
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench: Bench, provider: str) -> None:
+async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench, provider):
     """The clock runs out while the reader is busy with a piece: the reader is told, not cancelled."""
     async with bench.alone("stream_empty_chunks", provider, timeouts={"per_question_s": 0.15}) as orchestrator:
         with pytest.raises((ProviderTimeoutError, StreamInterruptedError)):
@@ -107,7 +105,7 @@ async def test_f07_the_wall_clock_of_a_stream_never_cancels_its_reader(bench: Be
     await asyncio.sleep(0)
 
 
-def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(bench: Bench) -> None:
+def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(bench):
     """The clock runs out while a name is looked up: the call counts as not billed, so it must not be sent after all."""
     provider = OpenAIHTTP({"": Endpoint(bench.server.address, KEY)})
     exchange = provider._exchange(request(), 1.0, stream=False)
@@ -118,7 +116,7 @@ def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(benc
     assert bench.server.requests == []
 
 
-def test_f11_a_redirect_is_not_followed(bench: Bench) -> None:
+def test_f11_a_redirect_is_not_followed(bench):
     with FaultServer() as other:
         bench.server.text = f"{other.address}/chat/completions"
         bench.error("redirect", BadResponseError)
@@ -126,7 +124,7 @@ def test_f11_a_redirect_is_not_followed(bench: Bench) -> None:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS[1:])
-def test_f11_litellm_never_takes_the_key_to_another_host(bench: Bench, provider: str) -> None:
+def test_f11_litellm_never_takes_the_key_to_another_host(bench, provider):
     with FaultServer() as other:
         bench.server.text = f"{other.address}/chat/completions"
         bench.alone("redirect", provider).ask(QUESTION)
@@ -135,7 +133,7 @@ def test_f11_litellm_never_takes_the_key_to_another_host(bench: Bench, provider:
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f12_a_captive_portal_is_no_completion(bench: Bench, provider: str) -> None:
+def test_f12_a_captive_portal_is_no_completion(bench, provider):
     error = bench.error("html_200", BadResponseError, provider)
     assert bench.server.count() == 2
     assert "Sign in to the network" in str(error)
@@ -143,7 +141,7 @@ def test_f12_a_captive_portal_is_no_completion(bench: Bench, provider: str) -> N
     assert KEY not in str(error)
 
 
-def test_f13_a_clock_that_jumps_back_changes_nothing(bench: Bench) -> None:
+def test_f13_a_clock_that_jumps_back_changes_nothing(bench):
     backwards = count(2e9, -3600.0)
     bench.patch.setattr(time, "time", lambda: next(backwards))
     orchestrator, _ = bench.scripted(None, timeouts={"per_question_s": 60.0})
@@ -154,7 +152,7 @@ def test_f13_a_clock_that_jumps_back_changes_nothing(bench: Bench) -> None:
     assert all(0 <= latency < 10 for latency in [answer.latency_s, *latencies])
 
 
-async def test_f10_a_caller_who_is_cancelled_before_the_request_is_sent_is_known_to_owe_nothing(bench: Bench) -> None:
+async def test_f10_a_caller_who_is_cancelled_before_the_request_is_sent_is_known_to_owe_nothing(bench):
     provider, begun = OpenAIHTTP({"": Endpoint(bench.server.address, KEY)}), threading.Event()
 
     async def connecting(_: object) -> None:

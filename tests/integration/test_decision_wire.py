@@ -106,7 +106,7 @@ def asked(address: str, threshold: float) -> Answer:
         return cascade.ask("What is the capital of France?")
 
 
-def test_a_real_decision_model_judges_an_answer_and_costs_its_input(deciding: str) -> None:
+def test_a_real_decision_model_judges_an_answer_and_costs_its_input(deciding):
     kept, escalated = asked(deciding, 0.0), asked(deciding, -1.0)
     assert (len(kept.steps), len(escalated.steps)) == (2, 3)
     p_yes, again = kept.steps[1].signals["p_yes"], escalated.steps[1].signals["p_yes"]

@@ -88,7 +88,7 @@ def served(made: Made, directory: PolicyDirectory, path: Path, **guarantee: Any)
     return Orchestrator.from_config(config(path, **guarantee), providers={"replay": made.replay})
 
 
-def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: Path) -> None:
+def test_what_was_certified_is_served_request_by_request(made, tmp_path):
     log, directory = made.log, made.directory
     walked, kappa = made.done.policy.walks(log), directory.certificates[""].kappa
     stop, cost = walked.stop(kappa), walked.cost.at(kappa)
@@ -112,7 +112,7 @@ def test_what_was_certified_is_served_request_by_request(made: Made, tmp_path: P
 
 
 @pytest.mark.parametrize("kappa", [-np.inf, -0.1, -0.02, -0.001, np.inf])
-def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, tmp_path: Path) -> None:
+def test_at_every_threshold_the_same_answer_is_served(made, kappa, tmp_path):
     policy = Threshold("reply_mean_logprob", -1.0)
     bare = PolicyDirectory(made.log.nodes, policy, made.done.promise)
     certificate = replace(made.directory.certificates[""], kappa=-kappa, policy_sha256=bare.policy_sha256)
@@ -132,9 +132,7 @@ def test_at_every_threshold_the_same_answer_is_served(made: Made, kappa: float, 
             assert bool(log.right[row, serve]) or serve == 0  # the last model's own answer is right
 
 
-def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_proven(
-    made: Made, tmp_path: Path
-) -> None:
+def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_proven(made, tmp_path):
     done = fit(made.log, made.done.promise, FitSettings(levels={"low": 0.05, "never": 1e-6}))
     cascade = certified_for(made.log, done.policy.walks(made.log).log, made.read.facts, made_for(CONFIG))
     levels = written(done, made.log.nodes, date(2026, 11, 26), made_for=lambda _: cascade, reference=PAIR[1])
@@ -148,7 +146,7 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
 
 
 @pytest.mark.parametrize("kappa", [-np.inf, -0.6, np.inf])
-def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa: float, tmp_path: Path) -> None:
+def test_rounds_of_base_and_guide_are_served_as_on_their_log(kappa, tmp_path):
     opened = open_log(DEMO)
     (read,) = opened.reads
     log, policy = read.log, Threshold("p_yes", -1.0)

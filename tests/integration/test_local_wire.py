@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -64,7 +62,7 @@ def litellm(address: str) -> Provider:
 WIRES = pytest.mark.parametrize("wire", [openai_http, pytest.param(litellm, marks=pytest.mark.litellm)])
 
 
-async def test_in_this_process_every_way_gives_the_same(local: Local) -> None:
+async def test_in_this_process_every_way_gives_the_same(local):
     found = await every_way(local, request())
     first = found["complete"]
     assert first.text.strip()
@@ -72,7 +70,7 @@ async def test_in_this_process_every_way_gives_the_same(local: Local) -> None:
         assert said(made) == said(first)
 
 
-async def test_log_probs_come_for_every_token_and_are_at_most_0(local: Local) -> None:
+async def test_log_probs_come_for_every_token_and_are_at_most_0(local):
     for made in (await every_way(local, request())).values():
         assert made.tokens is not None
         assert "".join(token.text for token in made.tokens).startswith(made.text)
@@ -83,7 +81,7 @@ async def test_log_probs_come_for_every_token_and_are_at_most_0(local: Local) ->
             assert all(value <= 0 for _, value in token.top)
 
 
-async def test_a_reply_is_cut_at_max_tokens_and_its_usage_counted_by_the_model(local: Local) -> None:
+async def test_a_reply_is_cut_at_max_tokens_and_its_usage_counted_by_the_model(local):
     made = await Guard(local).complete(request(max_tokens=2, top_logprobs=None), Deadline())
     assert (made.truncated, made.tokens) == (True, None)
     assert (made.usage.output_tokens, made.usage.estimated) == (2, False)
@@ -94,16 +92,14 @@ TOO_LONG = request(messages=(Message("user", "river " * 6_000),))
 
 
 @WIRES
-async def test_a_prompt_too_long_is_said_to_be_too_long_over_the_wire(
-    tiny_server: str, wire: Callable[[str], Provider]
-) -> None:
+async def test_a_prompt_too_long_is_said_to_be_too_long_over_the_wire(tiny_server, wire):
     guard = Guard(wire(tiny_server))
     with pytest.raises(ContextTooLongError):
         await guard.complete(TOO_LONG, Deadline.after(60.0))
     await guard.close()
 
 
-async def test_missing_and_broken_model_files_are_named(tmp_path: Path) -> None:
+async def test_missing_and_broken_model_files_are_named(tmp_path):
     guard = Guard(Local())
     with pytest.raises(ModelFileError, match="There is no file"):
         await guard.complete(request(model=str(tmp_path / "nothing.gguf")), Deadline())
@@ -115,14 +111,14 @@ async def test_missing_and_broken_model_files_are_named(tmp_path: Path) -> None:
         await guard.complete(request(model="nobody"), Deadline())
 
 
-async def test_a_closed_provider_answers_nothing() -> None:
+async def test_a_closed_provider_answers_nothing():
     provider = Local()
     await provider.close()
     with pytest.raises(ProviderUnavailableError, match="closed"):
         await provider.complete(request(), 1.0)
 
 
-async def test_a_model_that_is_busy_is_waited_for_on_time(local: Local) -> None:
+async def test_a_model_that_is_busy_is_waited_for_on_time(local):
     guard = Guard(local)
     await guard.complete(request(), Deadline())
     writing = local.stream(request(max_tokens=400), 60.0)
@@ -135,9 +131,7 @@ async def test_a_model_that_is_busy_is_waited_for_on_time(local: Local) -> None:
 
 
 @WIRES
-async def test_the_wire_gives_the_same_text_and_counts(
-    local: Local, tiny_server: str, wire: Callable[[str], Provider]
-) -> None:
+async def test_the_wire_gives_the_same_text_and_counts(local, tiny_server, wire):
     here = await Guard(local).complete(request(), Deadline())
     provider = wire(tiny_server)
     for made in (await every_way(provider, request())).values():
@@ -145,7 +139,7 @@ async def test_the_wire_gives_the_same_text_and_counts(
     await Guard(provider).close()
 
 
-async def test_a_whole_question_costs_what_its_tokens_cost(local: Local) -> None:
+async def test_a_whole_question_costs_what_its_tokens_cost(local):
     price = {"input": 0.1, "output": 0.4}
     model = {"model": TINY, "price": price, "max_tokens": 8}
     config = load({"models": {"base": model, "guide": model}, "strategy": {"rounds": 1}, "provider": "local"})
@@ -169,7 +163,7 @@ print("dropped")
 
 
 @pytest.mark.usefixtures("tiny_server")
-def test_a_server_can_be_dropped_as_soon_as_it_is_started() -> None:
+def test_a_server_can_be_dropped_as_soon_as_it_is_started():
     """In a process of its own, since one that hangs here can only be killed."""
     done = subprocess.run(
         [sys.executable, "-c", DROPS], capture_output=True, text=True, check=False, timeout=PATIENCE_S
@@ -181,7 +175,7 @@ SPECIAL = ("<|im_start|>", "<|im_end|>", "<|endoftext|>", "<repo_name>", "<file_
 """Tokens of the model that are no text."""
 
 
-def test_data_never_becomes_a_special_token() -> None:
+def test_data_never_becomes_a_special_token():
     """0.5.0: "<|im_end|>" in a message was the token that ends the turn, "<repo_name>" a token of its own."""
     server = start_server(TINY, context_tokens=1_024)
     with httpx.Client(base_url=server.listening_address, timeout=PATIENCE_S) as client:
@@ -201,7 +195,7 @@ def test_data_never_becomes_a_special_token() -> None:
                 assert special(broken_up(defuse(text))) == usual, text
 
 
-async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch):
     provider = Local(context_tokens=1_024)
     await provider.complete(request(max_tokens=1), 60.0)
     seen: list[Any] = []
@@ -220,7 +214,7 @@ async def test_a_local_model_is_given_data_without_special_tokens(monkeypatch: p
     assert [body["messages"][0]["content"] for body in seen] == ["Save it as < repo_name>.< |im_end|>"] * 2
 
 
-async def test_a_prompt_that_is_too_long_is_said_to_be() -> None:
+async def test_a_prompt_that_is_too_long_is_said_to_be():
     guard = Guard(Local(context_tokens=256))
     long = request(messages=(Message("user", "river " * 400),))
     with pytest.raises(ContextTooLongError):

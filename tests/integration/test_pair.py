@@ -83,7 +83,7 @@ def here(pair: Local) -> list[Answer]:
     return Orchestrator.from_config(config(), providers={"local": pair}).many(QUESTIONS, concurrency=1)
 
 
-def test_real_models_answer_judge_and_are_paid(here: list[Answer]) -> None:
+def test_real_models_answer_judge_and_are_paid(here):
     assert sum(answer.text is not None for answer in here) >= 2
     assert all(answer.cost is not None and answer.cost > 0 for answer in here)
     judged = [answer.steps[0].signals.get("p_yes") for answer in here]
@@ -98,9 +98,7 @@ def said(answer: Answer) -> Any:
 
 
 @pytest.mark.parametrize("name", REQUESTS)
-async def test_every_way_to_one_model_gives_the_same_message_and_counts(
-    name: str, pair: Local, pair_servers: tuple[str, str]
-) -> None:
+async def test_every_way_to_one_model_gives_the_same_message_and_counts(name, pair, pair_servers):
     chat = ChatRequest.from_openai({**REQUESTS[name], "temperature": 0, "seed": 1, "max_tokens": 64})
     asked = Request(BASE, (), "base", "answer", 1, Question.of_chat(chat), 64, top_logprobs=1, chat=chat)
     places = {"": Endpoint(pair_servers[0])}
@@ -125,7 +123,7 @@ def four_rounds(pair: Local) -> Answer:
     return Orchestrator.from_config(whole, providers={"local": pair}).ask(QUESTIONS[0])
 
 
-def test_four_rounds_say_why_they_stopped(four_rounds: Answer) -> None:
+def test_four_rounds_say_why_they_stopped(four_rounds):
     assert [step.number for step in four_rounds.steps] == [1, 2, 3, 4]
     assert four_rounds.stopped == "horizon"
     assert all("asked on" in step.reason for step in four_rounds.steps[:3])
@@ -146,7 +144,7 @@ def replayed(four_rounds: Answer, tmp_path: Path) -> Iterator[Callable[[], Answe
         yield lambda: orchestrator.ask(QUESTIONS[0])
 
 
-def test_its_log_replays_to_the_same_answer(four_rounds: Answer, replayed: Callable[[], Answer]) -> None:
+def test_its_log_replays_to_the_same_answer(four_rounds, replayed):
     again = replayed()
     assert (again.text, again.answers, again.explain()) == (
         four_rounds.text,

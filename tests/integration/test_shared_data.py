@@ -89,7 +89,7 @@ LARGE = {"episodes_zell_mmlu", "episodes_zell_truthfulqa"}
 @pytest.mark.parametrize(
     "name", [pytest.param(name, marks=pytest.mark.long) if name in LARGE else name for name in sorted(PUBLISHED)]
 )
-def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name: str) -> None:
+def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name):
     found = log(name)
     for dataset, (n, *figures) in PUBLISHED[name].items():
         assert found.logs[dataset].n == n
@@ -100,7 +100,7 @@ def test_the_tables_say_what_the_sources_say_and_every_way_to_answer_runs(name: 
 
 
 @data
-def test_intercode_gets_better_turn_by_turn() -> None:
+def test_intercode_gets_better_turn_by_turn():
     turns = log("episodes_intercode").logs["intercode_sql/gpt-3.5-turbo>gpt-4"].right[:, ::2]
     base = np.logical_or.accumulate(turns == 1, axis=1).mean(axis=0)
     assert (base.size, base[0], base[-1]) == (4, pytest.approx(0.085, abs=6e-4), pytest.approx(0.289, abs=6e-4))

@@ -11,7 +11,7 @@ BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 sys.path.append(str(BENCHMARKS))
 
 import drift  # noqa: E402
-from drift import LEVEL, STEADY, Steady  # noqa: E402
+from drift import LEVEL, STEADY  # noqa: E402
 
 pytestmark = [pytest.mark.long, pytest.mark.timeout(1800)]
 
@@ -19,11 +19,11 @@ STREAMS = 2000
 
 
 @pytest.mark.parametrize("world", STEADY, ids=lambda world: world.name)
-def test_without_drift_it_alarms_no_more_often_than_its_level_allows(world: Steady) -> None:
+def test_without_drift_it_alarms_no_more_often_than_its_level_allows(world):
     assert drift.false_alarms(world, STREAMS) <= (LEVEL + (world.delta or drift.UNLUCKY)) * STREAMS
 
 
-def test_at_the_promised_rate_exactly_it_uses_up_some_of_its_level_and_no_more() -> None:
+def test_at_the_promised_rate_exactly_it_uses_up_some_of_its_level_and_no_more():
     alarms = drift.false_alarms_at_alpha(STREAMS)
     assert LEVEL * STREAMS / 10 < alarms <= LEVEL * STREAMS
 
@@ -33,7 +33,7 @@ def test_at_the_promised_rate_exactly_it_uses_up_some_of_its_level_and_no_more()
     [("delta", 200, 110, 220), ("average", 200, 350, 900), ("average", 1000, 200, 450)],
 )
 @pytest.mark.parametrize("quiet", [0, 100, 500])
-def test_a_jump_from_10_to_25_percent_is_found_within_so_many_audits(null, n, median, late, quiet) -> None:
+def test_a_jump_from_10_to_25_percent_is_found_within_so_many_audits(null, n, median, late, quiet):
     found = drift.delay(drift.watched(null, n), quiet, 200)
     assert found.early <= LEVEL * found.streams + 10  # 3 sd of 200 streams
     assert found.median is not None

@@ -14,7 +14,7 @@ STEPS, LIVES = 1_000_000, 200
 CAPS = {"total": 100_000, "key:a": 60_000, "key:b": 60_000, "day:1": 80_000}
 
 
-def test_a_million_steps_pass_no_cap_and_lose_nothing() -> None:
+def test_a_million_steps_pass_no_cap_and_lose_nothing():
     rng, steps = random.Random(1), 0
     for _ in range(LIVES):
         ledger, spent, open_ = MemoryLedger(), Counter[str](), list[Hold]()

@@ -15,7 +15,7 @@ LOOPS = 400
 
 @pytest.mark.long
 @pytest.mark.parametrize("world", loops.WORLDS, ids=lambda world: world.name)
-def test_false_promotions_and_false_alarms_keep_their_levels(world: loops.World) -> None:
+def test_false_promotions_and_false_alarms_keep_their_levels(world):
     found = loops.shares(world, LOOPS)
     assert found.false <= loops.bound(loops.DELTA, LOOPS)
     if found.sound:

@@ -42,12 +42,12 @@ def cases() -> tuple[Case, ...]:
     return tuple(validity.cases())
 
 
-def test_every_row_is_measured() -> None:
+def test_every_row_is_measured():
     assert {case.name for case in cases()} == set(NAMES)
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_a_promise_holds_and_a_naive_rule_does_not(name: str) -> None:
+def test_a_promise_holds_and_a_naive_rule_does_not(name):
     for case in cases():
         if case.name == name:
             row = measure(case, CALIBRATIONS)
@@ -59,14 +59,14 @@ def test_a_promise_holds_and_a_naive_rule_does_not(name: str) -> None:
 
 
 @pytest.mark.parametrize("size", SIZES)
-def test_a_loss_too_many_would_show(size: tuple[int, float], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_loss_too_many_would_show(size, monkeypatch):
     right = certify.most_units
     monkeypatch.setattr(certify, "most_units", lambda *given: right(*given) + UNITS)
     (case,) = [case for case in cases() if case.name == HARDEST and (case.n, case.promise.risk) == size]
     assert not measure(case, 5_000).holds
 
 
-def test_what_is_not_a_certificate_breaks_nothing() -> None:
+def test_what_is_not_a_certificate_breaks_nothing():
     case = cases()[1]
     row = measure(case._replace(n=5), 50)
     assert row.certified == 0

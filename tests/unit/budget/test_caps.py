@@ -67,7 +67,7 @@ def held(found: Hold | Refused) -> Hold:
     return found
 
 
-def test_a_hold_is_on_every_account_or_on_none(ledger: Ledger) -> None:
+def test_a_hold_is_on_every_account_or_on_none(ledger):
     held(ledger.reserve(50, {"a": 50, "b": 100}, 1e12))
     found = ledger.reserve(10, {"b": 100, "a": 59}, 1e12)
     assert found == Refused("a", 59, Account(0, 50))
@@ -75,7 +75,7 @@ def test_a_hold_is_on_every_account_or_on_none(ledger: Ledger) -> None:
     assert ledger.account("b") == Account(0, 50)
 
 
-def test_what_is_settled_counts_at_its_cost_and_once(ledger: Ledger) -> None:
+def test_what_is_settled_counts_at_its_cost_and_once(ledger):
     hold = held(ledger.reserve(50, {"a": 50}, 1e12))
     assert [ledger.settle(hold, 20), ledger.settle(hold, 20)] == [True, False]
     assert ledger.account("a") == Account(20, 0)
@@ -84,14 +84,14 @@ def test_what_is_settled_counts_at_its_cost_and_once(ledger: Ledger) -> None:
     assert ledger.account("a") == Account(50, 0)
 
 
-def test_more_than_the_cap_is_refused_at_once(ledger: Ledger) -> None:
+def test_more_than_the_cap_is_refused_at_once(ledger):
     found = ledger.reserve(51, {"a": 50}, 1e12)
     assert isinstance(found, Refused)
     assert not found.may_fit_later
     assert ledger.account("a") == Account(0, 0)
 
 
-def test_lost_holds_are_booked_in_full(ledger: Ledger) -> None:
+def test_lost_holds_are_booked_in_full(ledger):
     late, mine = (held(ledger.reserve(5, {"a": 50}, ends)) for ends in (10.0, 1e12))
     assert ledger.recover(9.0) == 0
     assert ledger.recover(10.0) == 1
@@ -102,7 +102,7 @@ def test_lost_holds_are_booked_in_full(ledger: Ledger) -> None:
     assert ledger.account("a") == Account(10, 0)
 
 
-def test_accounts_of_ended_periods_are_forgotten_a_day_later_unless_something_is_held(ledger: Ledger) -> None:
+def test_accounts_of_ended_periods_are_forgotten_a_day_later_unless_something_is_held(ledger):
     day_s, windows, user = 86_400.0, (None, "day", "month"), "a_b%"
     days = Caps([Cap("user", window, None, 9) for window in windows])
     under_way, ended, yesterday, today = (days.of({"user": user}, day * day_s) for day in (0, 1, 40, 41))
@@ -121,7 +121,7 @@ def test_accounts_of_ended_periods_are_forgotten_a_day_later_unless_something_is
         assert sorted(map(str, map(caps.window_of, listing))) == sorted(map(str, listed))
 
 
-def test_a_listing_waits_for_no_call_and_lets_none_wait(ledger: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_listing_waits_for_no_call_and_lets_none_wait(ledger, monkeypatch):
     if not isinstance(ledger, SqlLedger):
         return
     monkeypatch.setattr(sql, "_NEXT_PAGE", sql._NEXT_PAGE.offset(2))  # pages of three accounts
@@ -136,7 +136,7 @@ def test_a_listing_waits_for_no_call_and_lets_none_wait(ledger: Ledger, monkeypa
     assert len(transactions) == 4
 
 
-def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
+def test_threads_never_pass_a_cap_and_lose_nothing(ledger):
     costs, lock, most = Counter[str](), threading.Lock(), {"total": 300, "a": 200, "b": 200}
 
     def spend(seed: int) -> None:
@@ -158,7 +158,7 @@ def test_threads_never_pass_a_cap_and_lose_nothing(ledger: Ledger) -> None:
     assert {name: ledger.account(name) for name in most} == {name: Account(costs[name], 0) for name in most}
 
 
-def test_connections_that_broke_are_replaced() -> None:
+def test_connections_that_broke_are_replaced():
     with postgres_url() as url:
         import psycopg
 
@@ -177,7 +177,7 @@ def test_connections_that_broke_are_replaced() -> None:
         ledger.close()
 
 
-def test_two_ledgers_of_one_file_are_one(tmp_path: Path) -> None:
+def test_two_ledgers_of_one_file_are_one(tmp_path):
     one, two = (SqlLedger.open(f"sqlite:///{tmp_path / 'ledger.db'}") for _ in range(2))
     hold = held(one.reserve(50, {"a": 50}, 1e12))
     assert isinstance(two.reserve(1, {"a": 50}, 1e12), Refused)
@@ -439,7 +439,7 @@ ALL = {"all": None, "key": "k", "user": "ann", "segment": "de", "model": "small"
 SCOPES, WINDOWS = tuple(ALL), (None, "day", "month")
 
 
-def test_each_scope_in_each_window_has_accounts_and_a_name_may_have_a_cap_of_its_own() -> None:
+def test_each_scope_in_each_window_has_accounts_and_a_name_may_have_a_cap_of_its_own():
     assert Caps().of(ALL, 0.0) == {}
     listed = [Cap(scope, window, None, 9) for scope in SCOPES for window in WINDOWS]
     listed += [Cap(scope, "day", name, 1) for scope, name in ALL.items() if name]
@@ -458,7 +458,7 @@ def test_each_scope_in_each_window_has_accounts_and_a_name_may_have_a_cap_of_its
 
 
 @pytest.mark.parametrize("user", ["a\nb", "\x00", "x" * 101, "\ud800", "ünal"])
-def test_a_user_s_name_is_one_that_a_database_takes(user: str) -> None:
+def test_a_user_s_name_is_one_that_a_database_takes(user):
     (name,) = Caps([Cap("user", None, None, 1)]).of({"user": user}, 0.0)
     assert name.isascii()
     assert " " not in name
@@ -475,7 +475,7 @@ CLOCKS = [  # where clocks change: at 2:00, at midnight, by half an hour, and wh
 
 
 @pytest.mark.parametrize(("zone", "day", "hours"), CLOCKS)
-def test_each_period_ends_where_the_next_begins(zone: str, day: date, hours: float) -> None:
+def test_each_period_ends_where_the_next_begins(zone, day, hours):
     caps = Caps([Cap("all", "day", None, 1), Cap("all", "month", None, 1)], ZoneInfo(zone))
     now_s = datetime(day.year, day.month, day.day, 12, tzinfo=ZoneInfo(zone)).timestamp()
     for account in caps.of({"all": None}, now_s):
@@ -517,7 +517,7 @@ def until_somebody_waits(budget: Budget) -> None:
 # --- one after the other ---
 
 
-def test_without_a_cap_nothing_is_held_and_what_is_spent_is_still_counted() -> None:
+def test_without_a_cap_nothing_is_held_and_what_is_spent_is_still_counted():
     budget = Budget()
     assert budget.hold(costing(10**9), None) == 0
     budget.settle(0, 7)
@@ -525,17 +525,17 @@ def test_without_a_cap_nothing_is_held_and_what_is_spent_is_still_counted() -> N
     assert budget.spent_nano_usd == 7
 
 
-def test_under_a_cap_an_unknown_price_is_refused() -> None:
+def test_under_a_cap_an_unknown_price_is_refused():
     with pytest.raises(BudgetExceededError, match=r"small has no known price.*under models"):
         Budget(10**18).hold(costing(1), None)
 
 
-def test_a_hold_is_the_worst_price_of_the_call() -> None:
+def test_a_hold_is_the_worst_price_of_the_call():
     asked = request(messages=(Message("user", "x" * 100),), max_tokens=10)
     assert Budget(10**9).hold(asked, CHEAP) == (100 + 16) * 100 + 10 * 400
 
 
-def test_calls_fit_up_to_the_last_nano_dollar() -> None:
+def test_calls_fit_up_to_the_last_nano_dollar():
     budget = Budget(10)
     budget.settle(held_of_shared_budget(budget, 10), 4)
     budget.settle(held_of_shared_budget(budget, 6), 6)
@@ -544,14 +544,14 @@ def test_calls_fit_up_to_the_last_nano_dollar() -> None:
         held_of_shared_budget(budget, 1)
 
 
-def test_what_was_spent_before_counts() -> None:
+def test_what_was_spent_before_counts():
     budget = Budget(10, 8)
     with pytest.raises(BudgetExceededError):
         held_of_shared_budget(budget, 3)
     assert held_of_shared_budget(budget, 2) == 2
 
 
-def test_an_unknown_cost_is_booked_at_the_full_hold() -> None:
+def test_an_unknown_cost_is_booked_at_the_full_hold():
     budget = Budget(10)
     budget.settle(held_of_shared_budget(budget, 6), None)
     assert budget.spent_nano_usd == 6
@@ -559,7 +559,7 @@ def test_an_unknown_cost_is_booked_at_the_full_hold() -> None:
         held_of_shared_budget(budget, 5)
 
 
-def test_a_refused_hold_holds_nothing() -> None:
+def test_a_refused_hold_holds_nothing():
     budget = Budget(10)
     with pytest.raises(BudgetExceededError):
         held_of_shared_budget(budget, 11)
@@ -570,7 +570,7 @@ def test_a_refused_hold_holds_nothing() -> None:
 
 
 @pytest.mark.parametrize(("cost", "goes"), [(5, True), (6, False), (None, False)])
-def test_a_hold_that_does_not_fit_waits_for_others_and_then_decides(cost: int | None, goes: bool) -> None:
+def test_a_hold_that_does_not_fit_waits_for_others_and_then_decides(cost, goes):
     budget, came = Budget(10), []
     first = held_of_shared_budget(budget, 10)
 
@@ -589,7 +589,7 @@ def test_a_hold_that_does_not_fit_waits_for_others_and_then_decides(cost: int | 
     assert len(came) == 1
 
 
-def test_a_settlement_that_is_not_enough_is_waited_over_while_others_are_in_flight() -> None:
+def test_a_settlement_that_is_not_enough_is_waited_over_while_others_are_in_flight():
     budget, came = Budget(10), []
     one, other = held_of_shared_budget(budget, 5), held_of_shared_budget(budget, 5)
     thread = in_a_thread(lambda: came.append(held_of_shared_budget(budget, 8)))
@@ -648,9 +648,7 @@ CALLS = st.lists(st.tuples(st.integers(1, 40), st.integers(0, 40)), min_size=1, 
 @pytest.mark.usefixtures("_switching_often")
 @settings(max_examples=60, deadline=None, derandomize=True, database=None)
 @given(st.integers(0, 120), st.integers(0, 30), st.lists(CALLS, min_size=2, max_size=6))
-def test_no_interleaving_passes_the_cap_or_refuses_what_fits(
-    limit: int, before: int, threads: list[list[tuple[int, int]]]
-) -> None:
+def test_no_interleaving_passes_the_cap_or_refuses_what_fits(limit, before, threads):
     watched = _Watched(limit, before)
     running = [in_a_thread(lambda calls=calls: watched.work(calls)) for calls in threads]  # type: ignore[misc]
     for thread in running:
@@ -661,7 +659,7 @@ def test_no_interleaving_passes_the_cap_or_refuses_what_fits(
     assert watched.paid <= max(limit, before)
 
 
-def test_a_lease_serves_what_it_has_whatever_became_of_its_change() -> None:
+def test_a_lease_serves_what_it_has_whatever_became_of_its_change():
     lease = Lease(100, "a", amount=60)
     lease.change = Renewal("b", 20, -40, 0, 0, 1.0)
     assert lease.free == 20
@@ -669,7 +667,7 @@ def test_a_lease_serves_what_it_has_whatever_became_of_its_change() -> None:
     assert lease.free == 60
 
 
-def test_a_cost_without_a_hold_leaves_a_row_that_tells_whether_it_was_written() -> None:
+def test_a_cost_without_a_hold_leaves_a_row_that_tells_whether_it_was_written():
     lease = Lease(100, spent=30)
     change = renewals([], {"total": lease}, {"total": Account()}, set())["total"]
     assert change.id is not None

@@ -60,9 +60,7 @@ def asked(**options: Any) -> Request:
         ("priority", "priority", 2 * PLAIN),
     ],
 )
-def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(
-    wanted: str | None, told: str | None, cost: int
-) -> None:
+def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(wanted, told, cost):
     one = asked() if wanted is None else asked(service_tier=wanted)
     call = paid_call(one, completion(tier=told), priced())
     assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (cost, cost, None)
@@ -75,16 +73,14 @@ def test_the_tier_of_the_reply_decides_and_else_that_of_the_request(
         ({"web_search_options": {}}, "web_search_options (price.search)"),
     ],
 )
-def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(
-    options: dict[str, Any], unpriced: str
-) -> None:
+def test_what_has_no_known_price_is_unknown_named_and_refused_under_a_cap(options, unpriced):
     call = paid_call(asked(**options), completion(), priced())
     assert (call.cost_nano_usd, call.cost_bound_nano_usd, call.unpriced) == (None, None, unpriced)
     with pytest.raises(BudgetExceededError, match="no known price for"):
         Budget(10**12).hold(asked(**options), priced())
 
 
-def test_a_cap_holds_the_dearer_of_the_plain_tier_and_the_one_asked_for() -> None:
+def test_a_cap_holds_the_dearer_of_the_plain_tier_and_the_one_asked_for():
     tiers = [most_nano_usd(asked(service_tier=name), priced()).nano_usd for name in ("auto", "flex", "priority")]
     assert tiers[0] == tiers[1]  # a provider may serve flex at its plain tier
     assert tiers[2] > 1.9 * tiers[0]
@@ -121,14 +117,12 @@ SIZED = {"web_search_options": {"search_context_size": "low"}}
         ("gpt-5", SEARCHING, {}, {}, Usage(100, 10), PLAIN, None),
     ],
 )
-def test_what_is_priced_apart_costs_its_price_or_is_named(
-    name: str, fields: Any, options: Any, details: Any, usage: Usage, cost: int | None, unpriced: str | None
-) -> None:
+def test_what_is_priced_apart_costs_its_price_or_is_named(name, fields, options, details, usage, cost, unpriced):
     call = paid_call(asked(**options), completion(usage=usage, details=details), priced(name, **fields))
     assert (call.cost_nano_usd, call.unpriced) == (cost, unpriced)
 
 
-def test_a_reply_that_speaks_is_held_at_the_price_of_audio() -> None:
+def test_a_reply_that_speaks_is_held_at_the_price_of_audio():
     speaks = asked(modalities=["text", "audio"], audio={"voice": "alloy", "format": "wav"})
     assert most_nano_usd(speaks, priced()).nano_usd > 4 * most_nano_usd(asked(), priced()).nano_usd
     assert most_nano_usd(speaks, priced(**MUTE)).unpriced == "audio (price.audio_output)"  # else that of text
@@ -146,16 +140,16 @@ def without_vocabulary(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("without_vocabulary")
-def test_without_a_vocabulary_three_bytes_make_a_token() -> None:
+def test_without_a_vocabulary_three_bytes_make_a_token():
     assert [tokens.estimate_tokens(text) for text in ("", "a", "abc", "abcd", "é", "\ud800")] == [0, 1, 1, 2, 1, 1]
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "\ud800"])
-def test_any_text_can_be_estimated(text: str) -> None:
+def test_any_text_can_be_estimated(text):
     assert tokens.estimate_tokens(text) >= bool(text)
 
 
-def test_the_estimate_is_above_the_vocabularys_own_count() -> None:
+def test_the_estimate_is_above_the_vocabularys_own_count():
     encoding = tokens._encoding()
     if encoding is None:
         pytest.skip("litellm's vocabulary is not installed")
@@ -164,14 +158,14 @@ def test_the_estimate_is_above_the_vocabularys_own_count() -> None:
         assert tokens.estimate_tokens(text) >= count * 1.15
 
 
-def test_a_message_costs_its_frame_too() -> None:
+def test_a_message_costs_its_frame_too():
     messages = (Message("system", "a"), Message("user", "b"))
     assert tokens.estimate_prompt(request(messages=messages)) == 2 * 8 + tokens.estimate_tokens(
         "a"
     ) + tokens.estimate_tokens("b")
 
 
-def test_the_bound_is_a_token_a_byte_and_a_frame() -> None:
+def test_the_bound_is_a_token_a_byte_and_a_frame():
     assert tokens.bound_tokens(request(messages=(Message("user", "é" * 10),))) == 20 + 16
     assert tokens.bound_tokens(request(messages=(Message("user", ""), Message("user", "\ud800")))) == 1 + 32
     assert tokens.bound_tokens(request(messages=())) == 0
@@ -198,9 +192,7 @@ def to(number: int) -> dict[str, str]:
     ],
     ids=["plain", "in a row", "doubled", "in a circle", "many to one"],
 )
-def test_references_are_counted_written_out_in_steps_that_grow_as_the_schema(
-    rules: dict[str, Any], count: int, levels: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_references_are_counted_written_out_in_steps_that_grow_as_the_schema(rules, count, levels, monkeypatch):
     chat, looks, parts = referring(rules), list[int](), tokens._parts
 
     def counted(node: Any, definitions: Any) -> Any:
@@ -218,7 +210,7 @@ def test_references_are_counted_written_out_in_steps_that_grow_as_the_schema(
 
 
 @pytest.mark.parametrize("text", [*TEXTS, "1 2 3 4 5 6 7 8 9 " * 50, "[1,2],[3,4]," * 50, "ᚠᛇᚻ᛫ᛒᛦᚦ" * 50])
-def test_the_bound_is_never_below_the_vocabularys_own_count(text: str) -> None:
+def test_the_bound_is_never_below_the_vocabularys_own_count(text):
     encoding = tokens._encoding()
     if encoding is None:
         pytest.skip("litellm's vocabulary is not installed")
@@ -227,13 +219,13 @@ def test_the_bound_is_never_below_the_vocabularys_own_count(text: str) -> None:
 
 
 @pytest.mark.parametrize("missing", ["litellm", "tiktoken"])
-def test_without_a_package_there_is_no_vocabulary(missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_without_a_package_there_is_no_vocabulary(missing, monkeypatch):
     found = util.find_spec
     monkeypatch.setattr(tokens.util, "find_spec", lambda name: None if name == missing else found(name))
     assert tokens._vocabulary_path() is None
 
 
-def test_a_package_without_the_file_has_no_vocabulary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_package_without_the_file_has_no_vocabulary(tmp_path, monkeypatch):
     class Spec:
         submodule_search_locations = (str(tmp_path),)
 

@@ -225,7 +225,7 @@ def test_json_spells_out_what_steers_a_terminal(capsys):
 
 
 @pytest.mark.parametrize(("command", "timed"), [(["serve", "--new-key", "app"], True), (["init", "--help"], False)])
-def test_log_lines_of_a_server_have_their_time(command: list[str], timed: bool, monkeypatch) -> None:
+def test_log_lines_of_a_server_have_their_time(command, timed, monkeypatch):
     handlers = list[logging.Handler]()
     monkeypatch.setattr(logging, "basicConfig", lambda **how: handlers.extend(how["handlers"]))
     assert CliRunner().invoke(module.app, command).exit_code == 0

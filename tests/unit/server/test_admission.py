@@ -49,7 +49,7 @@ def keys(**app: Any) -> Any:
         ({"at_once": 1}, [BODY] * 2, [200, 200]),
     ],
 )
-async def test_a_key_has_limits_of_its_own(limits: dict[str, Any], bodies: list[Any], statuses: list[int]) -> None:
+async def test_a_key_has_limits_of_its_own(limits, bodies, statuses):
     script = {name: [SURE] * 4 for name in ("small", "large")}
     async with orchestrator(script, server={"keys": keys(**limits)}) as served, asgi(served) as client:
         found = [await client.post(CHAT, json=body, headers=HEADERS["app"]) for body in bodies]
@@ -72,9 +72,7 @@ class SmallHeld(Held):
 
 
 @pytest.mark.parametrize(("most", "limits", "served_at_once"), [(200, {}, 100), (200, {"at_once": 7}, 7), (1, {}, 1)])
-async def test_a_key_with_many_connections_starves_no_other(
-    most: int, limits: dict[str, Any], served_at_once: int
-) -> None:
+async def test_a_key_with_many_connections_starves_no_other(most, limits, served_at_once):
     held = SmallHeld({"small": [SURE] * 300, "large": [SURE]})
     server = {"keys": keys(**limits), "max_requests": most}
     async with orchestrator(held, server=server) as served, asgi(served) as client:
@@ -91,7 +89,7 @@ async def test_a_key_with_many_connections_starves_no_other(
 
 
 @pytest.mark.parametrize("path", ["/v1/feedback", "/v1/messages"])
-async def test_whatever_has_a_body_takes_a_place_and_no_thread_of_large_ones(path: str) -> None:
+async def test_whatever_has_a_body_takes_a_place_and_no_thread_of_large_ones(path):
     held, busy = SmallHeld({"small": [SURE], "large": [SURE]}), threading.Event()
     server, large = {"keys": keys(at_once=1)}, {**BODY, "model": "large", "messages": ASK * 2_000}
     async with orchestrator(held, server=server) as served, asgi(served) as client:
@@ -108,7 +106,7 @@ async def test_whatever_has_a_body_takes_a_place_and_no_thread_of_large_ones(pat
         assert (refused.status_code, read.status_code, (await waiting).status_code) == (429, 200, 200)
 
 
-async def test_what_fails_for_one_key_holds_back_no_other() -> None:
+async def test_what_fails_for_one_key_holds_back_no_other():
     down, poison = (
         ProviderUnavailableError("500", retryable=True, billed="no"),
         {**BODY, "messages": [{"role": "user", "content": "poison"}]},
@@ -145,7 +143,7 @@ def buffered(visit: Visit, pieces: int) -> GatewayError | None:
     return None
 
 
-def test_bodies_under_way_have_one_bound_together() -> None:
+def test_bodies_under_way_have_one_bound_together():
     """Forty slow bodies of 19 MB took 800 MB."""
     admission = Admission(ServerConfig(keys=keys()), ())
     app, batch = admission.settings.keys
@@ -160,7 +158,7 @@ def test_bodies_under_way_have_one_bound_together() -> None:
     assert admission.buffered.used == 0
 
 
-def test_what_is_taken_is_given_back_whatever_becomes_of_a_request() -> None:
+def test_what_is_taken_is_given_back_whatever_becomes_of_a_request():
     admission = Admission(ServerConfig(max_requests=3, keys=keys(tokens_per_minute=100, at_once=2)), ())
     app = admission.settings.keys[0]
     for _ in range(10):
@@ -170,7 +168,7 @@ def test_what_is_taken_is_given_back_whatever_becomes_of_a_request() -> None:
     assert (admission.places.used, admission.buffered.used) == (0, 0)
 
 
-def test_buckets_fill_as_time_goes_by() -> None:
+def test_buckets_fill_as_time_goes_by():
     now = [0.0]
     limits = {"requests_per_minute": 6, "tokens_per_minute": 600}
     admission = Admission(ServerConfig(keys=keys(**limits)), (), lambda: now[0])
@@ -195,7 +193,7 @@ def test_buckets_fill_as_time_goes_by() -> None:
     admission.visit(app).begin()
 
 
-async def test_a_request_that_ends_without_an_answer_spends_what_it_sent() -> None:
+async def test_a_request_that_ends_without_an_answer_spends_what_it_sent():
     """Else a client that hangs up at the end has no limit."""
     admission = Admission(ServerConfig(keys=keys(tokens_per_minute=100)), ())
     visit = admission.visit(admission.settings.keys[0])
@@ -206,14 +204,14 @@ async def test_a_request_that_ends_without_an_answer_spends_what_it_sent() -> No
         admission.visit(admission.settings.keys[0]).begin()
 
 
-def test_a_share_is_never_passed_and_one_that_is_alone_takes_all() -> None:
+def test_a_share_is_never_passed_and_one_that_is_alone_takes_all():
     share = Share(10)
     assert [share.take("all", 4, shares=False) for _ in range(3)] == [True, True, False]
     assert share.take("a", 2)
     assert not share.take("b", 1)
 
 
-def test_a_limit_to_models_that_do_not_exist_is_an_error_at_start() -> None:
+def test_a_limit_to_models_that_do_not_exist_is_an_error_at_start():
     with pytest.raises(ConfigError):
         Admission(ServerConfig(keys=keys(models=["nope"])), ("small",))
 
@@ -232,7 +230,7 @@ WIDE: dict[str, bytes] = {
 
 
 @pytest.mark.parametrize("name", WIDE)
-async def test_what_a_request_costs_the_loop_does_not_grow_with_it(name: str) -> None:
+async def test_what_a_request_costs_the_loop_does_not_grow_with_it(name):
     """Calls made on the loop's thread, as a measure of the time for which all others wait; a megabyte took 4 s."""
     answers = {"small": [reply("Hi.", logprobs=[-0.1])] * 2}
     async with orchestrator(answers) as served, asgi(served) as client:

@@ -90,18 +90,18 @@ def well(url: str) -> bool:
         [b"GET /" + b"a" * 3_000, b"a" * 3_000],
     ],
 )
-def test_a_head_that_never_ends_is_cut_off(url: str, pieces: list[bytes]) -> None:
+def test_a_head_that_never_ends_is_cut_off(url, pieces):
     assert b" 431 " in sent(url, *pieces).split(b"\r\n")[0]
     assert well(url)
 
 
 @pytest.mark.parametrize("start", [b"", b"POST /v1/chat/completions HT"])
-def test_a_head_that_does_not_come_is_not_waited_for(url: str, start: bytes) -> None:
+def test_a_head_that_does_not_come_is_not_waited_for(url, start):
     assert sent(url, start) == b""
     assert well(url)
 
 
-def test_nor_is_a_second_head_on_the_same_connection(url: str) -> None:
+def test_nor_is_a_second_head_on_the_same_connection(url):
     with connected(url) as open_:
         open_.sendall(request(chat()))
         assert open_.recv(65_536).startswith(b"HTTP/1.1 200")
@@ -109,7 +109,7 @@ def test_nor_is_a_second_head_on_the_same_connection(url: str) -> None:
         assert read_all(open_) == b""
 
 
-def test_connections_without_a_key_push_out_only_one_another() -> None:
+def test_connections_without_a_key_push_out_only_one_another():
     key, most = new_key(), 4
     server = {"keys": [{"name": "app", "sha256": key.sha256, "scopes": ["ask", "metrics"]}], "max_requests": most}
     with_key = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nx-api-key: " + key.key.encode() + b"\r\n\r\n"
@@ -130,7 +130,7 @@ def test_connections_without_a_key_push_out_only_one_another() -> None:
         assert b"cascade_newcomers_closed_total %d\n" % most in text
 
 
-def test_a_body_that_does_not_come_is_refused(url: str) -> None:
+def test_a_body_that_does_not_come_is_refused(url):
     answer = sent(url, request(chat(), "Connection: close")[:-5])
     assert answer.startswith(b"HTTP/1.1 408")
     unread = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nContent-Length: 5\r\n\r\nbody"  # answered at once
@@ -138,7 +138,7 @@ def test_a_body_that_does_not_come_is_refused(url: str) -> None:
 
 
 @pytest.mark.parametrize("chunked", [False, True])
-def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str, chunked: bool) -> None:
+def test_a_body_that_is_too_large_is_refused_before_it_is_read(url, chunked):
     body = b'{"model": "' + b"a" * 40_000 + b'"}'
     if chunked:
         head = request(b"", "Transfer-Encoding: chunked", "Connection: close").replace(b"Content-Length: 0\r\n", b"")
@@ -153,12 +153,12 @@ def test_a_body_that_is_too_large_is_refused_before_it_is_read(url: str, chunked
 @pytest.mark.parametrize(
     "body", [b"[" * 9_000, b'{"a":' * 2_000 + b"1" + b"}" * 2_000, b"\x00" * 100, b"", b'"' + b"\\u0000" * 1_000]
 )
-def test_bodies_that_are_no_request_are_refused(url: str, body: bytes) -> None:
+def test_bodies_that_are_no_request_are_refused(url, body):
     assert sent(url, request(body, "Connection: close")).startswith(b"HTTP/1.1 400")
     assert well(url)
 
 
-def test_a_client_that_reads_nothing_is_left() -> None:
+def test_a_client_that_reads_nothing_is_left():
     """A reply of six million bytes is more than the system keeps for a connection."""
 
     def files() -> int:
@@ -175,12 +175,12 @@ def test_a_client_that_reads_nothing_is_left() -> None:
         until(lambda: files() < before)
 
 
-def test_two_lengths_of_one_body_are_refused(url: str) -> None:
+def test_two_lengths_of_one_body_are_refused(url):
     """They read differently to a proxy in front and to the server behind: request smuggling."""
     assert sent(url, request(chat(), "Transfer-Encoding: chunked")).startswith(b"HTTP/1.1 400")
 
 
-def test_what_a_client_sends_comes_back_in_no_header(url: str) -> None:
+def test_what_a_client_sends_comes_back_in_no_header(url):
     asked = chat(model="x\r\nSet-Cookie: a=1")
     answer = sent(url, request(asked, "Connection: close", "X-Cascade-Group: \xe9"))
     head = answer.partition(b"\r\n\r\n")[0].lower()
@@ -190,7 +190,7 @@ def test_what_a_client_sends_comes_back_in_no_header(url: str) -> None:
 
 @pytest.mark.parametrize("half", [False, True])
 @pytest.mark.parametrize(("stream", "after_words"), [(False, 0), (True, 0), (True, 1)])
-def test_a_client_that_hangs_up_stops_the_call_behind_it(stream: bool, after_words: int, half: bool) -> None:
+def test_a_client_that_hangs_up_stops_the_call_behind_it(stream, after_words, half):
     """One that closes its sending half has hung up: it cannot be told from one that has gone."""
     held = Held({"large": [SURE]}, after_words=after_words)
     with orchestrator(held) as served, listening(served) as address:
@@ -214,13 +214,13 @@ def scraped(address: str) -> bytes:
     return sent(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
 
 
-def test_requests_one_after_another_on_one_connection_are_answered_in_order(url: str) -> None:
+def test_requests_one_after_another_on_one_connection_are_answered_in_order(url):
     """The client that pipelines has not hung up."""
     answer = sent(url, request(chat()) + request(chat(model="nope")) + request(chat(), "Connection: close"))
     assert re.findall(rb"HTTP/1\.1 (\d+)", answer) == [b"200", b"404", b"200"]
 
 
-def test_a_flood_of_the_same_message_is_logged_a_few_times_and_counted() -> None:
+def test_a_flood_of_the_same_message_is_logged_a_few_times_and_counted():
     throttle, lines = Throttle(2), list[str]()
     for second in (*range(10), 60):
         record = logging.makeLogRecord({"msg": "down %d", "args": (second,), "created": float(second), "lineno": 1})
@@ -231,7 +231,7 @@ def test_a_flood_of_the_same_message_is_logged_a_few_times_and_counted() -> None
     assert (lines[:2], len(lines), "8 more" in lines[2]) == (["down 0", "down 1"], 3, True)
 
 
-def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch: Any) -> None:
+def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch):
     done = list[str]()
     monkeypatch.setattr("cascade.providers.litellm.load_litellm", lambda: done.append("litellm"))
     monkeypatch.setattr(running, "_served", lambda *_: done.append("served"))
@@ -245,9 +245,7 @@ def test_what_a_first_call_would_load_is_loaded_before_anybody_asks(monkeypatch:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_lets_a_request_end_and_takes_no_other(
-    number: int, loopback: Any, tmp_path: Path, monkeypatch: Any
-) -> None:
+def test_a_signal_lets_a_request_end_and_takes_no_other(number, loopback, tmp_path, monkeypatch):
     """The process listens no more, answers what was asked before, and ends well."""
     from faults import server as faults
 
@@ -272,7 +270,7 @@ def test_a_signal_lets_a_request_end_and_takes_no_other(
         assert process.wait(WAIT_S) == 0
 
 
-def test_a_port_in_use_is_a_mistake_in_the_configuration() -> None:
+def test_a_port_in_use_is_a_mistake_in_the_configuration():
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(ConfigError, match=str(port)):
@@ -318,7 +316,7 @@ def expiring(days: int) -> ServerConfig:
         ({"host": "gateway.internal"}, ANY, None),  # where the configuration says so
     ],
 )
-def test_who_is_served(headers: dict[str, str], settings: ServerConfig, result: Any) -> None:
+def test_who_is_served(headers, settings, result):
     if not isinstance(result, int):
         key = check(headers, settings)
         assert (None if key is None else key.name) == result
@@ -329,14 +327,14 @@ def test_who_is_served(headers: dict[str, str], settings: ServerConfig, result: 
     assert "sk-cascade" not in str(caught.value)
 
 
-def test_every_key_is_compared_and_in_constant_time(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_key_is_compared_and_in_constant_time(monkeypatch):
     compared, real = list[str](), hmac.compare_digest
     monkeypatch.setattr(hmac, "compare_digest", lambda left, right: compared.append(right) or real(left, right))
     check({"authorization": f"Bearer {KEY.key}"}, KEYED)
     assert compared == [KEY.sha256, OTHER.sha256]  # also after the one that fits
 
 
-def test_keys_are_long_random_and_known_to_the_redaction() -> None:
+def test_keys_are_long_random_and_known_to_the_redaction():
     assert KEY.key != OTHER.key
     assert len(KEY.key) - len("sk-cascade-") == 43  # 256 bits
     assert KEY.key not in redact(f"it is {KEY.key}")
@@ -351,6 +349,6 @@ def test_keys_are_long_random_and_known_to_the_redaction() -> None:
         ({"host": "0.0.0.0", "keys": ({"name": "a", "sha256": "0" * 64},)}, False),
     ],
 )
-def test_other_machines_are_listened_to_with_keys_or_on_demand(settings: dict[str, Any], refused: bool) -> None:
+def test_other_machines_are_listened_to_with_keys_or_on_demand(settings, refused):
     assert bool(list(listening_problems(ServerConfig(**settings)))) is refused
     assert len(settings) > 1 or is_loopback(settings["host"]) is not refused

@@ -39,7 +39,7 @@ HEADERS = {name: {"x-api-key": key.key} for name, key in KEYS.items()}
 CAPS = [{"per": "key", "window": "day", "usd": 0.0002}, {"per": "user", "usd": 1}, {"per": "model", "usd": 1}]
 
 
-def test_alerts_go_to_a_server_that_the_operator_names(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_alerts_go_to_a_server_that_the_operator_names(monkeypatch):
     config = load({**CONFIG, "budget": {"alerts": {"webhook_env": "HOOK"}}})
     for wrong in ("", "localhost", "ftp://a/b", "http://169.254.169.254/", "http://[::1"):
         monkeypatch.setenv("HOOK", wrong)
@@ -58,7 +58,7 @@ def store(request: Any, tmp_path: Path) -> Any:
             yield {} if request.param == "memory" else {"store": f"sqlite:///{tmp_path}/ledger.db"}
 
 
-async def test_an_admin_sees_all_accounts_and_a_reset_lets_a_key_go_on(store: dict[str, str]) -> None:
+async def test_an_admin_sees_all_accounts_and_a_reset_lets_a_key_go_on(store):
     budget = {"caps": CAPS, "wait_s": 0, "time_zone": "Asia/Kolkata", **store}
     async with orchestrator({"small": [SURE] * 3}, server=SERVER, budget=budget) as served, asgi(served) as client:
 
@@ -133,9 +133,7 @@ async def posted(watch: Budgets) -> None:
         await asyncio.gather(*watch._posts)
 
 
-async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_reset(
-    store: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_reset(store, monkeypatch):
     hook = Webhook()
     budget = {
         "caps": [CAPS[0], {"per": "user", "usd": 0.0002}],
@@ -172,9 +170,7 @@ async def test_a_share_of_a_cap_is_told_once_by_all_replicas_and_again_after_a_r
     assert 'account="user",share="0.5"' in watch.metrics()
 
 
-async def test_a_raised_cap_is_told_again_and_no_account_that_spent_more_hides_another(
-    store: dict[str, str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_raised_cap_is_told_again_and_no_account_that_spent_more_hides_another(store, monkeypatch):
     monkeypatch.setattr(budgets, "_MOST", 0)
 
     def settings(user: float) -> Any:
@@ -198,9 +194,7 @@ async def test_a_raised_cap_is_told_again_and_no_account_that_spent_more_hides_a
 
 
 @pytest.mark.parametrize("answers", [["500 No", "302 Found"], ["nothing", "nothing"], ["endless"]])
-async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
-    answers: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(answers, monkeypatch):
     hook = Webhook(*answers)
     monkeypatch.setattr(budgets, "_PAUSES_S", (0.0, 0.0, 0.0))
     monkeypatch.setattr(budgets, "_POST_S", 0.2 if "nothing" in answers else PATIENCE_S)
@@ -217,7 +211,7 @@ async def test_a_webhook_that_fails_is_tried_again_counted_and_holds_up_nothing(
     assert (tools.webhook_failures.total(), len(hook.posted)) == (failures, failures + 1)
 
 
-async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money_and_a_past_day_is_forgotten() -> None:
+async def test_an_expired_hold_is_booked_though_no_call_asks_for_its_money_and_a_past_day_is_forgotten():
     async with orchestrator(budget={"caps": [{"usd": 1}]}) as served:
         assert served.runtime.spending is not None
         ledger = served.runtime.spending.ledger

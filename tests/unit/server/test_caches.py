@@ -199,7 +199,7 @@ def _streamed_cost(events: list[Any]) -> str:
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize("model", [*MODELS])
 @pytest.mark.parametrize("dialect", ["chat", "responses", "messages"])
-def test_three_turns_with_a_cache(served: tuple[Vendors, str], dialect: str, model: str, *, stream: bool) -> None:
+def test_three_turns_with_a_cache(served, dialect, model, *, stream):
     vendors, url = served
     vendors.got.clear()
     talk = Conversation(dialect, url)
@@ -252,7 +252,7 @@ def chat(**options: Any) -> ChatRequest:
     return ChatRequest(turns, options)
 
 
-def test_marks_go_to_the_vendor_that_reads_them_and_where_the_operator_opens_them() -> None:
+def test_marks_go_to_the_vendor_that_reads_them_and_where_the_operator_opens_them():
     models = {"claude": ModelFields("claude-x"), "gpt": ModelFields("openai/gpt-6")}
     models |= {"ours": ModelFields("ours"), "open": ModelFields("open", opened=frozenset({"cache_control"}))}
     fields, request = (
@@ -273,7 +273,7 @@ def test_marks_go_to_the_vendor_that_reads_them_and_where_the_operator_opens_the
     assert request.canonical.count('"cache_control"') == 3
 
 
-def test_a_cache_changes_no_kind_of_request_and_thinking_does() -> None:
+def test_a_cache_changes_no_kind_of_request_and_thinking_does():
     plain = ChatRequest([{"role": "user", "content": "Hi"}])
     marked = ChatRequest(
         [{"role": "user", "content": [{"type": "text", "text": "Hi", "cache_control": HOUR}]}],
@@ -296,9 +296,7 @@ def test_a_cache_changes_no_kind_of_request_and_thinking_does() -> None:
         ("1h", 200, {"cache_write": None}, 625_000, 625_000),
     ],
 )
-def test_a_write_costs_by_how_long_it_is_kept(
-    ttl: str, hour: int | None, price: Body, cost: int | None, bound: int | None
-) -> None:
+def test_a_write_costs_by_how_long_it_is_kept(ttl, hour, price, cost, bound):
     rates = {"input": 1, "output": 5, "cached_input": 0.1, "cache_write": 1.25, "cache_write_1h": 2, **price}
     listed = Price.per_million(**rates)
     part = {"type": "text", "text": "Hi", "cache_control": {"type": "ephemeral", "ttl": ttl}}
@@ -333,9 +331,7 @@ def advised(model: str | None) -> Body:
         ({**advised(None), "iterations": None, "service_tier": "standard"}, "0.003750000"),
     ],
 )
-def test_each_run_costs_what_its_model_costs(
-    served: tuple[Vendors, str], usage: Body, cost: str | None, *, stream: bool
-) -> None:
+def test_each_run_costs_what_its_model_costs(served, usage, cost, *, stream):
     vendors, url = served
     before = vendors.answers
     vendors.answers = {"anthropic": lambda _: anthropic_answer([{"type": "text", "text": "Yes."}], usage)}

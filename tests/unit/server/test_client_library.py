@@ -140,7 +140,7 @@ def final(part: Any, whole: str, *, stream: bool, **asked: Any) -> Any:
     raise AssertionError("the stream has no end")
 
 
-def test_a_plain_answer_with_its_headers(form: tuple[str, Form, Any]) -> None:
+def test_a_plain_answer_with_its_headers(form):
     name, reads, part = form
     raw = part.with_raw_response.create(
         model="cascade", **reads.asked("hard"), extra_headers={"x-cascade-explain": "1"}
@@ -153,7 +153,7 @@ def test_a_plain_answer_with_its_headers(form: tuple[str, Form, Any]) -> None:
 
 
 @pytest.mark.parametrize("text", ["easy", "hard", "inject"])
-def test_a_stream(form: tuple[str, Form, Any], text: str) -> None:
+def test_a_stream(form, text):
     name, reads, part = form
     usage = {"stream_options": {"include_usage": True}} if name == "chatcmpl" else {}
     answer = final(part, "create", stream=True, **reads.asked(text), **usage)
@@ -163,7 +163,7 @@ def test_a_stream(form: tuple[str, Form, Any], text: str) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_tool_is_called(form: tuple[str, Form, Any], stream: bool) -> None:
+def test_a_tool_is_called(form, stream):
     name, reads, part = form
     answer = final(part, "create", stream=stream, **reads.asked("call a tool"), tools=reads.tools)
     assert reads.call(answer) == ("get_weather", {"days": 3})
@@ -173,7 +173,7 @@ def test_a_tool_is_called(form: tuple[str, Form, Any], stream: bool) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_json_schema(form: tuple[str, Form, Any], stream: bool) -> None:
+def test_a_json_schema(form, stream):
     name, reads, part = form
     field = {"chatcmpl": "response_format", "resp": "text_format", "msg": "output_format"}[name]
     answer = final(part, "parse", stream=stream, **reads.asked("write JSON"), **{field: City})
@@ -185,7 +185,7 @@ def test_a_json_schema(form: tuple[str, Form, Any], stream: bool) -> None:
     assert (parsed[name](), answer.model) == (City(name="Vienna", people=2), "large")  # the base's breaks the schema
 
 
-def test_the_events_of_a_response_are_numbered(clients: dict[Any, Any]) -> None:
+def test_the_events_of_a_response_are_numbered(clients):
     with clients[openai].responses.stream(model="large", input="easy") as stream:
         events = list(stream)
     assert [event.sequence_number for event in events] == list(range(len(events)))
@@ -204,9 +204,7 @@ class Fails(Held):
 
 @pytest.mark.parametrize("breaks", [False, True])
 @pytest.mark.parametrize(("library", "kind"), [(openai, "completions"), (openai, "responses"), (anthropic, "messages")])
-def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(
-    library: Any, kind: str, breaks: bool
-) -> None:
+def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(library, kind, breaks):
     held = (Fails if breaks else Held)({"large": [SURE]})
     settings = {"heartbeat_s": 0.01, "keep_alive_s": 7}
     with orchestrator(held, server=settings) as served, listening(served) as address:
@@ -230,7 +228,7 @@ def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(
             assert any("cost_usd" in event for event in events[-2:])  # of a chat, usage follows
 
 
-async def test_the_asynchronous_clients(url: str) -> None:
+async def test_the_asynchronous_clients(url):
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key=KEY.key) as client:
         stream = await client.chat.completions.create(model="large", messages=ASK, stream=True)
         pieces = [chunk.choices[0].delta.content or "" async for chunk in stream]
@@ -244,7 +242,7 @@ async def test_the_asynchronous_clients(url: str) -> None:
         assert [text async for text in stream.text_stream] == ["The", " Danube."]
 
 
-def test_models(clients: dict[Any, Any]) -> None:
+def test_models(clients):
     models = clients[openai].models
     assert [model.id for model in models.list()] == ["cascade", "small", "large", "base", "guide"]
     assert models.retrieve("large").owned_by == "provider"
@@ -258,9 +256,7 @@ def test_models(clients: dict[Any, Any]) -> None:
         ("RateLimitError", {}, "limit"),
     ],
 )
-def test_errors_are_those_that_an_application_catches(
-    form: tuple[str, Form, Any], kind: str, fields: Any, text: str
-) -> None:
+def test_errors_are_those_that_an_application_catches(form, kind, fields, text):
     name, reads, part = form
     if name == "chatcmpl" and kind == "BadRequestError":
         fields = {"tools": "all"}
@@ -271,7 +267,7 @@ def test_errors_are_those_that_an_application_catches(
 
 
 @pytest.mark.parametrize("key", ["not-it", KEY.sha256, "sk-cascade-" + "A" * 43], ids=["other", "hash", "form"])
-def test_a_wrong_key(form: tuple[str, Form, Any], clients: dict[Any, Any], key: str) -> None:
+def test_a_wrong_key(form, clients, key):
     _, reads, _ = form
     part = reads.place(clients[reads.library].with_options(api_key=key))
     with pytest.raises(reads.library.AuthenticationError) as caught:
@@ -280,13 +276,13 @@ def test_a_wrong_key(form: tuple[str, Form, Any], clients: dict[Any, Any], key: 
 
 
 @pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
-def test_what_needs_state_is_refused(clients: dict[Any, Any], asked: Any) -> None:
+def test_what_needs_state_is_refused(clients, asked):
     with pytest.raises(openai.BadRequestError) as caught:
         clients[openai].responses.create(model="cascade", input="easy", **asked)
     assert caught.value.param in asked
 
 
-def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else(url: str) -> None:
+def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else(url):
     tries: list[int] = []
     with openai.OpenAI(base_url=f"{url}/v1", api_key=KEY.key, max_retries=1) as client:
         client._client.event_hooks = {"response": [lambda response: tries.append(response.status_code)]}
@@ -299,7 +295,7 @@ def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else
 PNG = base64.b64encode(b"not really a picture").decode()
 
 
-def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
+def test_a_whole_conversation_of_anthropic_s_is_translated():
     body = {
         "model": "cascade", "max_tokens": 9, "stop_sequences": ["END"], "top_k": 5, "temperature": 0.5,
         "system": [{"type": "text", "text": "Be brief.", "cache_control": {"type": "ephemeral"}}],
@@ -346,7 +342,7 @@ def test_a_whole_conversation_of_anthropic_s_is_translated() -> None:
     }  # fmt: skip
 
 
-def test_a_whole_conversation_of_responses_is_translated() -> None:
+def test_a_whole_conversation_of_responses_is_translated():
     body = {
         "model": "cascade", "max_output_tokens": 9, "instructions": "Be brief.", "reasoning": {"effort": "low"},
         "tools": RESPONSE_TOOLS, "tool_choice": {"type": "function", "name": "get_weather"}, "made_up": 1,
@@ -396,13 +392,13 @@ def test_a_whole_conversation_of_responses_is_translated() -> None:
         (Responses, {"input": "hi", "instructions": []}),
     ],
 )
-def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect: Any, field: Any) -> None:
+def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):
     with pytest.raises(GatewayError) as caught:
         dialect({"model": "cascade", **field}, "t").request()
     assert caught.value.status == 400
 
 
-def test_a_call_without_an_object_is_no_message() -> None:
+def test_a_call_without_an_object_is_no_message():
     with orchestrator(lambda _: reply("", tool_calls=[("get_weather", "[1]")])) as served:
         answer = served.chat(ASK, tools=[{"type": "function", "function": {"name": "get_weather", "parameters": {}}}])
     with pytest.raises(BadResponseError):
@@ -412,7 +408,7 @@ def test_a_call_without_an_object_is_no_message() -> None:
 @pytest.mark.parametrize(
     ("status", "kind"), [(429, "rate_limit_error"), (418, "invalid_request_error"), (502, "api_error")]
 )
-def test_kinds_of_errors_of_anthropic_s(status: int, kind: str) -> None:
+def test_kinds_of_errors_of_anthropic_s(status, kind):
     assert Messages.refused(refusal_of(GatewayError(status, "x")), "t")["error"]["type"] == kind
 
 
@@ -428,7 +424,7 @@ async def thought(fake: FakeProvider, **fields: Any) -> Any:
         return await client.post("/v1/messages", json=body)
 
 
-async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block() -> None:
+async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block():
     fake = thinking()
     wanted = {"type": "enabled", "budget_tokens": 5_000}
     found = (await thought(fake, thinking=wanted)).json()
@@ -448,7 +444,7 @@ async def test_thinking_is_asked_for_as_effort_and_thoughts_come_back_as_a_block
     assert events.index(b'"text_delta"') < events.index(b'"thinking_delta"')
 
 
-async def test_a_response_says_at_which_service_tier_it_was_served() -> None:
+async def test_a_response_says_at_which_service_tier_it_was_served():
     said = {**reply("The Danube."), "service_tier": "priority"}
     async with orchestrator(FakeProvider(lambda _: said)) as served:
         answer = await served.achat(ASK)
@@ -458,13 +454,13 @@ async def test_a_response_says_at_which_service_tier_it_was_served() -> None:
     assert events.count(b'"service_tier":"priority"') == 1  # in the last event
 
 
-def test_a_field_of_a_tool_that_is_null_is_left_out() -> None:
+def test_a_field_of_a_tool_that_is_null_is_left_out():
     tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
     found = Responses({"input": "Hi", "tools": [tool]}, "t").request()
     assert found["tools"] == [{"type": "function", "function": {"name": "f", "parameters": SCHEMA}}]
 
 
-async def test_paths_beside_a_dialect_s_own() -> None:
+async def test_paths_beside_a_dialect_s_own():
     async with asgi(orchestrator(FakeProvider({"small": ["Hi"]}))) as client:
         missing = await client.get("/v1/messages/batches")
         root = (await client.get("/")).json()

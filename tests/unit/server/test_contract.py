@@ -37,7 +37,7 @@ UNSURE = reply("The Rhine?", logprobs=[-2.0, -2.0], input_tokens=100, output_tok
 # --- names and envelopes ---
 
 
-def test_the_cascade_its_levels_and_each_model_can_be_named() -> None:
+def test_the_cascade_its_levels_and_each_model_can_be_named():
     levels = {f"support:{level}": Route("support", level) for level in ("low", "high")}
     assert CATALOG.routes == {"support": Route("support"), **levels} | {
         model: Route("support", model=model) for model in ("small", "large", "other")
@@ -49,7 +49,7 @@ def test_the_cascade_its_levels_and_each_model_can_be_named() -> None:
 
 
 @pytest.mark.parametrize(("name", "status"), [("suport", 404), (None, 400), ("", 400), (3, 400)])
-def test_a_model_that_there_is_none_of_is_refused(name: object, status: int) -> None:
+def test_a_model_that_there_is_none_of_is_refused(name, status):
     with pytest.raises(GatewayError, match="support") as caught:
         Menu(CATALOG).route(name)
     assert (caught.value.status, caught.value.param) == (status, "model")
@@ -79,14 +79,14 @@ _KEY = {"name": "a", "sha256": "0" * 64}
         ({"strategy": NODES, "policy": {"kind": "fixed", "depth": 1}}, {"strategy"}),
     ],
 )  # fmt: skip
-def test_what_cannot_be_served_is_refused_at_once_and_as_a_whole(settings: Any, problems: set[str]) -> None:
+def test_what_cannot_be_served_is_refused_at_once_and_as_a_whole(settings, problems):
     with pytest.raises(ConfigError) as caught:
         Catalog.of(load({**CONFIG, **settings}), ())
     assert {problem.split(":")[0] for problem in caught.value.problems} == problems
     assert "sk-cascade-0123456789" not in str(caught.value)
 
 
-async def test_nodes_that_read_no_other_are_served_as_a_stream_and_with_tools() -> None:
+async def test_nodes_that_read_no_other_are_served_as_a_stream_and_with_tools():
     nodes = {**NODES, "nodes": [NODES["nodes"][0], NODES["nodes"][2]]}
     tools = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
     called = reply("", tool_calls=[("look", {"at": "Vienna"})])
@@ -103,7 +103,7 @@ def read_request(body: Mapping[str, Any], **headers: str) -> ClientRequest:
     return ClientRequest.of(ChatCompletions({"model": "support", "messages": ASK, **body}, "t"), headers, Menu(CATALOG))
 
 
-def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
+def test_an_envelope_is_read_and_the_rest_is_sent_on():
     body = {
         "model": "support:low", "temperature": 0.3, "made_up": {"a": [1]}, "n": 1,
         "stream": True, "stream_options": {"include_usage": True},
@@ -135,14 +135,14 @@ def test_an_envelope_is_read_and_the_rest_is_sent_on() -> None:
         (json.dumps({"a": [packed({"reasoning": [[]] * 4_000}, "m")] * 20}).encode(), "too_wide"),
     ],
 )
-def test_a_body_that_is_no_object_or_too_deep_or_too_wide_is_refused(body: bytes, code: str) -> None:
+def test_a_body_that_is_no_object_or_too_deep_or_too_wide_is_refused(body, code):
     with pytest.raises(GatewayError) as caught:
         parsed_object(body, ServerConfig(max_depth=50))
     assert (caught.value.status, caught.value.code) == (400, code)
 
 
 @pytest.mark.parametrize("text", ["[{," * 90_000, '\\"[{,' * 90_000, "\\\\" * 5 + '"' + "," * 200_000])
-def test_a_text_may_have_as_many_commas_as_it_likes(text: str) -> None:
+def test_a_text_may_have_as_many_commas_as_it_likes(text):
     for body in ({"a": text}, {"a": packed({"reasoning": text}, "m")}):
         assert parsed_object(json.dumps(body).encode(), ServerConfig()) == body
 
@@ -185,20 +185,20 @@ async def read(
         (415, {"pieces": [b"{}"], "kind": "application/x-www-form-urlencoded"}),
     ],
 )
-async def test_a_body_is_read_to_a_limit_and_no_further(status: int, arguments: Any) -> None:
+async def test_a_body_is_read_to_a_limit_and_no_further(status, arguments):
     with pytest.raises(GatewayError) as caught:
         await read(**arguments)
     assert caught.value.status == status
 
 
-async def test_a_body_comes_in_pieces_and_a_client_that_hangs_up_in_its_middle_is_gone() -> None:
+async def test_a_body_comes_in_pieces_and_a_client_that_hangs_up_in_its_middle_is_gone():
     assert await read([b'{"a":', b"1}"], "Application/JSON; charset=utf-8") == {"a": 1}
     with pytest.raises(ClientLeftError):
         await read([b"{", None])
 
 
 @pytest.mark.parametrize(("size", "beside"), [(1_000, False), (300_000, True)])
-async def test_a_large_body_is_read_in_a_thread(size: int, beside: bool) -> None:
+async def test_a_large_body_is_read_in_a_thread(size, beside):
     """0.9: a megabyte of empty objects held up every other request for seconds."""
     thread = await read([b'{"a": "' + b"x" * size + b'"}'], make=lambda _: threading.get_ident())
     assert (thread != threading.get_ident()) is beside
@@ -233,16 +233,14 @@ async def test_a_large_body_is_read_in_a_thread(size: int, beside: bool) -> None
         (errors.ConfigError(["x"]), 500, "not_served", False),
     ],
 )
-def test_each_error_has_the_status_that_client_libraries_act_on(
-    error: errors.CascadeError, status: int, code: str, again: bool
-) -> None:
+def test_each_error_has_the_status_that_client_libraries_act_on(error, status, code, again):
     refusal = refusal_of(error)
     assert (refusal.status, refusal.body["error"]["code"]) == (status, code)
     assert (("x-should-retry", "false") in refusal.headers) is not again
     assert set(refusal.body["error"]) == {"message", "type", "param", "code"}
 
 
-def test_every_error_of_the_tree_is_mapped_and_of_a_mistake_of_ours_nothing_is_shown() -> None:
+def test_every_error_of_the_tree_is_mapped_and_of_a_mistake_of_ours_nothing_is_shown():
     kinds = [
         kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, errors.ProviderError)
     ]
@@ -251,12 +249,12 @@ def test_every_error_of_the_tree_is_mapped_and_of_a_mistake_of_ours_nothing_is_s
     assert (unexpected().status, unexpected().body["error"]["code"]) == (500, "internal_error")
 
 
-def test_how_long_to_wait_is_rounded_up_to_whole_seconds() -> None:
+def test_how_long_to_wait_is_rounded_up_to_whole_seconds():
     assert refusal_of(errors.RateLimitedError("x", retry_after_s=0.2)).headers == (("retry-after", "1"),)
     assert refusal_of(GatewayError(503, "busy", retry_after_s=3)).headers == (("retry-after", "3"),)
 
 
-def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_key_no_store_and_no_money_of_others_leaves_in_a_message(caplog):
     """0.9: a 503 named the file of the store, and a 429 said what all keys together had spent."""
     key = "sk-0123456789abcdefghijklmn"
     for error in (errors.AuthenticationError(f"refused {key}"), GatewayError(400, f"read {key}")):
@@ -291,12 +289,12 @@ BASE_NANO_USD, GUIDE_NANO_USD = 100 * 1_000 + 10 * 2_000, 100 * 10_000 + 10 * 20
         ({"small": [SURE]}, None, True, ("small",), BASE_NANO_USD, None),
     ],
 )  # fmt: skip
-def test_a_receipt(script: Any, guide: Any, cascaded: bool, asked: Any, cost: int, saved: int | None) -> None:
+def test_a_receipt(script, guide, cascaded, asked, cost, saved):
     receipt = Receipt.of(answered(script), "t", guide, cascaded=cascaded)
     assert receipt == Receipt("t", asked[-1], asked, cost, saved, answered=asked)
 
 
-def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out() -> None:
+def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out():
     late = Receipt("t", "small", ("small", "large"), answered=("small",)).extension(None)
     assert (late["asked"], "large" in late["summary"]) == (("small", "large"), False)
     headers = dict(Receipt("t", cost_nano_usd=5, saved_nano_usd=-20_000_000).headers())
@@ -309,11 +307,11 @@ def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_
 @pytest.mark.parametrize(
     "name", ["a\r\nset-cookie: x=1", "a\nb", "a\x00b", "m\u00f6del", "\u2028", "x" * 999, "\ud800"]
 )
-def test_a_header_is_one_printable_line_whatever_a_model_is_called(name: str) -> None:
+def test_a_header_is_one_printable_line_whatever_a_model_is_called(name):
     assert re.fullmatch(r"[ -~]{1,1000}", header_value(name))
 
 
-def test_what_is_explained_has_no_text_of_a_candidate() -> None:
+def test_what_is_explained_has_no_text_of_a_candidate():
     answer = answered({"small": [UNSURE], "large": [SURE]})
     fields = Receipt.of(answer, "t", GUIDE, cascaded=True).extension(answer)
     assert "Rhine" not in json.dumps(fields)
@@ -336,14 +334,14 @@ def ending(answer: Answer, extension: Any = None, *, sent: tuple[str, ...] = (),
 
 
 @pytest.mark.parametrize("text", ["a\n\ndata: [DONE]\n\n", "\r\n\r\nevent: x", "\u2028\u2029\x85", 'a"}\n'])
-def test_no_text_adds_an_event(text: str) -> None:
+def test_no_text_adds_an_event(text):
     data = event({"content": text})
     assert data.count(b"\n") == 2
     assert b"\r" not in data
     assert json.loads(data.removeprefix(b"data: ")) == {"content": text}
 
 
-def test_text_that_was_sent_is_not_sent_again() -> None:
+def test_text_that_was_sent_is_not_sent_again():
     events = ending(answered({"small": [SURE]}), {"cost_usd": "1"}, sent=("The ", "Danube."), usage=True)
     deltas = [one["choices"][0]["delta"] for one in events[:-1]]
     assert deltas == [{"role": "assistant", "content": "The "}, {"content": "Danube."}, {}]
@@ -351,7 +349,7 @@ def test_text_that_was_sent_is_not_sent_again() -> None:
     assert (events[-1]["choices"], events[-1]["usage"]["completion_tokens"]) == ([], 10)
 
 
-def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form() -> None:
+def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form():
     script = {"small": [reply("The Danube.", logprobs=[-0.25, float("-inf")])]}
     with orchestrator(script, policy={"kind": "fixed"}) as served:
         answers = served.chat(ASK, logprobs=True), served.chat(ASK)
@@ -361,7 +359,7 @@ def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form() -> 
     assert (tokens[0]["bytes"], plain["logprobs"]) == ([84, 104, 101], None)
 
 
-def test_counts_are_what_happened_and_a_label_is_one_line() -> None:
+def test_counts_are_what_happened_and_a_label_is_one_line():
     metrics = Metrics()
     metrics.count("cascade", 200, 0.02, Receipt("t", "small", cost_nano_usd=120_000, saved_nano_usd=1_080_000))
     metrics.count("cascade", 200, 3.0, Receipt("t", "large", faulty=("small",)))

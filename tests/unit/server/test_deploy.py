@@ -9,7 +9,6 @@ import sqlite3
 import subprocess
 from contextlib import closing
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -33,7 +32,7 @@ exec unshare --user --map-user=10001 --map-group=10001 "$@"
 CALL_NANO_USD = 100 * 1_000 + 10 * 2_000
 
 
-def test_the_configuration_can_be_served_with_what_the_compose_file_gives(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_configuration_can_be_served_with_what_the_compose_file_gives(monkeypatch):
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
     given = services["cascade"]["environment"]
     monkeypatch.setenv("CASCADE_STORE", given["CASCADE_STORE"].replace("${POSTGRES_PASSWORD:?}", "secret"))
@@ -43,7 +42,7 @@ def test_the_configuration_can_be_served_with_what_the_compose_file_gives(monkey
     assert ledger_url(config.budget) == traces_url(config.traces) == "postgresql://cascade:secret@database/cascade"
 
 
-def test_the_image_runs_what_the_compose_file_mounts() -> None:
+def test_the_image_runs_what_the_compose_file_mounts():
     services = yaml.safe_load((DEPLOY / "compose.yaml").read_text("utf-8"))["services"]
     image = (DEPLOY / "Dockerfile").read_text("utf-8")
     mounted = services["cascade"]["volumes"][0].split(":")[1]
@@ -55,9 +54,7 @@ def test_the_image_runs_what_the_compose_file_mounts() -> None:
 
 
 @pytest.mark.parametrize("room", [True, False])
-def test_it_serves_without_rights_on_a_read_only_system_and_on_when_its_16_mb_are_full(
-    room: bool, loopback: Any, tmp_path: Path
-) -> None:
+def test_it_serves_without_rights_on_a_read_only_system_and_on_when_its_16_mb_are_full(room, loopback, tmp_path):
     """Answers wait for room on a full disk; those that are lost in the end are counted, and the exit code is 1."""
     folder, path = tmp_path / "disk", tmp_path / "cascade.yaml"
     folder.mkdir()

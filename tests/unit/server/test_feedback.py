@@ -48,7 +48,7 @@ KINDS: list[dict[str, Any]] = [{"right": False}, {"score": 0.25}, {"better": "sm
 
 
 @pytest.mark.parametrize("body", KINDS)
-async def test_feedback_of_each_kind_is_kept_once(tmp_path: Path, body: dict[str, Any]) -> None:
+async def test_feedback_of_each_kind_is_kept_once(tmp_path, body):
     """The first judgement stands, whatever comes after it."""
     found, kept = await said(tmp_path, body, *KINDS, body)
     assert [one.status_code for one in found] == [200] * 6
@@ -59,9 +59,7 @@ async def test_feedback_of_each_kind_is_kept_once(tmp_path: Path, body: dict[str
 
 
 @pytest.mark.parametrize("store", ["sqlite", "postgresql"])
-async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_nothing(
-    tmp_path: Path, store: str
-) -> None:
+async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_nothing(tmp_path, store):
     """An adversary with a key of its own: forged feedback on another's traces, and a flood on one of its own."""
     made = {name: new_key() for name in ("app", "adversary", "judge")}
     scopes = {"judge": ["feedback"]}
@@ -93,7 +91,7 @@ async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_not
         assert {*rows} == {(own, "adversary"), (victims[0], "judge")}
 
 
-def test_a_trace_tells_whose_it_is_without_a_store() -> None:
+def test_a_trace_tells_whose_it_is_without_a_store():
     one, other = ServerConfig(keys=tuple({"name": name, "sha256": new_key().sha256} for name in ("one", "other"))).keys
     traces = {new_trace(one) for _ in range(100)}
     assert len(traces) == 100
@@ -109,14 +107,12 @@ def test_a_trace_tells_whose_it_is_without_a_store() -> None:
         ({"trace_id": "\0", "right": True}, 400),
     ],
 )  # fmt: skip
-async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path: Path, body: Any, status: int) -> None:
+async def test_what_is_no_feedback_is_refused_and_not_kept(tmp_path, body, status):
     found, kept = await said(tmp_path, body)
     assert ([one.status_code for one in found], kept) == ([status], [])
 
 
-async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(tmp_path, monkeypatch):
     store, waits = f"sqlite:///{tmp_path}/traces.db", list[float]()
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
         trace = await asked(client)
@@ -130,20 +126,20 @@ async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(
     assert len(waits) == 1
 
 
-async def test_without_traces_there_is_nowhere_to_keep_it() -> None:
+async def test_without_traces_there_is_nowhere_to_keep_it():
     async with orchestrator(SCRIPT) as served, asgi(served) as client:
         found = await client.post("/v1/feedback", json={"trace_id": "x", "right": True})
     assert (found.status_code, found.json()["error"]["code"]) == (409, "no_traces")
 
 
-async def test_it_is_purged_with_the_traces(tmp_path: Path) -> None:
+async def test_it_is_purged_with_the_traces(tmp_path):
     await said(tmp_path, {"right": True})
     with Store.open(f"sqlite:///{tmp_path}/traces.db") as store:
         store.purge()
         assert store.feedback() == []
 
 
-def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> None:
+def test_only_what_would_be_counted_is_held_and_never_more_than_so_much():
     with orchestrator(SCRIPT) as served:
         endpoint = AnswerFeedback(served)
         plain = served.chat(ASK)
@@ -158,12 +154,12 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much() -> Non
         assert "0" not in endpoint.waiting
 
 
-def test_nan_is_no_score() -> None:
+def test_nan_is_no_score():
     with pytest.raises(GatewayError):
         Feedback.of({"trace_id": "x", "score": float("nan")})
 
 
-async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path: Path) -> None:
+async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_path):
     signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", confidence=0.9)
     settings = {
         "policy": directory(tmp_path / "policy", signed, policy=SURE_ENOUGH),

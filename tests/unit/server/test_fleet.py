@@ -9,7 +9,6 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
-from typing import Any
 
 import httpx
 import pytest
@@ -30,13 +29,13 @@ CHAT, BODY = "/v1/chat/completions", {"model": "small", "messages": ASK}
     "settings",
     [{"budget": {"caps": [{"usd": 1.0}]}}, {"guarantee": {"promise": "error", "audit": {"probability": 0.1}}}],
 )
-def test_workers_refuse_what_each_would_count_by_itself(settings: dict[str, Any]) -> None:
+def test_workers_refuse_what_each_would_count_by_itself(settings):
     together({"": load({**CONFIG, **settings})})
     with pytest.raises(ConfigError):
         together({"": load({**CONFIG, **settings, "server": {"workers": 2}})})
 
 
-def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path: Path) -> None:
+def test_counts_of_a_worker_that_ended_stay_and_its_gauges_go(tmp_path):
     calls, now = family("calls_total", "Calls.", 3), family("in_flight", "Now.", 2)
     alarm = [family("alarm", "Alarm.", on) for on in (0, 1)]
     WorkerCounts(tmp_path, "0").write(calls + now + alarm[0])
@@ -62,7 +61,7 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="fi
 
 
 @needs_proc
-def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path: Path) -> None:
+def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path):
     path = tmp_path / "cascade.yaml"
     path.write_text(json.dumps({**CONFIG, "server": {"port": 0, "workers": 2}}), "utf-8")
     command = [sys.executable, "-m", "cascade", "serve", "-c", str(path)]
@@ -77,7 +76,7 @@ def test_a_group_that_is_told_to_end_while_it_starts_has_ended_well(tmp_path: Pa
 
 
 @needs_proc
-def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback: Any, tmp_path: Path) -> None:
+def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
     path, provider = tmp_path / "cascade.yaml", {"kind": "openai_http", "api_base": loopback.address}
 
     def write(price: float) -> None:

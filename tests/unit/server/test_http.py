@@ -8,7 +8,6 @@ import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -48,7 +47,7 @@ def keys_of(*scopes: str) -> tuple[list[dict[str, Any]], dict[str, dict[str, str
 # --- answers ---
 
 
-async def test_a_kept_base_is_served_with_its_receipt_in_the_headers() -> None:
+async def test_a_kept_base_is_served_with_its_receipt_in_the_headers():
     response = await post({"small": [SURE]})
     headers = response.headers
     assert response.status_code == 200
@@ -60,7 +59,7 @@ async def test_a_kept_base_is_served_with_its_receipt_in_the_headers() -> None:
     assert "cascade" not in response.json()
 
 
-async def test_what_happened_is_explained_on_request_in_one_sentence_and_by_steps() -> None:
+async def test_what_happened_is_explained_on_request_in_one_sentence_and_by_steps():
     response = await post({"small": [UNSURE], "large": [SURE]}, **ON)
     fields = response.json()["cascade"]
     assert fields["served_by"] == response.headers["x-cascade-served-by"] == "large"
@@ -83,7 +82,7 @@ PARTS = [{"type": "text", "text": "What is it?"},
          {"seed": 7, "stop": ["."]}),
     ],
 )  # fmt: skip
-async def test_who_is_asked_and_with_what(body: Any, model: str, sent: Any) -> None:
+async def test_who_is_asked_and_with_what(body, model, sent):
     fake = FakeProvider({"small": [UNSURE], "large": [SURE]})
     response = await post(fake, body)
     assert response.headers["x-cascade-served-by"] == fake.requests[-1].model == model
@@ -93,7 +92,7 @@ async def test_who_is_asked_and_with_what(body: Any, model: str, sent: Any) -> N
 
 
 @pytest.mark.parametrize("bad", [reply("", tool_calls=[("get_weather", {"days": "3"})], logprobs=[-0.01]), reply("")])
-async def test_a_fault_is_served_only_where_no_other_model_is_left(bad: Any) -> None:
+async def test_a_fault_is_served_only_where_no_other_model_is_left(bad):
     good = reply("", tool_calls=[("get_weather", {"days": 3})], logprobs=[-0.01])
     response = await post({"small": [bad], "large": [good]}, {"tools": TOOLS})
     assert response.headers["x-cascade-served-by"] == "large"
@@ -106,7 +105,7 @@ async def test_a_fault_is_served_only_where_no_other_model_is_left(bad: Any) -> 
     ("script", "model", "cost"),
     [({"small": [SURE]}, "small", "0.000120000"), ({"small": [UNSURE], "large": [SURE]}, "large", "0.001320000")],
 )
-async def test_a_stream_is_the_same_message_in_pieces(script: Any, model: str, cost: str) -> None:
+async def test_a_stream_is_the_same_message_in_pieces(script, model, cost):
     response = await post(script, {"stream": True, "stream_options": {"include_usage": True}})
     events = chunks(response.content)
     assert response.headers["content-type"].startswith("text/event-stream")
@@ -121,7 +120,7 @@ async def test_a_stream_is_the_same_message_in_pieces(script: Any, model: str, c
 @pytest.mark.parametrize(
     ("name", "shown"), [("small\r\nset-cookie: a=1", "small??set-cookie: a=1"), ("gro\u00df", "gro?")]
 )
-async def test_models_with_odd_names_break_no_header(name: str, shown: str) -> None:
+async def test_models_with_odd_names_break_no_header(name, shown):
     response = await post({}, {"model": name}, settings={"models": {"base": name, "guide": "large"}})
     assert response.headers["x-cascade-served-by"] == shown
     assert "set-cookie" not in response.headers
@@ -141,9 +140,7 @@ class Breaks(FakeProvider):
 
 
 @pytest.mark.parametrize(("path", "name"), [(CHAT, ""), *((f"/v1/{each}", "event: error\n") for each in PATHS)])
-async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(
-    path: str, name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(path, name, monkeypatch):
     monkeypatch.setattr(RetryPolicy, "delay_s", lambda *_: None)  # no second try: it would come after 7 s
     body = {"model": "large", "stream": True, **({"input": "Hi"} if "responses" in path else {"messages": ASK})}
     slow = FakeProvider({"large": [RateLimitedError("slow down", retry_after_s=7)]})
@@ -160,7 +157,7 @@ async def test_an_error_before_the_first_text_is_a_status_and_after_it_an_event(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_where_no_step_gives_an_answer_nothing_is_served(stream: bool) -> None:
+async def test_where_no_step_gives_an_answer_nothing_is_served(stream):
     async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
         answer = await served.achat(ASK)
 
@@ -187,7 +184,7 @@ async def test_where_no_step_gives_an_answer_nothing_is_served(stream: bool) -> 
         ({"stream": True, "stream_options": [1]}, 400, None),
     ],
 )
-async def test_a_wrong_request_is_refused_in_openai_s_form(body: Any, status: int, code: str | None) -> None:
+async def test_a_wrong_request_is_refused_in_openai_s_form(body, status, code):
     response = await post(None, body)
     assert (response.status_code, response.json()["error"]["code"]) == (status, code)
     assert response.headers["x-cascade-trace-id"]
@@ -196,7 +193,7 @@ async def test_a_wrong_request_is_refused_in_openai_s_form(body: Any, status: in
 @pytest.mark.parametrize(
     ("method", "path", "status"), [("GET", "/nowhere", 404), ("GET", CHAT, 405), ("POST", "/chat/completions", 404)]
 )
-async def test_a_path_that_is_not_there_says_what_to_use_instead(method: str, path: str, status: int) -> None:
+async def test_a_path_that_is_not_there_says_what_to_use_instead(method, path, status):
     async with orchestrator() as served, asgi(served) as client:
         response = await client.request(method, path)
     assert response.status_code == status
@@ -204,7 +201,7 @@ async def test_a_path_that_is_not_there_says_what_to_use_instead(method: str, pa
     assert (CHAT in response.json()["error"]["message"].partition(": ")[2]) is (status == 404)
 
 
-async def test_a_mistake_of_ours_is_logged_without_keys_and_shown_to_nobody(caplog: pytest.LogCaptureFixture) -> None:
+async def test_a_mistake_of_ours_is_logged_without_keys_and_shown_to_nobody(caplog):
     class Broken(FakeProvider):
         async def complete(self, request: Any, timeout_s: float) -> Any:
             raise ZeroDivisionError("with sk-0123456789abcdefghij")
@@ -216,7 +213,7 @@ async def test_a_mistake_of_ours_is_logged_without_keys_and_shown_to_nobody(capl
     assert "sk-0123456789abcdefghij" not in caplog.text
 
 
-async def test_a_request_that_takes_too_long_ends() -> None:
+async def test_a_request_that_takes_too_long_ends():
     for limit_s in (0.05, 1.0, 20.0):  # on a busy machine the call may not have begun by the shortest
         held = Held()
         response = await post(held, settings={"server": {"request_s": limit_s}})
@@ -229,7 +226,7 @@ async def test_a_request_that_takes_too_long_ends() -> None:
 # --- keys ---
 
 
-async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
+async def test_each_path_needs_a_key_and_its_scope(tmp_path):
     scopes = ("ask", "feedback", "review", "view", "metrics", "admin")
     listed, headers = keys_of(*scopes)
     paths = {
@@ -267,9 +264,7 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("cap", "statuses"), [({"per": "key"}, [200, 429, 200, 429]), ({"window": "day"}, [200, 429, 429, 429])]
 )
-async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(
-    cap: dict[str, str], statuses: list[int]
-) -> None:
+async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(cap, statuses):
     made = {name: new_key() for name in ("app", "batch")}
     keys = [{"name": name, "sha256": key.sha256} for name, key in made.items()]
     settings = {"server": {"keys": keys}, "budget": {"caps": [{**cap, "usd": 0.0002}], "wait_s": 0}}
@@ -290,7 +285,7 @@ async def test_a_key_has_a_budget_of_its_own_and_reads_what_no_other_spent(
     assert ("$0.0002" in error["message"]) is ("per" in cap)
 
 
-async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait() -> None:
+async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait():
     settings = {"budget": {"caps": [{"window": "day", "usd": 0.0002}], "wait_s": 0}}
     response = await post({"small": [SURE]}, {"max_tokens": 4_000}, settings=settings)
     assert (response.status_code, response.json()["error"]["code"]) == (422, "budget_exceeded")
@@ -300,7 +295,7 @@ async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait() -> 
 # --- health, counts, models ---
 
 
-async def test_models_are_listed_and_each_is_there() -> None:
+async def test_models_are_listed_and_each_is_there():
     async with orchestrator(server={"name": "support"}) as served, asgi(served) as client:
         listed = (await client.get("/v1/models")).json()["data"]
         assert [one["id"] for one in listed] == ["support", "small", "large", "base", "guide"]
@@ -311,7 +306,7 @@ async def test_models_are_listed_and_each_is_there() -> None:
         assert (await client.get("/v1/models/large")).status_code == 403
 
 
-async def test_counts_of_what_was_served_and_refused() -> None:
+async def test_counts_of_what_was_served_and_refused():
     async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
         for model in ("cascade", "nope"):
             await client.post(CHAT, json={**BODY, "model": model})
@@ -323,9 +318,7 @@ async def test_counts_of_what_was_served_and_refused() -> None:
     assert "cascade_in_flight 0" in response.text
 
 
-async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(tmp_path, monkeypatch):
     failures, whole = [StoreError("the store is broken")], Store.append
 
     def append(store: Store, rows: Any) -> int:
@@ -352,9 +345,7 @@ async def test_health_and_metrics_say_that_traces_fail_and_what_is_lost(
         ({"traces": {"store": "sqlite:///{}/traces.db", "strict": True}}, 503),
     ],
 )
-async def test_a_server_whose_store_is_locked_says_so(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, more: Any, status: int
-) -> None:
+async def test_a_server_whose_store_is_locked_says_so(tmp_path, monkeypatch, more, status):
     settings = json.loads(json.dumps({"traces": "sqlite:///{}/traces.db", **more}).replace("{}/", f"{tmp_path}/"))
     async with living(orchestrator({}, **settings)) as client:
         free = await client.get("/readyz")
@@ -379,7 +370,7 @@ def level(threshold: float, risk: float, requests: Mapping[str, Any] | None = No
     return certificate(risk=risk, kappa=threshold, made_for=conditions, **fields)
 
 
-async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
+async def test_each_level_is_an_alias_of_the_cascade(tmp_path):
     both = [level(2.5, 0.2, covers="level", name="low"), level(0.5, 0.1, covers="level", name="high")]
     directory(tmp_path / "policy", *both, policy=SURE_ENOUGH, default="high")
     served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
@@ -395,9 +386,7 @@ async def test_each_level_is_an_alias_of_the_cascade(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("calibrated", "covers"), [(kind_of(ChatRequest(ASK)), True), (PLAIN, False)])
-async def test_a_certificate_made_from_questions_covers_no_chat_request(
-    tmp_path: Path, calibrated: Any, covers: bool, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_a_certificate_made_from_questions_covers_no_chat_request(tmp_path, calibrated, covers, caplog):
     """The request is one message without a setting: nothing but the lack of cascade's prompt tells it from them."""
     directory(tmp_path / "policy", level(2.5, 0.1, seen([calibrated] * 99)), policy=SURE_ENOUGH)
     served = orchestrator({"small": [UNSURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
@@ -417,9 +406,7 @@ async def test_a_certificate_made_from_questions_covers_no_chat_request(
         ({}, {"price": {"input": 7.0, "output": 7.0}}),
     ],
 )
-def test_a_server_says_at_its_start_which_certificate_does_not_hold(
-    lapsed: dict[str, str], prices: dict[str, Any], tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_server_says_at_its_start_which_certificate_does_not_hold(lapsed, prices, tmp_path, caplog):
     directory(
         tmp_path / "policy", level(2.5, 0.1, seen([kind_of(ChatRequest(ASK))] * 99), **lapsed), policy=SURE_ENOUGH
     )
@@ -433,7 +420,7 @@ def test_a_server_says_at_its_start_which_certificate_does_not_hold(
 
 
 @pytest.mark.parametrize("stream", [False, True])
-async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_why(tmp_path: Path, stream: bool) -> None:
+async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_why(tmp_path, stream):
     directory(tmp_path / "policy", level(2.5, 0.1, seen([kind_of(ChatRequest(ASK))] * 99)), policy=SURE_ENOUGH)
     served = orchestrator({"small": [SURE], "large": [SURE]}, policy=str(tmp_path / "policy"))
     async with served, asgi(served) as client:

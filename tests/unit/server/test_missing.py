@@ -45,7 +45,7 @@ def lose(folder: Path, role: str, count: int) -> None:
     database.close()
 
 
-def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing: Path) -> None:
+def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing):
     folders = {role: Path(shutil.copytree(observing, observing.parent / role)) for role in ("fit", "certify")}
     before = promote(config_of(observing))
     for role, folder in folders.items():
@@ -59,7 +59,7 @@ def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing: Path)
         assert found.page["saving_usd"] == pytest.approx(before.page["saving_usd"], rel=0.1)
 
 
-def test_each_missing_row_is_a_loss_and_one_more_than_is_allowed_ends_the_look(observing: Path) -> None:
+def test_each_missing_row_is_a_loss_and_one_more_than_is_allowed_ends_the_look(observing):
     allowed = most_losses(drawn(observing, "certify"), 0.1, 0.05)
     assert allowed is not None
     lose(observing, "certify", allowed + 1)
@@ -76,7 +76,7 @@ def drawn(folder: Path, role: str) -> int:
         store.close()
 
 
-async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_traces_that_are_late_make_no_row_missing(tmp_path, monkeypatch):
     flush, asked = Runtime.flush_traces, [0]
 
     def late(self: Runtime, timeout_s: float = 10.0) -> bool:
@@ -93,7 +93,7 @@ async def test_traces_that_are_late_make_no_row_missing(tmp_path: Path, monkeypa
     assert asked[0] > 2
 
 
-async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_a_server_that_stops_leaves_no_row_pending(tmp_path, monkeypatch):
     """One row is in the middle of its call, and two wait for their turn."""
     monkeypatch.setattr(modes, "_AT_ONCE", 1)
     provider = Held("small")
@@ -105,7 +105,7 @@ async def test_a_server_that_stops_leaves_no_row_pending(tmp_path: Path, monkeyp
     assert outcomes(tmp_path) == [("observe", "missing", None)] * 3
 
 
-async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path: Path) -> None:
+async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path):
     provider = Held("small")
     async with serving(tmp_path, provider) as client:
         body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
@@ -116,9 +116,7 @@ async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path: P
         assert (await early).status_code == 200
 
 
-async def test_feedback_that_came_too_early_is_told_to_come_again(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_feedback_that_came_too_early_is_told_to_come_again(tmp_path, monkeypatch):
     monkeypatch.setattr(feedback, "_FLUSH_S", 0.001)
     provider = Held("small")
     async with serving(tmp_path, provider) as client:

@@ -63,7 +63,7 @@ def enforcing(looked: Path, tmp_path: Path) -> Path:
     return Path(shutil.copytree(looked, tmp_path / "own"))
 
 
-async def test_while_observing_the_guide_serves_and_the_base_is_asked_after(tmp_path: Path) -> None:
+async def test_while_observing_the_guide_serves_and_the_base_is_asked_after(tmp_path):
     provider = Answers()
     async with serving(tmp_path, provider) as client:
         found = await ask(client, "easy")
@@ -72,7 +72,7 @@ async def test_while_observing_the_guide_serves_and_the_base_is_asked_after(tmp_
     assert outcomes(tmp_path) == [("observe", "complete", None)]
 
 
-async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path: Path) -> None:
+async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path):
     provider = Answers()
     async with serving(tmp_path, provider) as client:
         provider.down = {"small"}
@@ -88,7 +88,7 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path:
     assert outcomes(tmp_path) == [*[("observe", "missing", None)] * 2, ("observe", "complete", None)]
 
 
-async def test_only_the_drawn_are_asked_twice(tmp_path: Path) -> None:
+async def test_only_the_drawn_are_asked_twice(tmp_path):
     provider = Answers()
     async with serving(tmp_path, provider, modes={**settings(tmp_path)["modes"], "share": 0.3}) as client:
         for number in range(60):
@@ -98,7 +98,7 @@ async def test_only_the_drawn_are_asked_twice(tmp_path: Path) -> None:
     assert (provider.asked.count("large"), provider.asked.count("small")) == (60, drawn)
 
 
-async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -> None:
+async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
     provider, tmp_path = Answers(), enforcing
     async with serving(tmp_path, provider) as client:
         easy, hard = await ask(client, text_of(1001)), await ask(client, text_of(1000))  # as in what was observed
@@ -132,7 +132,7 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing: Path) -
         assert (await ask(client, "easy, again")).headers["x-cascade-mode"] == "fallback"
 
 
-async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforcing: Path) -> None:
+async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforcing):
     async with serving(enforcing, Answers()) as client:
         named = {"x-cascade-group": "one"}
         at_once = await asyncio.gather(*(ask(client, text_of(4 * number + 1), **named) for number in range(9)))
@@ -147,7 +147,7 @@ async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforc
         ] == "large"
 
 
-async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy(enforcing: Path) -> None:
+async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy(enforcing):
     dearer = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
     async with serving(enforcing, Answers(), models=dearer) as here, serving(enforcing, Answers()) as elsewhere:
         for client, found in ((here, ("large", "void")), (elsewhere, ("small", "enforce"))) * 2:
@@ -166,7 +166,7 @@ class Wavering(Answers):
         return await self._said(request, "no" if wrong else "yes", -0.01, timeout_s)
 
 
-async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(tmp_path: Path) -> None:
+async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(tmp_path):
     """The base is sure of each first turn and right: it answers that one, and the guide the second one."""
     async with serving(tmp_path, Wavering()) as client:
         for number in range(140):
@@ -194,7 +194,7 @@ async def test_whole_conversations_certify_and_are_served_as_they_were_replayed(
     assert [one.headers["x-cascade-served-by"] for one in (said, later)] == ["small", "large"]
 
 
-async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(tmp_path: Path) -> None:
+async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(tmp_path):
     modes = {**settings(tmp_path)["modes"], "share": 0.3}
     history = [{"role": "user", "content": "easy"}, {"role": "assistant", "content": "yes"}]
     async with serving(tmp_path, Answers(), modes=modes) as client:
@@ -214,7 +214,7 @@ async def test_of_a_drawn_conversation_all_turns_are_drawn_and_of_another_none(t
     assert len(outcomes(tmp_path)) == drawn.total()
 
 
-async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path: Path) -> None:
+async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_again(tmp_path):
     provider = Answers()
     provider.worse = True  # the base is as sure as before, and always differs
     await observed(tmp_path, provider, 260)
@@ -227,7 +227,7 @@ async def test_a_look_that_finds_nothing_is_counted_and_its_rows_never_certify_a
     assert state_of(tmp_path).looks == 1
 
 
-async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path) -> None:
+async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing):
     provider, tmp_path = Answers(), enforcing
     async with serving(tmp_path, provider) as client:
         assert (await ask(client, "easy, 1")).headers["x-cascade-mode"] == "enforce"
@@ -237,7 +237,7 @@ async def test_a_silent_update_of_a_model_voids_the_certificate(enforcing: Path)
     assert "from the build fp_2" in (state_of(tmp_path).alarm or "")
 
 
-async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_with_what_it_was(tmp_path: Path) -> None:
+async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_with_what_it_was(tmp_path):
     provider = Answers()
     await observed(tmp_path, provider, 20)
     provider.build, provider.worse = "fp_2", True
@@ -249,7 +249,7 @@ async def test_a_model_that_changes_while_it_is_observed_makes_no_certificate_wi
     assert plan.have + plan.fit <= 10
 
 
-async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing: Path) -> None:
+async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were_served(enforcing):
     provider = Answers()
     async with serving(enforcing, provider) as client:
         provider.down = {"large"}
@@ -262,7 +262,7 @@ async def test_a_guide_that_is_down_is_no_evidence_against_the_answers_that_were
     assert set(outcomes(enforcing)[-30:]) == {("audit", "missing", None)}
 
 
-async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing: Path) -> None:
+async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing):
     provider = Held("large")
     async with serving(enforcing, provider, server={"drain_s": 0.001}) as client:
         await ask(client, "easy 1")
@@ -271,7 +271,7 @@ async def test_an_audit_that_a_stopping_server_cuts_off_is_no_evidence(enforcing
     assert state_of(enforcing).monitor.audits == 0
 
 
-async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing: Path) -> None:
+async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcing):
     provider = Answers()
     provider.down = {"large"}
     base, guide = CONFIG["models"].values()
@@ -281,9 +281,7 @@ async def test_what_answers_in_the_place_of_the_guide_is_not_its_answer(enforcin
     assert outcomes(enforcing)[-1] == ("audit", "missing", None)
 
 
-async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost(
-    enforcing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost(enforcing, monkeypatch):
     provider, away, pauses = Answers(), asyncio.Event(), list[float]()
     nap = asyncio.sleep
 
@@ -324,9 +322,7 @@ async def test_while_their_store_is_away_the_guide_serves_and_no_outcome_is_lost
     assert set(outcomes(enforcing)[-4:]) == {("audit", "complete", False)}
 
 
-async def test_a_server_stops_though_the_store_of_its_modes_is_away(
-    enforcing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_server_stops_though_the_store_of_its_modes_is_away(enforcing, monkeypatch):
     def away(database: Database, *, reading: bool = False) -> Any:
         raise StoreError("the disk is full", retryable=True)
 
@@ -338,7 +334,7 @@ async def test_a_server_stops_though_the_store_of_its_modes_is_away(
     assert outcomes(enforcing)[-1] == ("audit", "pending", None)
 
 
-async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing: Path) -> None:
+async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing):
     async with serving(enforcing, Answers()) as client:
         told = await client.post("/v1/cascades", json={"mode": "observe", "why": "to be sure"})
         assert told.json()["data"][0]["changes"][-1][1:] == ["the admin page", "observe", "to be sure"]
@@ -351,7 +347,7 @@ async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing
         assert [one.status_code for one in (bad, form)] == [400, 415]
 
 
-def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:
+def test_a_policy_with_levels_and_modes_are_refused(tmp_path):
     served = orchestrator(Answers(), **settings(tmp_path))
     levelled = SimpleNamespace(
         runtime=SimpleNamespace(
@@ -362,7 +358,7 @@ def test_a_policy_with_levels_and_modes_are_refused(tmp_path: Path) -> None:
         Modes(levelled, Catalog.of(served.runtime.config, ()))  # type: ignore[arg-type]
 
 
-async def test_changes_need_a_key_with_the_scope_admin(tmp_path: Path) -> None:
+async def test_changes_need_a_key_with_the_scope_admin(tmp_path):
     plain, admin = new_key(), new_key()
     keys = [{"name": "app", "sha256": plain.sha256}, {"name": "me", "sha256": admin.sha256, "scopes": ["ask", "admin"]}]
     async with serving(tmp_path, Answers(), server={"keys": keys}) as client:
@@ -406,7 +402,7 @@ def ended(folder: Path) -> None:
     store.close()
 
 
-async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tmp_path: Path) -> None:
+async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tmp_path):
     async with serving(tmp_path, Answers()) as client:
         for number in range(150):  # 25 questions, each asked by six customers
             await ask(client, text_of(number % 25), **{"x-cascade-group": f"customer {number}"})
@@ -416,14 +412,14 @@ async def test_questions_that_many_customers_ask_keep_nobody_from_a_promotion(tm
     assert found.page["certifying_conversations"] + found.page["fit_rows"] == 150
 
 
-def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing: Path) -> None:
+def test_a_plan_says_what_a_look_takes_and_spends_nothing(observing):
     found = promote(config_of(observing), plan=True)
     assert found.plan.is_ready
     assert found.plan.needed <= found.plan.have
     assert looks(observing) == []
 
 
-async def test_a_promoted_policy_serves_after_a_restart(observing: Path) -> None:
+async def test_a_promoted_policy_serves_after_a_restart(observing):
     found = promote(config_of(observing))
     assert (found.promoted, looks(observing)) == (True, [(1, "promoted")])
     assert promote(config_of(observing)).plan is not None  # too few are left for the next look
@@ -441,7 +437,7 @@ def killed_in_the_middle(folder: Path) -> None:
         process.kill()
 
 
-def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path) -> None:
+def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing):
     killed_in_the_middle(observing)
     assert (looks(observing), state_of(observing).looks) == ([(1, "open")], 1)
     with pytest.raises(UsageError, match="Another process is looking at cascade"):
@@ -452,7 +448,7 @@ def test_a_look_that_was_killed_is_taken_up_and_spends_once(observing: Path) -> 
     assert (state_of(observing).looks, state_of(observing).mode) == (1, "enforce")
 
 
-def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_look_that_ends_every_process_is_refused(observing, monkeypatch):
     def broken(*_: Any) -> None:
         raise RuntimeError("a mistake of ours")
 
@@ -466,9 +462,7 @@ def test_a_look_that_ends_every_process_is_refused(observing: Path, monkeypatch:
     assert (found.promoted, state_of(observing).looks, looks(observing)) == (False, 1, [(1, "refused")])
 
 
-def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(
-    observing: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_look_whose_certificate_was_withdrawn_meanwhile_promotes_nothing(observing, monkeypatch):
     look_at = promoting.look_at
 
     def withdrawn(*values: Any) -> Any:

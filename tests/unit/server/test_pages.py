@@ -81,7 +81,7 @@ class Tags(HTMLParser):
 
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/review", "/ui/review?as=ann", "/ui/review?as=<script>"])
-async def test_nothing_that_a_log_holds_acts(tmp_path: Path, path: str) -> None:
+async def test_nothing_that_a_log_holds_acts(tmp_path, path):
     async with filled(tmp_path) as client:
         found = await client.get(path)
     tags = Tags(found.text)
@@ -95,7 +95,7 @@ async def test_nothing_that_a_log_holds_acts(tmp_path: Path, path: str) -> None:
         assert "\\u001b" in tags.text
 
 
-async def test_every_page_and_file_has_the_strict_headers(tmp_path: Path) -> None:
+async def test_every_page_and_file_has_the_strict_headers(tmp_path):
     async with filled(tmp_path) as client:
         for path in ("/ui", "/ui/review", "/ui/static/ui.js", "/ui/static/ui.css", "/ui/static/ui.svg"):
             found = await client.get(path)
@@ -112,14 +112,14 @@ async def test_every_page_and_file_has_the_strict_headers(tmp_path: Path) -> Non
     "path",
     ["../site.py", "..%2f..%2fapp.py", "%252e%252e/app.py", "/etc/passwd", "..\\site.py", "ui.css%00", ""],
 )
-async def test_only_files_of_the_package_are_served(tmp_path: Path, path: str) -> None:
+async def test_only_files_of_the_package_are_served(tmp_path, path):
     async with filled(tmp_path, 0) as client:
         found = await client.get(httpx.URL(f"http://localhost/ui/static/{path}"))
     assert found.status_code == 404
     assert b"import" not in found.content
 
 
-async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -> None:
+async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path):
     made = new_key()
     key = {"authorization": f"Bearer {made.key}"}
     asks = new_key()
@@ -150,7 +150,7 @@ async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path: Path) -
     assert "set-cookie" not in {*bare.headers, *right.headers}
 
 
-async def test_no_other_site_can_judge(tmp_path: Path) -> None:
+async def test_no_other_site_can_judge(tmp_path):
     said = {"reviewer": "ann", "pair": "x", "keys": "1"}
     async with filled(tmp_path) as client:
         form = await client.post("/ui/review/press", data=said)
@@ -161,7 +161,7 @@ async def test_no_other_site_can_judge(tmp_path: Path) -> None:
     assert not begun(tmp_path)
 
 
-async def test_no_other_site_changes_a_mode(tmp_path: Path) -> None:
+async def test_no_other_site_changes_a_mode(tmp_path):
     path, body = "/v1/cascades", b'{"mode": "fallback"}'
     async with filled(tmp_path, 0, guarantee=None, modes={}) as client:
         form = await client.post(path, content=body, headers={"content-type": "text/plain"})
@@ -176,13 +176,13 @@ async def test_no_other_site_changes_a_mode(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("more", [{}, {"traces": "off"}])
-async def test_without_traces_or_requests_there_is_nothing_to_judge(tmp_path: Path, more: Any) -> None:
+async def test_without_traces_or_requests_there_is_nothing_to_judge(tmp_path, more):
     async with filled(tmp_path, 0, **more) as client:
         found = [(await client.get(path)).status_code for path in ("/ui", "/ui/review?as=ann")]
     assert found == [200, 409]
 
 
-async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: Path) -> None:
+async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path):
     """0.6: the page showed what the calls before had cost, as if the call that was cut off were free."""
     models = {name: {"model": name, "price": PRICE_USD} for name in ("small", "large")}
     doubtful = {"small": [reply("Answer: Inn", logprobs=[-3.0] * 2, input_tokens=10, output_tokens=2)]}
@@ -203,9 +203,7 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path: P
     assert (page["total"], page["unknown"], page["spent"]) == (1, 1, 0)
 
 
-async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, monkeypatch):
     store = ModeStore.shared(f"sqlite:///{tmp_path}/t.db")
     store.begin("cascade")
     with monkeypatch.context() as patched:
@@ -240,9 +238,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(
         (1, {"guarantee": None, "modes": {}}, "observe", "cascade promote"),
     ],
 )
-async def test_the_status_has_a_line_to_paste(
-    tmp_path: Path, requests: int, settings: dict[str, Any], mode: str, line: str
-) -> None:
+async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode, line):
     async with filled(tmp_path, requests, **settings) as client:
         page = Tags((await client.get("/ui")).text).text
     assert mode in page
@@ -250,7 +246,7 @@ async def test_the_status_has_a_line_to_paste(
 
 
 @pytest.mark.parametrize("audited", [True, False])
-async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path: Path, audited: bool) -> None:
+async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path, audited):
     policy = directory(tmp_path / "policy", certificate(kind="error", confidence=0.9), policy=SURE)
     settings = {"policy": policy, "guarantee": {"audit": {"probability": 1.0}} if audited else None}
     async with filled(tmp_path, **settings) as client:
@@ -258,7 +254,7 @@ async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path: Path
     assert ("probability: 0.05" in page) != audited
 
 
-async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path: Path) -> None:
+async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path):
     of_questions = {"requests": seen([PLAIN] * 99)}
     proven = certificate(kind="error", confidence=0.9, made_for=of_questions)
     policy = directory(tmp_path / "policy", proven, policy=SURE)
@@ -296,10 +292,10 @@ KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
         ([row("a", "small", 1, walk="small only")], {"total": 0}),  # the client named it
     ],
 )
-def test_the_mean_cost_of_the_guide_on_audits_is_that_of_the_guide_alone(rows: list[Any], expected: Any) -> None:
+def test_the_mean_cost_of_the_guide_on_audits_is_that_of_the_guide_alone(rows, expected):
     found = figures(rows, "large")
     assert {name: found[name] for name in expected} == expected
 
 
-def test_a_request_that_may_lack_rows_is_left_out() -> None:
+def test_a_request_that_may_lack_rows_is_left_out():
     assert figures(KEPT, "large", cut=True)["total"] == 9

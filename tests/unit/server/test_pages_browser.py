@@ -82,7 +82,7 @@ class Visit:
         self.page.wait_for_selector("#login", state="detached")  # a key of this tab opens the next page by itself
 
 
-def test_a_review_by_the_keyboard_alone(browser: Any, address: Any) -> None:
+def test_a_review_by_the_keyboard_alone(browser, address):
     url, folder, locked = address
     visit = Visit(browser, url)
     visit.open("/ui/review", locked=locked)
@@ -104,7 +104,7 @@ def test_a_review_by_the_keyboard_alone(browser: Any, address: Any) -> None:
     assert visit.wrong == []
 
 
-def test_a_wrong_key_is_reported_and_forgotten(browser: Any, address: Any) -> None:
+def test_a_wrong_key_is_reported_and_forgotten(browser, address):
     url, _, locked = address
     if not locked:
         pytest.skip("this server has no keys")
@@ -119,7 +119,7 @@ def test_a_wrong_key_is_reported_and_forgotten(browser: Any, address: Any) -> No
 
 @pytest.mark.parametrize("path", ["/ui", "/ui/review"])
 @pytest.mark.parametrize("colours", ["light", "dark"])
-def test_the_pages_keep_the_rules_of_accessibility(browser: Any, address: Any, path: str, colours: str) -> None:
+def test_the_pages_keep_the_rules_of_accessibility(browser, address, path, colours):
     axe = pytest.importorskip("axe_core_python.sync_playwright", reason="the extra dev-pages is not installed").Axe()
     url, _, locked = address
     visit = Visit(browser, url, color_scheme=colours)

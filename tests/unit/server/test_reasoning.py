@@ -152,9 +152,7 @@ PAIRS += [("gemini", "gpt"), ("claude", "gemini"), ("flash", "gpt"), ("deepseek"
 @pytest.mark.parametrize("stream", [False, True], ids=["whole", "stream"])
 @pytest.mark.parametrize(("base", "guide"), PAIRS)
 @pytest.mark.parametrize("dialect", [*ASK])
-def test_each_gets_back_what_it_thought_and_nobody_else_does(
-    served: Any, dialect: str, base: str, guide: str, *, stream: bool
-) -> None:
+def test_each_gets_back_what_it_thought_and_nobody_else_does(served, dialect, base, guide, *, stream):
     vendors, first, second = served
     vendors.got.clear()
     turns: list[Any] = [{"role": "user", "content": "How long?"}]
@@ -176,7 +174,7 @@ def test_each_gets_back_what_it_thought_and_nobody_else_does(
         assert got.vendor != "anthropic" or ("thinking" in got.body) == (not stopped)
 
 
-def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(served: Any) -> None:
+def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(served):
     vendors, _, client = served
     blocks = [{"type": "thinking", "thinking": "Mine", "signature": "made up"}, {"type": "text", "text": "Yes."}]
     begun = [{"role": "user", "content": "Is it?"}, {"role": "assistant", "content": "Yes."}]
@@ -214,11 +212,11 @@ def test_a_base_that_refuses_a_history_is_not_asked_again_in_the_conversation(se
         (7, None),
     ],
 )
-def test_what_a_client_hands_back_is_read_whole_or_not_at_all(text: Any, fields: Body | None) -> None:
+def test_what_a_client_hands_back_is_read_whole_or_not_at_all(text, fields):
     assert unpacked(text) == fields
 
 
-def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor() -> None:
+def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor():
     call = {"id": "call_1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
     given = {"role": "assistant", "content": None, "reasoning_content": "Hm", "tool_calls": [call]}
     handed = signed(given, "ours")
@@ -234,7 +232,7 @@ def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor() -> None
     assert accepted([alone], "theirs") == []
 
 
-def test_no_judge_reads_thinking() -> None:
+def test_no_judge_reads_thinking():
     thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
     said = {"role": "assistant", "content": "Yes.", **thinking}
     asked = ChatRequest([{"role": "user", "content": "Is it?"}, signed(said, "m"), {"role": "user", "content": "Why?"}])
@@ -255,7 +253,7 @@ def test_no_judge_reads_thinking() -> None:
         ({"output_config": {"effort": "low"}}, {"output_config": {"effort": "low"}}),
     ],
 )
-def test_a_model_is_sent_thinking_or_an_effort(body: Body, fields: Body) -> None:
+def test_a_model_is_sent_thinking_or_an_effort(body, fields):
     request = Messages({"messages": [{"role": "user", "content": "Hi"}], **body}, "t").request()
     asked = ChatRequest.from_openai({**request, "model": "m"})
     thinking = {name: body[name] for name in ("thinking",) if name in body}

@@ -11,7 +11,6 @@ import subprocess
 import sys
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any, NoReturn
 
 import httpx
@@ -55,7 +54,7 @@ async def reloading(served: Orchestrator) -> AsyncIterator[tuple[httpx.AsyncClie
         yield client, lambda now: gateway.swap(edge([now], tools))
 
 
-async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch):
     monkeypatch.setattr(app, "_POLL_S", 0)
     held = Held(sure, after_words=1)
     first, second = orchestrator(held, server={"drain_s": 1e-3}), orchestrator(lambda _: "another")
@@ -74,7 +73,7 @@ async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch
     assert second.runtime._closed
 
 
-async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path: Path) -> None:
+async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path):
     needs, keep = {**made_for(load(CONFIG)), "requests": None}, {"kind": "error", "confidence": 0.9}
     signed = {kappa: certificate(made_for=needs, kappa=kappa, **keep) for kappa in (0.5, 0.4)}
     folders = [directory(tmp_path / str(kappa), each, policy=SURE_ENOUGH) for kappa, each in signed.items()]
@@ -113,7 +112,7 @@ async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path: Path)
 
 
 @pytest.mark.parametrize("store", [False, True])
-async def test_money_held_and_spent_stays_in_its_accounts(tmp_path: Path, store: bool) -> None:
+async def test_money_held_and_spent_stays_in_its_accounts(tmp_path, store):
     place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
     held = Held(sure)
     first, second = (orchestrator(held, budget={"caps": [{"usd": cap}], "wait_s": 0, **place}) for cap in (1.0, 2.0))
@@ -136,7 +135,7 @@ async def test_money_held_and_spent_stays_in_its_accounts(tmp_path: Path, store:
         assert (await client.post(CHAT, json=BODY)).status_code == 429
 
 
-async def test_counts_never_go_back_and_one_task_tends_modes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_counts_never_go_back_and_one_task_tends_modes(tmp_path, monkeypatch):
     running, most = list[Modes](), list[int]()
 
     async def forever(modes: Modes) -> None:
@@ -174,7 +173,7 @@ async def test_counts_never_go_back_and_one_task_tends_modes(tmp_path: Path, mon
     assert [name for name, value in counts.items() if after.get(name, 0) < value] == []
 
 
-async def test_a_reload_is_no_way_to_get_a_fresh_minute_or_another_place() -> None:
+async def test_a_reload_is_no_way_to_get_a_fresh_minute_or_another_place():
     held, key = Held(sure), {"name": "app", "sha256": KEYS[0].sha256}
     before, now = ({"keys": [{**key, "limits": {"requests_per_minute": many, "at_once": 1}}]} for many in (3, 4))
     async with reloading(orchestrator(held, server=before)) as (client, reload):
@@ -188,7 +187,7 @@ async def test_a_reload_is_no_way_to_get_a_fresh_minute_or_another_place() -> No
         assert [*statuses, (await client.post(CHAT, json=BODY)).status_code] == [200, 200, 429]
 
 
-def test_what_a_reload_does_not_move(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_what_a_reload_does_not_move(tmp_path, caplog):
     stores = [f"sqlite:///{tmp_path}/{name}.db" for name in "ab"]
     before, now = (
         load(
@@ -208,7 +207,7 @@ def test_what_a_reload_does_not_move(tmp_path: Path, caplog: pytest.LogCaptureFi
     assert (fixed(plain, now).budget, fixed(now, plain).budget) == (now.budget, plain.budget)  # nothing was kept there
 
 
-def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loopback: Any, tmp_path: Path) -> None:
+def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loopback, tmp_path):
     path, heads = tmp_path / "cascade.yaml", [{"x-api-key": key.key} for key in KEYS]
 
     def change(price: float, keys: list[Any], **others: Any) -> None:
@@ -247,7 +246,7 @@ def test_a_signal_reads_the_file_again_and_a_closed_terminal_ends_the_server(loo
         assert process.wait(WAIT_S) == 0
 
 
-def test_a_signal_before_it_serves_is_a_reload_once_it_does() -> None:
+def test_a_signal_before_it_serves_is_a_reload_once_it_does():
     code = """
 import signal
 from cascade.config import load
@@ -271,7 +270,7 @@ print(len(calls))
     assert (ended.stdout, ended.returncode, ended.stderr.count("\n")) == ("2\n", 0, 1)  # the log says so
 
 
-def test_a_server_that_cannot_start_leaves_no_signal_blocked(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_server_that_cannot_start_leaves_no_signal_blocked(monkeypatch):
     def refuses(*_: object) -> NoReturn:
         raise ConfigError(["no"])
 

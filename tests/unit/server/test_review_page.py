@@ -61,7 +61,7 @@ async def pressed(client: httpx.AsyncClient, html: str, key: str, **other: Any) 
     return await client.post("/ui/review/press", json=body)
 
 
-async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_process_goes_on(tmp_path: Path) -> None:
+async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_process_goes_on(tmp_path):
     await filled(tmp_path)
     file, seen = tmp_path / "t.db", list[list[str]]()
     for number in range(PAIRS):
@@ -79,7 +79,7 @@ async def test_each_judgement_is_on_the_disk_before_its_response_and_a_new_proce
         assert texts[0].startswith("base" if one.first == "output" else "guide")
 
 
-async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path: Path) -> None:
+async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path):
     await filled(tmp_path)
     served, client = opened(tmp_path)
     async with served, client:
@@ -90,7 +90,7 @@ async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path: Path) -
     assert not [name for name in ("small", "large", file.terms.key, *digests) if name in page + after]
 
 
-async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
+async def test_it_is_the_terminal_s_room(tmp_path):
     """What the page shows next is what `cascade review` shows next, from the same file."""
     await filled(tmp_path)
     served, client = opened(tmp_path)
@@ -105,7 +105,7 @@ async def test_it_is_the_terminal_s_room(tmp_path: Path) -> None:
     assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
 
 
-async def test_back_skip_and_keys_without_a_meaning(tmp_path: Path) -> None:
+async def test_back_skip_and_keys_without_a_meaning(tmp_path):
     await filled(tmp_path)
     served, client = opened(tmp_path)
     async with served, client:
@@ -121,7 +121,7 @@ async def test_back_skip_and_keys_without_a_meaning(tmp_path: Path) -> None:
     assert [one.verdict for one in judged] == ["both_bad"]  # it took the place of the skip
 
 
-async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path: Path) -> None:
+async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path):
     await filled(tmp_path)
     served, client = opened(tmp_path)
     async with served, client:
@@ -133,7 +133,7 @@ async def test_a_pair_that_is_not_next_any_more_is_not_judged(tmp_path: Path) ->
     assert len(read_reviews(tmp_path / "t.db").judgements) == 1
 
 
-async def test_regret_asks_whether_each_is_right_too(tmp_path: Path) -> None:
+async def test_regret_asks_whether_each_is_right_too(tmp_path):
     await filled(tmp_path)
     file = tmp_path / "own.db"
     served, client = opened(tmp_path, ask="regret", file=str(file))
@@ -149,7 +149,7 @@ async def test_regret_asks_whether_each_is_right_too(tmp_path: Path) -> None:
     assert one.output_right is (one.first == "output")
 
 
-async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_path: Path) -> None:
+async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_path):
     made = {name: new_key() for name in ("ann", "bob", "looks")}
     scopes = {"looks": ["view"]}
     keys = [{"name": name, "sha256": key.sha256, "scopes": scopes.get(name, ["review"])} for name, key in made.items()]
@@ -167,7 +167,7 @@ async def test_with_keys_a_reviewer_is_a_key_and_nobody_judges_in_its_name(tmp_p
 
 
 @pytest.mark.parametrize("body", [{}, {"pair": 1}, {"keys": ""}, {"keys": "1" * 51}, {"keys": "q"}, {"reviewer": " "}])
-async def test_what_is_no_key_is_refused(tmp_path: Path, body: dict[str, Any]) -> None:
+async def test_what_is_no_key_is_refused(tmp_path, body):
     served, client = opened(tmp_path)
     async with served, client:
         found = await client.post(
@@ -184,7 +184,7 @@ async def said(client: httpx.AsyncClient, path: str) -> str:
     return re.sub(r"As of [^·]*UTC", "", answer.text)
 
 
-async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_review() -> None:
+async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_review():
     with postgres_url() as url:
         settings: dict[str, Any] = {"traces": url, "modes": {"share": 1.0, "audit": 1.0}}
         first, other = (orchestrator(FakeProvider(says), **settings) for _ in range(2))

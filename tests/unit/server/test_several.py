@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
-from pathlib import Path
 from typing import Any
 
 import httpx
@@ -62,7 +61,7 @@ def problems(*configs: Mapping[str, Any]) -> list[str]:
 
 
 @pytest.mark.parametrize("path", PATHS)
-async def test_a_model_name_chooses_among_those_that_its_key_may_use(path: str) -> None:
+async def test_a_model_name_chooses_among_those_that_its_key_may_use(path):
     limits = {"models": ["cascade", "sales", "large"]}
     keys = [{"name": "app", "sha256": KEY.sha256, "limits": limits}]
     first = orchestrator(lambda _: SURE, server={"keys": keys})
@@ -80,9 +79,7 @@ async def test_a_model_name_chooses_among_those_that_its_key_may_use(path: str) 
 @pytest.mark.parametrize(
     ("scopes", "seen"), [(["ask", "view"], ["sales"]), (["ask", "admin"], ["cascade", "sales", "plain"])]
 )
-async def test_a_key_of_some_models_learns_of_their_cascades_alone(
-    scopes: list[str], seen: list[str], tmp_path: Path
-) -> None:
+async def test_a_key_of_some_models_learns_of_their_cascades_alone(scopes, seen, tmp_path):
     keys = [{"name": "app", "sha256": KEY.sha256, "scopes": scopes, "limits": {"models": ["sales", "tiny"]}}]
     modes = {"modes": settings(tmp_path)["modes"], "traces": {"store": f"sqlite:///{tmp_path}/a.db"}}
     ours = {"plain": {"model": "plain-1"}, "guide": {"model": "plain-2"}}
@@ -106,7 +103,7 @@ async def test_a_key_of_some_models_learns_of_their_cascades_alone(
         assert [each["cascade"] for each in listed] == [name for name in seen if name == "cascade"]
 
 
-def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_path: Path) -> None:
+def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_path):
     keys, caps = [{"name": "app", "sha256": KEY.sha256}], {"caps": [{"window": "day", "usd": 2.0}], "per_question": 1.0}
     first = {"server": {"port": 1, "keys": keys}, "budget": caps}
     merged = together({
@@ -126,7 +123,7 @@ def test_what_the_server_has_is_said_once_and_what_differs_is_told_at_once(tmp_p
 
 
 @pytest.mark.parametrize("store", [False, True])
-async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(tmp_path: Path, store: bool) -> None:
+async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(tmp_path, store):
     place = {"store": f"sqlite:///{tmp_path}/money.db"} if store else {}
     held = Held(lambda _: SURE)
 
@@ -156,7 +153,7 @@ async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(
             assert found["cascade_budget_unasked_total"] == 0
 
 
-async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so() -> None:
+async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so():
     budget, each = {"caps": [{"per": "model", "name": "base", "usd": 1e-9}]}, {"caps": [{"usd": 1}]}
     models = {"cheap": CONFIG["models"]["base"], "guide": "other"}
     ladder = {"kind": "ladder", "models": ["cheap", "guide"]}
@@ -167,7 +164,7 @@ async def test_a_cap_on_a_model_is_on_the_one_that_the_first_file_calls_so() -> 
     assert said == [422, 200, 422]  # tiny is called base in the second file alone, small is called cheap in the third
 
 
-async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready() -> None:
+async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready():
     down = ProviderUnavailableError("gone", billed="no")
     first, second = orchestrator(lambda _: down), other()
     for guard in first.runtime.guards.values():
@@ -184,7 +181,7 @@ async def test_counts_have_the_cascade_and_one_that_works_is_enough_to_be_ready(
     assert (found["cascade_in_flight"], found['cascade_cost_usd_total{cascade="cascade"}']) == (0, 0)
 
 
-async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tmp_path: Path) -> None:
+async def test_feedback_and_modes_and_pages_are_of_the_cascade_that_they_name(tmp_path):
     stores = [{"traces": {"store": f"sqlite:///{tmp_path}/{name}.db"}} for name in ("a", "b")]
     modes = {"modes": settings(tmp_path)["modes"]}
     served = [orchestrator(Answers(), **stores[0], **modes), other(Answers(), **stores[1], **modes)]

@@ -38,7 +38,7 @@ def asked(model: str = "cascade", text: str = SECRET, **fields: Any) -> dict[str
     return {"model": model, "messages": [{"role": "user", "content": text}], **fields}
 
 
-async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key() -> None:
+async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key():
     down, script = ProviderUnavailableError("gone", billed="no"), list[Any]()
     fake = FakeProvider(lambda request: script.pop(0) if request.model == "small" else SURE)
     budget = {"caps": [{"per": "key", "usd": 1.0}, {"window": "day", "usd": 2.0}]}
@@ -69,7 +69,7 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
     )
 
 
-async def test_no_client_chooses_a_label() -> None:
+async def test_no_client_chooses_a_label():
     evil = "x" * 40
     async with (
         orchestrator({"small": [SURE]}, budget={"caps": [{"per": "user", "usd": 1.0}]}, server=KEYS) as served,
@@ -85,7 +85,7 @@ async def test_no_client_chooses_a_label() -> None:
     assert {"small", "app", "200", "404"} <= values
 
 
-async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep() -> None:
+async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep():
     meters, now_s, naps = Meters(), 0.0, [0.0, 0.3, 2.0]
 
     async def sleep(seconds: float) -> None:
@@ -103,7 +103,7 @@ async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep() -> 
     assert (found["cascade_loop_lag_seconds_count"], found["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
 
 
-async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path: Path) -> None:
+async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path):
     path = tmp_path / "access.log"
     instruments = Instruments(AccessLog(str(path)))
     async with orchestrator({"small": [SURE]}, server=KEYS) as served:
@@ -136,7 +136,7 @@ async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path: Pat
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="no disk here is full")
-def test_lines_that_a_disk_does_not_take_are_counted_and_hold_nobody_up(tmp_path: Path) -> None:
+def test_lines_that_a_disk_does_not_take_are_counted_and_hold_nobody_up(tmp_path):
     log = AccessLog("/dev/full")
     for _ in range(3):
         log.write(HttpExchange(None), "GET", "/", 200)  # type: ignore[arg-type]
@@ -163,7 +163,7 @@ def expressions() -> list[str]:
     return [rule["expr"] for rule in group["rules"]] + shown
 
 
-async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path: Path) -> None:
+async def test_each_metric_and_label_of_the_dashboard_and_the_alerts_is_served(tmp_path):
     store = {"store": f"sqlite:///{tmp_path / 'traces.db'}"}
     settings = {"traces": store, "modes": {}, "budget": {"caps": [{"per": "key", "usd": 1.0}]}, "server": KEYS}
     async with orchestrator({"small": [SURE]}, **settings) as served, asgi(served, **BEARER) as client:

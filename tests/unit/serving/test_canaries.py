@@ -60,7 +60,7 @@ def values(law: str, seed: int, runs: int, moved: float = 0.0) -> tuple[Any, Any
 
 @pytest.mark.parametrize("law", ["normal", "heavy", "steps", "none"])
 @pytest.mark.parametrize("moved", [0.0, 0.01])
-def test_the_same_judge_is_found_shifted_at_most_at_the_level(law: str, moved: float) -> None:
+def test_the_same_judge_is_found_shifted_at_most_at_the_level(law, moved):
     p = np.array([p_value(*values(law, seed, 10, moved)) for seed in range(200)])
     for level in (0.5, 0.1, 0.01):
         assert (p <= level).mean() <= level + 3 * np.sqrt(level / p.size)
@@ -69,12 +69,12 @@ def test_the_same_judge_is_found_shifted_at_most_at_the_level(law: str, moved: f
 
 @pytest.mark.parametrize(("law", "moved"), [("normal", 0.03), ("heavy", 0.04), ("steps", 0.03), ("none", 0.011)])
 @pytest.mark.parametrize("sign", [1.0, -1.0])
-def test_a_shift_is_found_in_one_run(law: str, moved: float, sign: float) -> None:
+def test_a_shift_is_found_in_one_run(law, moved, sign):
     p = np.array([p_value(*values(law, seed, 1, sign * moved))[0] for seed in range(20)])
     assert (p <= LEVEL).all()
 
 
-def test_a_judge_with_the_same_mean_is_found_and_a_few_inputs_are_not() -> None:
+def test_a_judge_with_the_same_mean_is_found_and_a_few_inputs_are_not():
     recorded, run = values("normal", 0, 1)
     assert p_value(recorded, np.sort(run[0])[::-1]) <= LEVEL
     exact = np.repeat(np.linspace(0.1, 0.9, 100)[:, None], 5, axis=1)
@@ -83,7 +83,7 @@ def test_a_judge_with_the_same_mean_is_found_and_a_few_inputs_are_not() -> None:
         assert (p_value(exact, moved) <= LEVEL) == found
 
 
-def test_what_has_no_verdict_says_nothing() -> None:
+def test_what_has_no_verdict_says_nothing():
     recorded, run = values("none", 0, 1, 0.2)
     assert p_value(recorded, np.full(100, np.nan)) == 1.0
     part = np.where(np.arange(100) < 50, run[0], np.nan)
@@ -97,7 +97,7 @@ def test_what_has_no_verdict_says_nothing() -> None:
         assert (after.p is not None) == decides
 
 
-def test_no_more_runs_decide_in_a_year_than_share_the_level() -> None:
+def test_no_more_runs_decide_in_a_year_than_share_the_level():
     canaries = tuple([Canary(2, (("user", str(n)),), (0.5,) * 5) for n in range(LEAST)])
     file, now = Canaries(data=("0" * 64,), runs_a_year=3, canaries=canaries), datetime(2026, 1, 1, tzinfo=UTC)
     runs = [file.judged([0.5] * LEAST, now - timedelta(days=day), None) for day in (1, 2, 364)]
@@ -187,7 +187,7 @@ def serving(folder: Path, judge: str, refuses: Callable[[int], bool] = lambda _:
     return Orchestrator.from_config(settings, providers={"fake": models(judge, refuses)})
 
 
-def test_where_a_judge_gives_no_verdict_the_guide_answers_without_a_certificate(bare: Path) -> None:
+def test_where_a_judge_gives_no_verdict_the_guide_answers_without_a_certificate(bare):
     with serving(bare, "good", lambda at: at >= 200) as cascade:
         answers = cascade.ask("river 0101?"), cascade.ask("river 0300?")
     served = [answer.served and answer.served[1].request.model for answer in answers]
@@ -195,7 +195,7 @@ def test_where_a_judge_gives_no_verdict_the_guide_answers_without_a_certificate(
     assert [answer.certificate is None for answer in answers] == [False, True]
 
 
-def test_canaries_are_recorded_once_and_their_cost_is_told(folder: Path, watched: tuple[Path, Any, list[str]]) -> None:
+def test_canaries_are_recorded_once_and_their_cost_is_told(folder, watched):
     _, result, told = watched
     assert (result.ok, result.failed, len(told)) == (True, (), 1)
     (run,) = runs_of(folder / "policy")
@@ -211,7 +211,7 @@ def test_canaries_are_recorded_once_and_their_cost_is_told(folder: Path, watched
         recorded(folder)
 
 
-def test_a_judge_behind_the_same_name_suspends_the_certificate_and_the_guide_serves(folder: Path) -> None:
+def test_a_judge_behind_the_same_name_suspends_the_certificate_and_the_guide_serves(folder):
     questions = [f"river {n:04}?" for n in range(300, 400)]
     with serving(folder, "blind") as unchecked, serving(folder, "blind") as cascade:
         certified = unchecked.many(questions)
@@ -233,7 +233,7 @@ def test_a_judge_behind_the_same_name_suspends_the_certificate_and_the_guide_ser
             cascade.runtime.reload_policy()
 
 
-def test_a_suspension_outlives_the_process_and_a_fit_of_the_same_requests_and_ends_with_new_ones(folder: Path) -> None:
+def test_a_suspension_outlives_the_process_and_a_fit_of_the_same_requests_and_ends_with_new_ones(folder):
     verified(folder, models("blind"), "run")
     asked = models()
     result, _ = verified(folder, asked, "run")
@@ -255,14 +255,14 @@ def test_a_suspension_outlives_the_process_and_a_fit_of_the_same_requests_and_en
         verified(folder, models(), "run")
 
 
-def test_a_judge_that_changed_since_the_log_suspends_at_once(bare: Path) -> None:
+def test_a_judge_that_changed_since_the_log_suspends_at_once(bare):
     result, _ = recorded(bare, "blind")
     assert isinstance(result.error, NotCertifiedError)
     with serving(bare, "blind") as cascade:
         assert cascade.ask("river 0301?").certificate is None
 
 
-def test_no_verdict_is_unknown_and_suspends_nothing(folder: Path) -> None:
+def test_no_verdict_is_unknown_and_suspends_nothing(folder):
     down, _ = verified(folder, models("blind", lambda at: at % 2 == 0 or at % 3 == 0), "run")
     assert isinstance(down.error, ProviderError)
     run = runs_of(folder / "policy")[-1]
@@ -275,7 +275,7 @@ def test_no_verdict_is_unknown_and_suspends_nothing(folder: Path) -> None:
         assert cascade.ask("river 0301?").certificate is not None
 
 
-def test_what_cannot_have_canaries_is_refused_and_leaves_nothing(bare: Path) -> None:
+def test_what_cannot_have_canaries_is_refused_and_leaves_nothing(bare):
     log, hidden = bare / "log.jsonl", bare / "hashed.jsonl"
     write_rows(hidden, [{**row, "question": hashed(row["question"])} for row in read_rows(log)])
     other = config(bare, models={**MODELS, "judge": {**MODELS["judge"], "model": "decider-2"}})
@@ -292,7 +292,7 @@ def test_what_cannot_have_canaries_is_refused_and_leaves_nothing(bare: Path) -> 
     assert runs_of(bare / "policy") == []
 
 
-def test_files_that_were_changed_are_no_canaries_and_unknown_runs_are_no_good_ones(folder: Path) -> None:
+def test_files_that_were_changed_are_no_canaries_and_unknown_runs_are_no_good_ones(folder):
     policy = folder / "policy"
     text = (policy / CANARY_FILE).read_text()
     (policy / CANARY_FILE).write_text(text.replace('"runs_a_year": 400', '"runs_a_year": 1'))

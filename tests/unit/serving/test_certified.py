@@ -101,9 +101,7 @@ NONE = "the policy has none; make one with: cascade fit LOG"
         ([], {"policy": {"kind": "fixed"}, "guarantee": {"promise": "coverage"}}, None, 1, NONE),
     ],
 )
-def test_a_certificate_is_handed_out_where_it_holds(
-    tmp_path: Path, issued: Any, changes: dict[str, Any], segment: str | None, steps: int, lacks: str | None
-) -> None:
+def test_a_certificate_is_handed_out_where_it_holds(tmp_path, issued, changes, segment, steps, lacks):
     folder = directory(tmp_path / "policy", *(certificate(made_for=fingerprint(), **each) for each in issued))
     answer, insists = asked(folder, segment, **changes), {**changes.get("guarantee", {}), "required": True}
     assert (answer.text, len(answer.steps), answer.audited) == ("Danube", steps, False)
@@ -131,8 +129,8 @@ QUESTION = "the request is a question in cascade's own prompt, and no request of
     [(OF_QUESTIONS, False, CHAT_REQUEST), (OF_CHATS, True, QUESTION)],
 )
 def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
-    tmp_path: Path, told: dict[str, Any], covers_chat: bool, said: str, required: bool
-) -> None:
+    tmp_path, told, covers_chat, said, required
+):
     folder = directory(tmp_path / "policy", certificate(made_for={**made_for(load(LADDER)), **told}), policy=SURE)
     fake = FakeProvider({"small": ["Danube"], "large": ["Danube"]})
     config = {**LADDER, "policy": folder, "guarantee": {"required": required}}
@@ -149,7 +147,7 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
             assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {said}")
 
 
-async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
+async def test_all_four_ways_to_ask_carry_it(certified):
     async with made(certified, guarantee=ALWAYS) as orchestrator:
         hard = [Question(HARD, group=str(number)) for number in range(4)]
         answers = [
@@ -164,7 +162,7 @@ async def test_all_four_ways_to_ask_carry_it(certified: str) -> None:
         assert answer.certificate is not None
 
 
-def test_other_prompts_void_it(certified: str, tmp_path: Path) -> None:
+def test_other_prompts_void_it(certified, tmp_path):
     (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
     with made(certified, strategy={"rounds": 3, "prompts": str(tmp_path)}) as orchestrator:
         assert len(orchestrator.ask(EASY).warnings) == 1
@@ -194,9 +192,7 @@ def certified_policy(config: CascadeConfig, folder: str, **more: Any) -> Certifi
     return CertifiedPolicy(config, build_strategy(config), live, read.certificates.values(), monitors, **more)
 
 
-def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(tmp_path, monkeypatch):
     folder = directory(tmp_path, certificate(made_for=fingerprint()))
     monkeypatch.setattr(Kind, "monitored", False)
     with pytest.raises(ConfigError) as caught:
@@ -204,7 +200,7 @@ def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(
     assert len(caught.value.problems) == 1
 
 
-def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
+def test_it_expires_at_the_end_of_its_last_day(tmp_path):
     day = [date(2026, 12, 1)]
     ways: dict[str, dict[str, Any]] = {"guide": {}, "policy": {"uncovered": "policy"}, "required": {"required": True}}
     served = {name: serving(tmp_path / name, day, **given) for name, given in ways.items()}
@@ -220,21 +216,21 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path: Path) -> None:
         serving(tmp_path / "again", day, required=True)
 
 
-def test_what_was_tampered_with_never_loads(certified: str) -> None:
+def test_what_was_tampered_with_never_loads(certified):
     file = Path(certified) / "certificate.json"
     file.write_text(file.read_text().replace('"risk": 0.1', '"risk": 0.01'))
     with pytest.raises(ConfigError, match="changed after"):
         made(certified)
 
 
-def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking() -> None:
+def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking():
     with made("", policy={"kind": "fixed"}) as orchestrator:
         answer = orchestrator.ask(EASY)
         assert (answer.warnings, orchestrator.runtime.alarm) == ((), None)
         assert orchestrator.record_outcome(answer, "Danube").counted is False
 
 
-def test_a_batch_reports_a_refusal_for_each_question(tmp_path: Path) -> None:
+def test_a_batch_reports_a_refusal_for_each_question(tmp_path):
     lawful = certificate(made_for=fingerprint(), segment="law")
     asked = [Question(EASY, segment="law"), Question(EASY, segment="art")]
     orchestrator = made(directory(tmp_path, lawful), guarantee={"required": True})
@@ -246,7 +242,7 @@ def test_a_batch_reports_a_refusal_for_each_question(tmp_path: Path) -> None:
     assert "the segment 'art'" in str(refusal)
 
 
-def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_path: Path) -> None:
+def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_path):
     signed = [
         certificate(made_for=fingerprint(), segment=segment, kappa=kappa)
         for segment, kappa in (("law", 0.01), ("art", -math.inf))
@@ -263,7 +259,7 @@ def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_pat
 # --- audits ---
 
 
-def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified: str) -> None:
+def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified):
     def drawn(seed: int | None) -> list[bool]:
         config = load(settings(certified, guarantee={"audit": {"probability": 0.3, "seed": seed}}))
         serving = certified_policy(config, certified)
@@ -277,7 +273,7 @@ def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certifie
     assert not any(first[1::2])  # of a group the first request alone
 
 
-def test_audited_asks_are_recorded_as_audits(certified: str, tmp_path: Path) -> None:
+def test_audited_asks_are_recorded_as_audits(certified, tmp_path):
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     asked = {"audit": {"probability": 0.5, "seed": 3}}
     with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
@@ -301,16 +297,14 @@ def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
 
 
 @pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0, 0), (0.5, 10, 30), (1.0, 40, 40)])
-def test_a_graded_loss_is_a_miss_with_its_own_probability(
-    certified: str, loss: float, least: int, most: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_graded_loss_is_a_miss_with_its_own_probability(certified, loss, least, most, monkeypatch):
     monkeypatch.setattr(Coverage, "audited", lambda *_: loss)
     with made(certified, guarantee=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(40)]
         assert least <= sum(bool(orchestrator.record_outcome(each, "Danube").missed) for each in answers) <= most
 
 
-def test_truths_of_audited_answers_are_counted(certified: str) -> None:
+def test_truths_of_audited_answers_are_counted(certified):
     with made(certified, guarantee=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
         assert orchestrator.record_outcome(hard, "Danube") == (True, True, "missed")
@@ -339,9 +333,7 @@ DOWN = {"small": ProviderUnavailableError("down"), "large": "Answer: Danube"}
         (ALWAYS, lambda asked: DOWN[asked.model], 0, (None, "it was given without a certificate")),
     ],
 )
-def test_what_cannot_be_counted_is_not(
-    certified: str, guarantee: Any, provider: Any, late: int, outcome: tuple[bool | None, str]
-) -> None:
+def test_what_cannot_be_counted_is_not(certified, guarantee, provider, late, outcome):
     given = settings(certified, guarantee=guarantee)
     with Orchestrator.from_config(given, providers={"fake": FakeProvider(provider or script)}) as orchestrator:
         answer = orchestrator.ask(HARD)
@@ -363,9 +355,7 @@ def test_what_cannot_be_counted_is_not(
         (None, 0, set()),  # a certificate is required: the service ends
     ],
 )
-def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(
-    certified: str, caplog: pytest.LogCaptureFixture, fallback: dict[str, Any] | None, steps: int, answers: set[str]
-) -> None:
+def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, caplog, fallback, steps, answers):
     more = {"required": True} if fallback is None else {"monitor": fallback}
     with made(certified, guarantee={**ALWAYS, **more}) as orchestrator, caplog.at_level(logging.ERROR, "cascade"):
         if fallback is None:
@@ -384,7 +374,7 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(
     assert (len([step for step in answer.steps if not step.audited]), {*answer.answers}) == (steps, answers)
 
 
-def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Path) -> None:
+def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
     with made(certified, guarantee=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
@@ -405,7 +395,7 @@ def test_service_is_resumed_with_a_new_certificate(certified: str, tmp_path: Pat
         assert orchestrator.runtime.config.policy.path == elsewhere  # type: ignore[union-attr]
 
 
-def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> None:
+def test_any_orchestrator_can_take_a_policy_directory_later(certified):
     with made("", policy={"kind": "fixed"}) as orchestrator:
         with pytest.raises(UsageError, match="names no policy directory"):
             orchestrator.runtime.reload_policy()
@@ -413,7 +403,7 @@ def test_any_orchestrator_can_take_a_policy_directory_later(certified: str) -> N
         assert orchestrator.ask(EASY).certificate is not None
 
 
-def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(certified: str, tmp_path: Path) -> None:
+def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(certified, tmp_path):
     other = directory(tmp_path / "other", certificate(made_for=fingerprint(strategy={"rounds": 2})))
     with made(certified, guarantee={"required": True}) as orchestrator:
         with pytest.raises(NotCertifiedError):
@@ -424,7 +414,7 @@ def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(cert
         assert orchestrator.runtime.policy.kappa == 0.3
 
 
-def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None:
+def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):
     now = fingerprint()
     folder = directory(tmp_path, *(certificate(made_for=now, segment=name) for name in ("law", "art", "maths")))
     with made(folder, guarantee=ALWAYS) as orchestrator:
@@ -443,7 +433,7 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path: Path) -> None
         assert [alarm.partition(": it was")[0].removeprefix("segment ") for alarm in alarms] == ["art", "law"]
 
 
-def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
+def test_audits_in_many_threads_are_all_counted(certified):
     with made(certified, guarantee=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(50)]
         start = threading.Barrier(8)
@@ -459,7 +449,7 @@ def test_audits_in_many_threads_are_all_counted(certified: str) -> None:
         assert (monitor.audits, monitor.misses) == (50, 0)
 
 
-def test_a_drift_while_many_threads_ask_raises_one_alarm(certified: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_drift_while_many_threads_ask_raises_one_alarm(certified, caplog):
     with made(certified, guarantee=ALWAYS) as orchestrator:
         with caplog.at_level(logging.ERROR, "cascade"), ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
@@ -484,9 +474,7 @@ def ladder(folder: Path, last: Any, kind: str, kappa: float = 5.0, **fields: Any
     ("kind", "reference_right", "missed"),
     [("error", None, True), ("regret", True, True), ("regret", False, False)],
 )
-def test_what_is_served_is_compared_with_the_truth(
-    tmp_path: Path, kind: str, reference_right: bool | None, missed: bool
-) -> None:
+def test_what_is_served_is_compared_with_the_truth(tmp_path, kind, reference_right, missed):
     folder = directory(tmp_path, certificate(kind=kind, confidence=0.9, made_for=fingerprint()))
     with made(folder, guarantee=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
@@ -500,7 +488,7 @@ def test_what_is_served_is_compared_with_the_truth(
 
 
 @pytest.mark.parametrize(("last", "missed"), [("Answer: Danube", True), ("Answer: Rhine", False), ("Answer:", None)])
-def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, missed: bool | None) -> None:
+def test_the_reference_of_a_ladder_is_its_last_model(tmp_path, last, missed):
     """One that gave no answer, as it never did at calibration, is no wrong reference: that audit is missing."""
     with ladder(tmp_path, last, "regret") as orchestrator:
         answer = orchestrator.ask(RIVER)
@@ -520,9 +508,7 @@ def test_the_reference_of_a_ladder_is_its_last_model(tmp_path: Path, last: str, 
         ("Answer: no JSON", {"kappa": -5.0, "comparator": "json"}, "no JSON", (1, 0, 0)),  # served by the reference
     ],
 )
-def test_an_audit_of_agreement_counts_at_once_without_a_label(
-    tmp_path: Path, last: Any, fields: dict[str, Any], text: str, counted: tuple[int, int, int]
-) -> None:
+def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path, last, fields, text, counted):
     with ladder(tmp_path, last, "agreement", **{"comparator": "exact", "reference": "large", **fields}) as orchestrator:
         answer = orchestrator.ask(RIVER)
         assert (answer.text, answer.audited) == (text, True)
@@ -535,7 +521,7 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(
 # --- fallbacks ---
 
 
-def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path: Path) -> None:
+def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path):
     """It is on record as a walk of its own: no audit of the ladder, and none of its steps."""
     error = certificate(kind="error", confidence=0.9, kappa=5.0, made_for=made_for(load(LADDER)))
     url = f"sqlite:///{tmp_path / 'traces.db'}"
@@ -551,7 +537,7 @@ def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path: Path) -> No
     assert (row["walk"], row["split"], row["horizon"]) == ("last model only", None, 1)
 
 
-def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_path: Path) -> None:
+def test_a_ladder_that_is_served_with_its_models_swapped_has_no_certificate(tmp_path):
     """A log of the ladder says which model answers which step, though nobody gave the configuration it was made with."""
     names = {name: {"name": name} for name in ("large", "small")}
     logged = {"strategy": None, "horizon": 2, "models": names, "step_models": ["small", "large"]}

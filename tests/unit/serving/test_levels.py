@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -72,7 +72,7 @@ def certified(answer: Answer) -> float | None:
 
 
 @pytest.mark.parametrize(("name", "steps"), [("low", 1), ("medium", 2), ("high", 3)])
-def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory: str, name: str, steps: int) -> None:
+def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory, name, steps):
     with made(directory) as orchestrator:
         answer = orchestrator.ask(QUESTION, level=name)
     assert (answer.level, len(answer.steps), certified(answer)) == (name, steps, ALPHAS[name])
@@ -81,7 +81,7 @@ def test_a_level_serves_at_its_own_threshold_under_its_own_certificate(directory
     assert answer.steps[0].decision.kappa == KAPPAS[name]
 
 
-def test_the_default_level_serves_where_none_is_asked_for(directory: str) -> None:
+def test_the_default_level_serves_where_none_is_asked_for(directory):
     with made(directory) as orchestrator:
         answer = orchestrator.ask(QUESTION)
         assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
@@ -92,7 +92,7 @@ def test_the_default_level_serves_where_none_is_asked_for(directory: str) -> Non
     assert roundtrip(answer) == answer
 
 
-async def test_all_ways_to_ask_take_a_level(directory: str) -> None:
+async def test_all_ways_to_ask_take_a_level(directory):
     async with made(directory) as orchestrator:
         answers = [
             await orchestrator.aask(QUESTION, level="low"),
@@ -106,7 +106,7 @@ async def test_all_ways_to_ask_take_a_level(directory: str) -> None:
         assert (answer.level, len(answer.steps), certified(answer)) == ("low", 1, 0.2)
 
 
-def test_levels_do_not_mix_in_threads(directory: str) -> None:
+def test_levels_do_not_mix_in_threads(directory):
     with made(directory) as orchestrator:
         asked = ["low", "high", "medium"] * 20
 
@@ -129,7 +129,7 @@ def test_levels_do_not_mix_in_threads(directory: str) -> None:
         ({"level": "cheapest"}, "There is no level 'cheapest'. There is low (risk 0.2), medium (risk 0.1), high"),
     ],
 )
-def test_an_unknown_level_is_refused_at_no_cost(directory: str, ways: str, asked: dict[str, Any], said: str) -> None:
+def test_an_unknown_level_is_refused_at_no_cost(directory, ways, asked, said):
     provider = FakeProvider(script)
     config = {**SETTINGS, "policy": directory}
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
@@ -140,7 +140,7 @@ def test_an_unknown_level_is_refused_at_no_cost(directory: str, ways: str, asked
     assert not provider.requests
 
 
-def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
+def test_a_policy_without_levels_says_how_to_make_some(tmp_path):
     written(Path(tmp_path / "policy"), level(0.1, 0.5))
     for policy in (str(tmp_path / "policy"), {"kind": "fixed"}):
         with made(policy) as orchestrator:  # type: ignore[arg-type]  # settings are a policy too
@@ -156,7 +156,7 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path: Path) -> None:
 # --- what the configuration asks for ---
 
 
-def test_the_risk_in_the_configuration_is_asked_of_the_default_level(directory: str) -> None:
+def test_the_risk_in_the_configuration_is_asked_of_the_default_level(directory):
     with made(directory, guarantee={"promise": "coverage", "risk": 0.1, "required": True}) as orchestrator:
         for name, alpha in ALPHAS.items():
             assert certified(orchestrator.ask(QUESTION, level=name)) == alpha
@@ -169,7 +169,7 @@ def test_the_risk_in_the_configuration_is_asked_of_the_default_level(directory: 
         made(directory, guarantee={"promise": "coverage", "risk": 0.05, "required": True})
 
 
-def test_a_kind_is_asked_of_every_level(directory: str) -> None:
+def test_a_kind_is_asked_of_every_level(directory):
     with made(directory, guarantee={"promise": "error"}) as orchestrator:
         for name in ALPHAS:
             answer = orchestrator.ask(QUESTION, level=name)
@@ -179,7 +179,7 @@ def test_a_kind_is_asked_of_every_level(directory: str) -> None:
         made(directory, guarantee={"promise": "error", "required": True})
 
 
-def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path: Path) -> None:
+def test_a_level_that_expires_is_refused_alone_where_one_is_required(tmp_path):
     found = three()
     found["low"] = level(0.2, 0.9, expires="2026-11-22")
     write(tmp_path, found, "medium")
@@ -214,7 +214,7 @@ def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
     return {level: (one.audits, one.level) for level, one in held.items() if one is not None}
 
 
-def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory: str) -> None:
+def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory):
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
         assert orchestrator.runtime.alarm is not None
@@ -230,14 +230,14 @@ def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory
     assert [alarm.partition(":")[0] for alarm in alarms] == ["level low", "medium"]
 
 
-def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory: str) -> None:
+def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory):
     with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
         for name in ALPHAS:
             audit(orchestrator, name, 1, missed=False)
         assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
 
 
-def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
+def test_a_seed_draws_the_audits_of_all_levels_together(directory):
     """Not the first question of every level, the second of none: levels of one seed would be audited alike."""
 
     def drawn(names: list[str]) -> list[bool]:
@@ -251,7 +251,7 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory: str) -> None:
 # --- other directories, later ---
 
 
-def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str, tmp_path: Path) -> None:
+def test_recalibrated_levels_are_served_from_the_next_question_on(directory, tmp_path):
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 2, missed=False)
         early = orchestrator.ask(QUESTION, level="high")
@@ -270,7 +270,7 @@ def test_recalibrated_levels_are_served_from_the_next_question_on(directory: str
         assert list(orchestrator.runtime.levels) == ["low", "medium", "high"]
 
 
-def test_what_audits_found_stays_with_the_certificate_whatever_serves(directory: str, tmp_path: Path) -> None:
+def test_what_audits_found_stays_with_the_certificate_whatever_serves(directory, tmp_path):
     written(Path(tmp_path / "plain"), level(0.1, 0.5))
     with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
         audit(orchestrator, "low", 5, missed=False)
@@ -293,9 +293,7 @@ def void(folder: str) -> None:
 
 
 @pytest.mark.parametrize(("change", "error"), [(broken, ConfigError), (void, NotCertifiedError)])
-def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(
-    directory: str, change: Callable[[str], None], error: type[Exception]
-) -> None:
+def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(directory, change, error):
     with made(directory, guarantee={"required": True}) as orchestrator:
         before = orchestrator.ask(QUESTION, level="low").certificate
         change(directory)
@@ -304,7 +302,7 @@ def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(
         assert orchestrator.ask(QUESTION, level="low").certificate == before
 
 
-def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str) -> None:
+def test_a_withdrawn_certificate_comes_back_as_no_level(directory):
     with made(directory, guarantee=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
@@ -318,7 +316,7 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory: str) -> None:
             orchestrator.runtime.reload_policy()  # not even with another one in between
 
 
-def test_a_batch_tells_of_questions_not_of_levels(directory: str) -> None:
+def test_a_batch_tells_of_questions_not_of_levels(directory):
     with made(directory) as orchestrator, pytest.raises(BatchError) as failed:
         orchestrator.many([QUESTION, " "], level="low")
     assert [type(one).__name__ for one in failed.value.results] == ["Answer", "UsageError"]
@@ -338,7 +336,7 @@ def asking(level: float) -> CertificateMonitors:
 
 
 @pytest.mark.parametrize("rank", [{"losses": 39}, {"losses": 11}, {"losses": 11, "confidence": 0.9}])
-def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank: dict[str, Any]) -> None:
+def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(rank):
     held = named("a", n=399, **rank)
     monitors = asking(0.06)
     monitors.share([held])
@@ -356,7 +354,7 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
     assert monitor.level == pytest.approx(0.02)
 
 
-def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
+def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for():
     first, second, third = (named(name) for name in "abc")
     monitors = asking(0.06)
     for serving in ([first], [first, second, third], [second], [second, third]):
@@ -367,7 +365,7 @@ def test_the_levels_in_service_add_up_to_the_one_that_is_asked_for() -> None:
         assert sum(one.level for one in each if one is not None) == pytest.approx(0.06)
 
 
-def test_an_alarm_stays_whatever_serves() -> None:
+def test_an_alarm_stays_whatever_serves():
     held, other = named("a"), named("b")
     monitors = asking(0.05)
     monitors.share([held])
@@ -383,7 +381,7 @@ def test_an_alarm_stays_whatever_serves() -> None:
     assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
 
 
-def test_a_truth_is_a_rule_or_the_accepted_answers() -> None:
+def test_a_truth_is_a_rule_or_the_accepted_answers():
     def is_danube(text: str) -> bool:
         return text == "Danube"
 

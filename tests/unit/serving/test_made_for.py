@@ -124,16 +124,16 @@ SMALL, PLAIN_SERVER = {"small": "a"}, {"provider": SERVER}
         ({"own_files": None}, {"own_files": SMALL}, 0),
     ],
 )
-def test_what_makes_another_cascade(then: MadeFor, now: MadeFor, changes: int) -> None:
+def test_what_makes_another_cascade(then, now, changes):
     assert len(differences(then, now)) == changes, differences(then, now)
 
 
-def test_items_of_one_name_are_compared_as_they_stand() -> None:
+def test_items_of_one_name_are_compared_as_they_stand():
     once, twice = ({"strategy": {"nodes": [{"name": "a", "n": n}, {"name": "a", "n": 3}]}} for n in (1, 2))
     assert differences(once, twice)
 
 
-def test_a_configuration_says_what_decides_its_answers() -> None:
+def test_a_configuration_says_what_decides_its_answers():
     made = configured()
     assert made["models"]["base"] == {"name": "small", "max_tokens": 256, "temperature": 0.0, "seed": None}
     assert made["prices"]["small"]["input"] == 1_000_000  # pico-USD
@@ -149,11 +149,11 @@ def test_a_configuration_says_what_decides_its_answers() -> None:
         (ladder_log(None, "large", models={"small": ("small",), "large": ("large",)}), 6),  # the order of the models
     ],
 )
-def test_what_is_not_on_record_is_named(cascade: MadeFor, missing: int) -> None:
+def test_what_is_not_on_record_is_named(cascade, missing):
     assert len(unknown(cascade)) == missing
 
 
-def test_a_log_of_another_cascade_is_refused_with_the_way_to_rename_its_models() -> None:
+def test_a_log_of_another_cascade_is_refused_with_the_way_to_rename_its_models():
     refuse_other_cascade("log", ladder_log("small", "large"), configured(**LADDER))
     with pytest.raises(UsageError, match="--rename a=small --rename b=large"):
         refuse_other_cascade("log", ladder_log("a", "b"), configured(**LADDER))
@@ -162,7 +162,7 @@ def test_a_log_of_another_cascade_is_refused_with_the_way_to_rename_its_models()
     assert "--rename" not in str(error.value)
 
 
-def test_a_new_certificate_says_what_its_requests_were_like_and_keeps_what_the_log_does_not_say() -> None:
+def test_a_new_certificate_says_what_its_requests_were_like_and_keeps_what_the_log_does_not_say():
     plan, facts = (
         log(2),
         SimpleNamespace(models={}, step_models=("small", "large"), echoes={}, kinds={"0": {}, "1": {}}),
@@ -176,7 +176,7 @@ def test_a_new_certificate_says_what_its_requests_were_like_and_keeps_what_the_l
     assert certified_for(plan, plan, facts, configured())["strategy"]["kind"] == "base_guide"
 
 
-def test_other_prompts_are_another_cascade(tmp_path: Path) -> None:
+def test_other_prompts_are_another_cascade(tmp_path):
     strategy = {"kind": "base_guide", "rounds": 4, "prompts": str(tmp_path)}
     assert differences(configured(), configured(strategy=strategy)) == []  # none of its own
     (tmp_path / "answer.txt").write_text("[user]\nShort: {question}", "utf-8")
@@ -205,7 +205,7 @@ def own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return file
 
 
-def test_a_change_in_ones_own_files_is_another_cascade(own: Path) -> None:
+def test_a_change_in_ones_own_files_is_another_cascade(own):
     checked = {"kind": "ladder", "models": ["base", "guide"], "judge": "somebodys_own:passes"}
     ways = [{"strategy": checked}, base(agent="somebodys_own:answers")]
     then = [configured(**way) for way in ways]
@@ -220,12 +220,12 @@ class OwnLadder(LadderConfig):
     """A strategy of somebody's own."""
 
 
-def test_the_file_of_ones_own_strategy_is_on_record_and_ours_is_not() -> None:
+def test_the_file_of_ones_own_strategy_is_on_record_and_ours_is_not():
     assert OwnLadder(kind="ladder", models=("base", "guide")).own_files == {"the strategy ladder": Path(__file__)}
     assert LadderConfig(kind="ladder", models=("base", "guide")).own_files == {}
 
 
-def test_an_address_holds_no_secret(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_address_holds_no_secret(monkeypatch):
     monkeypatch.setenv("OPENAI_BASE_URL", "https://me:hunter2@example.org/v1/sk-abcdefghijkl?token=t0ken#x")
     assert configured(provider="openai_http")["served_by"]["small"] == {
         "provider": "openai_http",

@@ -7,7 +7,6 @@ import threading
 from collections.abc import Mapping
 from contextlib import aclosing, nullcontext
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -59,12 +58,12 @@ def stands(served: Orchestrator, name: str = "all") -> Account:
     return served.runtime.spending.ledger.account(name)
 
 
-def test_without_caps_there_is_no_ledger() -> None:
+def test_without_caps_there_is_no_ledger():
     with made({}, {"per_question": 1}) as served:
         assert served.runtime.spending is None
 
 
-def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
+def test_calls_are_booked_at_their_cost_until_the_cap():
     fake = FakeProvider({"small": [SURE]})
     with made(None, {"caps": [{"usd": 0.0035}]}, fake) as served:
         for _ in range(3):
@@ -76,21 +75,21 @@ def test_calls_are_booked_at_their_cost_until_the_cap() -> None:
     assert len(fake.requests) == 3
 
 
-def test_the_best_so_far_is_served_where_that_is_wanted() -> None:
+def test_the_best_so_far_is_served_where_that_is_wanted():
     with made({"small": [UNSURE], "large": [SURE]}, {"caps": [{"usd": 0.005}], "on_exhausted": "serve_best"}) as served:
         answer = served.chat(ASK)
         assert (answer.text, answer.stopped) == ("The Rhine?", "budget")
         assert stands(served) == Account(BASE, 0)
 
 
-def test_or_nothing_where_that_is_wanted() -> None:
+def test_or_nothing_where_that_is_wanted():
     with made({"small": [UNSURE], "large": [SURE]}, {"caps": [{"usd": 0.005}]}) as served:
         with pytest.raises(BudgetExceededError) as caught:
             served.chat(ASK)
         assert [call.cost_nano_usd for call in caught.value.calls] == [BASE]
 
 
-def test_each_user_has_an_account() -> None:
+def test_each_user_has_an_account():
     with made({"small": [SURE]}, {"caps": [{"per": "user", "usd": 0.001}]}) as served:
         for user in ("ann", "bob"):
             served.chat(ASK, user=user)
@@ -98,7 +97,7 @@ def test_each_user_has_an_account() -> None:
                 served.chat(ASK, user=user)
 
 
-def test_each_segment_and_model_has_an_account_and_what_a_client_calls_itself_lifts_no_cap() -> None:
+def test_each_segment_and_model_has_an_account_and_what_a_client_calls_itself_lifts_no_cap():
     caps = [
         {"per": "segment", "window": "day", "usd": 0.002},
         {"per": "segment", "window": "day", "name": "poor", "usd": 0.001},
@@ -117,7 +116,7 @@ def test_each_segment_and_model_has_an_account_and_what_a_client_calls_itself_li
         assert (caught.value.cap, stands(served)) == ("segment day", Account(4 * BASE, 0))
 
 
-def test_a_model_s_cap_counts_its_calls_alone() -> None:
+def test_a_model_s_cap_counts_its_calls_alone():
     caps = [
         {"per": "model", "name": "guide", "usd": 0.01},
         {"per": "model", "name": "small", "window": "month", "usd": 1},
@@ -133,14 +132,14 @@ def test_a_model_s_cap_counts_its_calls_alone() -> None:
 @pytest.mark.parametrize(
     ("failure", "cost"), [(ProviderUnavailableError("gone", retryable=False), GUIDE), (UsageError("a URL"), 0)]
 )
-def test_a_failure_that_is_not_billed_costs_nothing(failure: CascadeError, cost: int) -> None:
+def test_a_failure_that_is_not_billed_costs_nothing(failure, cost):
     with made({"small": [failure], "large": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         with nullcontext() if cost else pytest.raises(UsageError):
             served.chat(ASK)
         assert stands(served) == Account(cost, 0)
 
 
-async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> None:
+async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked():
     fake = FakeProvider(lambda request: UNSURE if request.model == "small" else SURE)
     async with made(None, {"caps": [{"usd": 0.1}, {"window": "day", "usd": 1}]}, fake) as served:
         asked = await asyncio.gather(*(served.achat(ASK) for _ in range(40)), return_exceptions=True)
@@ -152,7 +151,7 @@ async def test_many_at_once_never_pass_the_cap_and_every_call_is_booked() -> Non
 
 @pytest.mark.parametrize("finishes", [False, True])
 @pytest.mark.parametrize("stream", [False, True])
-async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream: bool, finishes: bool) -> None:
+async def test_a_caller_who_leaves_before_the_next_try_began_pays_nothing(stream, finishes):
     waiting, wakes = asyncio.Event(), asyncio.Event()
 
     async def sleep(_: float) -> None:
@@ -190,7 +189,7 @@ MOST, COST = BASE + 8_000_000, BASE + 4_000
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("by", ["client", "deadline"])
-async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream: bool, by: str) -> None:
+async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream, by):
     """Ten streams with max_tokens 20000 that hung up were booked at $4.01, and cost $.0035."""
     provider = Held({"small": [SURE]}, after_words=1)
     async with made(None, {"caps": [{"usd": 0.1}], "unsettled_per_key": 0.02}, provider, output=2) as served:
@@ -227,7 +226,7 @@ async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream: bool
         assert await settled() == 3 * COST
 
 
-async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
+async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold():
     begun = asyncio.Event()
 
     class Hangs(FakeProvider):
@@ -244,7 +243,7 @@ async def test_a_caller_who_leaves_a_call_under_way_pays_the_hold() -> None:
         assert stands(served) == Account(BASE, 0)
 
 
-async def test_a_stream_that_is_left_is_booked_in_full() -> None:
+async def test_a_stream_that_is_left_is_booked_in_full():
     async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         events = served.astream(ASK)
         await anext(events)
@@ -256,13 +255,13 @@ async def test_a_stream_that_is_left_is_booked_in_full() -> None:
         assert stands(served) == Account(2 * BASE, 0)
 
 
-def test_a_blocking_stream_is_booked() -> None:
+def test_a_blocking_stream_is_booked():
     with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         list(served.stream(ASK))
         assert stands(served) == Account(BASE, 0)
 
 
-async def test_processes_that_share_a_store_share_the_caps(tmp_path: Path) -> None:
+async def test_processes_that_share_a_store_share_the_caps(tmp_path):
     budget = {"caps": [{"usd": 0.0025}], "store": f"sqlite:///{tmp_path}/ledger.db"}
     with made({"small": [SURE]}, budget) as one, made({"small": [SURE]}, budget) as two:
         await one.achat(ASK)
@@ -272,7 +271,7 @@ async def test_processes_that_share_a_store_share_the_caps(tmp_path: Path) -> No
         assert stands(two) == Account(2 * BASE, 0)
 
 
-async def test_a_call_waits_for_money_that_others_may_not_need() -> None:
+async def test_a_call_waits_for_money_that_others_may_not_need():
     class Slow(FakeProvider):
         async def complete(self, request: Any, timeout_s: float) -> Any:
             await asyncio.sleep(0.05)
@@ -315,7 +314,7 @@ def with_ledger(served: Orchestrator, ledger: Elsewhere) -> Elsewhere:
     return ledger
 
 
-async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing() -> None:
+async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing():
     async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         ledger = with_ledger(served, Elsewhere())
         ledger.go.clear()
@@ -329,7 +328,7 @@ async def test_a_caller_that_leaves_before_its_hold_is_made_holds_nothing() -> N
         assert stands(served) == Account(0, 0)
 
 
-async def test_a_hold_that_is_made_after_the_deadline_is_given_back() -> None:
+async def test_a_hold_that_is_made_after_the_deadline_is_given_back():
     async with made({"small": [SURE]}, {"caps": [{"usd": 1}]}) as served:
         ledger = with_ledger(served, Elsewhere())
         ledger.go.clear()
@@ -344,9 +343,7 @@ async def test_a_hold_that_is_made_after_the_deadline_is_given_back() -> None:
         assert stands(served) == Account(0, 0)
 
 
-async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_paid_for_is_served(
-    monkeypatch: Any,
-) -> None:
+async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_paid_for_is_served(monkeypatch):
     monkeypatch.setattr(link, "AGAIN_S", 0.01)
     fake = FakeProvider(lambda _: setattr(ledger, "down", True) or SURE)
     async with made(None, {"caps": [{"usd": 1}]}, fake) as served:
@@ -359,6 +356,6 @@ async def test_while_the_ledger_is_out_of_reach_no_call_is_made_and_what_was_pai
     assert len(fake.requests) == 1
 
 
-def test_two_stores_are_refused() -> None:
+def test_two_stores_are_refused():
     with pytest.raises((ConfigError, ValidationError)):
         made({}, {"caps": [{"usd": 1}], "store": "sqlite:///a.db", "store_env": "B"})
