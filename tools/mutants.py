@@ -107,7 +107,6 @@ ROOM_TESTS: Mapping[str, Sequence[str]] = {
         "tests/unit/budget",
         "tests/unit/serving/test_spending.py",
         "tests/unit/test_engine.py",
-        "tests/unit/test_engine_records.py",
         "tests/unit/test_chat.py",
         "tests/unit/test_orchestrator.py",
         "tests/unit/config/test_loading.py",
