@@ -1,4 +1,4 @@
-"""What each plan asks, in which order, and what its steps offer: one row a story of replies."""
+"""What each plan asks, in which order, and what its steps offer; lists of nodes; agents: one row a story of replies."""
 
 from __future__ import annotations
 
@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 from cases import each
 
+from cascade.chat import ChatRequest
 from cascade.collection import collect, journal_of
 from cascade.config import load
+from cascade.engine import run
 from cascade.episodes.rows import reads_of
 from cascade.errors import (
     AuthenticationError,
@@ -21,9 +23,12 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
     RateLimitedError,
+    UsageError,
 )
+from cascade.factory import build_strategy
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
+from cascade.logs.schema import rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans.agents import Loop
 from cascade.plans.base import ModelUse
@@ -31,8 +36,10 @@ from cascade.plans.nodes import Plan, PlanNode
 from cascade.plans.presets import ladder
 from cascade.plans.presets import ladder as ladder_of
 from cascade.providers.fake import FakeProvider, Reply, reply
-from cascade.types import Message, Question, Request, Token, Usage
-from unit.made import RIVER, base_guide, completion, exits, walked, yes_no
+from cascade.table import Log
+from cascade.types import SKIP, Answer, Completion, Message, Question, Request, Token, Usage
+from unit.made import RIVER, base_guide, completion, drive, exits, walked, yes_no
+from unit.scripted import FixedPolicy, ThresholdPolicy
 
 SMALL, LARGE = ModelUse("small", 64, 0.7, 5), ModelUse("large", 32, 0.2, 22)
 RUNGS = (ModelUse("small", 10, 0.1, 1), ModelUse("middle", 20), ModelUse("large", 30))
@@ -272,6 +279,16 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
             rounds(1), ["Answer: Inn", yes_no(0.9)], INN, 1,
             {"text": INN.context, "question": "Which river?", "reasoning": "", "answer": "Inn"},
         ),
+        *(
+            (
+                JUDGED, [said, yes_no(0.2), *["Answer: Inn"] * 2], RIVER, 1,
+                {"question": RIVER.text, "reasoning": reasoning, "answer": answer},
+            )
+            for said, reasoning, answer in (
+                ("Reasoning: it is.\nAnswer: Rhine", "it is.", "Rhine"),
+                (completion("Reasoning: it is long", finish_reason="length"), "", "Reasoning: it is long"),
+            )
+        ),
         # a round is told the answer that the guide favours, and never its yes or no
         (rounds(2), ["Answer: Rhine", yes_no(0.1, "No, Inn"), "Answer: Inn", yes_no(0.9)], RIVER, 2, {"suggested_answer": "Inn"}),
         (rounds(2), ["Answer: Rhine", yes_no(0.9)] * 2, RIVER, 2, {"suggested_answer": "Rhine"}),
@@ -461,3 +478,195 @@ def test_it_sees_the_errors_of_its_calls():
 def test_it_must_be_there():
     with pytest.raises(ConfigError, match=r"models\.base\.agent.*cannot be found"):
         load(config("is_nowhere", LADDER))
+
+
+MODELS = {
+    "small": {"model": "small", "price": {"input": 0.1, "output": 0.4}, "max_tokens": 64, "temperature": 0.7},
+    "judge": {"model": "judge", "price": {"input": 0.5, "output": 2}, "max_tokens": 64},
+    "large": {"model": "large", "price": {"input": 1, "output": 4}, "max_tokens": 64},
+}
+
+
+def offered(*offers: dict[str, Any]) -> dict[str, Any]:
+    return {"models": MODELS, "provider": "fake", "strategy": {"kind": "nodes", "nodes": list(offers)}}
+
+
+CALL_LEVEL = (
+    {"name": "base", "model": "small"},
+    {"name": "check", "model": "judge", "purpose": "judge", "parents": ["base"]},
+    {"name": "again", "model": "small", "parents": ["base", "check"]},
+    {"name": "guide", "model": "large", "purpose": "outright"},
+)
+
+
+JUDGE_OF = {"model": "judge", "purpose": "judge"}
+
+
+@pytest.mark.parametrize(
+    ("offers", "wrong"),
+    [
+        (CALL_LEVEL[:2], ["strategy.nodes: check"]),  # the last node is the reference, and answers without parents
+        ([{"name": "a", "model": "tiny"}], ["models.tiny"]),
+        ([{"name": "a", "model": "small", "purpose": "guess"}], ["strategy.nodes[0].purpose", "strategy.nodes"]),
+        # until 0.6 the problems stood in one line, and base and guide were missed, which no list of offers needs
+        (
+            [
+                *[{"name": "a", "model": "small"}] * 2,
+                {"name": "up", **JUDGE_OF, "parents": ["later"]},
+                {"name": "later", **JUDGE_OF, "parents": ["aa"]},
+                {"name": "own", **JUDGE_OF, "parents": ["own"]},
+                {"name": "none", **JUDGE_OF},
+                {"name": "two", **JUDGE_OF, "parents": ["a", "g"]},
+                {"name": "both", **JUDGE_OF, "parents": ["a", "own"]},
+                {"name": "line\nbreak", "model": "small"},
+                {"name": "g", "model": "large", "purpose": "outright", "parents": ["a"]},
+            ],
+            [
+                f"strategy.nodes: {name}"
+                for name in ("a", "up", "later", "own", "none", "two", "both", "'line\\nbreak'", "g", "g")
+            ],
+        ),
+    ],
+)
+def test_all_that_is_wrong_with_a_list_is_refused_at_once(offers, wrong):
+    with pytest.raises(ConfigError) as caught:
+        load(offered(*offers))
+    problems = zip(caught.value.problems, wrong, strict=True)
+    assert [
+        wrong_of_odd for wrong_of_odd, place in problems if not wrong_of_odd.startswith((f"{place}:", f"{place} "))
+    ] == []
+
+
+def test_a_sample_at_temperature_0_is_refused():
+    made = load(offered({"name": "a", "model": "large", "purpose": "sample"}, {"name": "b", "model": "large"}))
+    with pytest.raises(ConfigError, match="a: a sample needs a model with a temperature above 0"):
+        build_strategy(made)
+
+
+def test_chat_requests_are_answered_where_no_offer_reads_another():
+    asked = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
+    both = (PlanNode("small", SMALL), PlanNode("large", LARGE, "outright"))
+    hello = completion("Hello", message={"role": "assistant", "content": "Hello"})
+    _, steps = walked(Plan(both), hello, hello, question=asked)
+    assert [step.candidates[0].message for step in steps] == [hello.message] * 2
+    with pytest.raises(UsageError, match="answers no chat requests"):
+        walked(JUDGED, question=asked)
+
+
+def wrong_of_odd(request: Request) -> Completion:
+    """Let the small model be wrong of every other question, and the judge know it."""
+    wrong = len(request.question.text) % 2
+    if request.purpose == "judge":
+        return yes_no(0.2 if wrong else 0.9)
+    right = "Answer: Danube" if request.model == "large" or not wrong else "Answer: Inn"
+    return completion(right)
+
+
+def log_of_all(questions: int = 6) -> Log:
+    made = load(offered(*CALL_LEVEL))
+    strategy, found = build_strategy(made), []
+    for number in range(questions):
+        question = Question(f"Which river is it{'?' * number}")
+        answer: Answer = drive(
+            run(question, strategy=strategy, policy=FixedPolicy("both", strategy.horizon), prices=made.prices()),
+            wrong_of_odd,
+        )
+        for row in rows(answer, horizon=strategy.horizon):
+            right = None if row["answer"] is None else row["answer"] == "Danube"
+            found.append(row | {"correct": right, "kept": None})
+    (read,) = reads_of(found)
+    return read.log
+
+
+def test_a_log_of_all_offers_has_every_call_with_its_price_and_what_it_reads():
+    log = log_of_all()
+    assert [node.reads for node in log.nodes] == [(), (0,), (0, 1), ()]
+    assert [node.model for node in log.nodes] == ["small", "judge", "small", "large"]
+    assert log.complete.all()
+    assert (log.cost_nano_usd > 0).all()
+    assert log.answers.all()
+    assert log.right.mean(axis=0).tolist() == [0.5, 0.5, 0.5, 1.0]
+
+
+def test_a_policy_stops_after_a_yes_and_pays_the_guide_after_a_no():
+    made = load(offered(*CALL_LEVEL[:2], CALL_LEVEL[3]))
+    strategy, policy = build_strategy(made), ThresholdPolicy(0.5, when="p_yes")
+    for text, steps in (("even", 2), ("odd", 3)):
+        answer = drive(run(Question(text), strategy=strategy, policy=policy, prices=made.prices()), wrong_of_odd)
+        assert (len(answer.steps), answer.text) == (steps, "Danube")
+        assert answer.cost is not None
+
+
+UALA = {"kind": "uala"}
+JUDGE, SAMPLE, LAST = CALL_LEVEL[1], {"name": "more", "model": "small", "purpose": "sample"}, CALL_LEVEL[3]
+
+
+@pytest.mark.parametrize(
+    ("offers", "policy", "refused"),
+    [
+        ((CALL_LEVEL[0], LAST), UALA | {"accepts_no": False}, True),
+        ((CALL_LEVEL[0], LAST), UALA, True),
+        ((CALL_LEVEL[0], SAMPLE, LAST), UALA | {"accepts_no": False}, True),
+        ((CALL_LEVEL[0], LAST), {"kind": "threshold", "signal": "gate"}, True),
+        ((CALL_LEVEL[0], LAST), {"kind": "threshold"}, False),
+        ((CALL_LEVEL[0], JUDGE, LAST), UALA | {"accepts_no": False}, False),
+        ((CALL_LEVEL[0], {**JUDGE, "purpose": "verify"}, LAST), UALA, False),
+    ],
+)
+def test_a_policy_that_reads_what_no_offer_gives_is_refused(offers, policy, refused):
+    """0.6: a policy that reads P(yes) was accepted by a list without a judge, so that it bought every offer for every question."""
+    made = offered(*offers) | {"policy": policy}
+    if not refused:
+        load(made)
+        return
+    with pytest.raises(ConfigError) as error:
+        load(made)
+    (problem,) = error.value.problems
+    assert problem.startswith(f"policy: {policy['kind']} reads the signal ")
+    assert "reply_mean_logprob" in problem
+
+
+def test_the_signals_of_a_list_are_those_of_its_purposes():
+    def given(*offers: dict[str, Any]) -> set[str]:
+        return set(load(offered(*offers)).strategy.given)
+
+    plain = given(CALL_LEVEL[0], LAST)
+    assert given(CALL_LEVEL[0], JUDGE, LAST) - plain == {"p_yes", "verdict_mass", "judge_share"}
+    assert given(CALL_LEVEL[0], SAMPLE, LAST) - plain == {"answer_share"}
+    assert "reply_mean_logprob" in plain
+
+
+CHAT = Question.of_chat(ChatRequest.from_openai({"messages": [{"role": "user", "content": "Hello"}]}))
+HELLO = completion("Hello", message={"role": "assistant", "content": "Hello"})
+
+
+def test_a_judge_of_a_list_reads_the_whole_message_of_a_chat_request():
+    asked, steps = walked(Plan((*JUDGED.nodes[:2], GUIDE)), HELLO, yes_no(0.8), HELLO, question=CHAT)
+    assert "Hello" in asked[1].messages[-1].content
+    assert asked[1].chat is None
+    (judged,) = steps[1].candidates
+    assert (judged.message, judged.source) == (HELLO.message, "check")
+    assert judged.confidence == pytest.approx(0.8)
+
+
+def test_a_faulty_message_in_the_only_round_is_answered_by_the_guide():
+    asked, (step,) = walked(base_guide(SMALL, LARGE, 1), HELLO._replace(faults=("cut",)), HELLO, question=CHAT)
+    assert [request.role for request in asked] == ["base", "guide"]
+    assert [candidate.source for candidate in step.candidates] == ["guide"]
+    assert step.final
+
+
+def test_a_model_that_lacks_what_a_request_needs_is_left_out_of_a_list():
+    picture = {"role": "user", "content": [{"type": "image_url", "image_url": {"url": "data:image/png;base64,AA"}}]}
+    question = Question.of_chat(ChatRequest.from_openai({"messages": [picture]}))
+    plan = Plan((PlanNode("blind", ModelUse("small", images=False)), PlanNode("last", LARGE, "outright")))
+    asked, steps = walked(plan, HELLO, HELLO, question=question)
+    assert [request.purpose for request in asked] == [SKIP, "answer"]
+    assert [step.signals.get("model_skipped") for step in steps] == [1.0, None]
+
+
+def test_a_reply_that_cannot_be_read_is_not_handed_on():
+    asked, _ = walked(
+        Plan((*JUDGED.nodes[:1], PlanNode("again", SMALL, "answer", (1,)), GUIDE)), ":", *["Answer: Inn"] * 2
+    )
+    assert asked[1].messages == asked[0].messages
