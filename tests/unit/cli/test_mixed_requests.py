@@ -196,12 +196,10 @@ def test_labels_are_left_aside_where_a_reference_or_agreement_is_asked_for(cli, 
 
 def test_models_pick_a_cascade_out_of_a_log_of_many(cli, tmp_path):
     rows = []
-    for number in range(120):
+    for number in range(60):
         for step, model in enumerate(("small", "middle", "large"), 1):
             answer = "Danube" if number % 9 or model != "small" else "Rhine"
-            rows.append(
-                row(f"q{number}", step, model, answer, horizon=3, signals={"reply_mean_logprob": -number / 120})
-            )
+            rows.append(row(f"q{number}", step, model, answer, horizon=3, signals={"reply_mean_logprob": -number / 60}))
     write_rows(tmp_path / "many.jsonl", rows)
     ran = cli("fit", "many.jsonl", "-o", "policy", "--models", "small,middle", *AGREED)
     assert ran.code == 0, ran.err

@@ -53,7 +53,7 @@ def test_the_page_shows_the_example():
 @pytest.mark.parametrize("kind", ["avoidable", PLACE])
 def test_it_is_proven_compared_fitted_and_verified(cli, kind):
     for verb in ("prove", "compare"):
-        ran = cli(verb, LOG, "--promise", kind, *ASKED, "--json")
+        ran = cli(verb, LOG, "--promise", kind, *ASKED, "--splits", "2", "--json")
         assert ran.code == 0, ran.err
         assert f'"{kind}"' in ran.out
     ran = cli("fit", LOG, "--promise", kind, *ASKED, "-o", "policy")

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import random
+import shutil
 from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -57,27 +59,18 @@ def test_a_configured_judge_has_the_price_of_adding_it(cli, written, tmp_path):
     assert [signal["name"] for signal in found["signals"]] == ["log-prob"]
 
 
-@pytest.mark.parametrize("command", ["prove", "compare"])
 @pytest.mark.parametrize(
-    ("options", "kind", "risk", "confidence"),
+    ("command", "options", "kind", "risk", "confidence"),
     [
-        ((), "regret", 0.05, 0.9),
-        (("--risk", "0.2"), "regret", 0.2, 0.9),
-        (("--promise", "coverage"), "coverage", 0.1, None),
-        (("--promise", "coverage", "--confidence", "0.8"), "coverage", 0.1, 0.8),
-        (("--promise", "agreement", "--risk", "0.3", "--confidence", "0.95"), "agreement", 0.3, 0.95),
-        (("--reference", "large"), "agreement", 0.05, 0.9),
+        ("prove", (), "regret", 0.05, 0.9),
+        ("prove", ("--risk", "0.2"), "regret", 0.2, 0.9),
+        ("prove", ("--promise", "coverage"), "coverage", 0.1, None),
+        ("compare", ("--promise", "coverage", "--confidence", "0.8"), "coverage", 0.1, 0.8),
+        ("prove", ("--promise", "agreement", "--risk", "0.3", "--confidence", "0.95"), "agreement", 0.3, 0.95),
+        ("compare", ("--reference", "large"), "agreement", 0.05, 0.9),
     ],
 )
-def test_what_is_promised(
-    cli,
-    written,
-    command,
-    options,
-    kind,
-    risk,
-    confidence,
-):
+def test_what_is_promised(cli, written, command, options, kind, risk, confidence):
     (found,) = cli(command, written(ladder_rows(60)), *QUICK, *options, "--json").document["studies"]
     assert found["promise"] == {"kind": kind, "risk": risk, "confidence": confidence}
     assert (found["requests"], found["splits"], found["ways"][-1]["name"]) == (60, 2, "cascade fit")
@@ -158,7 +151,24 @@ def test_in_python_a_log_is_opened_once_and_a_promise_is_a_value(written):
 N, DIFFERS, HARMS = 400, 0.4, 0.25
 
 
-def logged(folder: Path, rate: float = 1.0, ask: str = "regret", *, judged: bool = True) -> tuple[str, str]:
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    """Return what makes a log and its reviews once, in a folder that it returns."""
+    return cache(lambda *told: write_logged(tmp_path_factory.mktemp("logged"), *told))
+
+
+@pytest.fixture
+def logged(made: Any, tmp_path: Path) -> Callable[..., tuple[str, str]]:
+    """Return what copies a log and its reviews into the test's folder."""
+
+    def copied(rate: float = 1.0, ask: str = "regret", *, judged: bool = True) -> tuple[str, str]:
+        shutil.copytree(made(rate, ask, judged), tmp_path, dirs_exist_ok=True)
+        return str(tmp_path / "log.jsonl"), str(tmp_path / "reviews.db")
+
+    return copied
+
+
+def write_logged(folder: Path, rate: float, ask: str, judged: bool) -> Path:
     """Write a log in which the cheap output differs on 40 % and harms on 10 %, and reviews of all that differs."""
     draw, rows, harms = random.Random(5), [], {}
     for number in range(N):
@@ -168,7 +178,7 @@ def logged(folder: Path, rate: float = 1.0, ask: str = "regret", *, judged: bool
             each["signals"] = {**each["signals"], "doubt": draw.random()}
         harms[number] = draw.random() < HARMS
         rows += made
-    path = write(folder / "log.jsonl", rows)
+    write(folder / "log.jsonl", rows)
     found = compare(lambda: rows)
     terms = Terms(ask, found.comparator, rate, "key")  # type: ignore[arg-type]
     with ReviewStore(folder / "reviews.db", terms) as file:
@@ -177,7 +187,7 @@ def logged(folder: Path, rate: float = 1.0, ask: str = "regret", *, judged: bool
             rights = (not bad, True) if ask == "regret" else (None, None)
             verdict = "reference" if bad else "equal"
             file.add(Judgement(*pair.id, "output", verdict, *rights, "ann", "2026-11-23T00:00:00Z"))  # type: ignore[arg-type]
-    return str(path), str(folder / "reviews.db")
+    return folder
 
 
 def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
@@ -188,8 +198,8 @@ def proved(log: str, reviews: str, **asked: Any) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("rate", [1.0, 0.5])
-def test_a_proof_counts_what_people_found_lost(tmp_path, rate):
-    log, reviews = logged(tmp_path, rate)
+def test_a_proof_counts_what_people_found_lost(logged, rate):
+    log, reviews = logged(rate)
     found = proved(log, reviews)
     assert found["promise"]["kind"] == "regret"
     base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
@@ -197,8 +207,8 @@ def test_a_proof_counts_what_people_found_lost(tmp_path, rate):
     assert found["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.05)
 
 
-def test_without_a_judgement_a_differing_output_is_lost(tmp_path):
-    log, reviews = logged(tmp_path, judged=False)
+def test_without_a_judgement_a_differing_output_is_lost(logged):
+    log, reviews = logged(judged=False)
     told: list[str] = []
     found = proved(log, reviews, tell=told.append)
     base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
@@ -206,16 +216,16 @@ def test_without_a_judgement_a_differing_output_is_lost(tmp_path):
     assert any("lack a judgement, which counts as a loss" in one for one in told)
 
 
-def test_what_was_not_asked_cannot_be_proved(cli, tmp_path):
-    log, reviews = logged(tmp_path, ask="preference")
+def test_what_was_not_asked_cannot_be_proved(cli, logged):
+    log, reviews = logged(ask="preference")
     ran = cli("prove", log, "--reviews", reviews, "--promise", "regret")
     assert (ran.code, "needs right or wrong for both outputs" in ran.err) == (2, True)
     assert cli("prove", log, "--label-rate", "0.5").code == 2
     assert proved(log, reviews)["promise"]["kind"] == "preference"
 
 
-def test_compare_and_evaluate_read_what_was_drawn(cli, tmp_path):
-    log, reviews = logged(tmp_path, 0.5)
+def test_compare_and_evaluate_read_what_was_drawn(cli, logged):
+    log, reviews = logged(0.5)
     ran = cli("compare", log, "--reviews", reviews, "--splits", "2", "--json")
     assert ran.code == 0, ran.err
     (one,) = json.loads(ran.out)["studies"]
@@ -227,8 +237,8 @@ def test_compare_and_evaluate_read_what_was_drawn(cli, tmp_path):
     assert found["figures"]["policy"]["right"][0] == pytest.approx(1 - DIFFERS * HARMS, abs=0.06)
 
 
-def test_a_policy_is_held_to_its_promise_by_what_people_found(cli, tmp_path):
-    log, reviews = logged(tmp_path, 0.5)
+def test_a_policy_is_held_to_its_promise_by_what_people_found(cli, logged):
+    log, reviews = logged(0.5)
     promised = ("--promise", "regret", "--risk", "0.2", "--confidence", "0.9")
     fit = ("fit", log, *promised, "--policy", "{kind: threshold, signal: doubt, sign: 1}", "-o", "policy")
     assert cli(*fit, "--reviews", reviews).code == 0
