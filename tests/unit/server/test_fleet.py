@@ -91,16 +91,18 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
     try:
         assert process.stderr is not None
         url = "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
+        # To make a client takes longer than a request: it keeps no connection, so that any worker may get the next.
+        client = httpx.Client(base_url=url, timeout=WAIT_S, limits=httpx.Limits(max_keepalive_connections=0))
 
         def counts() -> dict[str, float]:
             try:
-                return samples(httpx.get(f"{url}/metrics", timeout=WAIT_S).text)
+                return samples(client.get("/metrics").text)
             except httpx.TransportError:  # a connection that waited for a killed worker is reset
                 return Counter()
 
         def costs() -> set[str]:
-            answers = [httpx.post(f"{url}{CHAT}", json=BODY, timeout=WAIT_S) for _ in range(20)]  # a connection each
-            answers += [httpx.post(f"{url}{CHAT}", json={**BODY, "model": "sales"}, timeout=WAIT_S) for _ in range(5)]
+            answers = [client.post(CHAT, json=BODY) for _ in range(20)]
+            answers += [client.post(CHAT, json={**BODY, "model": "sales"}) for _ in range(5)]
             return {answer.headers["x-cascade-cost-usd"] for answer in answers}
 
         before, pids = costs(), workers(process.pid)
@@ -121,6 +123,7 @@ def test_a_killed_worker_is_replaced_all_reload_and_all_end(loopback, tmp_path):
         process.send_signal(signal.SIGTERM)
         assert process.wait(WAIT_S) == 0
         assert [pid for pid in pids if lives(pid)] == []
+        client.close()
     finally:
         process.kill()
         sys.stdout.write(process.communicate()[1])  # shown where the test fails
