@@ -380,9 +380,6 @@ def test_progress_is_told_after_every_question_and_grows(log):
     assert [one.made_calls + one.reused_calls for one in seen] == [6, 12, 18]
     assert seen[0].spent_nano_usd < seen[1].spent_nano_usd < seen[2].spent_nano_usd
     assert seen[2].eta_s == 0.0
-
-
-def test_the_time_left_is_read_off_the_pace():
     assert Progress(2, 10, 0, 4, 0, 0, cost_known=True, elapsed_s=5.0).eta_s == pytest.approx(20.0)
     assert Progress(0, 10, 0, 0, 0, 0, cost_known=True, elapsed_s=5.0).eta_s is None
 
@@ -475,23 +472,14 @@ def test_a_question_with_a_failed_call_is_left_out_and_named_and_asked_again(log
     assert "AuthenticationError: no key" in done.failures[0][1]
     assert (done.progress.done, done.progress.failed, done.stopped) == (3, 1, None)
     assert journal_of(log).exists()
+    (*_, last) = [one for one in models.requests if "number 2" in one.question.text]
+    assert when(last)  # what would come after a hole is of no use, and is not paid for
     before = models.paid
     well = Models()
     done = collected(log, asked(1, 2, 3), well, resume=True)
     assert (done.failures, [row["episode_id"] for row in rows_of(log)][:: 2 * ROUNDS]) == ((), ["q1", "q2", "q3"])
     assert not before.keys() & well.paid.keys()
     assert not journal_of(log).exists()
-
-
-def test_after_a_failed_call_nothing_more_is_paid_for_that_question(log):
-    """What would come after a hole is of no use: with the answer that is missing, everything after it is another."""
-    models = broken(1, when=lambda one: one.role == "guide")
-    collected(log, asked(1), models, walks=BASELINES)
-    assert [(one.role, one.purpose, one.step) for one in models.requests] == [
-        ("base", "answer", 1),
-        ("guide", "judge", 1),
-    ]
-    assert not log.exists()
 
 
 def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log):
@@ -503,20 +491,6 @@ def test_a_named_walk_that_fails_leaves_the_steps_in_the_log(log):
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY}
     collected(log, asked(1), resume=True, walks=[GUIDE_ONLY, "LLM-exit, base"])
     assert {row["walk"] for row in rows_of(log)} == {None, GUIDE_ONLY, "LLM-exit, base"}
-
-
-@pytest.mark.parametrize("concurrency", [1, 4])
-def test_an_outage_stops_it(log, concurrency):
-    models = broken(*range(100))
-    done = collected(log, asked(*range(100)), models, concurrency=concurrency)
-    assert isinstance(done.stopped, ProviderError)
-    assert done.stopped.exit_code == 5
-    assert "20 consecutive questions failed" in str(done.stopped)
-    assert "AuthenticationError: no key" in str(done.stopped)
-    assert MAX_FAILURES_IN_A_ROW == 20
-    assert 20 <= len(done.failures) < 20 + concurrency
-    assert len(models.requests) == len(done.failures)
-    assert not log.exists()
 
 
 # --- what a model refuses for good ---
@@ -573,17 +547,11 @@ def test_a_question_that_a_model_refuses_for_good_stays_with_that_step_unknown(l
     if found.width in unknown:
         assert not found.complete[at]
     assert not journal_of(log).exists()
-
-
-def test_a_refused_call_is_made_again_with_resume_and_the_log_is_whole(log):
-    made = config(strategy=OFFERED, policy=OFFERED_RULE)
-    collected(log, asked(1, 2, 3), refusing(2, role="check"), made=made)
     well = Models()
     done = collected(log, asked(1, 2, 3), well, made=made, resume=True)
-    assert (done.refused, done.questions) == ((), 3)
-    assert {one.role for one in well.requests} == {"check", "second"}
+    assert (done.refused, done.questions, len(full_walk(log))) == ((), 3, 3 * found.width)
     assert {one.question.text for one in well.requests} == {"Which river is number 2?"}
-    assert [row["step"] for row in rows_of(log) if row["episode_id"] == "q2"] == [1, 2, 3, 4]
+    assert {one.role for one in well.requests} >= {role}
 
 
 DOWN, NO_MODEL = AuthenticationError("no key"), BadRequestError("no such model")
@@ -616,16 +584,22 @@ def test_a_question_that_is_refused_by_nobody_or_by_everybody_failed(log, count,
     assert journal_of(log).exists()
 
 
-def test_who_refuses_one_question_after_the_other_stops_it(log):
-    made = config(strategy=OFFERED, policy=OFFERED_RULE)
-    done = collected(log, asked(*range(60)), refusing(*range(1, 60), role="check"), made=made)
-    assert "check refused 20 consecutive calls, the last with RefusedError" in str(done.stopped)
-
-
-def test_an_answer_in_between_is_no_outage(log):
-    failing = [n for n in range(60) if n % 20]
-    done = collected(log, asked(*range(60)), broken(*failing), made=config(strategy={"rounds": 1}))
-    assert (done.stopped, len(done.failures), len(full_walk(log))) == (None, 57, 6)
+@pytest.mark.parametrize(
+    ("models", "settings", "concurrency", "failed"),
+    [
+        *((broken(*range(60)), {}, concurrency, range(20, 20 + concurrency)) for concurrency in (1, 4)),
+        (refusing(*range(1, 60), role="check"), {"strategy": OFFERED, "policy": OFFERED_RULE}, 1, (0,)),
+        (broken(*(n for n in range(60) if n % 20)), {"strategy": {"rounds": 1}}, 1, None),  # an answer in between
+    ],
+)
+def test_an_outage_stops_it(log, models, settings, concurrency, failed):
+    done = collected(log, asked(*range(60)), models, made=config(**settings), concurrency=concurrency)
+    if failed is None:
+        assert (done.stopped, len(done.failures), len(full_walk(log))) == (None, 57, 6)
+        return
+    assert isinstance(done.stopped, ProviderError)
+    assert (done.stopped.exit_code, len(done.failures) in failed, MAX_FAILURES_IN_A_ROW) == (5, True, 20)
+    assert len(models.requests) == len(done.failures) or "refused 20 consecutive calls" in str(done.stopped)
 
 
 def test_questions_that_were_not_asked_because_it_stopped_did_not_fail(log):
@@ -680,18 +654,14 @@ def test_an_interrupt_lets_the_calls_in_flight_be_written_down(log):
     assert models.paid_twice == []
 
 
-def test_another_walk_pays_only_for_what_is_new(log):
+def test_another_walk_pays_for_what_is_new_and_what_was_paid_for_other_questions_stays_on_record(log):
     models = Models()
-    collected(log, asked(1, 2), models)
+    collected(log, asked(1, 2, 3), models)
     before = len(models.requests)
-    done = collected(log, asked(1, 2), models, walks=[GUIDE_ONLY], resume=True)
-    assert (len(models.requests) - before, done.progress.made_calls) == (2, 2)
+    done = collected(log, asked(1, 2, 3), models, walks=BASELINES[:1], resume=True)
+    assert len(models.requests) - before == done.progress.made_calls == 3
+    collected(log, asked(1, 2, 3), models, walks=BASELINES, resume=True)
     assert models.paid_twice == []
-
-
-def test_with_fewer_questions_what_was_paid_for_the_others_stays_on_record(log):
-    models = Models()
-    collected(log, asked(1, 2, 3), models, walks=BASELINES)
     whole, paid = log.read_bytes(), len(models.requests)
     done = collected(log, asked(2), models, walks=BASELINES, resume=True)
     assert {row["episode_id"] for row in rows_of(log)} == {"q2"}
@@ -841,21 +811,6 @@ def test_a_collected_log_replays_to_the_same_steps(log, policy):
         again.ask("A question that was never asked?")
 
 
-def test_the_steps_in_the_log_are_those_that_a_walk_makes(log):
-    collected(log, asked(1))
-    with Orchestrator.from_config(
-        config(policy={"kind": "fixed", "depth": ROUNDS}), providers={"fake": Models()}
-    ) as live:
-        answer = live.ask(asked(1)[0].question)
-    rows = full_walk(log)
-    for step in answer.steps:
-        of_step = [row for row in rows if row["step"] == step.number and row["candidate"] is not None]
-        made = [(row["source"], row["answer"], row["confidence"]) for row in of_step]
-        assert made == [(one.source, one.text, one.confidence) for one in step.candidates]
-        for row in of_step:
-            assert {name: value for name, value in row["signals"].items() if name != "replay"} == step.signals
-
-
 @pytest.mark.parametrize("place", ["base", "guide"])
 def test_a_named_walk_replays_as_itself(log, place):
     """The same model is asked twice at a step, with other words before it: each walk must get its own answer."""
@@ -880,3 +835,18 @@ def test_a_model_without_logprobs_replays_too(log):
 
     collected(log, asked(1, 2), Models(without_logprobs), walks=BASELINES)
     assert_replays(log, 1, 2, answer=without_logprobs, policy={"kind": "fixed", "depth": ROUNDS})
+
+
+def test_the_steps_in_the_log_are_those_that_a_walk_makes(log):
+    collected(log, asked(1))
+    with Orchestrator.from_config(
+        config(policy={"kind": "fixed", "depth": ROUNDS}), providers={"fake": Models()}
+    ) as live:
+        answer = live.ask(asked(1)[0].question)
+    rows = full_walk(log)
+    for step in answer.steps:
+        of_step = [row for row in rows if row["step"] == step.number and row["candidate"] is not None]
+        made = [(row["source"], row["answer"], row["confidence"]) for row in of_step]
+        assert made == [(one.source, one.text, one.confidence) for one in step.candidates]
+        for row in of_step:
+            assert {name: value for name, value in row["signals"].items() if name != "replay"} == step.signals
