@@ -165,6 +165,7 @@ PAYLOADS: dict[str, Any] = {
     "call_integer_id": _call({**CALL, "id": 7}),
     "call_content_parts": _call(CALL, [{"type": "text", "text": "Dan"}, {"type": "text", "text": "ube"}]),
     "call_no_role": _no_role,
+    "call_in_text": _answer('{"name": "add", "arguments": {"n": 1}}'),
     "odd_indices": lambda body: chat(choice("Answer: Elbe", index="one"), choice("Answer: Danube", index=0)),
 }
 

@@ -177,6 +177,7 @@ CALLED = {
     "call_integer_id": Fault("L8", ONE, litellm=ONE, litellm_stream=("", "yes", 1)),
     "call_content_parts": Fault("L8", ('Danubeadd{"n": 1}', "yes", 1), litellm=BAD, litellm_stream=CUT),
     "call_no_role": Fault("L8", ONE),
+    "call_in_text": Fault("L8", ONE, ('{"name": "add", "arguments": {"n": 1}}', "yes", 1)),  # it was shown
 }
 """Faults of a message that calls a tool; litellm itself empties or loses some, which is a fault of the message."""
 CALLED_IN_PIECES = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -33,14 +34,10 @@ async def test_a_stream_shows_the_answer_alone_unless_asked():
     """0.5.0: "Reasoning: It flows there. Answer: The Danube", and the guide's "Yes" behind it."""
     orchestrator = wired(FORM, reply("Yes", p_yes=0.99))
     assert shown([event async for event in orchestrator.astream("Which river?")]) == "The Danube"
+    blocking = await asyncio.to_thread(lambda: [*orchestrator.stream("Which river?", raw=True)])
+    assert shown(blocking) == f"{FORM}Yes"
     raw = shown([event async for event in orchestrator.astream("Which river?", raw=True)])
     assert raw == f"{FORM}Yes"
-
-
-def test_so_does_a_blocking_one():
-    orchestrator = wired(FORM, reply("Yes", p_yes=0.99))
-    assert shown(orchestrator.stream("Which river?")) == "The Danube"
-    assert shown(orchestrator.stream("Which river?", raw=True)) == f"{FORM}Yes"
 
 
 @pytest.mark.parametrize(
@@ -111,18 +108,33 @@ async def events(
     return [one.text for one in texts], answer
 
 
-async def test_the_guide_is_shown_as_it_writes_once_the_base_is_refused():
-    texts, answer = await events({"small": [UNSURE], "large": [SURE]})
-    assert texts == ["The", " Danube."]
-    assert answer.text == "The Danube."
+CALLS = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
 
 
-async def test_a_kept_base_is_shown_when_it_is_decided_and_not_before():
-    assert (await events({"small": [SURE]}))[0] == []
-
-
-async def test_without_a_stream_nothing_is_shown():
-    assert (await events({"small": [UNSURE], "large": [SURE]}, stream=False))[0] == []
+@pytest.mark.parametrize(
+    ("base", "asked", "texts"),
+    [
+        (UNSURE, {}, ["The", " Danube."]),  # the guide as it writes, once the base is refused
+        (SURE, {}, []),  # a kept base when it is decided
+        (UNSURE, {"stream": False}, []),
+        (
+            UNSURE,
+            {"policy": {"kind": "fixed", "depth": 2}},
+            [],
+        ),  # an earlier answer was kept: which is best is not known
+        # a reply that is checked as a whole
+        (UNSURE, {"response_format": {"type": "json_object"}}, []),
+        (UNSURE, {"tools": [TOOL], "tool_choice": "required"}, []),
+        (UNSURE, {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}}, []),
+        (UNSURE, {"logprobs": True}, []),
+        (CALLS, {"tools": [TOOL]}, []),
+    ],
+)
+async def test_what_is_shown_before_the_answer(base, asked, texts):
+    shown, answer = await events({"small": [base], "large": [CALLS if base is CALLS else SURE]}, **asked)
+    assert shown == texts
+    assert (answer.text == "The Danube.") is (base is not CALLS and "policy" not in asked) or len(answer.answers) == 2
+    assert [call["function"]["name"] for call in answer.tool_calls or ()] == ["look"] * (base is CALLS)
 
 
 async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask():
@@ -136,32 +148,6 @@ async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_i
     assert [one.text for one in found[:-1]] == ["The", " Danube."]
     assert [request.model for request in fake.requests] == ["large", "large"]
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
-
-
-async def test_where_an_earlier_answer_was_kept_nothing_is_shown_before_the_answer_is_known():
-    texts, answer = await events({"small": [UNSURE], "large": [SURE]}, policy={"kind": "fixed", "depth": 2})
-    assert texts == []
-    assert len(answer.answers) == 2
-
-
-@pytest.mark.parametrize(
-    "fields",
-    [
-        {"response_format": {"type": "json_object"}},
-        {"tools": [TOOL], "tool_choice": "required"},
-        {"tools": [TOOL], "tool_choice": {"type": "function", "function": {"name": "look"}}},
-        {"logprobs": True},
-    ],
-)
-async def test_a_reply_that_is_checked_as_a_whole_is_not_shown_before(fields):
-    assert (await events({"small": [UNSURE], "large": [SURE]}, **fields))[0] == []
-
-
-async def test_tool_calls_are_not_shown_as_text():
-    calls = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
-    texts, answer = await events({"small": [calls], "large": [calls]}, tools=[TOOL])
-    assert texts == []
-    assert answer.tool_calls[0]["function"]["name"] == "look"
 
 
 async def test_text_that_was_shown_is_served_though_the_reply_proves_faulty():

@@ -7,7 +7,7 @@ import math
 from typing import Any
 
 import pytest
-from faults.decisions import DECISIONS, decided
+from faults.decisions import decided
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -85,14 +85,3 @@ def test_a_probability_comes_through_as_it_was_sent(dialect, p_yes):
     assert verdict.p_yes is not None
     assert math.isclose(verdict.p_yes, p_yes, rel_tol=1e-12)
     assert verdict.says_yes is (p_yes >= 0.5)
-
-
-def test_every_mode_of_the_server_is_read_or_refused_in_both_dialects():
-    for dialect in decision.DIALECTS:
-        for mode in DECISIONS:
-            try:
-                reply = decision.parsed(decided(mode, decision.body(ASKED, dialect, "decider")))
-            except ValueError:
-                assert mode in {"cut", "twice"}
-            else:
-                _checked(reply, dialect)

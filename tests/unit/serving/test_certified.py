@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import math
 import threading
@@ -147,27 +146,6 @@ def test_a_question_and_a_chat_request_of_one_message_do_not_cover_each_other(
             assert (other.certificate, other.warnings[0]) == (None, f"no certificate: {said}")
 
 
-async def test_all_four_ways_to_ask_carry_it(certified):
-    async with made(certified, guarantee=ALWAYS) as orchestrator:
-        hard = [Question(HARD, group=str(number)) for number in range(4)]
-        answers = [
-            await asyncio.to_thread(orchestrator.ask, hard[0]),
-            await orchestrator.aask(hard[1]),
-            (await asyncio.to_thread(lambda: list(orchestrator.stream(hard[2]))))[-1],
-            [event async for event in orchestrator.astream(hard[3])][-1],
-        ]
-    for answer in answers:
-        assert isinstance(answer, Answer)
-        assert (answer.text, answer.audited, len(answer.steps)) == ("Rhine", True, 3)
-        assert answer.certificate is not None
-
-
-def test_other_prompts_void_it(certified, tmp_path):
-    (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
-    with made(certified, strategy={"rounds": 3, "prompts": str(tmp_path)}) as orchestrator:
-        assert len(orchestrator.ask(EASY).warnings) == 1
-
-
 def serving(folder: Path, day: list[date], **guarantee: Any) -> CertifiedPolicy:
     """Return a policy whose certificate ends on 2026-12-01, on a day that the test sets."""
     held = directory(folder, certificate(made_for=fingerprint(), expires="2026-12-01"))
@@ -214,13 +192,6 @@ def test_it_expires_at_the_end_of_its_last_day(tmp_path):
         served["required"].plan(RIVER)
     with pytest.raises(NotCertifiedError, match="2026-12-01"):
         serving(tmp_path / "again", day, required=True)
-
-
-def test_what_was_tampered_with_never_loads(certified):
-    file = Path(certified) / "certificate.json"
-    file.write_text(file.read_text().replace('"risk": 0.1', '"risk": 0.01'))
-    with pytest.raises(ConfigError, match="changed after"):
-        made(certified)
 
 
 def test_without_a_policy_directory_and_a_guarantee_nothing_is_lacking():
@@ -401,17 +372,6 @@ def test_any_orchestrator_can_take_a_policy_directory_later(certified):
             orchestrator.runtime.reload_policy()
         orchestrator.runtime.reload_policy(certified)
         assert orchestrator.ask(EASY).certificate is not None
-
-
-def test_what_is_wrong_with_a_new_certificate_leaves_the_old_one_in_service(certified, tmp_path):
-    other = directory(tmp_path / "other", certificate(made_for=fingerprint(strategy={"rounds": 2})))
-    with made(certified, guarantee={"required": True}) as orchestrator:
-        with pytest.raises(NotCertifiedError):
-            orchestrator.runtime.reload_policy(other)
-        with pytest.raises(ConfigError):
-            orchestrator.runtime.reload_policy(tmp_path / "nowhere")
-        assert orchestrator.ask(EASY).certificate is not None
-        assert orchestrator.runtime.policy.kappa == 0.3
 
 
 def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):

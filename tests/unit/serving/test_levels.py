@@ -14,7 +14,7 @@ import pytest
 from cascade.config import load
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
-from cascade.errors import BatchError, ConfigError, NotCertifiedError, UsageError
+from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_strategy
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
@@ -314,12 +314,6 @@ def test_a_withdrawn_certificate_comes_back_as_no_level(directory):
         write(directory, three(), "medium")
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
             orchestrator.runtime.reload_policy()  # not even with another one in between
-
-
-def test_a_batch_tells_of_questions_not_of_levels(directory):
-    with made(directory) as orchestrator, pytest.raises(BatchError) as failed:
-        orchestrator.many([QUESTION, " "], level="low")
-    assert [type(one).__name__ for one in failed.value.results] == ["Answer", "UsageError"]
 
 
 MISSES = [number % 3 == 0 for number in range(12)]
