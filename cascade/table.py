@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -162,13 +163,12 @@ class Log:
     @property
     def steps(self) -> Ints:
         """The step of each node, int64 (T,)."""
-        return np.array([node.step for node in self.nodes], dtype=np.int64)
+        return _steps_of(self.nodes)[0]
 
     @property
     def decides(self) -> Bools:
         """Bool (T,): whether a policy decides after the node, the last of its step, whether to go on."""
-        steps = self.steps
-        return np.asarray(np.append(steps[1:] != steps[:-1], True), dtype=np.bool_)
+        return _steps_of(self.nodes)[1]
 
     @property
     def answers(self) -> Bools:
@@ -287,6 +287,16 @@ class Log:
             signals=dict.fromkeys(self.signals, unknown),
             reference=self.reference._replace(is_last=True),
         )
+
+
+@lru_cache
+def _steps_of(nodes: tuple[Node, ...]) -> tuple[Ints, Bools]:
+    """Return `Log.steps` and `Log.decides`, which a live request asks for at each decision."""
+    steps = np.array([node.step for node in nodes], dtype=np.int64)
+    decides = np.append(steps[1:] != steps[:-1], True).astype(np.bool_)
+    for column in (steps, decides):
+        column.flags.writeable = False
+    return steps, decides
 
 
 def joined(logs: Sequence[Log], name: str) -> Log:

@@ -192,6 +192,8 @@ def surest(log: Log, confidence: Floats | None = None) -> Ints:
     """
     sureness = log.confidence if confidence is None else confidence
     ranked, answers, steps = np.where(np.isnan(sureness), -1.0, sureness), log.answers, log.steps
+    if not (np.count_nonzero(answers, axis=1) > 1).any():  # nothing to compare
+        return newest(log)
     best = np.full(log.answer.shape, -1, dtype=np.int64)
     for start in range(0, log.n, _CHUNK):
         rows = slice(start, start + _CHUNK)

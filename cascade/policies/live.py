@@ -9,6 +9,7 @@ purchase does not repeat.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
@@ -42,11 +43,11 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
         nodes: the nodes that the policy buys.
         columns: the signals that the row has at most, and `REQUEST` if id and features; None: all.
     """
-    question, shape = observation.question, (1, len(nodes))
-    answer, cost = np.full(shape, -1, dtype=np.int64), np.zeros(shape, dtype=np.int64)
-    bought, confidence = np.zeros(shape, dtype=np.bool_), np.full(shape, np.nan)
+    question, width = observation.question, len(nodes)
+    answer, cost, bought = [-1] * width, [0] * width, [False] * width
+    confidence = [math.nan] * width
     names = {name for step in observation.steps for name in step.signals} | LENGTHS.keys()
-    signals = {name: np.full(shape, np.nan) for name in sorted(names if columns is None else names & columns)}
+    signals = {name: [math.nan] * width for name in sorted(names if columns is None else names & columns)}
     counted = [
         name for name in LENGTHS if name in signals and all(name not in step.signals for step in observation.steps)
     ]
@@ -56,26 +57,30 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
         if not step.number:  # before the first call
             continue
         at, sources = layout[step.number - 1]
-        bought[0, at] = True
-        for call in [call for call in step.calls if call.completion is not None]:
-            node = at[sources.index(call.request.role)] if call.request.role in sources else at[-1]
-            spent = call.cost_nano_usd
-            cost[0, node] = -1 if spent is None or cost[0, node] < 0 else cost[0, node] + spent
+        for node in at:
+            bought[node] = True
+        for call in step.calls:
+            if call.completion is not None:
+                node = at[sources.index(call.request.role)] if call.request.role in sources else at[-1]
+                spent = call.cost_nano_usd
+                cost[node] = -1 if spent is None or cost[node] < 0 else cost[node] + spent
         for name, values in signals.items():
             value = length(step, name) if name in counted else step.signals.get(name)
-            values[0, at[-1]] = np.nan if value is None else value
+            values[at[-1]] = math.nan if value is None else value
         for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
             if candidate is not None:
                 given.append((node, candidate))
-                confidence[0, node] = np.nan if candidate.confidence is None else candidate.confidence
+                confidence[node] = math.nan if candidate.confidence is None else candidate.confidence
     numbers: dict[str, int] = {}
     for node, candidate in given:
         key = answer_key(candidate.text, question.chat) if len(given) > 1 else ""  # one is compared with none
-        answer[0, node] = numbers.setdefault(key, len(numbers))
+        answer[node] = numbers.setdefault(key, len(numbers))
     name, features = _asked(question) if columns is None or REQUEST in columns else ("", {})
     return Log(
-        "live", nodes, (name,), (question.group or name,), answer, np.full(shape, np.nan), cost, bought,
-        np.array([observation.last]), confidence, signals, features=features, segments=(question.segment,),
+        "live", nodes, (name,), (question.group or name,), np.array([answer]), np.full((1, width), np.nan),
+        np.array([cost]), np.array([bought]), np.array([observation.last]), np.array([confidence]),
+        {name: np.array([values], np.float64) for name, values in signals.items()}, features=features,
+        segments=(question.segment,),
     )  # fmt: skip
 
 

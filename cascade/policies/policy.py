@@ -106,7 +106,7 @@ def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
     >>> bool(found[0] < found[1]), bool(found[0] == found[2])
     (True, True)
     """
-    coarse = np.rint(np.clip(doubt, -LARGEST, LARGEST) / GRID) * GRID
+    coarse = np.rint(np.minimum(np.maximum(doubt, -LARGEST), LARGEST) / GRID) * GRID
     if tie is None:
         return np.asarray(coarse, dtype=np.float64)
     octaves = np.log2(1.0 + np.maximum(np.where(np.isnan(tie), 0.0, tie), 0.0))
@@ -280,8 +280,7 @@ class Uala(Policy):
     def scores(self, log: Log) -> Scores:
         """Return the uncertainty, and the answer that the verdict judges right."""
         p = log.signals.get(VERDICT, np.full(log.answer.shape, np.nan))
-        with np.errstate(divide="ignore"):
-            doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
+        doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
         return Scores(ranked(doubt), serve=_chosen(log, np.where(p < 0.5, 2.0, 1.0))[0])
 
     def settings(self) -> dict[str, Any]:
@@ -326,13 +325,12 @@ def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
 
     1 chooses the first node of the step, 2 the last. Without a choice the newest answer is served.
     """
-    serve, chosen = newest(log), np.zeros(log.answer.shape, dtype=np.bool_)
-    first = np.searchsorted(log.steps, log.steps)
-    for at in np.flatnonzero(log.decides).tolist():
-        for choice, node in ((1, int(first[at])), (2, at)):
-            here = (action[:, at] == choice) & log.answers[:, node]
-            serve[here, at], chosen[here, at] = node, True
-    return serve, chosen
+    steps, decides, answers = log.steps, log.decides, log.answers
+    first, nodes = np.searchsorted(steps, steps), np.arange(steps.size)
+    of_first = (action == 1) & answers[:, first] & decides
+    of_last = (action == 2) & answers & decides
+    serve = np.where(of_first, first, np.where(of_last, nodes, newest(log)))
+    return serve, np.asarray(of_first | of_last, dtype=np.bool_)
 
 
 def named(log: Log) -> Known | None:

@@ -233,10 +233,16 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
     reasoning, or both of a cache, beside them: their total says so.
     """
-    counts = [[value for value in values if value is not None] for values in _counts(raw, prompt, completion)]
-    if any(not all(map(is_count, values)) or len(set(values)) > 1 for values in counts):
-        return None
-    total, cached, written, reasoning, *_ = (next(iter(values), None) for values in counts)
+    counts = list[int | None]()
+    for values in _counts(raw, prompt, completion):
+        count = None
+        for value in values:
+            if value is not None:
+                if not is_count(value) or count not in {None, value}:
+                    return None
+                count = value
+        counts.append(count)
+    total, cached, written, reasoning, *_ = counts
     in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
     total = total or prompt + completion
     for whole_prompt, whole_completion in (
