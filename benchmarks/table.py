@@ -1,6 +1,6 @@
 """What a certified regret costs on every pair, ladder and list of tool-calling models: `fit` beside simpler tests.
 
-    python benchmarks/table.py FOLDER --record FILE              20 splits, regret 5 and 2 %, confidence 90 %: an hour
+    python benchmarks/table.py FOLDER --record FILE              20 splits, regret 5 and 2 %, confidence 90 %: minutes
     python benchmarks/table.py FOLDER --switches --record FILE   what each part of `fit` is worth: it is switched off
     python benchmarks/table.py FOLDER --only zell_mmlu --splits 5 --risks 0.05
 
