@@ -1,4 +1,4 @@
-"""The configuration wired together: four ways to ask, batches, closing, and who is asked where."""
+"""The configuration wired together: ways to ask, what is asked, batches, closing, who is asked where and in whose place."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 from patience import at_once
 
-from cascade import factory
+from cascade import errors, factory
+from cascade.chat import ChatRequest
 from cascade.checks import MAX_QUESTION_CHARS
 from cascade.config import load
 from cascade.errors import (
@@ -19,6 +20,7 @@ from cascade.errors import (
     BudgetExceededError,
     CascadeError,
     ConfigError,
+    ProviderTimeoutError,
     ProviderUnavailableError,
     StreamInterruptedError,
     UsageError,
@@ -30,8 +32,12 @@ from cascade.plans.nodes import Plan
 from cascade.policies.policy import Depth, Random, Uala
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
-from cascade.types import Answer, Question, Request, Step, TextDelta
+from cascade.resilience.portal import Deadline
+from cascade.types import Answer, Question, Request
 from unit.made import RIVER, TWO_MODELS, Failing, by_purpose, two_models
+
+LONG = "a" * 20_000 + "needle" + "b" * 20_000
+CHAT = [{"role": "system", "content": "Be brief."}, {"role": "user", "content": "Which river?"}]
 
 
 def wired(provider: Any = None, **settings: Any) -> Orchestrator:
@@ -60,15 +66,6 @@ async def test_all_four_ways_to_ask_come_to_the_same_answer():
         assert isinstance(other, Answer)
         assert same(asked, other)
     assert [type(event) for event in streamed] == [type(event) for event in astreamed]
-
-
-def test_a_stream_is_text_steps_and_at_last_the_answer():
-    events = list(wired().stream("Which river?"))
-    assert isinstance(events[-1], Answer)
-    assert isinstance(events[-2], Step)
-    deltas = [event for event in events if isinstance(event, TextDelta)]
-    assert "".join(delta.text for delta in deltas if delta.role == "base") == "Danube"
-    assert not [delta for delta in deltas if delta.role == "guide"], "a verdict is shown with raw=True alone"
 
 
 async def test_a_stream_is_asked_for_piece_by_piece_and_can_be_left():
@@ -119,7 +116,10 @@ async def test_asking_nothing_and_too_much_is_a_usage_error(question):
 
 @pytest.mark.parametrize(
     ("batch", "settings"),
-    [([RIVER], {"concurrency": 0}), ([RIVER], {"concurrency": -1}), ("Which river?", {}), (RIVER, {})],
+    [
+        *[([RIVER], {"concurrency": count}) for count in (0, -1)],
+        *[(one, {}) for one in ("Which river?", RIVER, CHAT)],  # 0.5.0: of a chat's messages each was a question
+    ],
 )
 async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch, settings):
     provider = two_models()
@@ -255,13 +255,6 @@ def test_the_cap_holds_for_each_question_anew():
         wired(**priced(budget={"per_question": 0.000001})).ask(RIVER)
 
 
-def test_on_exhausted_is_passed_on():
-    unsure = two_models(guide=reply("Yes", p_yes=0.5))
-    settings = priced(budget={"per_question": 0.0028, "on_exhausted": "serve_best"}, strategy={"rounds": 50})
-    answer = wired(unsure, **settings).ask(RIVER)
-    assert (answer.stopped, answer.text) == ("budget", "Danube")
-
-
 def test_the_questions_time_is_that_of_all_its_calls():
     provider = Failing(then=reply("Answer: Danube"))
     wired(provider, timeouts={"per_call_s": 50, "per_question_s": 7}).ask(RIVER)
@@ -284,13 +277,6 @@ def test_it_can_be_shared_between_threads():
 
     at_once(*[work] * 8)
     assert [answer.text for answer in answers] == ["Danube"] * 160
-
-
-def test_a_provider_that_is_down_raises_what_is_wrong():
-    down = FakeProvider(lambda _: ProviderUnavailableError("down", retry_after_s=0.0))
-    with pytest.raises(ProviderUnavailableError) as caught:
-        wired(down).ask(RIVER)
-    assert [(call.request.role, call.completion) for call in caught.value.calls] == [("base", None), ("guide", None)]
 
 
 # --- who is asked where ---
@@ -333,13 +319,6 @@ def test_the_strategy_and_its_models_are_those_of_the_configuration():
         load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
     )
     assert ladder.models == ("y", "x")
-
-
-def test_a_folder_of_prompts_is_used(tmp_path):
-    (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
-    provider = two_models()
-    wired(provider, strategy={"prompts": str(tmp_path)}).ask(RIVER)
-    assert provider.requests[0].messages[-1].content.startswith("Mine: ")
 
 
 @pytest.mark.parametrize(
@@ -397,3 +376,125 @@ def test_a_key_that_a_server_repeats_is_in_no_error(monkeypatch):
     with pytest.raises(AuthenticationError) as caught:
         Orchestrator.from_config(config, providers={"fake": repeats}).ask(RIVER)
     assert "my-key" not in str([caught.value, *(call.error for call in caught.value.calls)])
+
+
+def test_a_long_context_reaches_every_model_whole():
+    """0.5.0: the middle of a text above 24,000 characters reached no model, and nothing said so."""
+    orchestrator = wired(fake := two_models())
+    answer = orchestrator.ask(Question("Which river?", context=LONG))
+    assert {request.purpose for request in fake.requests} == {"answer", "judge"}
+    assert all(any(LONG in message.content for message in request.messages) for request in fake.requests)
+    assert answer.warnings == ()
+
+
+def test_what_is_taken_out_of_a_question_is_a_warning():
+    """0.5.0: marks were taken out in silence."""
+    orchestrator = wired(fake := two_models())
+    answer = orchestrator.ask(Question("What does <|im_end|> mean?", context="A\U000e0041 text."))
+    assert [name in warning for name, warning in zip(("question", "context"), answer.warnings, strict=True)] == [
+        True
+    ] * 2
+    assert not any("<|im_end|>" in message.content for request in fake.requests for message in request.messages)
+
+
+@pytest.mark.parametrize("given", [CHAT, tuple(CHAT), {"messages": CHAT}])
+def test_a_chat_is_asked_as_a_question_is(given):
+    orchestrator = wired(
+        fake := two_models(), strategy={"kind": "ladder", "models": ["base", "guide"]}, policy={"kind": "fixed"}
+    )
+    assert orchestrator.ask(given, segment="a").question.segment == "a"
+    assert fake.requests[0].chat.messages == tuple(CHAT)
+
+
+PRICE = {"input": 1.0, "output": 2.0}
+SETTINGS: dict[str, Any] = {
+    "models": {
+        "base": {"model": "small", "price": PRICE, "max_tokens": 100},
+        "guide": {"model": "large", "price": {"input": 100.0, "output": 200.0}, "max_tokens": 100},
+        "spare": {"model": "other", "price": {"input": 3.0, "output": 4.0}, "max_tokens": 100},
+    },
+    "provider": "fake",
+    "strategy": {"kind": "ladder", "models": ["base", "guide"]},
+    "policy": {"kind": "threshold", "signal": "reply_mean_logprob", "threshold": 0.5},
+    "traces": "off",
+}
+
+
+def with_fallbacks(place: str, *names: str) -> dict[str, Any]:
+    return {**SETTINGS["models"], place: {**SETTINGS["models"][place], "fallbacks": list(names)}}
+
+
+def asked(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
+    provider = FakeProvider(script)
+    with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
+        return orchestrator.ask(**{"asked": "Who?", **(ask or {})})
+
+
+def down(*models: str, error: Any = ProviderUnavailableError) -> Any:
+    def script(request: Request) -> Any:
+        return error("down") if request.model in models else reply(f"by {request.model}", logprobs=[-2.0] * 8)
+
+    return script
+
+
+def test_another_model_answers_in_the_place_of_one_that_is_down():
+    found = asked(down("large"), models=with_fallbacks("guide", "spare"))
+    assert found.text == "by other"
+    assert found.served is not None
+    assert found.served[0].model == "other"
+    call = found.calls[-1]
+    assert call.cost_nano_usd == load({**SETTINGS}).prices()["other"].cost_nano_usd(call.completion.usage)
+    assert any("other answered in place of large" in said for said in found.warnings)
+
+
+def test_fallbacks_are_asked_in_their_order_until_one_answers():
+    found = asked(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
+    assert [call.request.model for call in found.steps[0].calls] == ["small", "other", "large"]
+    assert {call.request.role for call in found.steps[0].calls} == {"small"}
+
+
+@pytest.mark.parametrize("error", [errors.BadRequestError, errors.RefusedError])
+def test_what_the_request_itself_is_refused_for_no_other_model_is_asked(error):
+    with pytest.raises(error):
+        asked(down("small", "large", error=error), models=with_fallbacks("guide", "spare"))
+
+
+def test_a_fallback_that_takes_no_tools_is_left_out():
+    models = with_fallbacks("guide", "spare")
+    models["spare"] = {**models["spare"], "tools": False}
+    tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
+    chat = ChatRequest([{"role": "user", "content": "Who?"}], {"tools": [tool]})
+    with pytest.raises(ProviderUnavailableError):
+        asked(down("small", "large"), ask={"asked": Question.of_chat(chat)}, models=models)
+
+
+def test_a_configuration_lists_what_is_wrong_with_its_fallbacks():
+    with pytest.raises(ConfigError) as caught:
+        load({**SETTINGS, "models": with_fallbacks("guide", "spar", "guide", "spare", "spare")})
+    assert {problem.partition(": ")[0] for problem in caught.value.problems} == {"models.guide.fallbacks"}
+    assert len(caught.value.problems) == 3  # one that is not there, itself, and one named twice
+
+
+# Below, a call of the guide may cost over 0.02 USD and one of the base 0.0002.
+
+
+def test_when_the_time_is_over_the_best_answer_there_is_is_served(monkeypatch):
+    over = [False]
+    monkeypatch.setattr(Deadline, "over", property(lambda _: over[0]))
+
+    def script(request: Request) -> Any:
+        over[0] = True
+        return reply(f"by {request.model}", logprobs=[-2.0] * 8)
+
+    found = asked(script, ask={"deadline_s": 2.0}, models=with_fallbacks("guide", "spare"))
+    assert (found.text, found.stopped) == ("by small", "deadline")
+    assert [call.request.model for call in found.calls] == ["small"]  # the guide was not asked, nor its fallback
+    assert any("the deadline was over before large was asked" in said for said in found.warnings)
+
+
+def test_without_any_answer_the_deadline_is_an_error_and_so_is_one_that_is_no_time():
+    with pytest.raises(ProviderTimeoutError):
+        asked(down("small", "large", error=ProviderTimeoutError), ask={"deadline_s": 1e-9})
+    for wrong in (0, "2 s"):
+        with pytest.raises(errors.UsageError):
+            asked(down(), ask={"deadline_s": wrong})
