@@ -1,53 +1,48 @@
-"""F14-F25 and F30: an answer came, and it is not what it should be."""
+"""F14-F30: an answer came, whole or in pieces, and it is not what it should be."""
 
 from __future__ import annotations
 
+import json
 import math
 from decimal import Decimal
+from typing import Any
 
 import pytest
+from steps import superlinear
 
 from cascade.errors import (
     BudgetExceededError,
     ConfigError,
-    RefusedError,
+    StreamInterruptedError,
 )
 from cascade.providers.fake import reply
+from cascade.types import Answer, TextDelta
 
-from .bench import PROVIDERS, SMALL_COST, needs_litellm
+from .bench import PROVIDERS, SMALL_COST, Bench, needs_litellm
 from .bodies import QUESTION, chat, choice, entry
 
-BAD_USAGES = ["negative_usage", "text_usage", "float_usage", "nan_usage", "huge_usage", "bool_usage", "list_usage"]
 BAD_LOGPROBS = ["nan_logprob", "positive_logprob", "missing_logprob", "text_logprob", "gigantic_logprob"]
 LADDER = {"kind": "ladder", "models": ["base"]}
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
-def test_f14_a_completion_without_a_choice_is_charged_and_passed_on(bench, provider):
-    answer = bench.answer("empty_choices", provider)
-    first = answer.calls[0]
-    assert answer.text == "Danube"
-    assert answer.steps[0].candidates[0].source == "guide"
-    assert "EmptyCompletionError" in (first.error or "")
-    assert (first.billed, first.cost_nano_usd) == ("yes", SMALL_COST)
-    assert bench.server.count("small") == len(answer.steps), "it was asked again in the same round"
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", ["null_content_filter", "blank", "refusal"])
-def test_f16_a_refusal_is_never_an_empty_answer(bench, mode, provider):
-    bench.error(mode, RefusedError, provider)
-    answer = bench.answer(mode, provider)
-    assert answer.text == "Danube"
-    assert all(text.strip() for text in answer.answers)
-    assert "RefusedError" in answer.explain()
-
-
-@pytest.mark.parametrize("provider", PROVIDERS)
-@pytest.mark.parametrize("mode", ["finish_error", "finish_abort", "error_in_choice"])
-def test_f27_an_end_that_is_not_known_to_be_good_is_no_answer(bench, mode, provider):
+@pytest.mark.parametrize(
+    ("mode", "failed"),
+    [
+        ("500", "ProviderUnavailableError"),
+        ("empty_choices", "EmptyCompletionError"),
+        *((mode, "RefusedError") for mode in ("null_content_filter", "blank", "refusal")),
+        *((mode, "BadResponseError") for mode in ("finish_error", "finish_abort")),
+        ("error_in_choice", "ProviderUnavailableError"),
+    ],
+)
+def test_f01_f14_f16_f27_what_is_no_answer_is_passed_on_to_the_guide(bench, mode, failed, provider):
     answer = bench.answer(mode, provider)
     assert (answer.text, answer.steps[-1].candidates[0].source) == ("Danube", "guide")
+    assert all(text.strip() for text in answer.answers)
+    assert answer.calls[0].failed_with == failed
+    if mode == "empty_choices":
+        assert bench.server.count("small") == len(answer.steps), "it was asked again in the same round"
 
 
 @pytest.mark.parametrize("provider", PROVIDERS)
@@ -159,3 +154,84 @@ def test_f25_half_a_verdict_is_no_verdict(bench, bad):
     half = chat(choice("Yes", logprobs=[entry("Yes", -0.5, Yes=-0.5, No=bad)]))
     orchestrator, _ = bench.scripted({"small": ["Answer: Elbe"], "large": [half]})
     assert orchestrator.ask(QUESTION).steps[0].signals["p_yes"] is None
+
+
+PARTIAL = "Reasoning: It is on t"
+"""The first three pieces of seven characters."""
+
+
+def _told(events: list[Any]) -> str:
+    return "".join(event.text for event in events if isinstance(event, TextDelta) and event.role != "guide")
+
+
+def _streamed(bench: Bench, mode: str, provider: str = "openai_http") -> tuple[str, Answer]:
+    """Return what was written on the way, and the answer."""
+    *events, answer = bench.alone(mode, provider).stream(QUESTION, raw=True)
+    assert isinstance(answer, Answer)
+    return _told(events), answer
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+@pytest.mark.parametrize("mode", ["stream_reset", "stream_no_finish", "stream_finish_error", "stream_error_in_choice"])
+def test_f26_f27_what_came_of_a_broken_stream_is_kept(bench, mode, provider):
+    with pytest.raises(StreamInterruptedError) as caught:
+        list(bench.alone(mode, provider).stream(QUESTION))
+    assert caught.value.partial == PARTIAL
+
+
+def test_f26_the_part_that_came_stands_in_the_trace(bench):
+    bench.server.modes["small"] = "stream_reset"
+    *_, answer = bench.served().stream(QUESTION)
+    assert isinstance(answer, Answer)
+    assert answer.text == "Danube"
+    assert PARTIAL in json.dumps(answer.to_dict())
+
+
+@pytest.mark.parametrize("mode", ["stream_text_after_finish", "stream_text_after_done"])
+def test_f27_what_comes_after_the_end_of_a_stream_is_not_served(bench, mode):
+    told, answer = _streamed(bench, mode)
+    assert "Elbe" not in told
+    assert answer.text == "Danube"
+    assert answer.cost_nano_usd == SMALL_COST
+
+
+def test_f30_a_second_choice_in_a_stream_is_not_mixed_in(bench):
+    told, answer = _streamed(bench, "stream_two_choices")
+    assert "Elbe" not in told
+    assert answer.text == "Danube"
+
+
+def test_f29_every_piece_of_a_stream_can_be_shown(bench):
+    told, answer = _streamed(bench, "stream_odd_characters")
+    assert b"\x00" not in told.encode()
+    json.dumps(answer.to_dict(), ensure_ascii=False).encode()
+
+
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_f29_the_question_may_hold_anything(bench, provider):
+    assert bench.served(provider).ask("Which \ud800 river \x00 \u202e?").text == "Danube"
+
+
+@pytest.mark.parametrize("mode", ["huge", "newlines", "token_marks"])
+def test_f29_a_huge_text_of_the_base_leaves_an_answer(bench, mode):
+    assert bench.answer(mode).text
+
+
+@pytest.mark.parametrize(
+    ("start", "piece"),
+    [
+        ("", "\n"), ("", "final\n"), ("final ", " "), ("", "-"), ("reasoning", ":"), ("answer", "*"), ("Answer: ", '"*'),
+        ("", "a "), ("", "<|"), ("No ", "the answer is "), ("Yes", " "), ("", "{"), ("", "\u200b"),
+    ],
+)  # fmt: skip
+def test_f29_no_reader_of_text_is_slow(bench, start, piece):
+    """Base and guide both say it; nothing that reads text may be superlinear (ReDoS)."""
+    said = [""]
+    orchestrator, _ = bench.scripted(lambda _request: chat(choice(said[0])))
+
+    def ask(text: str) -> None:
+        said[0] = f"{start}{text}"
+        assert orchestrator.ask(QUESTION).text
+
+    ask(piece * (200_000 // len(piece)) + "\nAnswer: Danube")
+    assert superlinear(ask, piece, "\nAnswer: Danube") == []

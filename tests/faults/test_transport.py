@@ -28,12 +28,6 @@ from .bodies import QUESTION
 from .server import FaultServer
 
 
-def test_f01_the_next_model_answers_when_the_first_is_down(bench):
-    answer = bench.answer("500")
-    assert answer.text == "Danube"
-    assert "base failed" in answer.explain()
-
-
 @pytest.mark.parametrize(
     ("headers", "wait_s"),
     [
