@@ -18,7 +18,7 @@ from cascade.providers import assembling, guard, openai_http, reading
 from cascade.resilience import portal
 from cascade.types import Usage
 
-from . import test_config, test_guide, test_payload, test_process, test_streams, test_transport
+from . import test_config, test_guide, test_payload, test_process, test_transport
 from .bench import Bench, needs_litellm
 from .test_table import check
 
@@ -144,9 +144,9 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     "F12 quote": (test_transport, instead(openai_http, "quote", lambda said, _secrets: said)),
     "F12 retry": (partial(check, mode="html_200"), instead(reading.BadResponseError, "retryable", False)),
     "F13": (test_transport, _wall_clock),
-    "F14": (test_payload, instead(reading, "first_choice", lambda choices, _notes: choices[0])),
+    "F14": (partial(check, mode="empty_choices"), instead(reading, "first_choice", lambda choices, _notes: choices[0])),
     "F15": (partial(check, mode="null_choices"), instead(guard, "read_completion", _null_is_empty)),
-    "F16": (test_payload, instead(reading, "raise_refusal", lambda *_: None)),
+    "F16": (partial(check, mode="blank"), instead(reading, "raise_refusal", lambda *_: None)),
     "F17": (test_payload, instead(types.Completion, "truncated", property(lambda _self: False))),
     "F18": (partial(check, mode="bad_json"), _no_mapping),
     "F19": (partial(check, mode="error_429_in_200"), _ignore_errors),
@@ -161,7 +161,7 @@ GUARDS: dict[str, tuple[ModuleType | Test, TakeOut]] = {
     ),
     "F25": (test_payload, instead(reading, "logprob", lambda value: value)),
     "F05": (partial(check, mode="cut_short"), _no_mapping),
-    "F26 partial": (test_streams, instead(guard, "_interrupted", lambda error, _assembler: error)),
+    "F26 partial": (test_payload, instead(guard, "_interrupted", lambda error, _assembler: error)),
     "F27": (partial(check, mode="stream_no_finish", way="stream"), _stop_where_it_ends),
     "F28": (partial(check, mode="stream_usage_doubled", way="stream"), _first_usage_counts),
     "F29": (partial(check, mode="odd_characters"), instead(reading, "storable", lambda said, _notes: said)),

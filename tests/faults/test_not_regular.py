@@ -26,14 +26,9 @@ def test_f66_no_pipe_is_waited_for_and_no_device_read_in_the_place_of_a_file(tmp
     device.symlink_to("/dev/zero")
     for path, kind in ((pipe, "a pipe"), (device, "a device")):
         said = f"not a regular file but {kind}"
-        with pytest.raises(UsageError, match=said):
-            list(read_rows(path))
-        with pytest.raises(UsageError, match=said):
-            list(read_rows(path))
-        with pytest.raises(UsageError, match=said):
-            read_questions(path)
-        with pytest.raises(ConfigError, match=said):
-            load(path)
+        for read, error in ((read_rows, UsageError), (read_questions, UsageError), (load, ConfigError)):
+            with pytest.raises(error, match=said):
+                list(read(path))
         for arguments in (["ask", "x", "--config"], ["ask", "x", "--context"], ["prove"]):
             monkeypatch.setattr(sys, "argv", ["cascade", *arguments, str(path)])
             with pytest.raises(SystemExit) as ended:
