@@ -1,30 +1,38 @@
-"""F52, F53, F68 and F70 where traces are written: an ask is answered whatever the store does."""
+"""F52, F53, F68, F70, G4 and G7: whatever the stores do, a request is answered in its time; what happened is said, counted and made good."""
 
 from __future__ import annotations
 
+import asyncio
 import os
 import resource
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
+import threading
 from collections.abc import Callable, Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 from patience import PATIENCE_S, in_child, until
 from sigkill import kill_some
-from stores import postgres_url, row, rows_in
+from stores import own_cluster, postgres_url, row, rows_in
 from unit.cli.conftest import Ran
+from unit.server.served import ASK, WAIT_S, living, orchestrator
+from unit.server.test_contract import SURE
 
+from cascade.budget.caps import Account
 from cascade.errors import StoreError, UsageError
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
+from cascade.records import link
 from cascade.records import writer as writer_module
 from cascade.records.address import from_system
-from cascade.records.database import translated
+from cascade.records.database import Database, translated
 from cascade.records.traces import Store
 from cascade.records.writer import TraceWriter
 
@@ -395,3 +403,138 @@ def test_f52_kills_lose_nothing_that_was_acknowledged(tmp_path, kills, server):
     assert (tally.missing, tally.torn, tally.damaged) == ([], [], [])
     assert tally.kills == kills
     assert tally.acknowledged >= kills // 4 * 3
+
+
+class Hang:
+    """Makes the stores of these names hang, by the threads that ask them."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.names: tuple[str, ...] = ()
+        self.go = threading.Event()
+        transaction = Database.transaction
+
+        @contextmanager
+        def hanging(database: Database, *, reading: bool = False) -> Iterator[Any]:
+            if threading.current_thread().name.startswith(self.names or "none"):
+                assert self.go.wait(PATIENCE_S)
+            with transaction(database, reading=reading) as connection:
+                yield connection
+
+        monkeypatch.setattr(Database, "transaction", hanging)
+
+
+@pytest.fixture
+def hang(monkeypatch: pytest.MonkeyPatch) -> Iterator[Hang]:
+    monkeypatch.setattr(link, "AGAIN_S", 0.0)
+    made = Hang(monkeypatch)
+    yield made
+    made.go.set()
+
+
+def settings(folder: Path, parts: dict[str, Any]) -> dict[str, Any]:
+    url = f"sqlite:///{folder}/records.db"
+    return {name: {"store": url, **more} if name != "timeouts" else more for name, more in parts.items()}
+
+
+async def asked(client: httpx.AsyncClient, deadline_s: float = PATIENCE_S) -> httpx.Response:
+    headers = {"x-cascade-deadline-s": str(deadline_s)}
+    return await client.post("/v1/chat/completions", json={"model": "cascade", "messages": ASK}, headers=headers)
+
+
+ALLOWS = {"caps": [{"usd": 1}], "on_unreachable": "allow_and_record"}
+ROWS = [  # what hangs, the configuration, the status, the mode, and counts
+    ("modes", {"modes": {}}, 200, "unknown", ['store_failures_total{store="modes"} 1']),
+    ("budget", {"budget": {"caps": [{"usd": 1}]}}, 503, None, ['store_failures_total{store="budget"} 1']),
+    (
+        "budget",
+        {"budget": ALLOWS},
+        200,
+        None,
+        ["budget_unasked_total 1", "budget_waiting 1", "budget_lost_usd_total 0"],
+    ),
+    ("traces", {"traces": {}}, 200, None, ["traces_waiting 2", "traces_lost_total 0"]),
+]
+
+
+@pytest.mark.parametrize(("name", "parts", "status", "mode", "counted"), ROWS)
+async def test_a_store_that_hangs_is_waited_for_in_its_time_and_what_happened_is_said_counted_and_made_good(tmp_path, monkeypatch, hang, name, parts, status, mode, counted):  # fmt: skip
+    served = orchestrator({"small": [SURE] * 3, "large": [SURE] * 3}, **settings(tmp_path, parts))
+    async with living(served) as client:
+        for way in served.runtime.links.values():
+            way.limit_s = 0.05
+        hang.names = (f"cascade-{name}", "cascade-bookings")
+        with monkeypatch.context() as patch:
+            patch.setattr(link, "LIMIT_S", -1.0)
+            if name == "traces":  # an answer is there before its trace
+                await asked(client)
+                until(lambda: served.runtime.failing_stores == ("traces",))
+            response = await asked(client)
+            metrics = (await client.get("/metrics")).text
+        assert (response.status_code, response.headers.get("x-cascade-mode")) == (status, mode)
+        assert response.headers.get("x-cascade-stores-failing") == (name if status == 200 else None)
+        assert all(f"cascade_{line}" in metrics for line in [*counted, f'store_failing{{store="{name}"}} 1'])
+        for way in served.runtime.links.values():
+            way.limit_s = WAIT_S
+        hang.go.set()
+        after = await asked(client)
+        assert await asyncio.to_thread(served.runtime.flush_traces, WAIT_S)
+        assert (after.status_code, after.headers.get("x-cascade-mode")) == (200, None if mode is None else "observe")
+        if served.runtime.spending is not None:
+            cost, calls = round(1e9 * float(after.headers["x-cascade-cost-usd"])), 1 if status == 503 else 2
+            account = served.runtime.spending.ledger.account
+            until(lambda: account("all") == Account(spent=calls * cost, held=0))
+        assert "x-cascade-stores-failing" not in (await asked(client)).headers
+    assert served.runtime.unrecorded is None
+
+
+@pytest.mark.parametrize("parts", [{"modes": {}}, {"budget": {"caps": [{"usd": 1}]}}, {"traces": {"strict": True}}])
+async def test_a_deadline_holds_whatever_hangs_and_a_client_in_a_hurry_makes_no_store_fail(tmp_path, hang, parts):
+    served = orchestrator({"small": [SURE] * 2, "large": [SURE] * 2}, **settings(tmp_path, parts))
+    async with living(served) as client:
+        hang.names = tuple(f"cascade-{name}" for name in parts)
+        assert (await asked(client, 0.3)).status_code in {200, 503, 504}
+        assert all(way.problem is None for way in served.runtime.links.values())
+        hang.go.set()
+        assert (await asked(client)).status_code == 200
+
+
+async def test_what_was_spent_and_never_booked_is_an_error_of_the_process(tmp_path, hang, monkeypatch):
+    parts = {"budget": ALLOWS}
+    served = orchestrator({"small": [SURE]}, **settings(tmp_path, parts))
+    async with living(served) as client:
+        served.runtime.links["budget"].limit_s = 0.05
+        hang.names = ("cascade-bookings", "cascade-budget")
+        cost = (await asked(client)).headers["x-cascade-cost-usd"]
+        monkeypatch.setattr(link, "LIMIT_S", 0.0)  # it waits no longer for what hangs
+    assert served.runtime.bookings is not None
+    assert served.runtime.bookings.lost_nano_usd == round(1e9 * float(cost))
+    assert served.runtime.unrecorded is not None
+
+
+async def test_g4_a_server_that_is_stopped_in_the_middle_holds_up_nobody_and_is_found_again():
+    with own_cluster() as (url, send):
+        parts = {"modes": {}, "budget": {"caps": [{"usd": 1}]}, "traces": {}}
+        config = {name: {"store": url, **more} for name, more in parts.items()}
+        served = orchestrator({"large": [SURE] * 1000}, **config)
+        async with living(served) as client:
+            for way in served.runtime.links.values():
+                way.limit_s = 0.5
+
+            async def answers() -> bool:
+                response = await asked(client)
+                return response.status_code == 200 and "x-cascade-stores-failing" not in response.headers
+
+            while not await answers():
+                pass
+            try:
+                send(signal.SIGSTOP)
+                frozen = await asyncio.gather(*(asked(client) for _ in range(32)))
+                ready = await client.get("/readyz")
+            finally:
+                send(signal.SIGCONT)
+            assert {response.status_code for response in frozen} == {503}
+            assert (ready.status_code, ready.json()["budget"]) == (503, "failing")
+            while not await answers():
+                pass
+            assert await asyncio.to_thread(served.runtime.flush_traces, WAIT_S)
+        assert served.runtime.unrecorded is None

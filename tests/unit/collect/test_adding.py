@@ -1,4 +1,4 @@
-"""A node added to a log: the new log is what `collect` would have made of all nodes, and nothing old is asked again."""
+"""Nodes added to a log, of which only the new ones are asked; other ways to answer its questions, by name."""
 
 from __future__ import annotations
 
@@ -12,16 +12,19 @@ import pytest
 from cascade.api.collecting import collect as collect_log
 from cascade.collection import Collected, collect
 from cascade.collection.adding import LoggedCalls, added_nodes
-from cascade.config import CascadeConfig
+from cascade.collection.collector import BASELINES, recorded_baselines
+from cascade.config import CascadeConfig, load
 from cascade.episodes.opening import open_log, rows_of
 from cascade.errors import BudgetExceededError, RefusedError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.logs.schema import FAILED, request_digest
+from cascade.logs.schema import FAILED, GUIDE_ONLY, request_digest
+from cascade.policies.policy import Depth, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Question, Request
 from unit.collect.test_collect import EXACT, PRICED, Models, asked, config, said
+from unit.made import TWO_MODELS
 
 _PRICE = {"price": {"input": 0.5, "output": 2}, "max_tokens": 64}
 THIRD = {**PRICED, "third": {"model": "middle", **_PRICE}, "other": {"model": "unlogged", **_PRICE}}
@@ -252,3 +255,73 @@ def test_a_message_with_a_fault_is_no_answer_in_a_log_as_it_is_none_live(tmp_pat
     rows = {row["source"]: row for row in read_rows(tmp_path / "log.jsonl")}
     assert (rows["small"]["answer"], rows["small"]["signals"]["message_faults"]) == (None, 1.0)
     assert (rows["large"]["candidate"], rows["large"]["signals"]["message_faults"]) == (0, 0.0)
+
+
+NAMES = ("guide only", "LLM policy, base", "LLM-exit, base", "LLM policy, guide", "LLM-exit, guide")
+
+
+def rounds_of(**strategy: object) -> CascadeConfig:
+    return load(TWO_MODELS | {"strategy": {"rounds": 3, **strategy}})
+
+
+def test_the_names_are_those_of_the_command_line_and_the_log():
+    assert BASELINES == NAMES
+    assert GUIDE_ONLY == "guide only"
+    assert tuple(walk.name for walk in recorded_baselines(rounds_of())) == NAMES
+
+
+def nodes_of(strategy: Any) -> list[tuple[str, str, str]]:
+    return [(node.name, node.use.name, node.purpose) for node in strategy.nodes]
+
+
+def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer():
+    (walk,) = recorded_baselines(rounds_of(), [GUIDE_ONLY])
+    assert nodes_of(walk.strategy) == [("large", "large", "answer")]
+    assert walk.policy is not None
+    assert (walk.policy.rule, walk.policy.kappa) == (Depth(serves="surest"), -0.5)
+
+
+@pytest.mark.parametrize("place", ["base", "guide"])
+def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place):
+    (walk,) = recorded_baselines(rounds_of(), [f"LLM policy, {place}"])
+    decides = ("base", "small", "decide") if place == "base" else ("guide", "large", "decide")
+    assert nodes_of(walk.strategy)[3::4] == [decides] * 3
+    assert walk.policy is not None
+    assert walk.policy.rule == Prompted()
+
+
+@pytest.mark.parametrize(("place", "model"), [("base", "small"), ("guide", "large")])
+def test_exit_is_one_model_with_as_many_rounds(place, model):
+    (walk,) = recorded_baselines(rounds_of(), [f"LLM-exit, {place}"])
+    assert nodes_of(walk.strategy) == [(place, model, "answer"), (place, model, "exit")] * 3
+    assert walk.policy is not None
+    assert walk.policy.rule == Prompted()
+
+
+def test_every_walk_uses_the_configured_prompts(tmp_path):
+    (tmp_path / "answer.txt").write_text("[user]\nMine: {question}")
+    for walk in recorded_baselines(rounds_of(prompts=str(tmp_path))):
+        assert walk.strategy.prompts.answer.before == "Mine: "  # type: ignore[attr-defined]
+
+
+def test_only_the_walks_asked_for_are_made_in_that_order_and_once():
+    wanted = ["LLM-exit, base", GUIDE_ONLY, "LLM-exit, base"]
+    assert [walk.name for walk in recorded_baselines(rounds_of(), wanted)] == ["LLM-exit, base", GUIDE_ONLY]
+    assert recorded_baselines(rounds_of(), []) == ()
+
+
+@pytest.mark.parametrize("strategy", [{"kind": "ladder", "models": ["base", "guide"]}, {"kind": "exit"}])
+def test_other_strategies_have_none(strategy):
+    assert recorded_baselines(load(TWO_MODELS | {"strategy": strategy})) == ()
+
+
+def test_an_unknown_walk_is_a_usage_error_with_the_nearest_name():
+    with pytest.raises(UsageError, match=r"There is no walk 'guide onli'.*guide only"):
+        recorded_baselines(rounds_of(), ["guide onli"])
+
+
+def test_the_configuration_is_left_as_it_was():
+    given = rounds_of()
+    before = given.model_dump()
+    recorded_baselines(given)
+    assert given.model_dump() == before
