@@ -375,7 +375,7 @@ PATHS = (
         *[(request(b"", *heads, "Connection: close", coding).replace(b"Content-Length: 0\r\n", b"") + body, {status})
           for heads, coding, body, status in CHUNKS],
         *[(request(chat(), BEARER, "Connection: close", again), {400})
-          for again in ("Host: evil.example", "Authorization: Bearer x", "Content-Type: text/plain", "X-A: a\r\n b",
+          for again in (CHUNKED, "Host: evil.example", "Authorization: Bearer x", "Content-Type: text/plain", "X-A: a\r\n b",
                         "X-A: a\rTransfer-Encoding: chunked", "Transfer-Encoding\t: chunked")],
         (request(chat(), BEARER, "Connection: close").replace(b"\r\n", b"\n"), {400}),
         (request(chat(), BEARER, "Connection: close").replace(b"Host: localhost\r\n", b""), {400}),
@@ -385,7 +385,10 @@ PATHS = (
         *[(f"GET /v1/models HTTP/{version}\r\nHost: localhost\r\n{BEARER}\r\n\r\n".encode(), {400})
           for version in ("0.9", "1.9", "3.0")],
         (request(chat(), BEARER, "Connection: close", "X-Long: " + "a" * 9_000), {431}),
-        (request(chat(model="a" * 9_000), BEARER, "Connection: close"), {404}),
+        *[(request(chat(model=name), BEARER, "Connection: close", "X-Cascade-Group: \xe9"), {404})
+          for name in ("a" * 9_000, "x\r\nSet-Cookie: a=1")],
+        *[(request(body, BEARER, "Connection: close"), {400})
+          for body in (b"[" * 9_000, b"\x00" * 100, b"", b'"' + b"\\u0000" * 1_000)],
         (request(chat(**{"a" * 9_000: 1}), BEARER, "Connection: close"), {400}),
         (b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03", {400}),
     ],
@@ -395,6 +398,7 @@ def test_no_attack_gets_through_and_the_server_serves_on(url, data, statuses):
     assert len(answer) < 4_000
     assert answer.count(b"HTTP/1.1 ") == 1  # what is smuggled behind a request is answered by nothing
     assert int(answer.split(b" ", 2)[1]) in statuses
+    assert b"set-cookie" not in answer.partition(b"\r\n\r\n")[0].lower()
     for secret in (KEY.key, EXPIRED.key, KEY.sha256, b"Traceback", b"root:"):
         assert (secret if isinstance(secret, bytes) else secret.encode()) not in answer
     assert sent(url, request(chat(), BEARER, "Connection: close")).startswith(b"HTTP/1.1 200")

@@ -111,34 +111,10 @@ def test_the_served_message_is_one_model_s_whole_message():
     assert answer.text == '[{"arguments":{"city":"Wien"},"name":"get_weather"}]'
 
 
-def test_the_answer_is_a_chat_completion_of_the_official_client():
-    types = pytest.importorskip("openai.types.chat")
-    orchestrator, _ = served_by(lambda _: reply("", tool_calls=[("get_weather", {"city": "Wien"})]))
-    completion = types.ChatCompletion.model_validate(orchestrator.chat([USER], tools=TOOLS).to_openai())
-    assert completion.choices[0].finish_reason == "tool_calls"
-    assert completion.choices[0].message.tool_calls[0].function.arguments == '{"city": "Wien"}'
-    assert completion.usage.prompt_tokens == 20
-
-
 def test_json_is_parsed():
     schema = {"type": "json_schema", "json_schema": {"name": "s", "schema": {"type": "object", "required": ["intent"]}}}
     orchestrator, _ = served_by(lambda _: '{"intent": "lost card"}')
     assert orchestrator.chat([USER], response_format=schema).parsed == {"intent": "lost card"}
-
-
-def test_a_stream_ends_with_the_same_message():
-    said = reply("", tool_calls=[("get_weather", {"city": "Wien"}), ("get_weather", {"city": "Graz"})])
-    orchestrator, _ = served_by(lambda _: said)
-    *_, answer = orchestrator.stream([USER], tools=TOOLS)
-    assert [call["function"] for call in answer.tool_calls] == [  # type: ignore[union-attr]
-        call["function"] for call in said["choices"][0]["message"]["tool_calls"]
-    ]
-
-
-def test_many_requests_are_answered_in_their_order():
-    orchestrator, _ = served_by(None)
-    answers = orchestrator.many([[{"role": "user", "content": f"n{number}"}] for number in range(9)])
-    assert [answer.text for answer in answers] == [f"you asked: n{number}" for number in range(9)]
 
 
 def test_equal_calls_agree_whatever_their_spelling():

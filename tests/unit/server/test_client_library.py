@@ -242,12 +242,6 @@ async def test_the_asynchronous_clients(url):
         assert [text async for text in stream.text_stream] == ["The", " Danube."]
 
 
-def test_models(clients):
-    models = clients[openai].models
-    assert [model.id for model in models.list()] == ["cascade", "small", "large", "base", "guide"]
-    assert models.retrieve("large").owned_by == "provider"
-
-
 @pytest.mark.parametrize(
     ("kind", "fields", "text"),
     [
@@ -273,13 +267,6 @@ def test_a_wrong_key(form, clients, key):
     with pytest.raises(reads.library.AuthenticationError) as caught:
         part.create(model="cascade", **reads.asked("easy"))
     assert key not in str(caught.value)
-
-
-@pytest.mark.parametrize("asked", [{"previous_response_id": "resp_1"}, {"background": True}])
-def test_what_needs_state_is_refused(clients, asked):
-    with pytest.raises(openai.BadRequestError) as caught:
-        clients[openai].responses.create(model="cascade", input="easy", **asked)
-    assert caught.value.param in asked
 
 
 def test_the_client_library_tries_again_what_may_be_tried_again_and_nothing_else(url):
@@ -390,6 +377,10 @@ def test_a_whole_conversation_of_responses_is_translated():
         (Responses, {"input": [{"type": "function_call", "name": "x"}]}),
         (Responses, {"input": "hi", "tools": [{"type": "web_search"}]}),
         (Responses, {"input": "hi", "instructions": []}),
+        *(
+            (Responses, {"input": "hi", **state})
+            for state in ({"previous_response_id": "resp_1"}, {"background": True})
+        ),
     ],
 )
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):

@@ -256,6 +256,8 @@ async def test_each_path_needs_a_key_and_its_scope(tmp_path):
                 response = await client.request(method, where, headers=headers[scope], **body)
                 refused = allowed is not None and scope not in allowed
                 assert (response.status_code == 403) is refused, f"{path} with {scope}: {response.text}"
+        state = (await client.get("/v1/cascades", headers=headers["admin"])).json()["data"][0]
+        assert state["changes"][-1][1] == "admin"  # by the name of the key
 
 
 # --- budgets ---
