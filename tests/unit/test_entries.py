@@ -5,7 +5,6 @@ from __future__ import annotations
 import re
 from typing import Any
 
-import httpx
 import pytest
 
 from cascade.api.collecting import collect
@@ -23,9 +22,9 @@ from cascade.providers.fake import FakeProvider
 from cascade.providers.fields import wire_body
 from cascade.providers.replay import Replay
 from cascade.resilience.health import RetryPolicy
-from cascade.server.app import application
 from cascade.serving.made_for import made_for
 from cascade.types import Completion, Question
+from unit.server.served import asgi
 
 MODEL, LOW, HIGH = "openai/gpt-4o", "openai/gpt-4o@low", "openai/gpt-4o@high"
 PRICE = {"input": 1, "output": 4, "tiers": {"flex": {"input": 0.5, "output": 2}}}
@@ -182,13 +181,11 @@ async def test_a_replayed_entry_answers_as_its_model_and_another_model_as_itself
 
 async def test_metrics_and_served_headers_tell_entries_apart():
     fake = FakeProvider({LOW: ["Danube"], HIGH: ["Rhine"]})
-    async with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as orchestrator:
-        transport = httpx.ASGITransport(application(orchestrator), client=("127.0.0.1", 1))
-        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
-            for name in ("low", "low", "high"):
-                body = {"model": name, "messages": [{"role": "user", "content": "Which river?"}]}
-                assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
-            lines = (await client.get("/metrics")).text.splitlines()
+    async with Orchestrator.from_config(EFFORTS, providers={"fake": fake}) as served, asgi(served) as client:
+        for name in ("low", "low", "high"):
+            body = {"model": name, "messages": [{"role": "user", "content": "Which river?"}]}
+            assert (await client.post("/v1/chat/completions", json=body)).status_code == 200
+        lines = (await client.get("/metrics")).text.splitlines()
     counts = {line.rpartition(" ")[0]: line.rpartition(" ")[2] for line in lines if "requests_total{" in line}
     assert {tuple(re.findall('"([^"]*)"', name)): count for name, count in counts.items()} == {
         ("low", LOW, "200"): "2",

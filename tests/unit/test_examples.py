@@ -1,4 +1,4 @@
-"""Every example, and the Python on the pages, runs as it stands, offline."""
+"""Every example, the Python, the commands and the configurations on the pages can be used as they stand, offline."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import inspect
 import json
 import re
 import runpy
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -15,12 +16,16 @@ from typing import Any
 
 import numpy as np
 import pytest
+import typer.main
+import yaml
 
 from cascade import Orchestrator
 from cascade.api.fitting import fit
 from cascade.api.study import verify
+from cascade.cli.main import COMMANDS, app, loaded
 from cascade.collection import collect
 from cascade.config import load
+from cascade.config.policies import DirectoryConfig
 from cascade.conformal.promise import Promise
 from cascade.episodes.journal import Journal
 from cascade.errors import RefusedError
@@ -74,12 +79,9 @@ async def test_the_notebook_runs_in_an_event_loop(capsys):
     assert [study.verdict for study in names["result"].studies] == ["saves"]
 
 
-FOLDER_SHOP_EXAMPLE = Path(__file__).parents[2] / "examples" / "shop"
-
-
 @pytest.fixture
 def run(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
-    monkeypatch.syspath_prepend(str(FOLDER_SHOP_EXAMPLE))
+    monkeypatch.syspath_prepend(str(FOLDER / "shop"))
     return importlib.import_module("shop_run")
 
 
@@ -122,8 +124,7 @@ def test_with_scripted_models_a_switch_is_learned_that_is_as_right_and_cheaper(r
     assert float(learned[3]) < float(large[3])
 
 
-FOLDER_PLANS_EXAMPLES = Path(__file__).parents[2] / "examples" / "plans"
-FILES = sorted(path.name for path in FOLDER_PLANS_EXAMPLES.glob("*.yaml"))
+FILES = sorted(path.name for path in (FOLDER / "plans").glob("*.yaml"))
 KNOWS = {"small": 0.55, "other-small": 0.55, "middle": 0.8, "large": 0.97}
 
 
@@ -143,13 +144,10 @@ def question(number: int) -> Question:
     return Question(f"Which river is it, {'very ' * (number % 5)}well hidden, number {number}?")
 
 
-def test_there_are_examples():
-    assert len(FILES) == 6
-
-
 @pytest.mark.parametrize("name", FILES)
 def test_it_is_logged_fitted_and_asked(name, tmp_path):
-    config, fake = load(FOLDER_PLANS_EXAMPLES / name), {"fake": FakeProvider(said)}
+    assert len(FILES) == 6
+    config, fake = load(FOLDER / "plans" / name), {"fake": FakeProvider(said)}
     asked = [AskedQuestion(f"q{number}", question(number), ("Danube",)) for number in range(150)]
     collect(config, asked, tmp_path / "log.jsonl", providers=fake)
     promise, settings = Promise("regret", 0.3, 0.9), FitSettings()
@@ -186,3 +184,83 @@ def test_a_certificate_from_a_log_with_a_refused_node_verifies_on_that_log(tmp_p
         fit(str(tmp_path / "log.jsonl"), Promise("regret", 0.3, 0.9), settings, config=config, output=made)
         verdict = verify(made, str(tmp_path / "log.jsonl"))
         assert verdict.ok, verdict.failed
+
+
+PRINTED = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), *sorted((ROOT / "examples").glob("*.*"))]
+SHORT = re.compile(r"…|\.\.\.|\[")
+"""What stands for something else in a line, such as `cascade fit LOG --promise …`."""
+FENCED = re.compile(r"^```(?:console|text|)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+OF_PACKAGES = {"write-a-policy.md", "write-a-promise.md", "write-a-strategy.md", "write-an-agent.md"}
+"""Pages whose configurations name a package's class; tests of their examples read them."""
+
+
+def written() -> Iterator[tuple[str, str, bool]]:
+    """Yield (the page, the command, whether it is whole)."""
+    for page in PRINTED:
+        text = page.read_text("utf-8")
+        for block in FENCED.findall(text):
+            yield from (
+                (page.name, line, True) for line in re.findall(r"^(?:\$ )?(cascade [a-z].*)$", block, re.MULTILINE)
+            )
+        yield from ((page.name, " ".join(line.split()), False) for line in re.findall(r"`(cascade [a-z][^`]*)`", text))
+    for name in COMMANDS:
+        target = loaded(name)
+        apart = [command.callback for command in getattr(target, "registered_commands", ())]
+        for function in apart or [target]:
+            yield from ((name, line, True) for line in re.findall(r"Example: (cascade .*)", function.__doc__ or ""))
+
+
+LINES = sorted(
+    {
+        (name, line.partition("  ")[0], whole)
+        for name, line, whole in written()
+        if not SHORT.search(line) and not line.startswith(("cascade fit  ", "cascade demo:"))  # lines of an output
+    }
+)
+
+
+def parse(words: list[str]) -> None:
+    """Parse a command without running it."""
+    root: Any = typer.main.get_command(app)
+    name, *rest = words
+    context = root.context_class(root, info_name="cascade", **root.context_settings)
+    command = root.get_command(None, name)
+    assert command is not None, name
+    while hasattr(command, "commands") and rest and not rest[0].startswith("-"):
+        name, *rest = rest
+        command = command.commands[name]
+    command.make_context(name, rest, parent=context)
+
+
+@pytest.mark.parametrize(("page", "line", "whole"), LINES)
+def test_a_printed_command_parses(page, line, whole):
+    """One in a sentence may leave out what it is about."""
+    try:
+        parse(shlex.split(line, comments=True)[1:])
+    except typer._click.exceptions.MissingParameter:
+        assert not whole
+
+
+BLOCKS = {
+    f"{page.name} {number}": yaml.safe_load(text)
+    for page in PRINTED
+    if page.name not in OF_PACKAGES
+    for number, text in enumerate(re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL))
+}
+PRICE = {"input": 1, "output": 4}
+MODELS = {name: {"model": name, "price": PRICE} for name in ("base", "guide", "small", "large", "judge")}
+KEYS = {"keys": [{"name": "batch", "sha256": "9f86d081884c7d659a2feaa0c55ad015a3bf4f1b2b0b822cd15d6c15b0f00a08"}]}
+
+
+@pytest.mark.parametrize("block", BLOCKS)
+def test_a_printed_configuration_answers(block, monkeypatch, tmp_path):
+    """One that shows a section alone is asked with these models and keys."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    (tmp_path / "my_checks.py").write_text("def passes(question, message):\n    return True\n")
+    config = load({"models": MODELS, "server": KEYS, **BLOCKS[block], "traces": "off", "provider": "fake"})
+    if not isinstance(config.policy, DirectoryConfig) and config.modes is None and config.budget.store is None:
+        with Orchestrator.from_config(
+            config, providers={"fake": FakeProvider(lambda _: reply("Answer: Danube", logprobs=[-0.1]))}
+        ) as ladder:
+            assert ladder.ask("Which river runs through Vienna?").text == "Danube"

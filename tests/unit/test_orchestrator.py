@@ -25,11 +25,9 @@ from cascade.errors import (
     StreamInterruptedError,
     UsageError,
 )
-from cascade.factory import build_policy, build_strategy, endpoints
+from cascade.factory import endpoints
 from cascade.orchestrator import Orchestrator
-from cascade.plans.base import ModelUse
-from cascade.plans.nodes import Plan
-from cascade.policies.policy import Depth, Random, Uala
+from cascade.policies.policy import Depth
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.registry import Endpoint
 from cascade.resilience.portal import Deadline
@@ -300,37 +298,6 @@ def test_one_model_in_two_places_is_two_models():
     }
     with Orchestrator.from_config({"models": models, "provider": "openai_http"}) as orchestrator:
         assert {*orchestrator.runtime.guards} == {"m@base", "m@guide"}
-
-
-def test_the_strategy_and_its_models_are_those_of_the_configuration():
-    entry = {"model": "small", "max_tokens": 9, "temperature": 0.5, "seed": 3}
-    made = build_strategy(
-        load(
-            {
-                "models": {"base": entry, "guide": "large"},
-                "strategy": {"rounds": 2, "samples": 5},
-            }
-        )
-    )
-    assert isinstance(made, Plan)
-    assert made.nodes[0].use == ModelUse("small", 9, 0.5, 3, chat_max_tokens=9)
-    assert (made.horizon, made.nodes[1].samples) == (2, 5)
-    ladder = build_strategy(
-        load({"models": {"a": "x", "b": "y"}, "strategy": {"kind": "ladder", "models": ["b", "a"]}})
-    )
-    assert ladder.models == ("y", "x")
-
-
-@pytest.mark.parametrize(
-    ("policy", "made"),
-    [
-        ({"kind": "fixed", "serves": "first", "depth": 2}, Depth(serves="first")),
-        ({"kind": "random", "seed": 9}, Random(9)),
-        ({"threshold": 0.1, "accepts_no": False}, Uala(accepts_no=False)),
-    ],
-)
-def test_the_policy_is_that_of_the_configuration(policy, made):
-    assert build_policy(load(TWO_MODELS | {"policy": policy})).rule == made
 
 
 THERE, ELSEWHERE = "http://127.0.0.1:1/v1", "http://127.0.0.1:2/v1"

@@ -1,12 +1,16 @@
-"""The functions of the package: the same results as the command line, in Python."""
+"""The public names: sorted, loaded on first use, all there; the functions: the same results as the command line, in Python."""
 
 from __future__ import annotations
 
+import importlib
 import json
+import subprocess
+import sys
 from dataclasses import replace
 from typing import Any
 
 import pytest
+from cases import each
 
 import cascade
 from cascade.api.logs import LogOptions
@@ -24,11 +28,6 @@ def log() -> Any:
 @pytest.fixture(scope="module")
 def fitted(log: Any) -> Any:
     return cascade.fit(log, PROMISE)
-
-
-def test_every_public_name_is_there():
-    for name in cascade.__all__:
-        assert getattr(cascade, name) is not None, name
 
 
 def test_a_function_of_the_package_is_no_module_after_its_room_was_imported():
@@ -50,13 +49,6 @@ def test_a_fit_prints_saves_verifies_and_loads(fitted, log, tmp_path):
     assert tuple(held.certificates.values()) == fitted.certificates
     held.write(tmp_path / "copy")
     assert cascade.PolicyDirectory.read(tmp_path / "copy").certificates == held.certificates
-
-
-def test_everything_that_is_wrong_is_one_error():
-    with pytest.raises(cascade.UsageError) as found:
-        cascade.fit("nowhere.jsonl", PROMISE, config="none.yaml", output="/proc/none")
-    for part in ("nowhere.jsonl", "none.yaml", "/proc/none"):
-        assert part in str(found.value)
 
 
 def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path, caplog):
@@ -97,3 +89,31 @@ def test_questions_are_collected(tmp_path):
     found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
+
+
+HOMES = {name: module for module, names in cascade._HOMES.items() for name in names.split()}
+
+
+def test_all_is_the_sorted_public_names():
+    assert cascade.__all__ == sorted(cascade.__all__)
+    assert set(cascade.__all__) == {*HOMES, "__version__"}
+    assert dir(cascade) == cascade.__all__
+
+
+@each("name", sorted(HOMES))
+def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name):
+    home = importlib.import_module(f"cascade.{HOMES[name]}")
+    assert getattr(cascade, name) is getattr(home, name)
+    assert getattr(home, name).__module__ == home.__name__
+
+
+def test_an_unknown_name_is_an_attribute_error():
+    with pytest.raises(AttributeError, match="no attribute 'Nonsense'"):
+        _ = cascade.Nonsense
+
+
+def test_importing_the_package_runs_nothing_else():
+    heavy = "pydantic aiohttp litellm xllamacpp tiktoken tenacity numpy yaml rich typer asyncio"
+    code = f"import sys, cascade; print(sorted(set({heavy.split()!r}) & set(sys.modules)), [m for m in sys.modules if m.startswith('cascade.')])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["[]", "['cascade._names']"]

@@ -1,10 +1,11 @@
-"""`cascade demo`, with scripted models in the place of the real ones."""
+"""`cascade demo`, with scripted models in the place of the real ones: it counts what was really served, paid and the same."""
 
 from __future__ import annotations
 
 import json
 import math
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,8 +13,23 @@ import pytest
 from cascade.api.fitting import FitResult
 from cascade.cli import demo
 from cascade.cli.demo import fit_requests
-from cascade.demo.requests import PAIR, demo_config, demo_requests
+from cascade.demo.requests import (
+    ALPHA,
+    EXAMPLES,
+    PAIR,
+    TEAMS,
+    DemoRequest,
+    Outcome,
+    demo_config,
+    demo_requests,
+    drawn,
+    figures,
+    run_requests,
+    team_of,
+)
+from cascade.episodes.opening import DEMO_REQUESTS, open_log
 from cascade.providers.fake import FakeProvider, reply
+from cascade.providers.replay import Memo
 from cascade.types import Request
 
 Cli = Callable[..., Any]
@@ -30,7 +46,7 @@ def script(request: Request) -> Any:
 @pytest.fixture(scope="module")
 def fitted() -> FitResult:
     """What the demo fits: the same each time, so it is fitted once."""
-    return fit_requests(demo_config(*PAIR))
+    return fit_requests(CONFIG)
 
 
 @pytest.fixture
@@ -69,3 +85,83 @@ def test_an_interrupted_demo_closes_its_models(cli, scripted):
     scripted.script = interrupted
     assert cli("demo", "-n", "1").code in {1, 130}
     assert scripted.closed
+
+
+CONFIG = demo_config(*PAIR)
+MESSAGES = [
+    DemoRequest("m1", "live", "Where is my parcel?", "delivery"),  # the base is sure, and says the same
+    DemoRequest("m2", "live", "I want my money back.", "returns"),  # the base is not sure
+    DemoRequest("m3", "live", "Is it broken?", "advice"),  # the base is sure, and differs from the guide
+]
+SAID = {"m1": ("delivery", "delivery"), "m2": ("payment", "returns"), "m3": ("repair", "advice")}
+
+
+def tells(request: Request) -> Any:
+    one = next(one for one in MESSAGES if one.message == request.question.text)
+    base, guide = SAID[one.request_id]
+    if request.model == PAIR[0]:
+        sure = math.log(0.5) if one.request_id == "m2" else math.log(0.99999)
+        return reply(json.dumps({"team": base}), input_tokens=100, output_tokens=10, logprobs=[sure] * 3)
+    return reply(json.dumps({"team": guide}), input_tokens=100, output_tokens=10, logprobs=[-0.1])
+
+
+@pytest.fixture
+def outcomes() -> list[Outcome]:
+    return list(run_requests(CONFIG, None, FakeProvider(tells), MESSAGES))
+
+
+def test_the_demo_set_is_whole_and_no_message_is_an_example_of_the_prompt():
+    every = demo_requests()
+    assert len({one.request_id for one in every}) == len({one.message for one in every}) == len(every) >= 300
+    assert {one.split for one in every} == {"log", "live"}
+    assert {one.team for one in demo_requests("live")} == set(TEAMS) == {team for _, team in EXAMPLES}
+    assert not {one.message for one in every} & {message for message, _ in EXAMPLES}
+
+
+def test_the_log_is_of_the_messages_that_are_to_be_logged_sent_as_the_demo_sends_them():
+    asked = {one.request_id: one for one in demo_requests("log")}
+    rows = list(open_log(DEMO_REQUESTS).rows())
+    assert {row["episode_id"] for row in rows} == set(asked)
+    assert all(row["context"] == asked[row["episode_id"]].chat.canonical for row in rows)
+    assert {row["model"] for row in rows} == set(PAIR)
+
+
+def test_a_message_is_drawn_once():
+    assert len({message.request_id for message in drawn(20)}) == 20
+
+
+def test_what_is_counted_is_what_was_served_paid_and_the_same(outcomes):
+    assert [(team_of(one.answer), team_of(one.guide)) for one in outcomes] == [
+        ("delivery", "delivery"),
+        ("returns", "returns"),
+        ("repair", "advice"),
+    ]
+    base, guide = 100 * 100 + 10 * 400, 100 * 1_000 + 10 * 4_000
+    assert figures(outcomes) == pytest.approx(((3 * base + guide) / (3 * guide), 2 / 3, 2 / 3, 2 / 3, 1.0))
+
+
+def test_an_answer_that_names_no_team_is_never_the_same(outcomes):
+    silent = replace(outcomes[0].answer, text=None, answers=(), steps=())
+    both = replace(outcomes[0], answer=silent, guide=silent)
+    assert (team_of(silent), both.same, figures([both]).right) == (None, False, 0)
+
+
+def test_a_cost_that_is_not_known_makes_no_share():
+    free = {name: model.model_copy(update={"price": None}) for name, model in CONFIG.models.items()}
+    unpriced = CONFIG.model_copy(update={"models": free})
+    assert figures(list(run_requests(unpriced, None, FakeProvider(tells), MESSAGES))).cost_of_guide is None
+
+
+def test_the_fitted_policy_keeps_its_promise_on_the_log_and_saves(fitted):
+    (certificate,) = fitted.certificates
+    assert (certificate.promise.kind, certificate.promise.risk, certificate.comparator) == ("agreement", ALPHA, "label")
+    assert float(certificate.losses) <= ALPHA * certificate.n
+    assert certificate.n == len(demo_requests("log"))
+    assert (fitted.done.saving.cost_share or 1) < 0.9
+
+
+def test_it_serves_certified_answers_and_makes_no_call_twice(fitted):
+    provider = FakeProvider(tells)
+    outcomes = list(run_requests(CONFIG, fitted.directory, Memo(provider), MESSAGES))
+    assert len(provider.requests) == 6
+    assert all(one.answer.certificate is not None and not one.answer.warnings for one in outcomes)
