@@ -177,17 +177,6 @@ def test_connections_that_broke_are_replaced():
         ledger.close()
 
 
-def test_two_ledgers_of_one_file_are_one(tmp_path):
-    one, two = (SqlLedger.open(f"sqlite:///{tmp_path / 'ledger.db'}") for _ in range(2))
-    hold = held(one.reserve(50, {"a": 50}, 1e12))
-    assert isinstance(two.reserve(1, {"a": 50}, 1e12), Refused)
-    assert not two.settle(hold, 0)
-    assert one.settle(hold, 0)
-    assert isinstance(one.reserve(50, {"a": 50}, 1e12), Hold)
-    one.close()
-    two.close()
-
-
 def killed(ledger: SqlLedger) -> None:
     """Let a ledger do nothing more, as if its process had been killed."""
     with ledger._lock:
@@ -535,35 +524,15 @@ def test_a_hold_is_the_worst_price_of_the_call():
     assert Budget(10**9).hold(asked, CHEAP) == (100 + 16) * 100 + 10 * 400
 
 
-def test_calls_fit_up_to_the_last_nano_dollar():
-    budget = Budget(10)
+def test_calls_fit_up_to_the_last_nano_dollar_and_an_unknown_cost_is_booked_at_the_full_hold():
+    budget = Budget(20, 10)  # what was spent before counts
+    with pytest.raises(BudgetExceededError):
+        held_of_shared_budget(budget, 11)  # which holds nothing
     budget.settle(held_of_shared_budget(budget, 10), 4)
-    budget.settle(held_of_shared_budget(budget, 6), 6)
-    assert budget.spent_nano_usd == 10
+    budget.settle(held_of_shared_budget(budget, 6), None)
+    assert budget.spent_nano_usd == 20
     with pytest.raises(BudgetExceededError):
         held_of_shared_budget(budget, 1)
-
-
-def test_what_was_spent_before_counts():
-    budget = Budget(10, 8)
-    with pytest.raises(BudgetExceededError):
-        held_of_shared_budget(budget, 3)
-    assert held_of_shared_budget(budget, 2) == 2
-
-
-def test_an_unknown_cost_is_booked_at_the_full_hold():
-    budget = Budget(10)
-    budget.settle(held_of_shared_budget(budget, 6), None)
-    assert budget.spent_nano_usd == 6
-    with pytest.raises(BudgetExceededError):
-        held_of_shared_budget(budget, 5)
-
-
-def test_a_refused_hold_holds_nothing():
-    budget = Budget(10)
-    with pytest.raises(BudgetExceededError):
-        held_of_shared_budget(budget, 11)
-    assert held_of_shared_budget(budget, 10) == 10
 
 
 # --- side by side ---
