@@ -7,8 +7,9 @@ names to objects and imports an object when it is first used.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Mapping
-from contextlib import suppress
+import traceback
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -152,6 +153,24 @@ def imported(path: str) -> Any:
         raise
     except Exception as error:  # whatever a foreign module raises while it is imported
         raise ValueError(f"cannot be imported: {type(error).__name__}: {quote(str(error))}") from error
+
+
+@contextmanager
+def code_of(plugin: Any) -> Iterator[None]:
+    """Raise UsageError, with the class and the line, for what an object raises whose class is not cascade's own."""
+    kind = type(plugin)
+    try:
+        yield
+    except CascadeError:
+        raise
+    except Exception as error:
+        if kind.__module__.startswith("cascade."):
+            raise
+        frames = traceback.extract_tb(error.__traceback__)
+        own = [frame for frame in frames if frame.filename == getattr(sys.modules.get(kind.__module__), "__file__", "")]
+        last = [*frames, *own][-1]
+        place, said = f"{Path(last.filename).name}, line {last.lineno}", f"{type(error).__name__}: {quote(str(error))}"
+        raise UsageError(f"{kind.__module__}:{kind.__qualname__} raises {said} ({place}).") from None
 
 
 def file_of(path: str) -> Path | None:

@@ -27,6 +27,7 @@ from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import defuse
 from cascade.serving.plan import RunPlan, no_level, plain_plan
+from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: traces, promises, shared caps, spans
@@ -405,7 +406,7 @@ class Runtime:
         lost_nano_usd = 0 if bookings is None else bookings.lost_nano_usd
         if not lost and not lost_nano_usd:
             return None
-        return f"{lost} answers are not in the traces, and {exact_dollars(lost_nano_usd)} were spent and not booked."
+        return f"{counted(lost, 'answer')} not traced, and {exact_dollars(lost_nano_usd)} spent and not booked."
 
     def break_circuits(self) -> None:
         """From now on, fail calls to a model at once while it keeps failing."""

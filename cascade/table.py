@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cascade.errors import UsageError
-from cascade.text import aligned
+from cascade.text import aligned, counted
 
 Bools: TypeAlias = NDArray[np.bool_]
 Ints: TypeAlias = NDArray[np.int64]
@@ -147,7 +147,7 @@ class Log:
             judged, priced = right[~np.isnan(right)], cost.size and (cost >= 0).all()
             shares = f"{judged.mean():.1%}" if judged.size else "–", f"{cost.mean() / 1e6:.3g}" if priced else "–"
             rows.append((node.name, f"{np.count_nonzero(self.bought[:, at]):,}", *shares))
-        head = f"{self.name}: {self.n:,} requests of {len(set(self.groups)):,} groups"
+        head = f"{self.name}: {counted(self.n, 'request')} of {counted(len(set(self.groups)), 'group')}"
         return "\n".join([head, *aligned(rows), f"signals: {', '.join(self.signals) or 'none'}"])
 
     @property

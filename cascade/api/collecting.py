@@ -154,10 +154,10 @@ def _recorded(
 def _report(done: Collected, output: Path) -> Report:
     """Return what was logged and what it cost."""
     progress = done.progress
-    calls = f"{progress.made_calls} calls made, {progress.reused_calls} reused from earlier runs"
-    lines = [f"{done.questions} questions logged: {calls}, {spending(progress)}"]
+    calls = f"{counted(progress.made_calls, 'call')} made, {progress.reused_calls} reused from earlier runs"
+    lines = [f"{counted(done.questions, 'question')} logged: {calls}, {spending(progress)}"]
     if done.rows:
-        lines.append(f"{done.rows} rows in {output}")
+        lines.append(f"{counted(done.rows, 'row')} in {output}")
     lines += [
         f"{refused.role} refused {counted(refused.questions, 'question')}, first {refused.first}: {refused.error} The "
         f"log has {'it' if refused.questions == 1 else 'them'} without the answer of {refused.role}, which is unknown. "
@@ -165,7 +165,8 @@ def _report(done: Collected, output: Path) -> Report:
         for refused in done.refused
     ]
     if done.unused_calls:
-        lines.append(f"{done.unused_calls} recorded calls are not in this log; they stay in {journal_of(output).name}")
+        unused = counted(done.unused_calls, "recorded call")
+        lines.append(f"{unused} not in this log: kept in {journal_of(output).name}")
     document = {
         "output": str(output),
         "questions": done.questions,

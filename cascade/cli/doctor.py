@@ -139,7 +139,7 @@ def _traces(url: str | None) -> tuple[str, str]:
             return "ok", f"{address.shown}, which the first question makes"
     try:
         with Store.open(address, read_only=True, limit_s=_STORE_S) as store:
-            return "ok", f"{address.shown}, {store.count()} rows"
+            return "ok", f"{address.shown}, {counted(store.count(), 'row')}"
     except NoTracesError:  # an empty database, as on the first day
         return "ok", f"{address.shown}, which the first question fills"
 

@@ -242,8 +242,8 @@ def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[
 
 def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str, ...], tuple[Table, ...]]:
     """Return the lines and the table of an import."""
-    rows, datasets = f"{document['rows']:,} rows from {document['source']}", document["datasets"]
-    lines = [f"{document['episodes']:,} episodes, {rows} ({document['from']}) in {document['output']}"]
+    rows, datasets = f"{counted(document['rows'], 'row')} from {document['source']}", document["datasets"]
+    lines = [f"{counted(document['episodes'], 'episode')}, {rows} ({document['from']}) in {document['output']}"]
     if document["unjudged_answers"]:
         lines.append(f"{counted(document['unjudged_answers'], 'answer')} that nothing says is right or wrong")
     if document["rows_without_cost"]:
@@ -310,7 +310,8 @@ def purge(
             removed = traces.purge(before, user=user, content_only=content_only)
     until = None if before is None else before.isoformat(timespec="seconds")
     document = {"removed": removed, "content_only": content_only, "before": until, "user": user}
-    print_report(Report((f"{removed} rows {'emptied' if content_only else 'removed'}",), (), document), as_json=as_json)
+    line = f"{counted(removed, 'row')} {'emptied' if content_only else 'removed'}"
+    print_report(Report((line,), (), document), as_json=as_json)
 
 
 def _agreed(url: str, before: datetime | None, user: str | None, *, content_only: bool, yes: bool) -> bool:
@@ -321,7 +322,7 @@ def _agreed(url: str, before: datetime | None, user: str | None, *, content_only
     since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
     of_user = "" if user is None else f" of {user}"
     if count and not yes:
-        _confirm(f"Remove {what} {count} rows{of_user}{since} in {address}?")
+        _confirm(f"Remove {what} {counted(count, 'row')}{of_user}{since} in {address}?")
     return count > 0
 
 
@@ -362,7 +363,8 @@ def _summary(figures: Mapping[str, Any]) -> Report:
     lines = [f"{figures['store']}{size}"]
     if not figures["rows"]:
         return Report((*lines, "no traces yet"), (), figures)
-    lines.append(f"{figures['rows']} rows of {figures['episodes']} episodes, {figures['first']} to {figures['last']}")
+    size = f"{counted(figures['rows'], 'row')} of {counted(figures['episodes'], 'episode')}"
+    lines.append(f"{size}, {figures['first']} to {figures['last']}")
     rows = [
         (model["model"] or "unknown", str(model["rows"]), dollars(model["cost_usd"]), str(model["cost_unknown"]))
         for model in figures["models"]

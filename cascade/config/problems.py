@@ -37,7 +37,7 @@ def problems_of(model: type[BaseModel], document: Mapping[str, Any], error: Vali
         else:
             lines.append(f"{path}: {_in_words(problem)}")
     if len(listed) > MOST_PROBLEMS:
-        lines.append(f"and {len(listed) - MOST_PROBLEMS} more problems; these come first")
+        lines.append(f"and {counted(len(listed) - MOST_PROBLEMS, 'more problem')}; these come first")
     return list(dict.fromkeys(lines))
 
 

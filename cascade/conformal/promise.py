@@ -24,7 +24,7 @@ import numpy as np
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
-from cascade.registry import Registry, subclass_of
+from cascade.registry import Registry, code_of, subclass_of
 from cascade.table import Floats, Log
 
 Judge: TypeAlias = Callable[[str], bool | None]
@@ -104,9 +104,10 @@ class Kind(ABC):
         """Return `loss` as float64 (n, T); NaN, which is unknown, counts as lost.
 
         Raises:
-            UsageError: it has another shape, or lies outside 0..1.
+            UsageError: it has another shape, or lies outside 0..1, or `loss` of one's own raises.
         """
-        lost = np.asarray(self.loss(log), dtype=np.float64)
+        with code_of(self):
+            lost = np.asarray(self.loss(log), dtype=np.float64)
         if lost.shape != log.answer.shape or (lost < 0).any() or (lost > 1).any():
             raise UsageError(f"The loss of {self.name} must lie in 0..1 and have the shape {log.answer.shape}.")
         return np.where(np.isnan(lost), 1.0, lost)

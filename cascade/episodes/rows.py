@@ -23,6 +23,7 @@ from cascade.logs import schema
 from cascade.logs.columns import Calls, Row, calls_of
 from cascade.logs.schema import Dropped
 from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
+from cascade.text import counted
 from cascade.types import ACT
 
 Names: TypeAlias = Mapping[str, tuple[str, ...]]
@@ -92,7 +93,7 @@ class Facts:
         """The places and models, in words; two logs with other words are of different cascades."""
         listed = [(role, " or ".join(names)) for role, names in self.models.items()]
         models = ", ".join([name if role == name else f"{role} {name}" for role, name in listed])
-        steps = f"{len(self.callers)} steps of {' and '.join(self.sources)}"
+        steps = f"{counted(len(self.callers), 'step')} of {' and '.join(self.sources)}"
         return f"{steps} ({models})" if models else steps
 
     @property

@@ -26,14 +26,19 @@ _TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
 _FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
 
 # A lambda binds a value that is used twice: a macro's argument is copied, and such copies multiply.
-# `amount`: a number's text without separators of thousands, where they cannot be a decimal comma. `whole`: a count; its
-# thousands may be separated by commas. `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601
-# (UTC if it does not say), as [seconds, nanoseconds], or as a number whose size tells its unit.
+# `decimal_point`: a number's text with a point for a decimal comma. `amount`: it, and without separators of thousands,
+# where the text shows what its comma is: 1,234 may be either. `whole`: a count; commas may separate its thousands.
+# `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601 (UTC if it does not say), as
+# [seconds, nanoseconds], or as a number whose size tells its unit. `truth`: t and f are those of Postgres.
 _MACROS = rf"""
 CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?') THEN t END;
-CREATE MACRO amount(t) AS plain_number(CASE WHEN NOT contains(t, ',') THEN trim(t)
-  WHEN regexp_full_match(trim(t), '[1-9]\d{{0,2}}(,\d{{3}})+\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}}')
-  THEN replace(trim(t), ',', '') END);
+CREATE MACRO decimal_point(t) AS list_transform([t], lambda x: CASE WHEN regexp_full_match(trim(x),
+  '\$?[+-]?(\d+|\d{{1,3}}(\.\d{{3}})+),\d+') THEN replace(replace(x, '.', ''), ',', '.') ELSE x END)[1];
+CREATE MACRO without_comma(t) AS list_transform([trim(t)], lambda x: CASE
+  WHEN regexp_full_match(x, '[+-]?(0,\d+|\d+,(\d{{1,2}}|\d{{4,}})|\d{{1,3}}(\.\d{{3}})+,\d+)') THEN decimal_point(x)
+  WHEN regexp_full_match(x, '[1-9]\d{{0,2}}(,\d{{3}})+\.\d+|[1-9]\d{{0,2}}(,\d{{3}}){{2,}}') THEN replace(x, ',', '')
+  END)[1];
+CREATE MACRO amount(t) AS plain_number(CASE WHEN contains(t, ',') THEN without_comma(t) ELSE trim(t) END);
 CREATE MACRO finite(d) AS list_filter([d], lambda x: isfinite(x))[1];
 CREATE MACRO number(t) AS CASE WHEN regexp_full_match(t, '-?\d{{1,15}}(\.\d{{1,17}})?') THEN TRY_CAST(t AS DOUBLE)
   ELSE finite(TRY_CAST(amount(t) AS DOUBLE)) END;
@@ -50,7 +55,7 @@ CREATE MACRO exact_nano(t) AS CASE WHEN usd(t) >= 0 THEN
 CREATE MACRO nano(t) AS coalesce(CASE WHEN regexp_full_match(t, '\d{{1,3}}(\.\d{{1,17}})?(e-\d\d)?')
   THEN unless_tie(TRY_CAST(t AS DOUBLE) * 1e9) END, exact_nano(t));
 CREATE MACRO spelled(t) AS lower(trim(regexp_replace(t, '^\[([^,]*)\]$', '\1'), ' "'));
-CREATE MACRO truth(t) AS CASE WHEN t IN ('1', '0') THEN t = '1' WHEN spelled(t) IN ({_TRUE}) THEN true
+CREATE MACRO truth(t) AS CASE WHEN t IN ('1', '0', 't', 'f') THEN t IN ('1', 't') WHEN spelled(t) IN ({_TRUE}) THEN true
   WHEN spelled(t) IN ({_FALSE}) THEN false END;
 CREATE MACRO since(d) AS list_transform([d], lambda x: CASE WHEN x < 1e11 THEN x WHEN x < 1e14 THEN x / 1e3
   WHEN x < 1e17 THEN x / 1e6 ELSE x / 1e9 END)[1];

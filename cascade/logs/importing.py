@@ -175,8 +175,12 @@ def _recognised(tables: Tables, options: Asked) -> str:
     return kind
 
 
+_OF_PAGE = frozenset({"data", "meta", "object", "has_more", "total", "page", "page_size", "total_pages"})
+"""The fields of an API's page: Langfuse's, LiteLLM's, OpenAI's."""
+
+
 def _is_page(source: Source) -> bool:
-    return source.is_json and "data" in source.names and {*source.names} <= {"data", "meta"}
+    return source.is_json and "data" in source.names and {*source.names} <= _OF_PAGE
 
 
 def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -> Callable[[Path], int]:

@@ -97,15 +97,22 @@ def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, location: str)
 
 
 def _without_mark(line: bytes, path: Path) -> bytes:
-    if line.startswith(_UTF16_MARKS):
+    if line.startswith(_UTF16_MARKS) or b"\0\0" in (line[:3:2], line[1:4:2]):
         raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
     return line.removeprefix(_UTF8_MARK)
 
 
-def text_of(raw: bytes, dropped: Dropped, location: str) -> str:
-    """Return the text of some bytes; invalid UTF-8 is replaced and noted."""
+def is_table(path: Path) -> bool:
+    """Whether a file is a table of cells by its name, compressed or not."""
+    return path.name.lower().removesuffix(".gz").endswith((".csv", ".tsv"))
+
+
+def text_of(raw: bytes, dropped: Dropped, path: Path, number: int) -> str:
+    """Return the text of a line; invalid UTF-8 is noted, and is replaced, or in a table read as Windows-1252."""
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError:
-        dropped.note("bytes that are not UTF-8, replaced", location)
-        return raw.decode("utf-8", "replace")
+        windows = is_table(path) and raw.decode("utf-8", "ignore").isascii()  # Excel saves in it
+        how = "read as Windows-1252" if windows else "replaced"
+        dropped.note(f"bytes that are not UTF-8, {how}", f"{path.name}:{number}")
+        return raw.decode("cp1252" if windows else "utf-8", "replace")

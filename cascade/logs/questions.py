@@ -26,6 +26,7 @@ from cascade.logs.chats import gold_in, loaded
 from cascade.logs.rowcheck import texts_in
 from cascade.logs.schema import Dropped
 from cascade.logs.source import Record, records
+from cascade.text import counted
 from cascade.types import Question
 
 LETTERS = string.ascii_uppercase
@@ -143,8 +144,7 @@ def text(value: Any) -> str | None:
 def _listed(path: Path, problems: Sequence[str], count: int) -> str:
     lines = "".join(f"\n  - {problem}" for problem in problems[:_LISTED])
     rest = f"\n  and {count - _LISTED:,} more" if count > _LISTED else ""
-    named = "1 problem" if count == 1 else f"{count:,} problems"
-    return f"{path} cannot be asked: {named}:{lines}{rest}"
+    return f"{path} cannot be asked: {counted(count, 'problem')}:{lines}{rest}"
 
 
 # --- records ---

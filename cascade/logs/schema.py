@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any
 from cascade.errors import UsageError, refused_for_good
 from cascade.identity import question_id
 from cascade.money import PriceTable
+from cascade.text import counted
 from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 if TYPE_CHECKING:
@@ -452,7 +453,7 @@ class Dropped:
         """
         clauses = []
         if self.rows:
-            clauses.append(f"{self.count:,} row{'s' if self.count != 1 else ''} dropped: {_counted(self.rows)}")
+            clauses.append(f"{counted(self.count, 'row')} dropped: {_counted(self.rows)}")
         if self.notes:
             clauses.append(f"noted: {_counted(self.notes)}")
         if not clauses:

@@ -9,10 +9,12 @@ from __future__ import annotations
 import csv
 import gzip
 import json
+import re
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from itertools import islice, takewhile
+from itertools import chain, islice, takewhile
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,7 +22,9 @@ from typing import Any, NamedTuple
 from cascade.errors import UsageError
 from cascade.logs.duck import Duck, as_text, name_literal, text_literal
 from cascade.logs.duck import opened as open_duck
-from cascade.logs.lines import MAX_LINE_BYTES, first_bytes, numbered_lines, opened, text_of
+from cascade.logs.lines import MAX_LINE_BYTES, first_bytes, is_table, numbered_lines, opened, text_of
+from cascade.logs.presets import ALSO, SIGNALS
+from cascade.logs.rowcheck import KINDS, NUMBER, WHOLE
 from cascade.logs.schema import COLUMNS, Dropped
 
 _SAMPLE = 10_000
@@ -30,8 +34,11 @@ _LONGEST_BYTES = 1 << 28
 _PEEKED_LINES = 20
 _DOCUMENT_BYTES = 64_000_000
 """A document with an object on its first line is read at once to see whether it is one; a larger file has lines."""
-_TABLES = {".csv": ",;", ".tsv": "\t"}
-"""The separators of cells, by the file's ending. In locales with a decimal comma, programs write semicolons."""
+_SEPARATORS = ",;\t|"
+"""Between the cells of a table. In locales with a decimal comma, programs write semicolons."""
+_UNREAD = dict.fromkeys((".zst", ".bz2", ".xz", ".zip", ".7z"), "packed: unpack it, or pack it with gzip")
+_UNREAD |= dict.fromkeys((".xlsx", ".xls", ".ods"), "a workbook: save a sheet of it as CSV in UTF-8")
+"""What files are that are not read, by their ending."""
 WHOLE_RECORD = "$"
 """The path of a JSON record itself."""
 _REJECTED = {
@@ -54,6 +61,7 @@ class Source(NamedTuple):
         is_json: whether its records are JSON objects.
         rejects: whether duckdb wrote the lines that it rejected into `reject_errors`.
         stored, kinds: of Parquet, SQL of a relation with the columns as they are stored, and their SQL types.
+        point: SQL that a number's text is read as, for `{}`: in a table with semicolons a comma is decimal.
     """
 
     path: Path
@@ -65,6 +73,7 @@ class Source(NamedTuple):
     rejects: bool = False
     stored: str | None = None
     kinds: Mapping[str, str] = MappingProxyType({})
+    point: str = "{}"
 
     def typed(self) -> tuple[str, Mapping[str, str]]:
         """Return SQL of a relation with `row`, `bad` (why a record is none) and each field as stored, with its type.
@@ -98,7 +107,11 @@ class Source(NamedTuple):
         """
         head = f"SELECT {self.number} AS file, row"
         if not self.is_json:
-            columns = [f"{self._first(paths)} AS {name_literal(name)}" for name, paths in fields.items()]
+            texts = {name: self._first(paths) for name, paths in fields.items()}
+            columns = [
+                f"{self.point.format(sql) if _is_number(name) else sql} AS {name_literal(name)}"
+                for name, sql in texts.items()
+            ]
             return f"{', '.join([head, 'NULL AS bad', *columns])} FROM ({self.relation})"
         line = "line" if prepare is None else f"{prepare}(line, around)"
         pointers = list(dict.fromkeys(pointer for paths in fields.values() for p in paths for pointer in self._ways(p)))
@@ -144,6 +157,11 @@ class Source(NamedTuple):
         return _coalesced(expressions)
 
 
+def _is_number(target: str) -> bool:
+    name = target.rpartition(" ")[2]  # a flat table's target begins with the number of its model
+    return name.startswith(SIGNALS) or name in ALSO or KINDS.get(name) in {NUMBER, WHOLE}
+
+
 _BAD = "CASE WHEN line IS NULL THEN 'not a JSON object' END"
 """Why a line is no record."""
 
@@ -177,9 +195,11 @@ def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]
 def _source(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
     if is_parquet(path):
         return _parquet(duck, path, number)
+    if path.suffix.lower() in _UNREAD:
+        raise UsageError(f"{path} is {_UNREAD[path.suffix.lower()]}.")
     if zipfile.is_zipfile(path):
         return _json(duck, path, number, " sample ", _spooled(duck, number, _inspect_samples(path, dropped)))
-    if table_suffix(path):
+    if is_table(path):
         return _table(duck, path, number, dropped)
     if has_lines(path):
         return _json(duck, path, number, ":", readable(path, duck.folder / f"lines{number}", dropped))
@@ -232,22 +252,38 @@ def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
     with opened(path) as file:
         is_plain = not isinstance(file, gzip.GzipFile)
         if is_plain and first_bytes(path, 3)[:2] not in {b"\xef\xbb", b"\xff\xfe", b"\xfe\xff"}:
-            longest = 0
+            longest, ends = 0, set[bool]()
             for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
                 longest = max(longest, len(line))
-                if longest >= MAX_LINE_BYTES or not _is_clean(line):
+                if is_table(path) and line.endswith(b"\n"):
+                    ends.add(line.endswith(b"\r\n"))
+                if longest >= MAX_LINE_BYTES or len(ends) > 1 or not _is_clean(line):
                     break
             else:
                 return Readable(path, longest)
-    longest, at = 0, 0
+    longest, at, quoted = 0, 0, 0
     with copy.open("wb") as clean:
         for number, raw in numbered_lines(path, dropped):
-            line = text_of(raw, dropped, f"{path.name}:{number}").replace("\0", "\ufffd").encode()
-            if not table_suffix(path):  # duckdb would end a line there
-                line = line.rstrip(b"\r\n").replace(b"\r", b" ") + b"\n" * line.endswith(b"\n")
+            text = text_of(raw, dropped, path, number).replace("\0", "\ufffd")
+            if is_table(path):
+                text, quoted = _with_same_ends(text, quoted)
+            else:  # duckdb would end a line there
+                text = text.rstrip("\r\n").replace("\r", " ") + "\n" * text.endswith("\n")
+            line = text.encode()
             clean.write(b"\n" * (number - at - 1) + line)
             at, longest = number, max(longest, len(line))
     return Readable(copy, longest)
+
+
+def _with_same_ends(line: str, quoted: int) -> tuple[str, int]:
+    r"""Return a line of a table with LF for all ends of lines outside of quoted cells, and 1 if it ends inside of one.
+
+    >>> _with_same_ends('a,"b\r\n', 0), _with_same_ends('c",d\r\n', 1)
+    (('a,"b\r\n', 1), ('c",d\n', 0))
+    """
+    parts = line.split('"')
+    parts[quoted::2] = [part.replace("\r\n", "\n").replace("\r", "\n") for part in parts[quoted::2]]
+    return '"'.join(parts), (quoted + len(parts) - 1) % 2
 
 
 def _is_clean(line: bytes) -> bool:
@@ -377,6 +413,10 @@ def documents(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]]:
         limit = f"{_LONGEST_BYTES >> 20} MiB"
         raise UsageError(f"{path} is one JSON document of more than {limit}: write its records as lines (jq -c '.[]').")
     plain = text.decode("utf-8", "replace").removeprefix("\ufeff")
+    if plain.strip()[:1] not in {"[", "{", ""}:
+        raise UsageError(
+            f"{path} is no log: it is neither JSON nor Parquet, and the name of a table ends in .csv or .tsv."
+        )
     try:
         value = json.loads(plain) if plain.strip() else []
     except (ValueError, RecursionError) as error:
@@ -424,47 +464,47 @@ def _inspect_samples(path: Path, dropped: Dropped) -> Iterator[Mapping[str, Any]
 # --- tables ---
 
 
-def table_suffix(path: Path) -> str:
-    """Return ".csv" or ".tsv" for a table, compressed or not, and an empty text for any other file."""
-    suffix = Path(path.stem).suffix if path.suffix == ".gz" else path.suffix
-    return suffix.lower() if suffix.lower() in _TABLES else ""
+def _header(path: Path) -> tuple[list[str], int, str]:
+    """Return the names in a table's first line that is not blank, its number, and what separates cells.
 
+    That is what occurs most often there. Excel may write it on a line before, as `sep=;`.
 
-def _header(path: Path) -> list[str]:
-    """Return the cells of a table's first line; none if it has no line."""
-    lines = (line for _, line in numbered_lines(path, Dropped()) if not line.isspace())
-    texts = (text_of(line, Dropped(), path.name) for line in lines)
+    Raises:
+        UsageError: it has no names of columns.
+    """
+    numbered = numbered_lines(path, Dropped())
+    lines = ((at, text_of(line, Dropped(), path, at)) for at, line in numbered if not line.isspace())
+    line, first = next(lines, (0, ""))
+    given = re.fullmatch(r'"?sep=(.)"?\s*', first)
+    if given is not None:
+        line, first = next(lines, (0, ""))
+    separator = max(_SEPARATORS, key=first.count) if given is None else given[1]
     try:
-        return next(filter(None, csv.reader(texts, delimiter=separator(path))), [])
-    except csv.Error as error:
-        raise UsageError(f"{path}: its first line has no names of columns: {error}.") from None
-
-
-def separator(path: Path) -> str:
-    """Return the separator of a table's cells: the candidate that occurs most often in its first line."""
-    first = next((line for _, line in numbered_lines(path, Dropped()) if not line.isspace()), b"")
-    return max(_TABLES[table_suffix(path)], key=lambda sign: first.count(sign.encode()))
+        names = next(filter(None, csv.reader(chain([first], (text for _, text in lines)), delimiter=separator)), [])
+    except csv.Error:
+        raise UsageError(f"{path} has no header: its lines must end with LF or CRLF.") from None
+    return [name.strip() for name in names], line, separator
 
 
 def _table(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
-    header = [name.strip() for name in _header(path)]
-    names = _each_once([name or f"column {at}" for at, name in enumerate(header, 1)], path)  # pandas' index has no name
+    header, line, separator = _header(path)
+    names = [name or f"column {at}" for at, name in enumerate(header, 1)]  # pandas' index has no name
     if not names:
         raise UsageError(f"{path} has no row.")
+    times = Counter(map(str.lower, names))  # duckdb's names have no case
+    if twice := sorted(name for name in {*names} if times[name.lower()] > 1):
+        raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
     file = readable(path, duck.folder / f"table{number}", dropped)
-    return Source(path, number, " row ", tuple(names), _cells(file, path, names), False, rejects=True)
-
-
-def _cells(file: Readable, path: Path, names: Sequence[str]) -> str:
-    first = next(at for at, line in numbered_lines(path, Dropped()) if not line.isspace())
     size = max(file.longest + 2, 1 << 21)
     columns = ", ".join(f"{text_literal(name)}: 'VARCHAR'" for name in names)
-    return (
+    cells = (
         f"SELECT row_number() OVER () AS row, * FROM read_csv({text_literal(file.path)}, columns = {{{columns}}}, "
-        f"delim = {text_literal(separator(path))}, quote = '\"', escape = '\"', skip = {first - 1}, header = true, "
-        f"auto_detect = false, ignore_errors = true, store_rejects = true, rejects_limit = 100000, "
+        f"delim = {text_literal(separator)}, quote = '\"', escape = '\"', skip = {line - 1}, "
+        f"header = true, auto_detect = false, ignore_errors = true, store_rejects = true, rejects_limit = 100000, "
         f"max_line_size = {size}, buffer_size = {4 * size})"
     )
+    point = "decimal_point({})" if separator == ";" else "{}"
+    return Source(path, number, " row ", tuple(names), cells, is_json=False, rejects=True, point=point)
 
 
 def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
@@ -475,13 +515,6 @@ def note_rejects(duck: Duck, source: Source, dropped: Dropped) -> None:
         "GROUP BY line ORDER BY line"
     ):
         dropped.drop(f"no row of the table: {_REJECTED.get(kind, kind.lower())}", f"{source.path.name}:{line}")
-
-
-def _each_once(names: list[str], path: Path) -> list[str]:
-    twice = sorted({name for name in names if names.count(name) > 1})
-    if twice:
-        raise UsageError(f"{path} has more than one column {', '.join(twice)}.")
-    return names
 
 
 def _parquet(duck: Duck, path: Path, number: int) -> Source:

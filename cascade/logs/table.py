@@ -64,6 +64,15 @@ _USUAL = {
 }
 """Names that are suggested in a line to paste. None of them is read without it."""
 
+_RESULTS = {
+    "promptIdx": "--map question=prompt.raw --map model=provider.id --map answer=response.output --map "
+    "correct=success --map cost_usd=cost",
+    "evalId": "promptfoo's are at results.results: write them as lines (jq -c '.results.results[]')",
+    "testCases": "DeepEval's are at testCases: make a file of each model (jq -c '.testCases[]') and add --map "
+    "question=input --map answer=actualOutput --map correct=success",
+}
+"""How results of promptfoo and DeepEval are read, by a field that they have."""
+
 
 @dataclass(frozen=True, slots=True)
 class Layout:
@@ -156,6 +165,9 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     lacking += [] if columns.keys() & {"model", "source", "step"} else ["model"]
     if not lacking:
         return []
+    known = [line for field, line in _RESULTS.items() if field in names]
+    if known:
+        return known[:1]
     useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
     return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]

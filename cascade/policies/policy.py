@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
+from cascade.errors import UsageError
+from cascade.registry import code_of
 from cascade.table import Bools, Floats, Ints, Log
 
 REQUEST = "request"
@@ -63,10 +65,17 @@ class Policy(ABC):
         return None
 
     def walks(self, log: Log) -> Walks:
-        """Return its walks over a log of the whole plan. A record ends before the first node that it lacks."""
+        """Return its walks over a log of the whole plan. A record ends before the first node that it lacks.
+
+        Raises:
+            UsageError: the log lacks one of its nodes, or the code of a policy of one's own raises.
+        """
+        if not {*(self.nodes or ())} <= {*range(log.width)}:
+            raise UsageError(f"{self.kind} buys the nodes {self.nodes}, and {log.name} has 0 to {log.width - 1}.")
         bought = log.only(range(log.width) if self.nodes is None else self.nodes)
         unjudged = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
-        return walks(bought, self.scores(unjudged))
+        with code_of(self):
+            return walks(bought, self.scores(unjudged))
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
         """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""

@@ -26,6 +26,7 @@ from cascade.reports.report import Report, Table, promise_line
 from cascade.studies.study import LEAST_GROUPS
 from cascade.studies.ways import STRICTEST, Played, play
 from cascade.table import Bools, Floats, Log
+from cascade.text import counted
 
 REPLICATES = 1_000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
@@ -98,7 +99,7 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     fresh_lost = float(np.nanmean(lost)) if (~np.isnan(lost)).any() else None
     hand = f"Nothing is certified. A request is lost where {promise.rules.lost}."
     lines = [promise_line(promise) if requests.certified else hand]
-    lines.append(f"Played on {size:,} requests of {groups:,} groups: lost {_cell('loss', first)}.")
+    lines.append(f"Played on {counted(size, 'request')} of {counted(groups, 'group')}: lost {_cell('loss', first)}.")
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}
     notes[f"of {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"

@@ -27,7 +27,7 @@ from cascade.policies.policy import COST, Alone, Depth, Policy, Random, Threshol
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted
-from cascade.table import Log, Node, Reference
+from cascade.table import Floats, Log, Node, Reference
 from unit.fitting.random_logs import random_log
 
 REGRET = Promise("regret", 0.05, 0.9)
@@ -266,9 +266,30 @@ class Bare(Scaled):
         return log.signals["self_check"]  # type: ignore[return-value]
 
 
-def test_a_policy_of_ones_own_that_returns_no_scores_is_refused():
-    with pytest.raises(UsageError):
-        fit(drawn_log(40), REGRET, FitSettings(policy=Bare()))
+class Raising(Scaled):
+    def scores(self, log: Log) -> Scores:
+        raise KeyError("p_yes")
+
+
+@pytest.mark.parametrize(
+    ("policy", "named"),
+    [(Bare(), "Scores"), (Raising(), "Raising.*KeyError.*test_fit.py, line"), (Scaled(nodes=(0, 7)), "scaled.*7")],
+)
+def test_a_policy_of_ones_own_that_returns_no_scores_raises_or_buys_what_no_log_has_is_refused(policy, named):
+    with pytest.raises(UsageError, match=named):
+        fit(drawn_log(40), REGRET, FitSettings(policy=policy))
+
+
+def test_a_loss_of_ones_own_that_raises_is_refused_with_its_class_and_line(monkeypatch):
+    class Failing(Regret):
+        def loss(self, log: Log) -> Floats:
+            return self.missing  # type: ignore[attr-defined,no-any-return]
+
+    with pytest.raises(UsageError, match=r"Failing.*AttributeError.*test_fit.py, line \d"):
+        Failing().losses(drawn_log(40))
+    monkeypatch.setattr(Regret, "loss", lambda *_: {}["nothing"])
+    with pytest.raises(KeyError):  # a fault of cascade's own code keeps its traceback
+        Regret().losses(drawn_log(40))
 
 
 def test_another_code_of_a_policy_is_another_attempt(tmp_path):

@@ -69,7 +69,7 @@ def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(
     assert rows_of(source, dataset="t") == expected
 
 
-@pytest.mark.parametrize("grade", ["5", "-1", "100"])
+@pytest.mark.parametrize("grade", ["5", "-1", "100", "100%"])
 def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_path, grade):
     with pytest.raises(UsageError, match=grade):
         rows_of(
@@ -92,6 +92,72 @@ def test_a_whole_table_in_one_object_is_no_record(tmp_path, indent):
             rows_of(tmp_path / "t.json")
 
 
+def comma(cell: str) -> str:
+    """Return a cell as a program writes it in a locale with decimal commas."""
+    return cell.replace(".", ",")
+
+
+@pytest.mark.parametrize(
+    ("name", "before", "separator", "encoding"),
+    [
+        ("t.csv", "", "|", "utf-8"),
+        ("t.csv", "", "\t", "utf-8"),
+        ("t.tsv", "", ";", "utf-8"),
+        ("t.csv", "sep=;\r\n", ";", "utf-8"),  # Excel's
+        ("t.csv", "sep=,\n", ",", "utf-8-sig"),
+        ("t.csv", "", ";", "cp1252"),
+        ("t.csv", "", ",", "cp1252"),
+    ],
+)
+def test_a_table_as_spreadsheets_write_it_holds_the_same(tmp_path, name, before, separator, encoding):
+    given = [ROWS[0].replace("Danube", "Köln – “ü”"), *ROWS[1:]]
+    expected = rows_of(table(tmp_path / "u.csv", *given), dataset="t")
+    written = [row.replace(",", separator) for row in [HEAD, *given]]
+    written = list(map(comma, written)) if separator == ";" else written
+    (tmp_path / name).write_bytes((before + "\n".join(written)).encode(encoding))
+    dropped = Dropped()
+    assert rows_of(tmp_path / name, dropped=dropped, dataset="t") == expected
+    assert (dropped.count, dropped.notes.total()) == (0, encoding == "cp1252")
+
+
+@pytest.mark.parametrize("ends", ["\r\n", "\n"])
+def test_lines_with_other_ends_than_the_first_are_rows_too(tmp_path, ends):
+    rows = ["q,x,y", '"two\r\nlines","a\rb",y', '"three\nlines",x,y\rr,x,z']
+    (tmp_path / "t.csv").write_bytes(ends.join(["question,a_answer,b_answer\n", *rows]).replace("\n\r", "\r").encode())
+    questions = [row["question"] for row in rows_of(tmp_path / "t.csv")[::2]]
+    assert questions == ["q", "two\r\nlines", "three\nlines", "r"]
+
+
+@pytest.mark.parametrize(("separator", "cost"), [(";", 1_234_000_000), ("|", None)])
+def test_a_comma_is_decimal_among_semicolons_and_may_be_one_elsewhere(tmp_path, separator, cost):
+    row = ["q", "x", "1,234", "-1,250", "y", "2,5"]
+    head = ["question", "a_answer", "a_cost_usd", "a_logprob", "b_answer", "b_cost_usd"]
+    first, second = rows_of(table(tmp_path / "t.csv", separator.join(row), head=separator.join(head)))
+    assert (first["cost_nano_usd"], second["cost_nano_usd"]) == (cost, 2_500_000_000)
+    assert first["signals"] == (None if cost is None else {"reply_mean_logprob": -1.25})
+    assert second["answer"] == "y"
+
+
+@pytest.mark.parametrize(
+    ("name", "data", "what"),
+    [
+        ("t.csv", "question,a_answer,b_answer\rq,x,y\r", "LF"),
+        ("t.csv", "question,a_answer,b_answer\nq,x,y\n".encode("utf-16-le"), "UTF-16"),
+        ("t.csv", "question,Question,a_answer\nq,r,x\n", "Question"),
+        ("t.txt", "question,a_answer\nq,x\n", "csv"),
+        ("t.csv.zst", b"\x28\xb5\x2f\xfd", "packed"),
+        ("t.xlsx", b"PK\x03\x04", "CSV"),
+        ("t.jsonl", '{"promptIdx": 0, "provider": {"id": "a"}, "prompt": {"raw": "q"}}\n', "provider.id"),
+        ("t.json", '{"evalId": "e", "results": {"results": []}}', "results.results"),
+        ("t.json", '{"testCases": [], "metricsScores": []}', "actualOutput"),
+    ],
+)
+def test_a_file_that_is_not_read_is_refused_with_what_to_do(tmp_path, name, data, what):
+    (tmp_path / name).write_bytes(data if isinstance(data, bytes) else data.encode())
+    with pytest.raises(UsageError, match=what):
+        rows_of(tmp_path / name)
+
+
 def test_every_form_of_a_file_holds_the_same(tmp_path):
     duckdb = pytest.importorskip("duckdb")
     source = table(tmp_path / "t.csv", *ROWS)
@@ -100,13 +166,14 @@ def test_every_form_of_a_file_holds_the_same(tmp_path):
     lines(tmp_path / "t.jsonl", *records)
     (tmp_path / "t.json").write_text(json.dumps(records, indent=1))
     (tmp_path / "page.json").write_text(json.dumps({"data": records, "meta": {"page": 1}}))
+    (tmp_path / "ui.json").write_text(json.dumps({"data": records, "total": 3, "page": 1, "total_pages": 1}))
     (tmp_path / "t.csv.gz").write_bytes(gzip.compress(source.read_bytes()))
     (tmp_path / "t.tsv").write_text(source.read_text().replace(",", "\t"))
     semicolons = tmp_path / "semi"
     semicolons.mkdir()
     (semicolons / "t.csv").write_text(source.read_text().replace(",", ";"))
     duckdb.sql(f"SELECT * FROM read_csv('{source}')").write_parquet(str(tmp_path / "t.parquet"))
-    names = ("t.jsonl", "t.json", "page.json", "t.csv.gz", "t.tsv", "semi", "t.parquet")
+    names = ("t.jsonl", "t.json", "page.json", "ui.json", "t.csv.gz", "t.tsv", "semi", "t.parquet")
     assert {name for name in names if rows_of(tmp_path / name, dataset="t") != expected} == set()
 
 

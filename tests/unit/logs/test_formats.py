@@ -354,6 +354,22 @@ def result(custom_id: str, model: str, city: str = "Graz") -> dict[str, Any]:
     return {"id": "r", "custom_id": custom_id, "response": {"status_code": 200, "body": body}, "error": None}
 
 
+def test_a_batch_of_responses_is_read_as_one_of_completions(tmp_path):
+    usage = {"input_tokens": 22, "input_tokens_details": {"cached_tokens": 4}, "output_tokens": 2}
+    said = {"type": "message", "role": "assistant", "content": [{"type": "output_text", "text": "Danube"}]}
+    files = [lines(tmp_path / "requests.jsonl", request("a", body={"model": MINI, "input": "Which river?"}))]
+    for model in (MINI, "gpt-4o"):
+        body = {"object": "response", "created_at": 1795255200, "model": model, "output": [said], "usage": usage}
+        answered = {"custom_id": "a", "response": {"status_code": 200, "body": body}, "error": None}
+        files.append(lines(tmp_path / f"{model}.jsonl", answered))
+    first, second = rows_of(*files)
+    assert (first["question"], first["answer"], second["model"]) == ("Which river?", "Danube", "gpt-4o")
+    assert picked([first], "input_tokens", "cached_input_tokens", "output_tokens") == [(22, 4, 2)]
+    assert PRICED is not None
+    assert first["cost_nano_usd"] == PRICED.cost_nano_usd(Usage(22, 2, 4))
+    assert first["created_at"] == "2026-11-21T10:00:00.000+00:00"
+
+
 def test_the_files_of_a_batch_are_joined(tmp_path):
     asked = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
     failed = {"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}
@@ -537,6 +553,17 @@ def test_runs_of_a_base_and_a_guide_are_two_steps(tmp_path):
         ("guide only", 1, 0, "z", False),
     ]
     assert rows[0]["signals"] == {"replay": {"told": True}}
+
+
+def test_a_question_that_two_runs_spell_differently_is_spelt_as_the_first_of_the_base(tmp_path):
+    records = [
+        {"dataset": "d", "question_id": f"q{at}", "question": role, "method": "alone", "model": role, "role": role}
+        | {"round": 1, "answer": "x", "correct": 1, "sample": 0}
+        for at in range(3_000)
+        for role in ("guide", "base")
+    ]
+    rows = rows_of(lines(tmp_path / "runs.jsonl", *records))
+    assert {row["question"] for row in rows} == {"base"}
 
 
 def test_chat_requests_of_several_models_are_a_ladder(tmp_path):

@@ -189,7 +189,9 @@ VALUES: list[tuple[str, Any, list[str]]] = [
     ("nano", 99_999_999_123_456_789, ["99999999.123456789"]),
     ("nano", 1_234_500_000_000, ["1,234.5"]),
     ("nano", LARGEST, ["9223372036.854775807"]),
-    ("nano", None, ["1,234", "0,001"]),  # a decimal comma, perhaps
+    ("nano", None, ["1,234", "$12,345", "-0,001"]),  # a decimal comma, perhaps
+    ("nano", 1_000_000, ["0,001", "$0,001", "0,0010"]),
+    ("nano", 1_234_500_000_000, ["1.234,5", "1234,5"]),
     ("nano", None, ["-1", "free", "nan", "1e400", "9223372036.854775808"]),
     ("whole", 52, ["52"]),
     ("whole", 12, ["12.0"]),
@@ -198,10 +200,11 @@ VALUES: list[tuple[str, Any, list[str]]] = [
     ("whole", None, ["12.5", "-1", "true", "12345678901234567890123"]),
     ("number", 0.5, ["0.5"]),
     ("number", 1234.5, ["1,234.5"]),
-    ("number", None, ["1,234", "nan", "inf", "1e400", "0x10"]),
-    ("truth", True, ["1.0", "[true]"]),
-    ("truth", False, ["Wrong"]),
-    ("truth", None, ["0.7", ""]),
+    ("number", -0.25, ["-0,25"]),
+    ("number", None, ["1,234", "-12,345", "nan", "inf", "1e400", "0x10"]),
+    ("truth", True, ["1.0", "[true]", "t"]),
+    ("truth", False, ["Wrong", "f"]),
+    ("truth", None, ["0.7", "", "F", "T"]),  # F is a grade
     ("seconds", THEN, ["2026-11-21T10:00:00Z", "2026-11-21T12:00:00+02:00", "2026-11-21 10:00:00"]),
     ("seconds", THEN, [f"1795255200{zeros}" for zeros in ("", "0" * 3, "0" * 6, "0" * 9)]),
     ("seconds", THEN + 0.5, ["[1795255200, 500000000]"]),  # JavaScript's spans (L14)
