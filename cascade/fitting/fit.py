@@ -19,6 +19,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
@@ -74,8 +75,8 @@ LOG_COSTS = (
 )
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
-_Z90 = 1.6448536269514722
-"""The 95 % quantile of the standard normal law."""
+LEAST_GROUPS = 6
+"""With fewer there is no interval: of n differences chance gives all one sign with probability 2^(1 − n)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,11 +183,13 @@ class Saving:
     Attributes:
         spent, alone: the cost of the policy and of the reference, nano-USD, float64, by group; empty if unknown.
         requests: how many requests they are of.
+        choices: how many certified members the served one, the cheapest, was chosen from on the same requests.
     """
 
     spent: Floats
     alone: Floats
     requests: int
+    choices: int = 1
 
     @property
     def cost_share(self) -> float | None:
@@ -195,16 +198,20 @@ class Saving:
 
     @cached_property
     def interval(self) -> tuple[float, float] | None:
-        """The two-sided 90 % interval of that share over groups at the fixed threshold: normal, by linearisation.
+        """The two-sided 90 % interval of that share over groups at the fixed threshold; None if too few groups pay.
 
-        Its variance is that of a ratio of means (Cochran, Sampling Techniques, 1977, section 6.4).
+        Normal, by the delete-one jackknife, in which a group that pays for much counts for much (Efron & Stein, 1981).
+        The cheapest of several looks too cheap: the upper end holds for all choices at once (Bonferroni).
         """
-        share, groups = self.cost_share, self.spent.size
-        if share is None:
+        share, paid = self.cost_share, self.alone > 0
+        rest = self.alone.sum() - self.alone
+        if share is None or np.count_nonzero(paid) < LEAST_GROUPS:
             return None
-        half = _Z90 * float(np.linalg.norm(self.spent - share * self.alone) / self.alone.sum())
-        half *= math.sqrt(groups / max(1, groups - 1))
-        return max(0.0, share - half), share + half
+        half = math.sqrt(1 - 1 / np.count_nonzero(paid)) * float(
+            np.linalg.norm((self.spent - share * self.alone) / rest)
+        )
+        down, up = (NormalDist().inv_cdf(1 - 0.05 / many) for many in (1, self.choices))
+        return max(0.0, share - down * half), share + up * half
 
 
 @dataclass(frozen=True, slots=True)
@@ -510,8 +517,9 @@ def _finished(
     if every.reference is not None and (settings.by_segment or promise.rules.reference_keeps_it):
         uncertified = ~np.isin(_names(every, settings, default), [*proven])
         costs = np.where(uncertified, every.reference.cost_nano_usd, costs)  # the reference is asked at once
+    choices = max(1, sum(member.certified is not None for member in tested))
     return Fit(
-        promise, settings, policy, proven, tuple(tested), _saving(costs, every), log, (), (), every.n,
+        promise, settings, policy, proven, tuple(tested), _saving(costs, every, choices), log, (), (), every.n,
         lost, ready.repeated, ready.unknown, attempt, level, default, {},
     )  # fmt: skip
 
@@ -536,7 +544,7 @@ def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
     return shares
 
 
-def _saving(costs: Ints, log: Log) -> Saving:
+def _saving(costs: Ints, log: Log, choices: int) -> Saving:
     """Return what is spent and what the reference alone costs, by group."""
     rows, alone = log.priced, reference_costs(log)
     if not alone.sum():
@@ -544,4 +552,4 @@ def _saving(costs: Ints, log: Log) -> Saving:
     number = {name: at for at, name in enumerate(dict.fromkeys(log.groups))}
     group = np.array([number[name] for name in log.groups])[rows]
     spent, by_reference = (np.asarray(np.bincount(group, cost), dtype=np.float64) for cost in (costs[rows], alone))
-    return Saving(spent, by_reference, int(group.size))
+    return Saving(spent, by_reference, int(group.size), choices)

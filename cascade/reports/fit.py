@@ -23,12 +23,14 @@ def of_fit(done: Fit, output: str | None = None) -> Report:
 
 def _saving_line(done: Fit) -> str:
     cost, interval = done.saving.cost_share, done.saving.interval
-    if cost is None or interval is None:
+    if cost is None:
         return "Saves: unknown, because no request has all its costs on record, or the reference costs 0."
     if not done.certified or done.default not in {"", *done.certified}:
         return "Saves: nothing is proven to cost less than the reference, so the reference alone is asked."
-    low, high = interval
     amount = f"Saves: {tenths(1 - cost)} of the reference's cost" if cost < 1 else f"Costs: {cost:.2f} × the reference"
+    if interval is None:
+        return f"{amount}, on too few groups for an interval."
+    low, high = interval
     return f"{amount} (90 % interval of what is saved: {tenths(1 - high)} to {tenths(1 - low)})."
 
 

@@ -20,6 +20,7 @@ from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.fitting.divide import in_random_order, usable
+from cascade.fitting.fit import LEAST_GROUPS
 from cascade.policies.policy import Alone, Depth
 from cascade.scale import HERE, spread
 from cascade.studies.diagnosis import Diagnosis, diagnose
@@ -28,8 +29,6 @@ from cascade.table import Bools, Floats, Log
 
 FITS = 0.7
 """The share of the groups that a way is prepared on."""
-LEAST_GROUPS = 6
-"""With fewer there is no interval: of n differences chance gives all one sign with probability 2^(1 − n)."""
 SERVED = Fitted().name
 
 RISK, SET_RISK, CONFIDENCE = 0.05, 0.1, 0.9
