@@ -198,8 +198,7 @@ class _CallTable:
         width, own = int(place.max(initial=0)) + 1, np.full(len(self.calls.names) + 1, -1)
         np.maximum.at(own, self.source, place)
         pairs = self.answers_in * (len(own) + 1) + self.source
-        places = own[own >= 0]
-        if np.unique(pairs).size < pairs.size or np.unique(places).size < places.size:
+        if not (_all_differ(pairs) and _all_differ(own[own >= 0])):
             return width, np.full_like(own, -1), place
         return width, own, own[self.source]
 
@@ -361,7 +360,7 @@ class _CallTable:
             first[step] = source if first[step] == -1 else -2
         if schema.BASE_ONLY not in ways:
             ways[schema.BASE_ONLY] = self._by_itself(np.ones(self.n, dtype=np.int64), first)
-        single = self.horizon > 1 and np.unique(self.answers_in).size == self.answers_in.size
+        single = self.horizon > 1 and _all_differ(self.answers_in)
         if schema.GUIDE_ONLY not in ways and single:
             ways[schema.LAST_ONLY] = self._by_itself(self.horizons, first)
         baselines = {name: way for name, (way, _) in ways.items() if way.known.any()}
@@ -411,6 +410,11 @@ class _CallTable:
             if at.size:
                 walks[name] = walked(name, self.calls, at, row[at], self.names, unjudged, dropped)
         return walks
+
+
+def _all_differ(values: Ints) -> bool:
+    """Whether no value comes twice. `np.unique` takes 20 times as long with a million values."""
+    return bool(np.diff(np.sort(values)).all())
 
 
 def _once(*columns: Ints) -> list[list[int]]:

@@ -99,8 +99,7 @@ def _first_of(*values: str | None, kind: str) -> str:
 def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, str]) -> None:
     """Make the table `calls` from a query with the texts of each call. `fields` has the names of their fields."""
     duck, values = tables.duck, _values(tables.targets)
-    number = """number(rtrim("correct", '% '))"""
-    other = f'SELECT any_value("correct") FROM ({texts}) WHERE {number} NOT BETWEEN 0 AND 1'
+    other = f"""SELECT any_value("correct") FROM ({texts}) WHERE number(rtrim("correct", '% ')) NOT BETWEEN 0 AND 1"""
     if "correct" in tables.targets and (grade := duck.value(other)) is not None:
         raise UsageError(
             f"{fields.get('correct', 'correct')} holds {grade}, of a scale where 1 may not mean right: write true or "

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
@@ -160,11 +161,12 @@ def _features(
     size: int, pieces: Iterable[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]
 ) -> dict[str, Floats]:
     """Return the numbers of requests, given as the numbers of their episodes, and text, context and chat of each."""
-    features: dict[str, Floats] = {}
+    features: dict[str, Floats] = defaultdict(lambda: np.full(size, np.nan))
     for rows, requests in pieces:
+        at = np.array(rows, dtype=np.int64)
         for name, values in asked_numbers(*zip(*requests, strict=True)).items() if rows else ():
-            features.setdefault(name, np.full(size, np.nan))[rows] = values
-    return features
+            features[name][at] = values
+    return dict(features)
 
 
 _COUNTS = ("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens")

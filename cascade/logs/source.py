@@ -193,7 +193,7 @@ def sources(duck: Duck, paths: Sequence[Path], dropped: Dropped) -> list[Source]
 
 
 def _source(duck: Duck, path: Path, number: int, dropped: Dropped) -> Source:
-    if is_parquet(path):
+    if first_bytes(path, 4) == b"PAR1" or path.suffix == ".parquet":
         return _parquet(duck, path, number)
     if path.suffix.lower() in _UNREAD:
         raise UsageError(f"{path} is {_UNREAD[path.suffix.lower()]}.")
@@ -232,11 +232,6 @@ def records(path: Path, dropped: Dropped) -> Iterator[Record]:
             note_rejects(duck, source, dropped)
 
 
-def is_parquet(path: Path) -> bool:
-    """Whether a file is Parquet by its name or its first bytes."""
-    return first_bytes(path, 4) == b"PAR1" or path.suffix == ".parquet"
-
-
 # --- bytes ---
 
 
@@ -250,8 +245,7 @@ class Readable(NamedTuple):
 def readable(path: Path, copy: Path, dropped: Dropped) -> Readable:
     """Return a file, or its copy: unpacked, in UTF-8 without a mark, and without lines that are too long or damaged."""
     with opened(path) as file:
-        is_plain = not isinstance(file, gzip.GzipFile)
-        if is_plain and first_bytes(path, 3)[:2] not in {b"\xef\xbb", b"\xff\xfe", b"\xfe\xff"}:
+        if not isinstance(file, gzip.GzipFile) and first_bytes(path, 3) != b"\xef\xbb\xbf":
             longest, ends = 0, set[bool]()
             for line in iter(lambda: file.readline(MAX_LINE_BYTES), b""):
                 longest = max(longest, len(line))
