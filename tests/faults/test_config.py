@@ -42,7 +42,7 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
     found = problems(
         {
             "models": {
-                "base": {"model": "small", "price": {"input": 1.0}, "max_tokens": "many"},
+                "base": {"model": "small", "price": {"input": 1.0}, "max_tokens": KEY},
                 "guide": {"model": "large", "temprature": 1},
             },
             "budgt": {},
@@ -50,6 +50,9 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
             "policy": {"kind": "treshold"},
             "timeouts": {"per_call_s": 0},
             "strategy": {"rounds": 0},
+            "guarantee": {"risk": 2},
+            "api_key": "x",
+            1: 2,
         }
     )
     for path, said in {
@@ -61,20 +64,15 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
         "policy": "did you mean threshold?",
         "timeouts.per_call_s": "greater than 0",
         "strategy.rounds": "greater than or equal to 1",
+        "guarantee.risk": "not 2",
+        "api_key": "api_key_env",
+        "[1]": "strings",
     }.items():
         assert [line for line in found if line.startswith(f"{path}:") and said in line], f"{path} not in {found}"
+    assert KEY not in str(found)
 
 
-def test_f65_a_setting_whose_name_is_no_text():
-    assert any("strings" in line for line in problems({"models": {"base": "small", "guide": "large"}, 1: 2}))
-
-
-def test_f66_tags_aliases_and_size(bench):
-    aliases = "\n".join(f"x{number}: *a" for number in range(60))
-    found = problems(written(bench, f"models: {{base: small, guide: &a large}}\n{aliases}\n"))
-    assert len(found) == 1
-    assert "aliases" in found[0]
-    assert "larger than" in problems(written(bench, "# " + "x" * 2_000_000 + "\nmodels: {}\n"))[0]
+def test_f66_a_tag_makes_nothing(bench):
     marker = bench.folder / "made"
     found = problems(written(bench, f"models: !!python/object/apply:os.mkdir [{marker}]\n"))
     assert "python/object" in found[0]
@@ -126,35 +124,24 @@ def test_f67_a_key_from_the_environment_is_in_no_repr(bench):
     assert KEY not in shown
 
 
-@each(
-    "address",
-    [
-        "http://169.254.169.254/latest",
-        "http://2852039166/",
-        "http://0xA9FEA9FE/",
-        "http://0251.0376.0251.0376/",
-        "http://[fe80::1]/",
-        "http://[::ffff:169.254.169.254]/",
-        "http://metadata.google.internal/v1",
-        "HTTP://METADATA.GOOGLE.INTERNAL/",
-        "http://100.100.100.200/",
-        "http://[fd00:ec2::254]/",
-        "ftp://h/",
-        "file:///etc/passwd",
-        "h:8000",
-        "http://",
-        "http://[::1",
-        "http://h:99999999/",
-    ],
-)
+METADATA = [
+    "169.254.169.254", "169.254.0.1", "2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "[::ffff:169.254.169.254]",
+    "[fe80::1]", "metadata.google.internal", "METADATA.google.internal.", "metadata", "100.100.100.200",
+    "[fd00:ec2::254]",
+]  # fmt: skip
+
+
+@each("address, said", [
+    *((f"{scheme}://{host}/latest", "metadata") for host in METADATA for scheme in ("http", "HTTP")),
+    *((address, "") for address in ("ftp://h/", "file:///etc/passwd", "h:8000", "http://", "http://[::1", "http://h:99999999/")),
+])  # fmt: skip
 @each("place", ["model.api_base", "provider.api_base"])
-def test_f74_metadata_addresses_and_what_is_none_are_refused(place, address):
-    assert any("api_base" in line for line in problems(_with_key(place, address)))
+def test_f74_metadata_addresses_and_what_is_none_are_refused(place, address, said):
+    assert any("api_base" in line and said in line for line in problems(_with_key(place, address)))
 
 
-@each("address", ["http://127.0.0.1:8000/v1", "https://api.example.com/v1", "http://[::1]:8000/v1"])
-def test_f74_other_addresses_are_taken(address):
-    assert load(_with_key("provider.api_base", address)).provider.api_base == address
+def test_f74_another_address_is_taken():
+    assert load(_with_key("provider.api_base", "http://[::1]:8000/v1")).provider.api_base == "http://[::1]:8000/v1"
 
 
 def test_f74_no_text_of_a_user_chooses_an_address(bench):

