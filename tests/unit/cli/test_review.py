@@ -113,7 +113,7 @@ def until(screen: int, text: str) -> str:
 
 
 def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path):
-    booking_log(tmp_path / "log.jsonl", 40)
+    booking_log(tmp_path / "log.jsonl", 20)
     path, asked = tmp_path / "log.jsonl.reviews.db", list[str]()
     with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
         for key in b"12=012=0120":
@@ -127,13 +127,13 @@ def test_killed_in_the_middle_nothing_is_lost_and_nothing_asked_twice(tmp_path):
     with terminal(tmp_path, "log.jsonl", "--reviewer", "ann") as (process, screen):
         again = [line for line in until(screen, "q quit").splitlines() if "meeting" in line]
         assert again == asked[-1:]
-        for _ in range(29):
+        for _ in range(9):
             os.write(screen, b"=")
-            seen = until(screen, "q quit") if len(asked) < 40 else until(screen, "judged")
+            seen = until(screen, "q quit") if len(asked) < 20 else until(screen, "judged")
             asked += [line for line in seen.splitlines() if "meeting" in line]
         assert process.wait(PATIENCE_S) == 0
-    assert len(set(asked)) == len(asked) == 40
-    assert len(read_reviews(path).judgements) == 40
+    assert len(set(asked)) == len(asked) == 20
+    assert len(read_reviews(path).judgements) == 20
 
 
 def test_an_arrow_key_judges_nothing(tmp_path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -17,6 +18,7 @@ from cascade.errors import NotCertifiedError
 from cascade.fitting.fit import FitSettings
 from cascade.logs.files import write_rows
 from cascade.policies.directory import PolicyDirectory
+from cascade.policies.policy import Threshold
 from cascade.reports.evaluation import audits_of
 from unit.cli.certified import POLICY, Row, hard_rows
 
@@ -29,12 +31,26 @@ def write(path: Path, rows: Sequence[Row]) -> str:
     return str(path)
 
 
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a log of 99 questions, and one with a log of 200 requests of which the small model loses
+    four; each has a policy directory made of it."""
+    folder, settings = tmp_path_factory.mktemp("made"), FitSettings(policy=Threshold("p_yes", -1.0, None))
+    for name, rows, promise, given in (
+        ("hard", hard_rows(99, range(0, 40, 2)), Promise("coverage", 0.1), settings),
+        ("plain", rows_of(200, lost=range(0, 200, 50)), Promise("regret", 0.1, 0.9), FitSettings()),
+    ):
+        (folder / name).mkdir()
+        path = write(folder / name / "log.jsonl", list(rows))
+        fit(path, promise, given, output=folder / name / "policy", tell=lambda _: None)
+    return folder
+
+
 @pytest.fixture
-def log(cli: Cli, tmp_path: Path) -> str:
-    """Return a log of 99 questions with a policy directory made of it."""
-    path = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2)))
-    assert cli("fit", path, *PROMISED, "--policy", POLICY, "-o", "policy").code == 0
-    return path
+def log(made: Path, tmp_path: Path) -> str:
+    """Return the log of 99 questions, with its policy directory beside it."""
+    shutil.copytree(made / "hard", tmp_path, dirs_exist_ok=True)
+    return str(tmp_path / "log.jsonl")
 
 
 def fresh(path: Path, n: int, hard: Sequence[int]) -> str:
@@ -205,17 +221,15 @@ def rows_of(
 
 
 @pytest.fixture
-def log_of_evaluate(tmp_path: Path) -> str:
-    """Return a log of 200 requests, of which the small model loses four."""
-    write_rows(tmp_path / "log.jsonl", rows_of(200, lost=range(0, 200, 50)))
+def log_of_evaluate(made: Path, tmp_path: Path) -> str:
+    """Return the log of 200 requests, with its policy directory beside it."""
+    shutil.copytree(made / "plain", tmp_path, dirs_exist_ok=True)
     return str(tmp_path / "log.jsonl")
 
 
 @pytest.fixture
-def policy(log_of_evaluate: str, tmp_path: Path) -> str:
-    """Return a policy directory that is certified on that log."""
-    fit(log_of_evaluate, Promise("regret", 0.1, 0.9), output=tmp_path / "policy", tell=lambda _: None)
-    return str(tmp_path / "policy")
+def policy(log_of_evaluate: str) -> str:
+    return str(Path(log_of_evaluate).parent / "policy")
 
 
 def report(ran: Any) -> dict[str, Any]:
@@ -281,10 +295,10 @@ def test_a_directory_is_played_as_it_serves_and_flattered_by_its_own_requests(cl
 
 def test_levels_are_played_one_by_one(cli, log_of_evaluate, tmp_path):
     levels = FitSettings(levels={"low": 0.5, "high": 0.1})
-    fit(log_of_evaluate, Promise("regret", 0.1, 0.9), levels, output=tmp_path / "policy", tell=lambda _: None)
-    found = report(cli("evaluate", log_of_evaluate, "--policy", "policy", "--json"))
+    fit(log_of_evaluate, Promise("regret", 0.1, 0.9), levels, output=tmp_path / "levels", tell=lambda _: None)
+    found = report(cli("evaluate", log_of_evaluate, "--policy", "levels", "--json"))
     assert {"level low", "level high"} <= set(found["figures"])
-    audits = report(cli("evaluate", log_of_evaluate, "--policy", "policy", "--audits", "--json"))
+    audits = report(cli("evaluate", log_of_evaluate, "--policy", "levels", "--audits", "--json"))
     assert {(each["certificate"], each["alarm_at"]) for each in audits["certificates"]} == {("low", 40), ("high", 40)}
 
 

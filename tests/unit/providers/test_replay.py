@@ -15,7 +15,6 @@ from cascade.engine import run
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, RateLimitedError
 from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
-from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
 from cascade.providers.assembling import Assembler
 from cascade.providers.base import Streams
@@ -28,7 +27,7 @@ from cascade.providers.replay import Replay
 from cascade.resilience.portal import Deadline
 from cascade.resilience.portal import run as run_now
 from cascade.types import Answer, Completion, Question, Request, Token, Usage
-from unit.made import PRICES, RIVER, TWO_MODELS, base_guide, by_purpose, drive, request, two_models, yes_no
+from unit.made import PRICES, RIVER, base_guide, by_purpose, drive, request, yes_no
 from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
@@ -112,17 +111,6 @@ def test_of_two_rows_of_the_same_call_the_first_counts():
     first, second = (list(rows(logged(BASE._replace(text=f"Answer: {name}"), yes_no(0.9)))) for name in ("Inn", "Oder"))
     said = run_now(Replay.of([*first, *second]).complete(request(), 1.0))
     assert said["choices"][0]["message"]["content"] == "Answer: Inn"
-
-
-def test_a_log_file_answers_a_whole_question(tmp_path):
-    with Orchestrator.from_config(TWO_MODELS, providers={"fake": two_models()}) as live:
-        before = live.ask(RIVER)
-    log = tmp_path / "log.jsonl"
-    write_rows(log, rows(before))
-    with Orchestrator.from_config(TWO_MODELS | {"provider": f"replay:{log}"}) as again:
-        after = again.ask(RIVER)
-    assert (after.text, after.answers, after.explain()) == (before.text, before.answers, before.explain())
-    assert after.cost_nano_usd == before.cost_nano_usd
 
 
 def test_without_duckdb_it_says_what_to_install(tmp_path, monkeypatch):

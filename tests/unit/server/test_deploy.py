@@ -89,7 +89,7 @@ def test_it_serves_without_rights_on_a_read_only_system_and_on_when_its_16_mb_ar
             process.send_signal(signal.SIGHUP)
             until(lambda: counted('reloads_total{outcome="done"}') == 1)
             filler = Path(f"/proc/self/fd/{inside}/filler")
-            filler.write_bytes(bytes(8_000_000))
+            filler.write_bytes(bytes(13_000_000))
             while not counted('store_failing{store="traces"}'):
                 ask(200_000)
             ask(10)
