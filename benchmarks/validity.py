@@ -133,6 +133,12 @@ def in_segments(log: Log) -> Log:
     return replace(log, segments=tuple(np.where(doubtful, HARD, "easy").tolist()))
 
 
+def unsafe(log: Log) -> Log:
+    """Return a ladder whose reference is asked apart, so that a walk to the end proves nothing by definition."""
+    assert log.reference is not None  # noqa: S101 - of every population
+    return replace(log, reference=log.reference._replace(is_last=False))
+
+
 def compared(log: Log) -> Log:
     """Return a log whose truth is the reference's output: an answer is right if it equals the last one."""
     return replace(log, right=(log.answer == log.answer[:, -1:]).astype(np.float64))
@@ -246,6 +252,7 @@ def cases() -> Iterator[Case]:
         ladder, part = population("scores"), partial(fitted, name=HARD, settings=FitSettings(by_segment=True))
         yield Case("regret, fit", fitted, sure("regret", risk), ladder, 4 * n, tenth=True)
         yield Case("regret, a level", strict_level, sure("regret", risk), ladder, 4 * n, tenth=True)
+        yield Case("regret, no safe last node", fitted, sure("regret", risk), unsafe(ladder), 4 * n, tenth=True)
         yield Case("regret, a segment", part, sure("regret", risk), in_segments(ladder), 4 * n, tenth=True)
         talks = population("conversations")
         yield Case("regret, conversations", grouped, sure("regret", risk), talks, n)

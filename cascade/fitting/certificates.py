@@ -29,6 +29,7 @@ _COUNTED = (
     "It is fit {} of these requests, as counted in the folder of their log; fits elsewhere, or before the count was "
     "deleted, are not counted."
 )
+_LEFT_OUT = "It does not speak of requests like the {:,} of the log that lack a label or the reference's answer."
 _UNCOUNTED = "It is the first fit of these requests: earlier ones were not counted."
 
 
@@ -38,6 +39,7 @@ def policy_directory(
     today: date,
     *,
     before: Requests | None = None,
+    unlabelled: int = 0,
     made_for: Callable[[Log], Mapping[str, Any]] = lambda log: {},  # noqa: ARG005 - the name is the interface
     **about: Any,
 ) -> PolicyDirectory:
@@ -48,6 +50,7 @@ def policy_directory(
         plan: the nodes of the log's plan.
         today: the day on which it is made.
         before: the requests that made the policy earlier, if it is certified again.
+        unlabelled: how many requests were left out before the fit, since it is unknown which answers are right.
         made_for: says what a certificate holds for, by the requests that prove it.
         about: further fields of each certificate: `reference`, `comparator`.
     """
@@ -56,10 +59,9 @@ def policy_directory(
     requests = Requests(fitted, tuple(sorted({*hashed(done.chose), *earlier.chose})), hashed(done.log.ids))
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, requests)
     expires = None if (days := done.settings.expires_days) is None else (today + timedelta(days)).isoformat()
-    grouped = done.repeated > 0 or len(set(done.log.groups)) < done.log.n
-    number = done.attempt.number
-    counted = _UNCOUNTED if number is None else _COUNTED.format(number)
-    shared = {"attempts": number, "expires": expires, **about}
+    grouped = done.repeated > 0 or done.requests > done.log.n
+    rests_on = _assumptions(unlabelled + done.unknown, done.attempt.number)
+    shared = {"attempts": done.attempt.number, "expires": expires, **about}
     shared |= {"unit": "group" if grouped else "request", "policy_sha256": bare.policy_sha256}
     levels = promises(done.promise, done.settings)
     covers: Literal["all", "segment", "level"] = (
@@ -70,10 +72,16 @@ def policy_directory(
         Certificate(
             levels.get(name, done.promise), proven.kappa, proven.n, float(proven.losses), sha256_of(proving),
             created=today.isoformat(), level=proven.level, covers=covers, name=name,
-            made_for=made_of, assumptions=(*ASSUMPTIONS, counted, *moving(made_of)), **shared,
+            made_for=made_of, assumptions=(*rests_on, *moving(made_of)), **shared,
         )
         for (name, proven, proving), made_of in zip(proofs, [made_for(proof[2]) for proof in proofs], strict=True)
     ])  # fmt: skip
+
+
+def _assumptions(left_out: int, attempt: int | None) -> tuple[str, ...]:
+    """Return what every certificate of a fit rests on, in words."""
+    counted = _UNCOUNTED if attempt is None else _COUNTED.format(attempt)
+    return (*ASSUMPTIONS, *([_LEFT_OUT.format(left_out)] if left_out else []), counted)
 
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:

@@ -684,6 +684,19 @@ def test_each_segment_s_certificate_holds_for_its_own_requests():
     assert {name: each.made_for["of"] for name, each in directory.certificates.items()} == {"a": ["a"], "b": ["b"]}
 
 
+def test_a_certificate_says_that_it_speaks_of_groups_and_how_many_requests_are_left_out():
+    """One request of each group certifies: of groups of unlike sizes a share of all requests is another one."""
+    log, day = drawn_log(600, alike=1.0), date(2026, 1, 1)
+    whole, alone = (fit(each, REGRET) for each in (log, drawn_log(600)))
+    units = [next(iter(policy_directory(done, log.nodes, day).certificates.values())).unit for done in (whole, alone)]
+    assert units == ["group", "request"]
+    assert log.reference is not None
+    lacks = replace(log, reference=log.reference._replace(right=np.where(np.arange(600) < 77, np.nan, log.right[:, 1])))
+    for left_out, said in ((fit(lacks, REGRET), "85"), (whole, " 8 ")):
+        (certificate,) = policy_directory(left_out, log.nodes, day, unlabelled=8).certificates.values()
+        assert sum(said in text for text in certificate.assumptions) == 1
+
+
 @pytest.mark.parametrize("levels", ["low=0.2,low=0.1", "=0.1,high=0.05"])
 def test_each_level_has_a_name_of_its_own(levels):
     with pytest.raises(UsageError):
