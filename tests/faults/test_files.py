@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import csv
 import gzip
+import io
 import json
 import os
 import random
 import resource
 import sys
 import tracemalloc
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -18,6 +21,8 @@ import pytest
 from cascade.errors import UsageError
 from cascade.logs import lines
 from cascade.logs.files import Dropped, read_rows, write_rows
+from cascade.logs.importing import imported
+from cascade.logs.presets import Asked
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
@@ -160,6 +165,7 @@ def test_f57_a_written_number_that_is_none_is_null_with_a_flag(tmp_path: Path) -
 pq = pytest.importorskip("pyarrow.parquet")
 
 ROWS = 12
+HEAD = ["id", "question", "small_answer", "small_cost_usd", "large_answer", "large_cost_usd"]
 SHORT = 40
 """Files of the short form; `make long` reads 2,000."""
 ODD: tuple[Any, ...] = (
@@ -273,3 +279,47 @@ def test_mutated_logs_are_read_or_refused(tmp_path: Path) -> None:
 def test_two_thousand_mutated_logs_are_read_or_refused(tmp_path: Path) -> None:
     for seed in range(SHORT, 2_000):
         read_mutated(tmp_path, seed)
+
+
+def read_mutated_table(folder: Path, seed: int) -> None:
+    """Compare a mutated table with what Python's csv reads: each record is read with its answers, or counted."""
+    chance = random.Random(seed)
+    separator, end = chance.choice(",;|\t"), chance.choice(["\n", "\r\n"])
+    written = io.StringIO()
+    table = csv.writer(written, delimiter=separator, lineterminator=end)
+    table.writerow(HEAD)
+    for at in range(ROWS):
+        question = f'Which "{at}", è?\nline' if at % 3 == 0 else f"Which {at}?"
+        table.writerow([f"q{at}", question, chance.choice(["Danube", "2024-1-6", "007"]), "0.0001", "Mur", "0.02"])
+    path, dropped = folder / "t.csv", Dropped()
+    path.write_bytes(chance.choice(MUTATIONS[:3])(chance, written.getvalue().encode()))
+    try:
+        with imported([path], Asked(), dropped) as log:
+            read = list(log.rows())
+    except UsageError as error:
+        assert path.name in str(error)  # noqa: PT017 - a refusal names the file, whatever else it says
+        return
+    try:
+        text = path.read_bytes().decode("utf-8-sig").replace("\0", "\ufffd")
+        records = [one for one in csv.reader(io.StringIO(text, newline=""), delimiter=separator) if any(one)]
+    except (UnicodeDecodeError, csv.Error):
+        return
+    if not records or records[0] != HEAD:
+        return
+    whole = {one[0]: one for one in records[1:] if len(one) == len(HEAD)}  # of two with one id the last
+    assert len(whole.keys() - {one["episode_id"] for one in read}) <= dropped.rows.total()
+    once = {name for name, times in Counter(one[0] for one in records).items() if times == 1} & whole.keys()
+    for one in read if not dropped.rows else ():
+        answer = whole[one["episode_id"]][HEAD.index(f"{one['model']}_answer")] if one["episode_id"] in once else ""
+        assert not answer or one["answer"] == answer
+
+
+def test_mutated_tables_are_read_or_refused(tmp_path: Path) -> None:
+    for seed in range(SHORT):
+        read_mutated_table(tmp_path, seed)
+
+
+@pytest.mark.long
+def test_two_thousand_mutated_tables_are_read_or_refused(tmp_path: Path) -> None:
+    for seed in range(SHORT, 2_000):
+        read_mutated_table(tmp_path, seed)
