@@ -28,7 +28,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from cascade.budget.caps import Hold, Ledger, MemoryLedger
+from cascade.budget.caps import Hold, MemoryLedger
 from cascade.records.ledger import SqlLedger
 
 CAP = 10**15
@@ -45,7 +45,7 @@ class Rate(NamedTuple):
     per_cpu_s: float
 
 
-def rate(ledger: Ledger, threads: int, count: int, caps: Callable[[int], dict[str, int]]) -> Rate:
+def rate(ledger: MemoryLedger | SqlLedger, threads: int, count: int, caps: Callable[[int], dict[str, int]]) -> Rate:
     """Measure so many threads."""
 
     def work(number: int) -> None:

@@ -166,6 +166,13 @@ def hint_at(word: str, known: Iterable[str]) -> str:
     return f"; did you mean {near[0]}?" if near else ""
 
 
+def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
+    """Return names. Raises ValueError if one occurs more than once."""
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"{', '.join(twice)} is named more than once")
+    return names
+
+
 def did_you_mean(word: str, known: Iterable[str]) -> str:
     """Return a hint with the nearest known word, and with all known words if there are few.
 

@@ -442,11 +442,7 @@ class Runtime:
         guard = self._spanned[request.model]
         if self.spending is None:
             return guard
-        if not self.finishes:
-            return self.spending.over(guard, key)
-        from cascade.serving.finishing import FinishingGuard
-
-        return FinishingGuard(self.spending, guard, key, self.halt)
+        return self.spending.over(guard, key, self.halt if self.finishes else None)
 
     def _deadline(self, seconds: float | None = None) -> Deadline:
         limit_s = self.config.timeouts.per_question_s if seconds is None else above_zero(seconds)

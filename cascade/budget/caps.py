@@ -16,7 +16,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from cascade.forks import after_fork
 from cascade.identity import storable
@@ -38,9 +38,7 @@ class Hold(NamedTuple):
     """Money that is set aside for a call.
 
     Attributes:
-        id: its id.
         amount: nano-dollars, the most that the call can cost.
-        accounts: the accounts on which it is held.
         owner: the process that made it.
         expires_s: when it counts as lost, in seconds since 1970.
     """
@@ -86,70 +84,16 @@ class Refused(NamedTuple):
         return self.stands.held > 0
 
 
-class Ledger(Protocol):
-    """Accounts that holds are made on. Every method is atomic, between threads and, in a database, processes.
-
-    `carve` and `settle` ask no database; the others raise StoreError if it cannot be reached.
-    """
-
-    def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
-        """Hold an amount on all accounts, or on none.
-
-        Args:
-            amount: nano-dollars, at least 0.
-            caps: the cap of each account.
-            expires_s: seconds since 1970. A hold that is not settled by then is booked in full by `recover`.
-        """
-        ...
-
-    def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
-        """Do the same if no database need be asked; None: only `reserve` can tell."""
-        ...
-
-    def settle(self, hold: Hold, cost: int | None) -> bool:
-        """End a hold and book its cost; None: unknown, and booked in full.
-
-        Returns:
-            Whether the hold existed; if not, it was settled or recovered before, and nothing changes.
-        """
-        ...
-
-    def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book expired holds in full, and all holds of `owner`, which no longer runs; return how many."""
-        ...
-
-    def account(self, name: str) -> Account:
-        """Return the balance of an account."""
-        ...
-
-    def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
-        """Return `count` of these accounts that have spent most, as far as it is written."""
-        ...
-
-    def prune(self, oldest: Mapping[str | None, str]) -> None:
-        """Forget accounts on which nothing is held, of periods before these, which are by `Caps.periods`."""
-        ...
-
-    def reset(self, name: str, who: str) -> None:
-        """Set what is spent on an account to 0; a store has a record of who did it. What is held stays held."""
-        ...
-
-    def alert(self, name: str, amount: int) -> bool:
-        """Note that somebody is told of this amount; return whether nobody was, of it or a higher one."""
-        ...
-
-    def close(self) -> None:
-        """Release connections."""
-        ...
-
-
 def new_id() -> str:
     """Return an id for a hold or an owner."""
     return uuid.uuid4().hex
 
 
 class MemoryLedger:
-    """A ledger in this process's memory, which ends with it.
+    """A ledger in this process's memory, which ends with it. `records.ledger.SqlLedger` does the same in a database.
+
+    Every method is atomic, between threads and, in a database, processes. `carve` and `settle` ask no database; the
+    others raise StoreError if it cannot be reached.
 
     >>> ledger = MemoryLedger()
     >>> hold = ledger.reserve(70, {"total": 100}, expires_s=1e12)
@@ -171,7 +115,13 @@ class MemoryLedger:
         self._lock = threading.Lock()
 
     def reserve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | Refused:
-        """Hold an amount on all accounts, or on none."""
+        """Hold an amount on all accounts, or on none.
+
+        Args:
+            amount: nano-dollars, at least 0.
+            caps: the cap of each account.
+            expires_s: seconds since 1970. A hold that is not settled by then is booked in full by `recover`.
+        """
         with self._lock:
             balances = {name: self._accounts.get(name, Account()) for name in caps}
             for name, stands in balances.items():
@@ -184,12 +134,12 @@ class MemoryLedger:
             return hold
 
     def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
-        """Hold an amount on all accounts, or on none."""
+        """Do the same if no database need be asked; None: only `reserve` can tell."""
         hold = self.reserve(amount, caps, expires_s)
         return hold if isinstance(hold, Hold) else None
 
     def settle(self, hold: Hold, cost: int | None) -> bool:
-        """End a hold and book its cost."""
+        """End a hold and book its cost, or all of it if the cost is None; return False if it has ended before."""
         with self._lock:
             return self._settle(hold.id, cost)
 
@@ -204,7 +154,7 @@ class MemoryLedger:
         return True
 
     def recover(self, now_s: float, owner: str | None = None) -> int:
-        """Book expired holds in full."""
+        """Book expired holds in full, and all holds of `owner`, which no longer runs; return how many."""
         with self._lock:
             lost = [hold.id for hold in self._holds.values() if hold.expires_s <= now_s or hold.owner == owner]
             return sum(self._settle(hold_id, None) for hold_id in lost)
@@ -214,12 +164,12 @@ class MemoryLedger:
         return self._accounts.get(name, Account())
 
     def accounts(self, meant: Collection[Accounts], count: int) -> dict[str, Account]:
-        """Return those of these accounts that have spent most."""
+        """Return `count` of these accounts that have spent most, as far as it is written."""
         used = (at for at in [*self._accounts.items()] if any(kind.has(*at) for kind in meant))
         return dict(heapq.nlargest(count, used, key=lambda at: at[1].spent))
 
     def prune(self, oldest: Mapping[str | None, str]) -> None:
-        """Forget accounts of periods before these."""
+        """Forget accounts on which nothing is held, of periods before these, which are by `Caps.periods`."""
         for name in [*self._accounts]:
             window, end = window_of(name), period(name)
             with self._lock:  # which calls wait for
@@ -227,13 +177,13 @@ class MemoryLedger:
                     del self._accounts[name]
 
     def reset(self, name: str, who: str) -> None:  # noqa: ARG002 - it is logged
-        """Set what is spent on an account to 0."""
+        """Set what is spent on an account to 0; a store has a record of who did it. What is held stays held."""
         with self._lock:
             stands = self._accounts[name]
             self._accounts[name] = Account(0, stands.held, resets=stands.resets + 1)
 
     def alert(self, name: str, amount: int) -> bool:
-        """Note that somebody is told of this amount, unless somebody was."""
+        """Note that somebody is told of this amount; return whether nobody was, of it or a higher one."""
         with self._lock:
             stands = self._accounts[name]
             self._accounts[name] = stands._replace(alerted=max(amount, stands.alerted))

@@ -276,8 +276,7 @@ class _PolicyDocument(Section):
 def policy_section(document: Mapping[str, Any]) -> PolicyConfig:
     """Return the checked settings of a policy, without the rest of a configuration.
 
-    Raises:
-        ConfigError: the settings are wrong; lists every problem.
+    Raises ConfigError, with every problem.
     """
     return _validated(_PolicyDocument, {"policy": document}, None).policy
 
@@ -325,8 +324,7 @@ def ledger_url(budget: BudgetConfig) -> str | None:
 def modes_url(config: CascadeConfig) -> str | None:
     """Return the URL of the store of the modes, by default that of the traces; None without modes.
 
-    Raises:
-        ConfigError: an environment variable has no valid store, or there are modes without traces.
+    Raises ConfigError for a variable without a valid store, and for modes without traces.
     """
     if config.modes is None:
         return None
@@ -351,8 +349,7 @@ def traces_url(traces: TracesConfig | None) -> str | None:
 def default_traces_url() -> str | None:
     """Return the URL of the trace store if no configuration names one; None if traces are off.
 
-    Raises:
-        ConfigError: CASCADE_TRACES is neither a store nor "off".
+    Raises ConfigError for a CASCADE_TRACES that is no store.
     """
     url = environment(TRACES_VARIABLE)
     if url is None:

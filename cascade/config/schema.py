@@ -12,7 +12,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from cascade.budget.caps import OF_CLIENTS
-from cascade.checks import checked_base, shown_name, unknown
+from cascade.checks import checked_base, distinct, shown_name, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
 from cascade.plans import presets as strategies
@@ -457,10 +457,7 @@ class ServerConfig(Section):
     @field_validator("keys")
     @classmethod
     def _distinct(cls, value: tuple[ServerKeyConfig, ...]) -> tuple[ServerKeyConfig, ...]:
-        names = [key.name for key in value]
-        twice = sorted({name for name in names if names.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} is named more than once")
+        distinct(tuple([key.name for key in value]))
         return value
 
 

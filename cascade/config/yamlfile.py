@@ -45,8 +45,7 @@ class _Loader(yaml.SafeLoader):
 def read_yaml(path: Path) -> Mapping[str, Any]:
     """Read a YAML file safely: limited in size, without tags that create objects.
 
-    Raises:
-        ConfigError: it is missing, too large, not YAML, or not a mapping.
+    Raises ConfigError if it is missing, too large, not YAML, or not a mapping.
     """
     source = str(path)
     try:
@@ -66,11 +65,7 @@ def read_yaml(path: Path) -> Mapping[str, Any]:
 
 
 def parse_yaml(text: str, source: str) -> Mapping[str, Any]:
-    """Read settings from YAML text, as safely; errors name `source`.
-
-    Raises:
-        ConfigError: it is not YAML, or not a mapping.
-    """
+    """Read settings from YAML text, as safely; errors name `source`. Raises ConfigError."""
     try:
         document = yaml.load(text, _Loader)  # noqa: S506 - a subclass of the safe loader
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:

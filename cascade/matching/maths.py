@@ -14,7 +14,7 @@ from contextlib import suppress
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from pydantic import validate_call
 
@@ -62,16 +62,6 @@ class MathMatcher(Matcher):
             return True
         formulas = tuple([formula for text in golds if (formula := as_latex(text)) is not None])
         return self._compare(as_latex(answer) or "", formulas) if formulas else None
-
-    def close(self) -> None:
-        """End the worker process. The matcher may still be used; it starts a new one."""
-        self._worker.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
 
 
 # --- plain notation such as 2*sqrt(3) or 3 1/2 becomes LaTeX, as the parser needs it ---

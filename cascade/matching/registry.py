@@ -261,9 +261,7 @@ _REMEMBERED_CHARS = 20_000
 def answer_key(answer: str, request: ChatRequest | None) -> str:
     """Return a key that is equal for answers that are the same, for live use, logs, votes and audits alike.
 
-    Args:
-        answer: the answer; for a chat request its message in the form of `chat.output_text`.
-        request: the chat request that it answers; None for a question in cascade's own prompt.
+    The answer to a chat request is its message in the form of `chat.output_text`.
 
     >>> answer_key("The Danube.", None)
     'danube'

@@ -118,9 +118,7 @@ class Proof(NamedTuple):
     def allowed(self, lengths: Sequence[int] | Ints | Floats, count: int | None = None) -> int:
         """Return about how many conversations may be lost: exactly, if all have the same length; −1 for none at all.
 
-        Args:
-            lengths: the numbers of turns.
-            count: the number of conversations, if these are only like them.
+        They are as long as `lengths`, or, if a `count` is given, are so many like these.
         """
         turns = np.asarray(lengths, dtype=np.float64)
         count = turns.size if count is None else count

@@ -138,8 +138,7 @@ class Conversations(NamedTuple):
     def of(cls, observed: Observed, draws: Iterable[Draw]) -> Conversations:
         """Return the conversations of these draws; a draw without an outcome is a turn without a record.
 
-        Raises:
-            UsageError: no draw has an outcome.
+        Raises UsageError if none has an outcome.
         """
         ordered = sorted(draws, key=lambda draw: (draw.conversation, draw.drawn_s))
         row = np.array([observed.row.get(draw.trace_id, -1) for draw in ordered], dtype=np.int64)
@@ -165,11 +164,7 @@ def _numbers(names: Sequence[str]) -> Ints:
 def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig) -> LookResult:
     """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
-    Args:
-        observed: the rows to fit and those that certify.
-        drawn: their draws; the look has taken those that certify.
-        look: the look; no earlier one has used its conversations.
-        modes: what is promised, and how many requests are audited.
+    No earlier look has used the conversations that this one has taken.
     """
     page = _begun(look, modes, drawn)
     try:

@@ -57,7 +57,6 @@ class InForce:
     """The certificate that a cascade serves under.
 
     Attributes:
-        certificate: its id.
         look: the look that issued it.
         risk: the share of requests that may differ from the guide's answer.
         level: the probability, of that of all looks, at which it was tested.
@@ -95,7 +94,6 @@ class CascadeState:
     """The state of one cascade.
 
     Attributes:
-        cascade: its name.
         mode: "observe": the guide serves; "enforce": the policy serves; "fallback": the guide serves after an alarm.
         version: grows with each change.
         looks: looks at certifying rows so far, refused ones counted.
@@ -162,18 +160,12 @@ class CascadeState:
     ) -> CascadeState:
         """Return the state after a reply of a model, which may have changed; `self` if the reply shows nothing new.
 
-        Under a certificate the guide serves from then on. Without one a new era begins: a certificate from requests
-        before and after the change would not hold now.
+        Under a certificate the guide serves from then on. Without one a new era begins: a certificate from
+        requests before and after the change would not hold now. `echoed` and `build` are what the reply
+        reports, None if it does not; `deployment` is the one of several that replied.
 
         Each deployment has names and builds of its own. One that no certifying request reached must answer as the
         model did elsewhere.
-
-        Args:
-            model: the model.
-            echoed: the name that the reply reports; None if it does not.
-            build: the build that it reports.
-            deployment: the one of its deployments that replied, if it has several.
-            at: the time.
         """
         reply, elsewhere = signs_of(model, echoed, build, deployment), signs_of(model, echoed, build)
         certified = self.in_force if self.mode == "enforce" else None
@@ -203,8 +195,7 @@ class CascadeState:
     def set_mode(self, mode: Mode, by: str, why: str, at: str) -> CascadeState:
         """Return the state with the mode that a person asks for.
 
-        Raises:
-            UsageError: no certificate is in force that the policy could serve under.
+        Raises UsageError if no certificate is in force to serve under.
         """
         if mode == "enforce" and (self.in_force is None or self.alarm is not None):
             reason = "none was issued" if self.in_force is None else f"it was withdrawn: {self.alarm}"
@@ -230,8 +221,6 @@ class Draw(NamedTuple):
     """A drawn request. It is recorded before its first call and never deleted.
 
     Attributes:
-        trace_id: of its episode in the traces.
-        cascade: the cascade's name.
         conversation: the name of its conversation; all turns of an observed one are drawn.
         turn: its name within the conversation.
         role: whether it may "fit" or "certify"; or "audit": the policy served, and pages show what came of it.
@@ -261,17 +250,11 @@ class Draw(NamedTuple):
 def counted(state: CascadeState, waiting: Iterable[Draw], now_s: float, at: str) -> tuple[CascadeState, list[Draw]]:
     """Return the state after the audits that can be counted, and these audits with the evidence.
 
-    A conversation is one bet. It counts once it has ended, all its results are known and all that began before it have
-    counted. So neither whether nor when it counts depends on a result. Those that wait are bet on at their lowest, in
-    the same order, and the alarm is raised if that is enough (`Monitor.update`). An audit of which nobody can know
-    whether it differs is passed over: a failure of the guide is no evidence.
-
-    Args:
-        state: the state.
-        waiting: audits of the certificate in force, in the order in which they were drawn; none of a conversation that
-            has counted.
-        now_s: the time, in seconds since 1970.
-        at: the same, for the record.
+    A conversation is one bet. It counts once it has ended, all its results are known and all that began before it
+    have counted. So neither whether nor when it counts depends on a result. Those that wait are bet on at their
+    lowest, in the same order, and the alarm is raised if that is enough (`Monitor.update`). An audit of which
+    nobody can know whether it differs is passed over: a failure of the guide is no evidence. `waiting` has audits
+    of the certificate in force as they were drawn, none of a conversation that has counted.
     """
     monitor = state.monitor
     if monitor is None or state.mode != "enforce":
@@ -300,7 +283,6 @@ class Look(NamedTuple):
     """One look at certifying rows.
 
     Attributes:
-        cascade: the cascade's name.
         look: k, from 1.
         opened_s: when it began, in seconds since 1970; rows that were drawn later have no part in it.
         until_s: when another process may take it up, since its own must have ended.

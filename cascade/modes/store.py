@@ -132,12 +132,8 @@ class ModeStore(Database):
     def settle(self, row: Draw, *, missing: bool = False, differs: bool | None = None) -> CascadeState:
         """Settle a row that is pending, and count the audits that need not wait (`state.counted`); return the state.
 
-        An audit counts only if its certificate is still in force.
-
-        Args:
-            row: the row as it was drawn.
-            missing: whether it has no outcome.
-            differs: of an audit, whether what was served differs from the guide's; None if that is unknown.
+        An audit counts only if its certificate is still in force. `differs`: of an audit, whether what was
+        served differs from the guide's; None if that is unknown.
         """
         settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, _PENDING)
         values = {"outcome": "missing" if missing else "complete", "differs": differs}
@@ -230,12 +226,8 @@ class ModeStore(Database):
     ) -> bool | None:
         """Record the outcome of a look and, in the same transaction, its promotion.
 
-        Args:
-            look: the look.
-            page: the result, as plain JSON values.
-            files: of the policy that it certified.
-            promoted: puts the certificate in force; None if it was refused. If it returns the state unchanged, the
-                certificate came too late and is refused too.
+        `promoted` puts the certificate in force; None if it was refused. If it returns the state unchanged, the
+        certificate came too late and is refused too.
 
         Returns:
             Whether the policy was promoted. None if the look was not open any more: another process closed it, after

@@ -52,8 +52,6 @@ class ModelUse:
     """A model, its request settings, and its abilities: None if unknown.
 
     Args:
-        name: the model.
-        max_tokens, temperature, seed: how it is asked.
         context_tokens: the most tokens of prompt and reply together.
         images, tools: whether it takes images, and tools.
         chat_max_tokens: the longest reply to a chat request that sets no limit itself.

@@ -71,8 +71,6 @@ class Plan:
     """A list of nodes, in the order in which they are bought; the last answer is the reference's.
 
     Args:
-        nodes: the nodes.
-        prompts: the prompts; the shipped ones by default.
         chat_nodes: the nodes for a chat request, if they are others.
         logprobs: whether the log-probs of answers are requested even if the application did not ask for them, since
             policies read them.

@@ -9,11 +9,11 @@ from __future__ import annotations
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeAlias
+from typing import Annotated, Any, ClassVar, Literal, TypeAlias
 
-from pydantic import Field, field_validator
+from pydantic import AfterValidator, Field, field_validator
 
-from cascade.checks import did_you_mean, shown_name
+from cascade.checks import did_you_mean, distinct, shown_name
 from cascade.errors import ConfigError, UsageError
 from cascade.plans.base import ModelUse
 from cascade.plans.nodes import JUDGING, Plan, PlanNode, Purpose, reference_of, unsuited_to_chat
@@ -209,16 +209,8 @@ class LadderConfig(StrategyConfig):
     """
 
     kind: Literal["ladder"]
-    models: tuple[str, ...] = Field(min_length=1)
+    models: Annotated[tuple[str, ...], AfterValidator(distinct)] = Field(min_length=1)
     judge: str | None = Field(default=None, min_length=1)
-
-    @field_validator("models")
-    @classmethod
-    def _distinct(cls, value: tuple[str, ...]) -> tuple[str, ...]:
-        twice = sorted({name for name in value if value.count(name) > 1})
-        if twice:
-            raise ValueError(f"{', '.join(twice)} is named more than once")
-        return value
 
     @property
     def _function(self) -> str | None:

@@ -53,10 +53,8 @@ class RetryPolicy:
     def delay_s(self, error: ProviderError, retries_done: int, deadline: Deadline) -> float | None:
         """Return how long to wait before the next try, or None to give up.
 
-        Args:
-            error: the error; its class says whether and how often a retry makes sense.
-            retries_done: how many retries this call has had.
-            deadline: the question's deadline; there is no retry if the wait would pass it.
+        The class of the error says whether and how often a retry makes sense. There is none if the wait would
+        pass the deadline.
         """
         if not error.retryable or retries_done >= min(self.max_retries, error.max_retries):
             return None
@@ -79,7 +77,6 @@ class Health:
     Args:
         shared: whether callers retry themselves, as those of a server do: a circuit breaks, and retries have the
             smaller budget, which one that the server asked for takes from, too.
-        clock: seconds, monotonic.
 
     >>> now = 0.0
     >>> health = Health(shared=True, clock=lambda: now)

@@ -381,14 +381,8 @@ async def items_on_loop(items: AsyncGenerator[_T, None], timeout_s: float) -> As
     ends_at_s = time.monotonic() + timeout_s
     came: asyncio.Queue[object] = asyncio.Queue()
     room = asyncio.Semaphore(_AHEAD)
-    reader, here = asyncio.get_running_loop(), _background.here
-
-    def put(item: object) -> None:
-        if here:
-            came.put_nowait(item)
-            return
-        with suppress(RuntimeError):  # the reader's loop was closed
-            reader.call_soon_threadsafe(came.put_nowait, item)
+    here = _background.here
+    put = came.put_nowait if here else _putting(came)
 
     async def pump() -> None:
         async with aclosing(items) as source:
@@ -419,6 +413,16 @@ async def items_on_loop(items: AsyncGenerator[_T, None], timeout_s: float) -> As
 _AHEAD = 4
 """The most items that wait for their reader. Without a limit a flood of 16 streams left 240,000 objects, and collecting
 them delayed every request by 0.25 s."""
+
+
+def _putting(came: asyncio.Queue[object]) -> Callable[[object], None]:
+    reader = asyncio.get_running_loop()
+
+    def put(item: object) -> None:
+        with suppress(RuntimeError):  # the reader's loop was closed
+            reader.call_soon_threadsafe(came.put_nowait, item)
+
+    return put
 
 
 def _releasing(room: asyncio.Semaphore) -> Callable[[], object]:

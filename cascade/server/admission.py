@@ -24,9 +24,6 @@ ADMITTED = "cascade.admitted"
 class Share:
     """An amount that keys share, each at most as much as it leaves to others: so none of them takes all.
 
-    Args:
-        total: all there is.
-
     >>> places = Share(100)
     >>> places.take("app", 50), places.take("app", 1), places.take("batch", 25), places.take("batch", 1)
     (True, False, True, False)
@@ -108,12 +105,7 @@ class Newcomers(dict[object, Callable[[], None]]):
 
 
 class Admission:
-    """Admits the requests of a server.
-
-    Args:
-        settings: the limits, and the keys.
-        names: the models that a client may name.
-        clock: seconds, monotonic.
+    """Admits the requests of a server; `names` are the models that a client may name.
 
     Attributes:
         places: those of requests under way.
@@ -177,9 +169,6 @@ class Visit:
     """What one request has taken. `end` gives it back, and may be called twice.
 
     Attributes:
-        admission: what admitted it.
-        key: the name of its key, None without keys.
-        limits: the limits of the key.
         tokens: read and written for it, as far as providers said.
     """
 

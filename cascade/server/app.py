@@ -38,9 +38,9 @@ from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import endpoint
 from cascade.server.limits import ClientLeftError, Receive, read_object
-from cascade.server.meters import CountedGuard, Instruments, Meters, labelled, total
+from cascade.server.meters import CountedGuard, Instruments, labelled, total
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, Metrics, family, of_stores
+from cascade.server.receipts import CONTENT_TYPE, Metrics, family
 from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
@@ -81,14 +81,14 @@ def application(*orchestrators: Orchestrator, instruments: Instruments | None = 
     return Gateway(edge(orchestrators, instruments or Instruments()))
 
 
-def _cascade(orchestrator: Orchestrator, catalog: Catalog, counts: tuple[Metrics, Meters]) -> Cascade:
+def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> Cascade:
     """Return what serves the requests of one configuration. Raises as `application` does."""
-    runtime, (metrics, meters) = orchestrator.runtime, counts
+    runtime = orchestrator.runtime
     runtime.break_circuits()
-    runtime.wrap(partial(CountedGuard, meters))
+    runtime.wrap(partial(CountedGuard, metrics))
     runtime.finishes = True
     for guard in runtime.guards.values():
-        guard.retried, guard.tried = meters.retried, meters.tried
+        guard.retried, guard.tried = metrics.retried, metrics.tried
     if (service := runtime.service) is not None:
         if service.covers_no_chat:
             logger.warning(
@@ -147,7 +147,7 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
         text += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
         text += family("newcomers_closed_total", "Those closed for later ones.", admission.newcomers.closed)
         text += "".join(budget.metrics() for budget in budgets)
-        return await _counted(text, cascades, [meters for _, meters in counts])
+        return await _counted(text, cascades)
 
     async def metrics(_: Request) -> Response:
         return Response(await tools.whole(await counted()), headers={"content-type": CONTENT_TYPE})
@@ -183,28 +183,20 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
     return whole
 
 
-async def _counted(shared: str, cascades: Sequence[Cascade], meters: Sequence[Meters]) -> str:
+async def _counted(shared: str, cascades: Sequence[Cascade]) -> str:
     """Return what the server counts, and each cascade; `shared` is what is counted of none."""
 
-    async def of(cascade: Cascade, meters: Meters) -> str:
-        runtime = cascade.runtime
-        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
-        text = cascade.metrics.text(alarm=runtime.alarm is not None, traces=runtime.traces) + of_stores(runtime)
-        text += family("uncovered_total", "Answers without a certificate, by the reason.", whys, "why")
-        text += await meters.text(runtime)
+    async def of(cascade: Cascade) -> str:
+        text = await cascade.metrics.text(cascade.runtime)
         text += "" if cascade.modes is None else cascade.modes.metrics()
         return text if len(cascades) == 1 else labelled(text, cascade.catalog.name)
 
-    texts = await asyncio.gather(*map(of, cascades, meters))
+    texts = await asyncio.gather(*map(of, cascades))
     return shared + texts[0] if len(texts) == 1 else total([shared, *texts])
 
 
 class Gateway:
-    """The ASGI application: each request is served by the latest edge, and ends on the one that it began on.
-
-    Args:
-        edge: serves the requests, until `swap`.
-    """
+    """The ASGI application: each request is served by the latest edge, and ends on the one that it began on."""
 
     def __init__(self, edge: Edge) -> None:
         self.edge, self._stops, self._ending = edge, False, set[asyncio.Task[None]]()
@@ -320,15 +312,8 @@ def _takes_writes(url: str, tables: Iterable[str]) -> bool:
 class Edge:
     """Wraps the application. `scope["exchange"]` is the request's `HttpExchange`.
 
-    Args:
-        app: the application that answers.
-        admission: the limits, and the keys.
-        instruments: count the requests for a model, and log all.
-        cascades: answer the requests.
-
     Attributes:
         life: begins and ends it.
-        settings: the server's.
         newcomers: connections over which no request was admitted yet.
         tasks: what runs beside the requests.
     """

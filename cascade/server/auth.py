@@ -83,11 +83,7 @@ def allows(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) ->
 
 
 def refuse_without(settings: ServerConfig, key: ServerKeyConfig | None, *scopes: str) -> None:
-    """Refuse a key that has none of these scopes, as `allows` says.
-
-    Raises:
-        GatewayError: (403) the key lacks the scope.
-    """
+    """Refuse a key that has none of these scopes, as `allows` says. Raises GatewayError (403)."""
     if not allows(settings, key, *scopes):
         name = "" if key is None else f" {key.name}"
         message = f"The key{name} lacks the scope {' or '.join(scopes)}: server.keys[].scopes."

@@ -36,10 +36,6 @@ _MOST = 1_000
 class Budgets:
     """The accounts of a server's caps. They are listed in a thread, and not over the link that requests wait for.
 
-    Args:
-        runtime: has the ledger.
-        tools: count the alerts.
-
     Raises ConfigError if the address of the alerts is wrong.
     """
 

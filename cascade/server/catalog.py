@@ -35,7 +35,6 @@ class Catalog:
     """Every model name that a client may request of one cascade.
 
     Args:
-        name: the cascade's name.
         models: the models of its ladder, the cheapest first; the last one is the guide.
         others: configured models that are not in the ladder.
         levels: the levels of its policy, the cheapest first.
@@ -62,11 +61,7 @@ class Catalog:
 
     @classmethod
     def of(cls, config: CascadeConfig, levels: Iterable[str]) -> Catalog:
-        """Return the catalog of a configuration.
-
-        Raises:
-            ConfigError: no chat request can be served with it; lists every problem.
-        """
+        """Return the catalog of a configuration. Raises ConfigError, with every problem, if it serves no chat."""
         why, name = config.strategy.no_chat, config.server.name
         problems = [] if why is None else [f"strategy: {why}; use strategy: {{kind: ladder, models: […]}}"]
         problems += [
@@ -92,11 +87,7 @@ class Catalog:
 class Menu:
     """Every model name that a client may request of a server. A model that several cascades have is the first one's.
 
-    Args:
-        catalogs: one for each cascade.
-
-    Raises:
-        ConfigError: the name of a cascade means something else in another one; lists every such name.
+    Raises ConfigError if the name of a cascade means something else in another one.
     """
 
     def __init__(self, *catalogs: Catalog) -> None:
@@ -110,11 +101,7 @@ class Menu:
             self.routes |= {name: route for name, route in catalog.routes.items() if name not in self.routes}
 
     def route(self, name: object) -> Route:
-        """Return the route of a model name.
-
-        Raises:
-            GatewayError: there is no such model (404), or the request names none (400).
-        """
+        """Return the route of a model name. Raises GatewayError if there is none (404), or none is named (400)."""
         if not isinstance(name, str) or not name:
             raise GatewayError(400, f"model is missing; known: {', '.join(self.routes)}", param="model")
         if name not in self.routes:

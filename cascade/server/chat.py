@@ -40,11 +40,9 @@ class HttpExchange:
     """One request and its response so far.
 
     Attributes:
-        send: ASGI's.
         dialect: the form of its errors.
         trace_id: its id in the traces and in its response.
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
-        status: the response's status, None until it has begun.
         owner: the server's key that the request carries; None before it is checked, or without keys.
         visit: what it has taken of the server, None before it is admitted.
         receipt: the outcome, once it is answered.
@@ -121,12 +119,7 @@ class HttpExchange:
 
 
 class ChatEndpoint:
-    """Answers the chat requests of all dialects, each by the cascade that it names.
-
-    Args:
-        menu: the models that a client can name.
-        cascades: the cascades, by their names.
-    """
+    """Answers the chat requests of all dialects, each by the cascade that it names."""
 
     def __init__(self, menu: Menu, cascades: Mapping[str, Cascade]) -> None:
         self._menu, self._cascades = menu, cascades
@@ -150,11 +143,6 @@ class ChatEndpoint:
 
 class Cascade:
     """One cascade of a server.
-
-    Args:
-        orchestrator: answers the requests.
-        catalog: the models that a client can name.
-        metrics: counts the requests.
 
     Attributes:
         runtime: makes the calls.

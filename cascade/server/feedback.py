@@ -104,9 +104,7 @@ def endpoint(cascades: Sequence[AnswerFeedback], settings: ServerConfig) -> Call
 class AnswerFeedback:
     """Takes feedback on the answers of one cascade.
 
-    Args:
-        orchestrator: the orchestrator that gave the answers.
-        modes: the cascade's modes, if it has any: an audit there compares with the guide, and counts no feedback.
+    With modes an audit compares with the guide, and counts no feedback.
 
     Attributes:
         waiting: the answers whose feedback would be counted, by trace.

@@ -65,16 +65,7 @@ class _ServingProcess:
 
 
 class Fleet:
-    """The parent of the workers.
-
-    Args:
-        configs: the configurations.
-        again: reads them again.
-        begins: is called first in each worker.
-
-    Raises:
-        ConfigError: as `running.together` does.
-    """
+    """The parent of the workers; `begins` is called first in each. Raises as `running.together` does."""
 
     def __init__(self, configs: Configs, again: Callable[[], Configs], begins: Callable[[], None]) -> None:
         self._serving, self._again, self._begins = running.together(configs), again, begins

@@ -30,12 +30,6 @@ async def read_object(
 ) -> _T:
     """Take a place; return what `read` makes of the JSON object in a request's body. A large one is read in a thread.
 
-    Args:
-        receive: ASGI's.
-        headers: the request's, by their names in lower case.
-        visit: what the request may take of the server.
-        read: makes something of the object.
-
     Raises:
         GatewayError: it is not JSON (400, 415), too large (413), too wide or too deep (400), late (408), or there is no
             room for it (503), or the key may have no more (429).
@@ -160,32 +154,24 @@ def _inside(value: object) -> Any:
 async def connected(receive: Receive) -> AsyncIterator[None]:
     """Cancel the block as soon as the client hangs up.
 
-    Args:
-        receive: ASGI's, after the whole body was read. It also reports the end of the response, so send that end only
-            after the block.
-
-    Raises:
-        ClientLeftError: the client hung up.
+    `receive` has given the whole body. It also reports the end of the response: send that after the block. Raises
+    ClientLeftError then.
     """
-    task = asyncio.current_task()
-    assert task is not None  # noqa: S101 - a coroutine runs in a task
-    left, done, before = False, False, task.cancelling()
+    left = asyncio.timeout(None)
 
     async def watch() -> None:
-        nonlocal left
         while (await receive())["type"] != "http.disconnect":
             continue
-        if not done:
-            left = True
-            task.cancel()
+        left.reschedule(0.0)
 
-    watcher = asyncio.create_task(watch())
     try:
-        yield
-    except asyncio.CancelledError:
-        if left and task.uncancel() <= before:
+        async with left:
+            watcher = asyncio.create_task(watch())
+            try:
+                yield
+            finally:
+                watcher.cancel()
+    except TimeoutError:
+        if left.expired():
             raise ClientLeftError from None
         raise
-    finally:
-        done = True
-        watcher.cancel()

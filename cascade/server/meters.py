@@ -1,7 +1,4 @@
-"""What a server measures besides its requests: calls to models, breakers, balances, its event loop, its access log.
-
-Labels of the counts are names of the configuration and classes of errors.
-"""
+"""What a server measures with: its access log, what counts calls to models, the counts of all its workers."""
 
 from __future__ import annotations
 
@@ -23,22 +20,16 @@ from pathlib import Path
 from queue import Full, Queue
 from typing import Any
 
-from cascade.budget.caps import Account, label
 from cascade.config.schema import ServerConfig
-from cascade.errors import ConfigError, StoreError
+from cascade.errors import ConfigError
 from cascade.money import usd
 from cascade.providers.guard import Around, Guard
 from cascade.resilience.portal import Deadline
-from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server.chat import HttpExchange
-from cascade.server.receipts import Histogram, Metrics, family
+from cascade.server.receipts import Metrics, family
 from cascade.types import Completion, Request
 
-_LEFT = (asyncio.CancelledError, GeneratorExit)
-_LAG_EVERY_S = 0.25
-_STORE_S = 1.0
-"""The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
 _MOST_LINES = 10_000
 _CLOSE_S = 2.0
 _LONGEST_PATH = 200
@@ -48,104 +39,14 @@ _STALE_S = 5 * _TOLD_S
 PARENT = "parent"
 """The place of the workers' parent, which serves nothing."""
 _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting", "saved_usd"))
-_OF_ACCOUNTS = {
-    "cap": "The cap of an account.",
-    "spent": "What is booked on an account.",
-    "held": "What calls under way may cost an account.",
-}
-
-
-class Meters:
-    """Counts since the process began. Only one event loop writes them."""
-
-    def __init__(self) -> None:
-        self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
-        self._errors: Counter[tuple[str, str]] = Counter()
-        self._tokens: Counter[tuple[str, str]] = Counter()
-        self._unknown: Counter[str] = Counter()
-        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
-        self._lag = Histogram()
-        self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
-
-    def count(self, request: Request, seconds: float, reply: Completion | None, error: BaseException | None) -> None:
-        """Count a call that has ended, with its retries, by its reply or by its error."""
-        model = request.model
-        self._calls[model].observe(seconds)
-        if error is not None:
-            self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1
-        if reply is not None:
-            usage = reply.usage
-            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
-                if tokens is None:
-                    self._unknown[model] += 1
-                else:
-                    self._tokens[model, kind] += tokens
-
-    async def watch_loop(
-        self,
-        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        """Measure for ever how late the event loop wakes a task."""
-        while True:
-            due_s = clock() + _LAG_EVERY_S
-            await sleep(_LAG_EVERY_S)
-            self._lag.observe(max(0.0, clock() - due_s))
-
-    async def text(self, runtime: Runtime) -> str:
-        """Return all counts in Prometheus' text form, and the state of breakers and caps."""
-        names, balances = [*runtime.guards], await self._balances(runtime)
-        return "".join([
-            family("call_seconds", "Time of a call to a model, with its retries.", self._calls, "model"),
-            family("loop_lag_seconds", "How late the event loop wakes a task.", self._lag),
-            family("call_errors_total", "Calls that failed after their retries.", self._errors, "model", "error"),
-            family("tokens_total", "Tokens that providers reported.", self._tokens, "model", "kind"),
-            family("unknown_tokens_total", "Counts of tokens that a reply lacked.", _of(self._unknown, names), "model"),
-            family("retries_total", "Calls that were made again.", _of(self.retried, names), "model"),
-            _deployments(runtime.guards),
-            *(family(f"budget_{kind}_usd", help_, {label(name): at[place] for name, at in balances.items()}, "account")
-              for place, (kind, help_) in enumerate(_OF_ACCOUNTS.items()) if balances),
-        ])  # fmt: skip
-
-    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, int, int]]:
-        """Return of each account what `_OF_ACCOUNTS` names; nothing while the store does not answer.
-
-        One reading is under way.
-        """
-        if self._reading is None or self._reading.done():
-            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
-        await asyncio.wait([self._reading], timeout=_STORE_S)
-        with suppress(StoreError, asyncio.InvalidStateError):
-            return {name: (cap, stands.spent, stands.held) for name, (cap, stands) in self._reading.result().items()}
-        return {}
-
-
-def _of(counts: Counter[str], names: Iterable[str]) -> dict[str, int]:
-    return {name: counts[name] for name in names}
-
-
-def _deployments(guards: Mapping[str, Guard]) -> str:
-    """Return the state of the circuits of models and of their deployments, and the tries at these."""
-    models, sites, tries = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
-    for model, guard in guards.items():
-        opened = {at: int(circuit is not None and circuit.open) for at, circuit in guard.circuits(model).items()}
-        models[model] = int(all(opened.values()))
-        sites |= {(model, at): broke for at, broke in opened.items() if at}
-        tries |= {place: count for place, count in guard.tried.items() if place[0] == model}
-    text = family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model")
-    text += family(
-        "deployment_open", "1: the deployment is not asked, having failed often.", sites, "model", "deployment"
-    )
-    labels = "model", "deployment", "outcome"
-    return text + family("deployment_tries_total", "Tries of calls at a deployment, by the outcome.", tries, *labels)
 
 
 class CountedGuard(Around):
     """A guard whose calls are counted."""
 
-    def __init__(self, meters: Meters, guard: Guard | Around) -> None:
+    def __init__(self, metrics: Metrics, guard: Guard | Around) -> None:
         super().__init__(guard)
-        self._meters = meters
+        self._metrics = metrics
 
     @asynccontextmanager
     async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
@@ -157,7 +58,8 @@ class CountedGuard(Around):
             failure = error
             raise
         finally:
-            self._meters.count(request, time.monotonic() - began_s, replies[0] if replies else None, failure)
+            took_s, reply = time.monotonic() - began_s, replies[0] if replies else None
+            self._metrics.count_call(request, took_s, reply, failure)
             failure = None  # it and this frame refer to each other
 
 
@@ -222,7 +124,6 @@ class Instruments:
     """What a server measures with, for as long as its process runs.
 
     Args:
-        access: the access log, if there is one.
         peers: the counts of other workers, if there are any.
 
     Attributes:
@@ -234,9 +135,7 @@ class Instruments:
 
     access: AccessLog | None = None
     peers: WorkerCounts | None = None
-    counts: defaultdict[int, tuple[Metrics, Meters]] = field(
-        default_factory=lambda: defaultdict(lambda: (Metrics(), Meters()))
-    )
+    counts: defaultdict[int, Metrics] = field(default_factory=lambda: defaultdict(Metrics))
     reloads: Counter[str] = field(default_factory=Counter)
     alerts: Counter[tuple[str, str]] = field(default_factory=Counter)
     webhook_failures: Counter[str] = field(default_factory=Counter)
@@ -255,7 +154,7 @@ class Instruments:
 
     def works(self, counted: Callable[[], Awaitable[str]]) -> list[Coroutine[Any, Any, None]]:
         """Return what runs beside the requests, given what counts."""
-        return [self.counts[0][1].watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
+        return [self.counts[0].watch_loop(), *([] if self.peers is None else [self.peers.tell(counted)])]
 
     async def whole(self, text: str) -> str:
         """Return the counts of all workers; `text` are those of this process."""
@@ -318,12 +217,7 @@ def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
 
 
 class WorkerCounts:
-    """The counts of all workers: files in a folder, each of one worker and of those before it in its place.
-
-    Args:
-        folder: the folder.
-        place: the worker's.
-    """
+    """The counts of all workers: files in a folder, each of one worker and of those before it in its place."""
 
     def __init__(self, folder: Path, place: str) -> None:
         self._folder, self._file = folder, folder / place

@@ -59,13 +59,10 @@ class Turn:
     """One request and how it is served.
 
     Attributes:
-        request: the request, with who answers it.
         mode: the mode, for its response's header.
-        trace_id: the id of its episode.
         key: the key whose budget pays its calls.
         row: its record, if it is drawn.
         audits: whether the policy decides and the remaining steps run after the response.
-        answer: the answer.
     """
 
     request: ClientRequest
@@ -89,10 +86,6 @@ class Turn:
 
 class Modes:
     """The modes of one cascade.
-
-    Args:
-        orchestrator: answers the requests.
-        catalog: the models that a client can name.
 
     Attributes:
         store: keeps the state.
@@ -290,13 +283,8 @@ class Modes:
     async def _settle(self, row: Draw, why: str | None, *, differs: bool | None = None) -> None:
         """Record an outcome, as soon as the store answers: a late one counts like any other.
 
-        Args:
-            row: the row.
-            why: why it is missing; None if it is not.
-            differs: of an audit, whether the two answers differ.
-
-        Raises:
-            StoreError: it does not answer while the server stops.
+        `why` says why it is missing, if it is; `differs`, of an audit, whether the two answers differ. Raises
+        StoreError if the store does not answer while the server stops.
         """
         self.counted["drawn, missing" if why else "drawn, complete"] += 1
         if why is not None:
@@ -446,12 +434,7 @@ class Modes:
 async def whole_of(runtime: Runtime, turn: Turn, served: Answer) -> Answer:
     """Make the calls that an answer left out, and record all calls. No call is made twice.
 
-    If the policy in service decided, the answer stays; else every step is run and kept.
-
-    Args:
-        runtime: gave the answer.
-        turn: its request, its trace and its key.
-        served: the answer, not recorded yet.
+    If the policy in service decided, the answer, not recorded yet, stays; else every step is run and kept.
 
     Returns:
         The answer with all steps, including failed calls.

@@ -1,22 +1,23 @@
-"""What is reported of a request: to its client, as headers or in full, and to Prometheus, as counts.
-
-Labels of the counts come only from the configuration and from statuses.
-"""
+"""What is reported of a request: to its client, as headers or in full, and to Prometheus, as counts."""
 
 from __future__ import annotations
 
+import asyncio
+import time
 from bisect import bisect_left
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections import Counter, defaultdict
+from collections.abc import Awaitable, Callable, Iterator, Mapping
+from contextlib import suppress
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from cascade.budget.caps import Account, label
 from cascade.budget.charges import cost_of
 from cascade.engine import BROKEN_OFF
-from cascade.errors import HistoryRefusedError
+from cascade.errors import HistoryRefusedError, StoreError
 from cascade.money import Price, usd
-from cascade.records.writer import TraceWriter
-from cascade.types import Answer
+from cascade.providers.guard import Guard
+from cascade.types import Answer, Completion, Request
 
 if TYPE_CHECKING:
     from cascade.runtime import Runtime
@@ -29,7 +30,6 @@ class Receipt(NamedTuple):
     """The outcome of a request.
 
     Attributes:
-        trace_id: the id of the episode in the traces.
         served_by: the model whose message is served; None if nothing is served.
         models: the models that were asked, in order; empty while that is unknown.
         cost_nano_usd: the cost of all calls; None if unknown.
@@ -70,11 +70,7 @@ class Receipt(NamedTuple):
     def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
         """Return the receipt of an answer.
 
-        Args:
-            answer: the answer to the request.
-            trace_id: its id in the traces.
-            guide: the price of the guide, None if it is unknown.
-            cascaded: whether a policy decided who answers.
+        `guide` is the guide's price, None if it is unknown; `cascaded`: whether a policy decided who answers.
         """
         served, cost, calls, alone = answer.served, answer.cost_nano_usd, answer.calls, None
         if cascaded and served is not None and guide is not None and served[1].completion is not None:
@@ -159,6 +155,15 @@ def header_value(text: str) -> str:
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _ERROR = 400
 _BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_LEFT = (asyncio.CancelledError, GeneratorExit)
+_LAG_EVERY_S = 0.25
+_STORE_S = 1.0
+"""The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
+_OF_ACCOUNTS = {
+    "cap": "The cap of an account.",
+    "spent": "What is booked on an account.",
+    "held": "What calls under way may cost an account.",
+}
 _TALLIES = {
     "faulty": ("faulty_messages_total", "model", "Messages of a model that had a fault."),
     "replaced": ("replaced_calls_total", "model", "Calls that another model answered."),
@@ -190,27 +195,32 @@ class Histogram:
 
 
 class Metrics:
-    """Counts since the process began. Only one event loop writes them."""
+    """Counts of a cascade since the process began. Only one event loop writes them.
+
+    Labels come only from the configuration, from statuses and from classes of errors.
+    """
 
     def __init__(self) -> None:
         self._requests: Counter[tuple[str, str, int]] = Counter()
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
-        self._seconds, self.first_text = Histogram(), Histogram()
+        self._seconds, self.first_text, self._lag = Histogram(), Histogram(), Histogram()
         self._key_costs: Counter[str] = Counter()
         self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
         self.estimated = 0  # requests that the amount saved is estimated on: those whose costs are known
+        self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
+        self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
 
     def count(
         self, model: str, status: int, duration_s: float, receipt: Receipt | None = None, key: str | None = None
     ) -> None:
         """Count a request that has ended.
 
-        Args:
-            model: the name that was asked for; "" if the server has no such model.
-            status: HTTP's; 499 if the client hung up.
-            duration_s: how long it took.
-            receipt: the outcome, if it was answered.
-            key: the name of the server's key.
+        `model` is the name that was asked for, "" if the server has no such model; the status is 499 if the
+        client hung up.
         """
         self._requests[model, "" if receipt is None else receipt.served_by or "", status] += 1
         self._seconds.observe(duration_s)
@@ -235,9 +245,39 @@ class Metrics:
         """How many requests ended without an answer."""
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
-    def text(self, *, alarm: bool, traces: TraceWriter | None = None) -> str:
-        """Return all counts. `alarm` says whether a certificate was withdrawn."""
-        lines = [
+    def count_call(
+        self, request: Request, seconds: float, reply: Completion | None, error: BaseException | None
+    ) -> None:
+        """Count a call that has ended, with its retries, by its reply or by its error."""
+        model = request.model
+        self._calls[model].observe(seconds)
+        if error is not None:
+            self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1
+        if reply is not None:
+            usage = reply.usage
+            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                if tokens is None:
+                    self._unknown[model] += 1
+                else:
+                    self._tokens[model, kind] += tokens
+
+    async def watch_loop(
+        self,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Measure for ever how late the event loop wakes a task."""
+        while True:
+            due_s = clock() + _LAG_EVERY_S
+            await sleep(_LAG_EVERY_S)
+            self._lag.observe(max(0.0, clock() - due_s))
+
+    async def text(self, runtime: Runtime) -> str:
+        """Return all counts, and the state of alarm, stores, breakers and caps, in Prometheus' text form."""
+        guards, balances = runtime.guards, await self._balances(runtime)
+        unknown, retried = ({name: counts[name] for name in guards} for counts in (self._unknown, self.retried))
+        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
+        return "".join([
             family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
             family("request_seconds", "Time of a whole request.", self._seconds),
             family("first_text_seconds", "Time to a stream's first text.", self.first_text),
@@ -245,22 +285,60 @@ class Metrics:
             family("key_cost_usd_total", "Known cost of all calls, by the server's key.", self._key_costs, "key"),
             family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
             family("saved_usd", "Saved against the guide alone.", self._saved_nano_usd),
-            *(family(name, help_, self._tallies[field], label) for field, (name, label, help_) in _TALLIES.items()),
-            family("alarm", "1: audits or canaries withdrew a certificate.", int(alarm)),
-        ]
-        if traces is not None:
-            lines.append(family("traces_written_total", "Answers in the traces.", traces.counts.written))
-            lines.append(family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost))
-            lines.append(family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting))
-        return "".join(lines)
+            *(family(name, help_, self._tallies[field], by) for field, (name, by, help_) in _TALLIES.items()),
+            family("alarm", "1: audits or canaries withdrew a certificate.", int(runtime.alarm is not None)),
+            _of_stores(runtime),
+            family("uncovered_total", "Answers without a certificate, by the reason.", whys, "why"),
+            family("call_seconds", "Time of a call to a model, with its retries.", self._calls, "model"),
+            family("loop_lag_seconds", "How late the event loop wakes a task.", self._lag),
+            family("call_errors_total", "Calls that failed after their retries.", self._errors, "model", "error"),
+            family("tokens_total", "Tokens that providers reported.", self._tokens, "model", "kind"),
+            family("unknown_tokens_total", "Counts of tokens that a reply lacked.", unknown, "model"),
+            family("retries_total", "Calls that were made again.", retried, "model"),
+            _deployments(guards),
+            *(family(f"budget_{kind}_usd", help_, {label(name): at[place] for name, at in balances.items()}, "account")
+              for place, (kind, help_) in enumerate(_OF_ACCOUNTS.items()) if balances),
+        ])  # fmt: skip
+
+    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, int, int]]:
+        """Return of each account what `_OF_ACCOUNTS` names; nothing while the store does not answer.
+
+        One reading is under way.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
+        await asyncio.wait([self._reading], timeout=_STORE_S)
+        with suppress(StoreError, asyncio.InvalidStateError):
+            return {name: (cap, stands.spent, stands.held) for name, (cap, stands) in self._reading.result().items()}
+        return {}
 
 
-def of_stores(runtime: Runtime) -> str:
-    """Return the counts of failures of the stores that requests wait for, and of calls that no ledger allowed."""
+def _deployments(guards: Mapping[str, Guard]) -> str:
+    """Return the state of the circuits of models and of their deployments, and the tries at these."""
+    models, sites, tries = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
+    for model, guard in guards.items():
+        opened = {at: int(circuit is not None and circuit.open) for at, circuit in guard.circuits(model).items()}
+        models[model] = int(all(opened.values()))
+        sites |= {(model, at): broke for at, broke in opened.items() if at}
+        tries |= {place: count for place, count in guard.tried.items() if place[0] == model}
+    text = family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model")
+    text += family(
+        "deployment_open", "1: the deployment is not asked, having failed often.", sites, "model", "deployment"
+    )
+    labels = "model", "deployment", "outcome"
+    return text + family("deployment_tries_total", "Tries of calls at a deployment, by the outcome.", tries, *labels)
+
+
+def _of_stores(runtime: Runtime) -> str:
+    """Return the counts of traces, of stores that failed requests, and of calls that no ledger allowed."""
     failures, failing = {name: link.failures for name, link in runtime.links.items()}, runtime.failing_stores
     now = {name: int(name in failing) for name in (*failures, *(("traces",) if runtime.traces else ()))}
     text = family("store_failures_total", "Calls to a store that failed or were late.", failures, "store")
     text += family("store_failing", "1: the store does not answer.", now, "store")
+    if (traces := runtime.traces) is not None:
+        text += family("traces_written_total", "Answers in the traces.", traces.counts.written)
+        text += family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost)
+        text += family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting)
     bookings = runtime.bookings
     if bookings is None:
         return text

@@ -166,9 +166,6 @@ def renewed(before: Sequence[CascadeConfig], configs: Configs) -> list[CascadeCo
 class Throttle(logging.Filter):
     """Lets each line of code log so many messages a minute; the next one says how many were left out.
 
-    Args:
-        most: messages a minute.
-
     >>> throttle, record = Throttle(1), logging.makeLogRecord({"msg": "down"})
     >>> throttle.filter(record), throttle.filter(record)
     (True, False)
@@ -330,8 +327,7 @@ def hang_ups() -> list[signal.Signals]:
 def bound(settings: ServerConfig, *, shares: bool = False) -> socket.socket:
     """Return a socket at the server's address; `shares`: beside those of other workers, to which the kernel deals.
 
-    Raises:
-        ConfigError: nothing can listen there: another program does, the port is reserved, or there is no such host.
+    Raises ConfigError if nothing can listen there.
     """
     host, port = settings.host, settings.port
     try:

@@ -26,8 +26,6 @@ class LimitedConnection(HttpToolsProtocol):
         max_head_bytes: the most bytes before a head is complete, and the most bytes of its headers.
         patience_s: how long a head may take, from the connection or from its first byte, a body after its response, and
             how long a client may pause reading.
-        newcomers: where it is until a request over it is admitted.
-        others: uvicorn's own arguments.
     """
 
     def __init__(self, max_head_bytes: int, patience_s: float, newcomers: Newcomers, **others: Any) -> None:

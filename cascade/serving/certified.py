@@ -10,7 +10,7 @@ each has its own certificate and threshold, and each certificate its own monitor
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 
@@ -46,14 +46,10 @@ class CertifiedPolicy:
     """The certificates of a policy in service. Only the audit results change. Threads may share it.
 
     Args:
-        config: the configuration.
-        strategy: the strategy that it describes.
-        policy: the policy that it describes, at its certified threshold if there is one.
         certificates: its certificates: one, or one for each segment.
         monitors: the audit results so far, shared with the other levels.
         level: the name of its level, if the policy has levels.
         own_risk: whether it keeps its own risk: that of the section `guarantee` is the default level's.
-        today: returns today's date.
 
     Raises:
         NotCertifiedError: a certificate is required, and none holds.
@@ -108,11 +104,10 @@ class CertifiedPolicy:
             certificate.id: Scope.of(certificate.made_for, policy.reads, insists=insists)
             for certificate in self.certificates
         }
-        if self._wanted.required:
-            missing = [] if self._by_segment else [f"the policy has none; {CALIBRATE}"]
-            reasons = [reason for certificate in self.certificates for reason in self._reasons(certificate)]
-            if reasons := list(dict.fromkeys([*missing, *reasons])):
-                raise NotCertifiedError(_refusal(reasons))
+        missing = [] if self._by_segment else [f"the policy has none; {CALIBRATE}"]
+        reasons = dict.fromkeys([*missing, *(reason for _, reasons in self.holding for reason in reasons)])
+        if self._wanted.required and reasons:
+            raise NotCertifiedError(_refusal(reasons))
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
@@ -123,13 +118,20 @@ class CertifiedPolicy:
 
     def uncovered(self, question: Question) -> tuple[str, ...]:
         """Return why no certificate covers a question, as far as it is known before a call; empty where one does."""
+        return tuple([reason for _, reason in self._uncovered(question)])
+
+    def _uncovered(self, question: Question) -> Iterator[tuple[str, str]]:
+        """Yield each such reason, after a few words for it without anything that a client wrote."""
         certificate = self._covering(question)
-        reasons = self._reasons(certificate, question.segment)
+        kind = "no certificate" if certificate is None else "a certificate that does not hold"
+        yield from ((kind, reason) for reason in self._reasons(certificate, question.segment))
         if certificate is None:
-            return reasons
-        if (alarm := self.monitors.of(certificate).alarm) is not None:
-            reasons = (*reasons, alarm)
-        return (*reasons, *unlike(kind_of(question.chat), certificate.made_for.get("requests")).values())
+            return
+        audited = self.monitors.of(certificate)
+        if audited.alarm is not None:
+            yield "canaries" if audited.by_canaries else kind, audited.alarm
+        for name, reason in unlike(kind_of(question.chat), certificate.made_for.get("requests")).items():
+            yield name if name in PROPERTIES else "other content", reason
 
     def plan(self, question: Question) -> RunPlan:
         """Return the run plan of a question. One that no certificate covers is answered by the guide, if one is set.
@@ -169,23 +171,12 @@ class CertifiedPolicy:
     def counted(self, walk: Run) -> Run:
         """Follow the walk, and count its answer at the end (`status`)."""
         answer = yield from walk
-        uncovered = () if answer.certificate is not None else self._why_uncovered(answer.question)
-        self.monitors.answered(answer.certificate is not None, answer.cost_nano_usd, uncovered)
+        certified = answer.certificate is not None
+        kinds = set[str]() if certified else {kind for kind, _ in self._uncovered(answer.question)} or {"a call"}
+        self.monitors.answered(certified, answer.cost_nano_usd, kinds)
         if answer.certificate is not None and answer.audited and self._compares(answer.certificate):
             self._compare(answer, answer.certificate)
         return answer
-
-    def _why_uncovered(self, question: Question) -> Iterable[str]:
-        """Return what kept an answer from its certificate, in few words without anything that a client wrote."""
-        certificate = self._covering(question)
-        if certificate is None:
-            return ("no certificate",)
-        if self.monitors.of(certificate).by_canaries:
-            return ("canaries",)
-        if self.monitors.of(certificate).alarm is not None or self._reasons(certificate, question.segment):
-            return ("a certificate that does not hold",)
-        names = unlike(kind_of(question.chat), certificate.made_for.get("requests"))
-        return {name if name in PROPERTIES else "other content" for name in names} or ("a call",)
 
     def _compares(self, certificate: Certificate) -> bool:
         """Whether an audit contains the output that the answer is compared with, so that it counts at once."""
@@ -371,11 +362,7 @@ def in_service(
 ) -> ServingState:
     """Return a configuration's policy in service, with its certificates.
 
-    Args:
-        config: the configuration.
-        strategy: the strategy that it describes.
-        before: the audit results so far.
-        today: the clock.
+    `before` has the audit results so far.
 
     Raises:
         ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.

@@ -35,10 +35,7 @@ _RATES = ("input", "output", "cached_input", "reasoning", "request")
 def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor:
     """Return the cascade that a configuration describes.
 
-    Args:
-        config: the configuration.
-        templates: the prompts that the strategy was built with; None: those that the configuration names, as they are
-            on the disk now.
+    `templates` are the prompts that the strategy was built with; by default those that are on the disk now.
     """
     strategy, prices, written = config.strategy, config.prices(), templates or load(config.strategy.prompts)
     roles = [strategy.role(entry, config.models[entry].id) for entry in strategy.entries]

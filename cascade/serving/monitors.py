@@ -123,9 +123,6 @@ class CertificateMonitors:
     Guarantee: the certificates in service share `monitor.level` evenly; the shares are computed again when certificates
     change. So the probability of any false alarm while these serve is at most that level, for any number of levels and
     segments (Bonferroni: each monitor counts as having run at its present share from its first audit on).
-
-    Args:
-        settings: the settings of audits and monitors.
     """
 
     def __init__(self, settings: GuaranteeConfig) -> None:

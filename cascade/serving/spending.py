@@ -7,27 +7,29 @@ need, and is then refused. A database is asked in a thread, so that it does not 
 from __future__ import annotations
 
 import asyncio
+import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, TypeAlias
 
-from cascade.budget.caps import Account, Cap, Caps, Hold, Ledger, MemoryLedger, Refused, label, period, scope, window_of
+from cascade.budget.caps import Account, Cap, Caps, Hold, MemoryLedger, Refused, label, period, scope, window_of
 from cascade.budget.charges import failed_call, most_nano_usd, no_price, paid_call
-from cascade.errors import BudgetExceededError, ProviderError, StoreError, UsageError
+from cascade.errors import BudgetExceededError, ProviderError, ProviderTimeoutError, StoreError, UsageError
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.providers.guard import Around, Guard
 from cascade.records.link import StoreLink
-from cascade.resilience.portal import NOT_BEGUN, Deadline
-from cascade.types import Completion, Request, Requester
+from cascade.resilience.portal import NOT_BEGUN, Deadline, Halt
+from cascade.types import Completion, Request, Requester, TextDelta
 
 if TYPE_CHECKING:
     from cascade.config import CascadeConfig
     from cascade.records.ledger import SqlLedger
 
+Ledger: TypeAlias = "MemoryLedger | SqlLedger"
 _SLACK_S = 60.0
 """Seconds after the latest end of a call at which its hold counts as lost."""
 _POLL_S = 0.02
@@ -36,6 +38,12 @@ _STAND_IN = "stand-in"
 """The owner of holds that a ledger in this process makes while the other does not answer."""
 _SHARE = 0.1
 """Of the smallest shared cap: what calls whose callers have left may hold for a key by default."""
+_LATE_S = 0.05
+"""Seconds after a deadline in which the call itself may say what was late."""
+_AHEAD = 4
+"""The most pieces of a stream that wait for their reader."""
+_Event: TypeAlias = TextDelta | Completion
+_Call: TypeAlias = Callable[[Request, Deadline], AsyncGenerator[_Event, None]]
 
 
 @dataclass(frozen=True)
@@ -43,8 +51,6 @@ class Spending:
     """A ledger and the caps on it.
 
     Args:
-        ledger: the accounts.
-        caps: the cap of each account.
         prices: the prices of the models; a call at an unknown price (None) is refused.
         wait_s: how long a call waits for money held by others.
         call_s: the time limit of a call.
@@ -93,7 +99,7 @@ class Spending:
     @property
     def bookings(self) -> SqlLedger | None:
         """The ledger, if it is in a database: it counts what was not booked."""
-        return None if self.link is None else cast("SqlLedger", self.ledger)
+        return None if isinstance(self.ledger, MemoryLedger) else self.ledger
 
     def under(self, now: Spending) -> Spending:
         """Return this ledger, with all that is held and waits, under another configuration's caps and prices."""
@@ -101,9 +107,9 @@ class Spending:
         passed_on = {name: getattr(self, name) for name in ("ledger", "link", "unsettled", "booked")}
         return replace(now, **passed_on, stand_in=stand_in)
 
-    def over(self, guard: Guard | Around, key: str | None) -> SpendingGuard:
-        """Return a guard whose calls count for a key of the server."""
-        return SpendingGuard(self, guard, key)
+    def over(self, guard: Guard | Around, key: str | None, finishes: Halt | None = None) -> SpendingGuard:
+        """Return a guard whose calls count for a key of the server, and go on without their callers until a halt."""
+        return SpendingGuard(self, guard, key) if finishes is None else FinishingGuard(self, guard, key, finishes)
 
     def reserve(self, request: Request, key: str | None, ends_s: float, ledger: Ledger | None = None) -> Hold | None:
         """Hold the highest cost of a call; None: it should wait for money held by others, as it may until `ends_s`.
@@ -165,9 +171,9 @@ class Spending:
 
     def settle(self, hold: Hold, cost: int | None) -> None:
         """Settle a hold. No database is asked."""
-        if self.stand_in is not None and hold.owner == _STAND_IN:
+        if self.stand_in is not None and self.bookings is not None and hold.owner == _STAND_IN:
             self.stand_in.settle(hold, cost)
-            cast("SqlLedger", self.ledger).book(hold.accounts, hold.amount if cost is None else cost)
+            self.bookings.book(hold.accounts, hold.amount if cost is None else cost)
         else:
             self.ledger.settle(hold, cost)
 
@@ -196,8 +202,10 @@ class Spending:
 
     def prune(self, now_s: float) -> None:
         """Forget the accounts of days and months that ended a day before or earlier, once nothing is held on them."""
-        for ledger in filter(None, (self.ledger, self.stand_in)):
-            ledger.prune(self.caps.periods(now_s - _DAY_S))
+        oldest = self.caps.periods(now_s - _DAY_S)
+        self.ledger.prune(oldest)
+        if self.stand_in is not None:
+            self.stand_in.prune(oldest)
 
     def close(self) -> None:
         """Book what can be booked, and release connections."""
@@ -261,6 +269,75 @@ class SpendingGuard(Around):
     def _give_back(self, hold: Hold | None) -> None:
         if hold is not None:
             self._spending.settle(hold, 0)
+
+
+class FinishingGuard(SpendingGuard):
+    """Lets each call go on, in a task of its own, when its caller leaves or the caller's deadline is over.
+
+    So it is booked at what it costs, not at the most. Some providers stop when a connection ends, others write and bill
+    on, and thinking may not be streamed: only the usage at the end of the reply tells the bill.
+    """
+
+    def __init__(self, spending: Spending, guard: Guard | Around, key: str | None, halt: Halt) -> None:
+        super().__init__(spending, guard, key)
+        self._halt = halt
+
+    async def complete(self, request: Request, deadline: Deadline) -> Completion:
+        """Answer a request."""
+        call = super().complete
+
+        async def whole(request: Request, deadline: Deadline) -> AsyncGenerator[_Event, None]:
+            yield await call(request, deadline)
+
+        async with aclosing(self._awaited(request, deadline, whole)) as events:
+            completion = await anext(events)
+        assert isinstance(completion, Completion)  # noqa: S101 - `whole` yields nothing else
+        return completion
+
+    def stream(self, request: Request, deadline: Deadline) -> AsyncGenerator[_Event, None]:
+        """Answer a request in pieces."""
+        return self._awaited(request, deadline, super().stream)
+
+    async def _awaited(self, request: Request, deadline: Deadline, call: _Call) -> AsyncGenerator[_Event, None]:
+        """Yield the events of a call, its completion once it is booked, for as long as the caller stays."""
+        caller, came, unsettled = Requester(), asyncio.Queue[_Event | BaseException](_AHEAD), self._spending.unsettled
+        events = call(request._replace(caller=caller), deadline)
+        task, event = asyncio.create_task(self._made(events, caller, came)), None
+        try:
+            while not isinstance(event, Completion):
+                async with asyncio.timeout(min(deadline.remaining_s() + _LATE_S, threading.TIMEOUT_MAX)):
+                    event = await came.get()
+                if isinstance(event, BaseException):
+                    raise event
+                yield event
+        except TimeoutError:
+            says = f"{request.model} was not done in time. Raise timeouts.per_question_s."
+            raise ProviderTimeoutError(says, model=request.model, billed="maybe") from None
+        finally:
+            caller.gone = True
+            while not came.empty():  # so that none waits for room
+                came.get_nowait()
+            if not task.done():
+                unsettled[self._key] += caller.held
+                task.add_done_callback(lambda _: unsettled.subtract({self._key: caller.held}))
+
+    async def _made(
+        self, events: AsyncGenerator[_Event, None], caller: Requester, came: asyncio.Queue[_Event | BaseException]
+    ) -> None:
+        outcome: _Event | BaseException | None = None
+        try:
+            with self._halt.covering():
+                async with aclosing(events) as pieces:
+                    async for piece in pieces:
+                        if isinstance(piece, Completion):
+                            outcome = piece
+                        elif not caller.gone:
+                            await came.put(piece)
+        except BaseException as error:  # noqa: BLE001 - raised in the caller's task
+            outcome = error
+        assert outcome is not None  # noqa: S101 - a guard's last event is a completion
+        if not caller.gone:
+            await came.put(outcome)
 
 
 def _down(why: str) -> StoreError:

@@ -24,14 +24,10 @@ DONE = b"data: [DONE]\n\n"
 class Dialect(ABC):
     """One request in the form of one path of the API, and its answer, whole or as a stream.
 
-    A stream is, in order: `text` for each piece as it is written, then `ending`, or `broken`.
-
-    Args:
-        body: what the client sent.
-        trace_id: the ids in the answer are made from it.
+    A stream is, in order: `text` for each piece as it is written, then `ending`, or `broken`. The ids in the answer
+    are made from `trace_id`.
 
     Attributes:
-        path: the path of the API.
         counts: whether a stream ends with counts of tokens, and so with the cost.
         begun: whether text was written.
     """
@@ -51,8 +47,7 @@ class Dialect(ABC):
     def request(self) -> Mapping[str, Any]:
         """Return the body of a chat completion. Fields without a counterpart are passed on.
 
-        Raises:
-            GatewayError: the body cannot be read, or asks for something that a cascade cannot do.
+        Raises GatewayError if the body cannot be read, or asks for what a cascade cannot do.
         """
 
     @abstractmethod
@@ -144,8 +139,6 @@ class ServedMessage:
     """A served message, in the parts that the forms need.
 
     Attributes:
-        completion: the answer as a chat completion.
-        message: its message.
         model: the model whose message it is, by its own name.
         writer: the same, by the name under which it was asked.
         finish: why the message ended, as chat completions have it.
@@ -245,11 +238,7 @@ def event(value: object, name: str | None = None) -> bytes:
 
 
 def arguments_object(arguments: str) -> dict[str, Any]:
-    """Return a call's arguments as an object, for a form that allows nothing else.
-
-    Raises:
-        BadResponseError: they are not an object.
-    """
+    """Return a call's arguments as an object, for a form that allows nothing else. Raises BadResponseError."""
     try:
         value = parsed(arguments) if arguments.strip() else {}
     except ValueError:

@@ -59,11 +59,7 @@ def needs_no_key(method: str, path: str, *, has_key: bool) -> bool:
 
 
 class Pages:
-    """The pages of a server: `?cascade=NAME` chooses one of several.
-
-    Args:
-        cascades: the cascades, by their names.
-    """
+    """The pages of a server: `?cascade=NAME` chooses one of several."""
 
     def __init__(self, cascades: Mapping[str, Cascade]) -> None:
         self._cascades, self._first = cascades, next(iter(cascades))
@@ -94,7 +90,7 @@ class Pages:
         """The routes of the pages."""
         return [
             Route("/ui", self._status),
-            Route("/ui/", _slash),
+            Route("/ui/", RedirectResponse("/ui", 308), methods=["GET"]),
             Route("/ui/review", self._review),
             Route("/ui/review/press", self._press, methods=["POST"]),
             Route(f"{_STATIC}{{name:path}}", _file),
@@ -175,10 +171,6 @@ def _name(text: str) -> str | None:
     """Return a reviewer's name; None for an invalid one."""
     name = " ".join(text.split())
     return name if name.isprintable() and 0 < len(name) <= _LONGEST_NAME else None
-
-
-async def _slash(_: Request) -> Response:
-    return RedirectResponse("/ui", 308)
 
 
 @cache

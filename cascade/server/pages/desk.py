@@ -35,11 +35,7 @@ class _OpenLog(NamedTuple):
 
 
 class Desk:
-    """The review page's logic: people judge pairs of outputs.
-
-    Args:
-        config: names the log to judge (`server.review`) and the traces.
-    """
+    """The review page's logic: people judge pairs of outputs, those of `server.review.log` or of the traces."""
 
     def __init__(self, config: CascadeConfig) -> None:
         self._config = config
@@ -49,10 +45,8 @@ class Desk:
     def view(self, reviewer: str, pair: str | None = None, keys: str = "") -> dict[str, Any]:
         """Apply the last of the keys, writing the judgement if it makes one; return the page's contents for a reviewer.
 
-        Args:
-            reviewer: the reviewer's name.
-            pair: the token of the pair that was on the screen; None: nothing was pressed.
-            keys: all keys since the last judgement.
+        `pair` is the token of the pair that was on the screen, None if nothing was pressed; `keys` are all keys
+        since the last judgement.
 
         Raises:
             GatewayError: (409) by now another pair is next.

@@ -35,13 +35,7 @@ Row = Mapping[str, Any]
 def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, Any]:
     """Return all values of the page, by the names in its template.
 
-    Args:
-        orchestrator: the orchestrator that serves.
-        guide: the model that a saving is counted against.
-        now: the time.
-
-    Raises:
-        StoreError: the traces or the modes cannot be read.
+    A saving is counted against the `guide`. Raises StoreError.
     """
     config, service = orchestrator.runtime.config, orchestrator.runtime.service
     url, standing = traces_url(config.traces), _standing(config)

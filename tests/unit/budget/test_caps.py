@@ -31,7 +31,6 @@ from cascade.budget.caps import (
     Caps,
     Hold,
     Lease,
-    Ledger,
     MemoryLedger,
     Refused,
     Renewal,
@@ -42,6 +41,7 @@ from cascade.errors import BudgetExceededError, StoreError
 from cascade.money import Price
 from cascade.records import ledger as sql
 from cascade.records.ledger import SqlLedger
+from cascade.serving.spending import Ledger
 from cascade.types import Message, Request
 from unit.made import CHEAP, request
 

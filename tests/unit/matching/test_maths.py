@@ -52,8 +52,9 @@ DIFFERENT = [
 
 @pytest.fixture(scope="module")
 def matcher() -> Iterator[MathMatcher]:
-    with MathMatcher(timeout_s=PATIENCE_S) as made:
-        yield made
+    made = MathMatcher(timeout_s=PATIENCE_S)
+    yield made
+    made._worker.close()
 
 
 @needs_math_verify
@@ -86,7 +87,8 @@ def test_formulas_are_the_same_or_not_in_the_main_thread_in_others_and_in_a_crow
 
 @needs_math_verify
 def test_a_pathological_formula_costs_its_time_once_and_nothing_else():
-    with MathMatcher(timeout_s=0.5) as matcher:
+    matcher = MathMatcher(timeout_s=0.5)
+    with contextlib.closing(matcher._worker):
         assert [matcher.matches(PATHOLOGICAL, ["5"]) for _ in range(100)] == [None] * 100
         assert matcher._compare.cache_info().misses == 1
         with ThreadPoolExecutor(1) as executor:
@@ -98,7 +100,8 @@ def test_a_pathological_formula_costs_its_time_once_and_nothing_else():
 @needs_math_verify
 @pytest.mark.long
 def test_an_alarm_does_not_end_a_worker_that_has_replied():
-    with MathMatcher(timeout_s=3) as matcher:
+    matcher = MathMatcher(timeout_s=3)
+    with contextlib.closing(matcher._worker):
         assert matcher.matches("", ["5"]) is False
         with pytest.raises(subprocess.TimeoutExpired):
             process_of(matcher._worker).wait(timeout=4)
@@ -253,7 +256,7 @@ def test_workers_end_with_the_matcher_closed_or_forgotten(forget):
     matcher = MathMatcher(60)
     reply: Any = matcher._worker.ask("1", ())
     if not forget:
-        matcher.close()
+        matcher._worker.close()
     del matcher
     gc.collect()
     with pytest.raises(ProcessLookupError):

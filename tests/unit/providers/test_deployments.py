@@ -22,7 +22,7 @@ from cascade.providers.guard import Guard, Pace, _kind
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.resilience.health import FAILURES, FIRST_PAUSE_S, SHARED_CAPACITY, Health
 from cascade.resilience.portal import Deadline
-from cascade.server.meters import Meters
+from cascade.server.receipts import Metrics
 from cascade.serving.made_for import made_for
 from cascade.types import Question, Request
 from unit.made import request
@@ -205,7 +205,7 @@ async def test_one_deployment_down_is_counted_and_paid_once_and_both_down_are_a_
         assert {answer.calls[-1].completion.deployment for answer in answers if answer.calls[-1].completion} == {"west"}
         spent = [account.spent for _, account in served.runtime.balances().values()]
         assert spent == [sum(answer.cost_nano_usd or 0 for answer in answers)]
-        text, name = await Meters().text(served.runtime), f'model="{MODEL}"'
+        text, name = await Metrics().text(served.runtime), f'model="{MODEL}"'
         assert f'cascade_deployment_open{{{name},deployment="east"}} 1' in text
         assert f'cascade_deployment_tries_total{{{name},deployment="west",outcome="answered"}} 60' in text
         assert (f"cascade_breaker_open{{{name}}} 0" in text, served.runtime.models_state) == (True, "degraded")

@@ -18,7 +18,8 @@ from cascade.resilience.health import FAILURES
 from cascade.server.app import application
 from cascade.server.auth import new_key
 from cascade.server.chat import HttpExchange
-from cascade.server.meters import AccessLog, Instruments, Meters
+from cascade.server.meters import AccessLog, Instruments
+from cascade.server.receipts import Metrics
 
 from .served import asgi, orchestrator
 from .test_contract import SURE, UNSURE
@@ -86,7 +87,7 @@ async def test_no_client_chooses_a_label():
 
 
 async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep():
-    meters, now_s, naps = Meters(), 0.0, [0.0, 0.3, 2.0]
+    metrics, now_s, naps = Metrics(), 0.0, [0.0, 0.3, 2.0]
 
     async def sleep(seconds: float) -> None:
         nonlocal now_s
@@ -95,9 +96,9 @@ async def test_the_lag_of_the_loop_is_what_the_clock_says_beyond_the_sleep():
         now_s += seconds + naps.pop(0)
 
     with pytest.raises(InterruptedError):
-        await meters.watch_loop(sleep, lambda: now_s)
+        await metrics.watch_loop(sleep, lambda: now_s)
     async with orchestrator() as served:
-        found = samples(await meters.text(served.runtime))
+        found = samples(await metrics.text(served.runtime))
     assert found['cascade_loop_lag_seconds_bucket{le="0.01"}'] == 1
     assert found['cascade_loop_lag_seconds_bucket{le="0.5"}'] == 2
     assert (found["cascade_loop_lag_seconds_count"], found["cascade_loop_lag_seconds_sum"]) == (3, 2.3)
