@@ -136,9 +136,8 @@ def _fitted(
         return certified_for(requests, bought, read.facts, cascade, before)
 
     about: dict[str, Any] = {"reference": None if log.reference is None else reference_of(read)}
-    about["comparator"] = reading.matcher if truth is None else truth.comparator
+    about |= {"comparator": reading.matcher if truth is None else truth.comparator, "unlabelled": read.facts.unjudged}
     today = datetime.now(UTC).date()
-    about["unlabelled"] = read.facts.unjudged
     directory = policy_directory(done, log.nodes, today, before=requests, made_for=made_for, **about)
     if config is not None:
         from cascade.factory import unserved  # with providers, which a fit without a configuration does not need
