@@ -18,6 +18,7 @@ from cascade.errors import ConfigError, StoreError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.histories import packed
+from cascade.runtime import Runtime
 from cascade.server.admission import Admission
 from cascade.server.catalog import Catalog, ClientRequest, Menu, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
@@ -359,13 +360,16 @@ def test_log_probs_that_an_application_asks_for_come_back_in_openai_s_form():
     assert (tokens[0]["bytes"], plain["logprobs"]) == ([84, 104, 101], None)
 
 
-def test_counts_are_what_happened_and_a_label_is_one_line():
+async def test_counts_are_what_happened_and_a_label_is_one_line(monkeypatch):
     metrics = Metrics()
     metrics.count("cascade", 200, 0.02, Receipt("t", "small", cost_nano_usd=120_000, saved_nano_usd=1_080_000))
     metrics.count("cascade", 200, 3.0, Receipt("t", "large", faulty=("small",)))
     metrics.count('a"}\nb\\', 404, 0.001)
     metrics.first_text.observe(0.5)
-    lines = [line for line in metrics.text(alarm=True).splitlines() if not line.startswith("#")]
+    monkeypatch.setattr(Runtime, "alarm", "it was withdrawn")
+    async with orchestrator() as served:
+        text = await metrics.text(served.runtime)
+    lines = [line for line in text.splitlines() if not line.startswith("#")]
     samples = {line.rpartition(" ")[0]: float(line.rpartition(" ")[2]) for line in lines}
     assert samples['cascade_requests_total{model="cascade",served_by="small",status="200"}'] == 1
     assert samples[r'cascade_requests_total{model="a\"}\nb\\",served_by="",status="404"}'] == 1
