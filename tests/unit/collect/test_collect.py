@@ -165,6 +165,7 @@ def test_all_steps_are_run_whatever_the_answers_are(log, p_yes):
     assert {row["horizon"] for row in rows} == {3}
     assert {row["kept"] for row in rows} == {None}
     assert (done.rows, done.failures, done.stopped) == (len(rows_of(log)), (), None)
+    assert done.progress.made_calls + done.progress.reused_calls == done.rows
 
 
 def test_named_walks_stop_where_they_stop_and_say_what_they_kept(log):
@@ -299,14 +300,6 @@ def test_every_form_holds_the_same_and_is_gone_on_with(tmp_path, name):
 
 
 # --- what is paid ---
-
-
-def test_no_call_is_made_twice_though_walks_ask_the_same(log):
-    models = Models()
-    done = collected(log, asked(*range(8)), models, walks=BASELINES, concurrency=8)
-    assert models.paid_twice == []
-    assert len(models.requests) == done.progress.made_calls < len(rows_of(log))
-    assert done.progress.reused_calls == len(rows_of(log)) - done.progress.made_calls
 
 
 def test_what_is_drawn_is_drawn_anew_at_every_step(log):
