@@ -281,21 +281,12 @@ def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer():
     assert (walk.policy.rule, walk.policy.kappa) == (Depth(serves="surest"), -0.5)
 
 
-@pytest.mark.parametrize("place", ["base", "guide"])
-def test_a_model_as_policy_has_the_logs_own_rounds_and_decides_in_each(place):
-    (walk,) = recorded_baselines(rounds_of(), [f"LLM policy, {place}"])
-    decides = ("base", "small", "decide") if place == "base" else ("guide", "large", "decide")
-    assert nodes_of(walk.strategy)[3::4] == [decides] * 3
-    assert walk.policy is not None
-    assert walk.policy.rule == Prompted()
-
-
 @pytest.mark.parametrize(("place", "model"), [("base", "small"), ("guide", "large")])
-def test_exit_is_one_model_with_as_many_rounds(place, model):
-    (walk,) = recorded_baselines(rounds_of(), [f"LLM-exit, {place}"])
-    assert nodes_of(walk.strategy) == [(place, model, "answer"), (place, model, "exit")] * 3
-    assert walk.policy is not None
-    assert walk.policy.rule == Prompted()
+def test_a_model_as_policy_decides_in_each_of_the_logs_rounds_and_exit_is_one_model_with_as_many(place, model):
+    decides, exits = recorded_baselines(rounds_of(), [f"LLM policy, {place}", f"LLM-exit, {place}"])
+    assert nodes_of(decides.strategy)[3::4] == [(place, model, "decide")] * 3
+    assert nodes_of(exits.strategy) == [(place, model, "answer"), (place, model, "exit")] * 3
+    assert [walk.policy.rule for walk in (decides, exits)] == [Prompted()] * 2  # type: ignore[union-attr]
 
 
 def test_every_walk_uses_the_configured_prompts(tmp_path):
