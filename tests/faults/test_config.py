@@ -72,7 +72,11 @@ def test_f65_every_problem_is_listed_at_once_with_its_path(bench):
     assert KEY not in str(found)
 
 
-def test_f66_a_tag_makes_nothing(bench):
+def test_f66_tags_aliases_and_size(bench):
+    aliases = "\n".join(f"x{number}: *a" for number in range(60))
+    (problem,) = problems(written(bench, f"models: {{base: small, guide: &a large}}\n{aliases}\n"))
+    assert "aliases" in problem
+    assert "larger than" in problems(written(bench, "# " + "x" * 2_000_000 + "\nmodels: {}\n"))[0]
     marker = bench.folder / "made"
     found = problems(written(bench, f"models: !!python/object/apply:os.mkdir [{marker}]\n"))
     assert "python/object" in found[0]
