@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from cascade.episodes.opening import DEMO_LADDER, DEMO_REQUESTS
+from cascade.fitting.attempts import FIRST
 from cascade.fitting.fit import OWN, Fit, cost_by_segment
 from cascade.fitting.menu import MemberResult
 from cascade.policies.signals import about_live, not_live
@@ -42,7 +43,11 @@ def _requests_line(done: Fit) -> str:
         sentence += f"; {counted(len(learned), 'other request')} {purpose}" if learned else ""
     if done.attempt.number is None:
         return f"{sentence}; how often they were used before is unknown: {done.attempt.why}."
-    return f"{sentence}: fit {done.attempt.number} on these."
+    sentence = f"{sentence}: fit {done.attempt.number} on these"
+    if done.attempt.number == 1 or done.level is None:
+        return f"{sentence}."
+    first = FIRST * (done.promise.delta or 0)
+    return f"{sentence}, tested at {done.level:.2g}; a first fit of new requests is tested at {first:.2g}."
 
 
 def _levels(done: Fit) -> Iterator[str]:
