@@ -202,9 +202,10 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
             raise UsageError(f"duckdb does not start: {str(error).splitlines()[0]}") from None
         try:
             listed = ", ".join(text_literal(path) for path in files)
-            connection.execute(f"SET allowed_paths = [{listed}]")
+            connection.execute(f"SET allowed_paths = [{listed}]; SET TimeZone = 'UTC'")
             connection.execute(f"SET allowed_directories = [{text_literal(name)}]")
-            connection.execute("SET TimeZone = 'UTC'; SET enable_progress_bar = false")  # it prints to standard output
+            if connection.execute("SELECT current_setting('enable_progress_bar')").fetchall()[0][0]:
+                connection.execute("SET enable_progress_bar = false")  # it prints; Jupyter without ipywidgets has none
             duck = Duck(connection, folder, files)
             duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
             connection.execute(_MACROS)

@@ -42,6 +42,7 @@ OF_MODEL = (
 """What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
+_OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,8 +141,10 @@ def mapping(fields: Mapping[str, str] | None) -> Mapped:
     targets = {*COLUMNS, *ALSO} - {"schema_version"}
     columns, of_model = dict[str, str](), dict[str, dict[str, str]]()
     wrong = []
-    for name, path in (fields or {}).items():
-        of = _TARGET.fullmatch(name)
+    for target, path in (fields or {}).items():
+        name, of = "episode_id" if target == "id" else target, _TARGET.fullmatch(target)
+        if name.endswith("cost_usd") and _OF_CENTS.search(path):
+            raise UsageError(f"{path} holds hundredths by its name, and {name} is in USD: divide the column by 100.")
         if name in targets or _SIGNAL.fullmatch(name):
             columns[name] = path
         elif of is not None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import json
 import random
+import re
 from pathlib import Path
 from typing import Any
 
@@ -52,6 +53,16 @@ def test_a_flat_table_is_read_by_its_documented_names(tmp_path):
     assert [row["signals"] for row in rows[::2]] == [{"reply_mean_logprob": value} for value in (-0.12, -0.94, -1.5)]
     assert rows[0]["gold"] == ["Danube"]
     assert [line for line in told if "small_logprob" in line and "small_correct" in line]
+
+
+@pytest.mark.parametrize("column", ["small_cost_cents", "small.cost.ct", "costCents", "PRICE_PENCE"])
+def test_a_column_of_cents_is_no_usd_and_id_is_the_episodes(tmp_path, column):
+    source = table(tmp_path / "t.csv", *[f"{row},7" for row in ROWS], head=f"{HEAD},{column}")
+    for target in ("small.cost_usd", "cost_usd"):
+        with pytest.raises(UsageError, match=re.escape(column)):
+            rows_of(source, columns={target: column})
+    assert [row["episode_id"] for row in rows_of(source, columns={"id": "question"})[:1]] == [ROWS[0].split(",")[1]]
+    assert rows_of(source, columns={"small.input_tokens": column})[0]["input_tokens"] == 7
 
 
 @pytest.mark.parametrize("end", ["latency_ms", "ms", "reply_min_logprob"])
