@@ -108,6 +108,7 @@ EXTRAS: Mapping[str, str] = {
     "litellm": "litellm",
     "duckdb": "logs",
     "httptools": "server",
+    "jinja2": "server",
     "math-verify": "math",
     "opentelemetry": "otel",
     "orjson": "server",

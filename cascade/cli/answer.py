@@ -104,13 +104,11 @@ def serve(
     Example: cascade serve -c support.yaml -c sales.yaml
     """
     from cascade.server import running
-    from cascade.server.fleet import Fleet
 
     if new_key is not None:
         _print_key(new_key)
         return
-    overrides = {"host": host, "port": port, "workers": workers, "access_log": access_log}
-    read = partial(_settings, config, {name: value for name, value in overrides.items() if value is not None})
+    read = partial(_settings, config, {"host": host, "port": port, "workers": workers, "access_log": access_log})
     configs = read()
     server = next(iter(configs.values())).server
     shown = f"[{server.host}]" if ":" in server.host else server.host
@@ -122,6 +120,8 @@ def serve(
             notes().print(f"{name}: {_recorded(settings)}" if len(names) > 1 else _recorded(settings))
 
     if server.workers > 1:
+        from cascade.server.fleet import Fleet
+
         Fleet(configs, read, partial(log_from, logging.getLogger("cascade").level, timed=True)).serve(listening)
         return
     for name, status in running.serve(configs, listening, read).items():
@@ -130,11 +130,14 @@ def serve(
 
 
 def _settings(paths: Sequence[Path], server: Mapping[str, Any]) -> dict[str, CascadeConfig]:
-    """Return the configurations by their files."""
+    """Return the configurations by their files. Raises MissingExtraError without the extra `server`."""
     from cascade.config import load
+    from cascade.server.running import refuse_missing
 
+    refuse_missing()
     configs = {str(path): load(path) for path in paths}
-    changed = {path: settings.server.model_copy(update=server) for path, settings in configs.items()}
+    update = {name: value for name, value in server.items() if value is not None}
+    changed = {path: settings.server.model_copy(update=update) for path, settings in configs.items()}
     return {path: settings.model_copy(update={"server": changed[path]}) for path, settings in configs.items()}
 
 

@@ -19,6 +19,7 @@ from cascade.money import STALE_AFTER_DAYS, PriceTable
 from cascade.providers import weights
 from cascade.reports.report import Report, Table
 
+_PROMISE = "--promise regret --risk 0.15 --confidence 0.9"
 _LOCAL = "qwen2.5-coder-0.5b qwen2.5-coder-1.5b"
 """The models that the local configuration names."""
 _BASE, _GUIDE, _KEY = "openai/gpt-6-luna", "openai/gpt-6.1-sol", "OPENAI_API_KEY"
@@ -59,7 +60,7 @@ def init(
         path.write_text(text, "utf-8")
     except OSError as error:
         raise UsageError(f"{path} cannot be written: {error.strerror}.") from None
-    log = "the log that ships with the package:\n  cascade prove demo-ladder"
+    log = f"the log that ships with the package:\n  cascade prove demo-ladder {_PROMISE}"
     if not local:
         log = "a log of your own questions (cascade collect):\n  cascade prove episodes.parquet"
     console().print(_NEXT.format(path=path, fetch=fetch, log=log))

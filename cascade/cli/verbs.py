@@ -11,10 +11,11 @@ from typing import Annotated, Any
 import typer
 
 import cascade
-from cascade.api.logs import LogOptions, read_judged
+from cascade.api.logs import LogOptions, Problems, read_judged
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, print_result, say
 from cascade.conformal.promise import KINDS, Promise, kind_of
+from cascade.episodes.opening import check_there
 from cascade.errors import UsageError
 from cascade.fitting.fit import CHOICES, FitSettings
 from cascade.policies.canaries import RUNS_A_YEAR
@@ -138,7 +139,8 @@ def fit(
     promise: Annotated[str, typer.Option(help=_PROMISES)],
     risk: Annotated[float, typer.Option(help="The share of requests that may be lost.")] = 0.05,
     confidence: Annotated[
-        float | None, typer.Option(help="The probability that no more are lost. For coverage, by default on average.")
+        float | None,
+        typer.Option(help="The probability that no more are lost, 0.9. For coverage, by default on average."),
     ] = None,
     policy: Annotated[
         str,
@@ -175,7 +177,7 @@ def fit(
         raise UsageError("--output is empty; name the policy directory to write, as in -o policy.")
     result = cascade.fit(
         LogOptions(log, where, matcher, reference, models, reviews),
-        Promise(promise, risk, confidence, label_rate),
+        _promised(log, promise, risk, confidence, label_rate),
         FitSettings(_policy(policy), learns, newest, by_segment, levels, expires_days, seed),
         config=config,
         output=output,
@@ -183,6 +185,18 @@ def fit(
         tell=say,
     )
     print_result(result, as_json=as_json, details=details)
+
+
+def _promised(log: str, kind: str, risk: float, confidence: float | None, rate: float = 1.0) -> Promise:
+    """Return a promise, by default with the confidence of `prove`; refuse a wrong one with a log that is not there."""
+    problems, rules = Problems(), kind_of(kind)
+    confidence = 0.9 if confidence is None and rules is not None and not rules.of_set else confidence
+    promise = problems.of(lambda: Promise(kind, risk, confidence, rate))
+    if promise is None:
+        problems.of(lambda: check_there(log))
+    problems.refuse()
+    assert promise is not None  # noqa: S101 - else there was a problem
+    return promise
 
 
 def verify(
@@ -261,7 +275,7 @@ def onboard(
         output,
         probes=probes,
         config=config,
-        promise=Promise(promise, risk, confidence),
+        promise=_promised(log, promise, risk, confidence),
         concurrency=concurrency,
         seed=seed,
         tell=say,

@@ -59,7 +59,7 @@ def open_log(
     244
     """
     _check_columns(where or {})
-    _check_there(log)
+    check_there(log)
     counts, fresh = Dropped() if dropped is None else dropped, True
 
     def rows() -> Iterator[Row]:
@@ -133,11 +133,9 @@ def _check_columns(where: Mapping[str, str]) -> None:
         raise UsageError(" ".join(problems))
 
 
-def _check_there(log: str) -> None:
+def check_there(log: str) -> None:
     """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
-    if log in SHIPPED or is_url(log) or Path(log).suffix:
-        return  # the code that opens the file reports that it is missing
-    if not os.path.lexists(log):
+    if not (log in SHIPPED or is_url(log) or os.path.lexists(log)):
         raise UsageError(f"There is no file {log}{did_you_mean(log, SHIPPED)}.")
 
 

@@ -356,8 +356,14 @@ def _supported(model: str) -> list[str] | None:
 
 
 def missing_keys(model: str) -> list[str]:
-    """Return the environment variables that litellm would need for a model and does not find."""
-    environment = load_litellm().validate_environment(model)
+    """Return the environment variables that litellm would need for a model and that are not set, or empty."""
+    empty = [name for name, value in os.environ.items() if not value]
+    for name in empty:
+        os.environ.pop(name, None)
+    try:
+        environment = load_litellm().validate_environment(model)
+    finally:
+        os.environ.update(dict.fromkeys(empty, ""))
     return [] if environment.get("keys_in_environment") else list(environment.get("missing_keys") or ())
 
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable
 from datetime import date
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -55,7 +57,8 @@ def test_the_local_ladder_asks_the_guide_only_where_the_base_is_unsure(cli, tmp_
     """0.5.0: it wrote rounds of base and guide, which end below the base alone at 1.65 × the guide's cost."""
     provider, ran = "local", cli("init", "mine.yaml", "--local")
     assert (ran.code, ran.err) == (0, "")
-    assert "cascade prove demo-ladder" in ran.out
+    (prove,) = [line.split() for line in ran.out.splitlines() if "cascade prove demo-ladder" in line]
+    assert cli(*prove[1:], "--splits", "4", "--json").document["studies"][0]["verdict"] == "saves"
     config = load(tmp_path / "mine.yaml").model_copy(update={"traces": None})
     assert config.provider.kind == provider
     assert config.strategy == LadderConfig(kind="ladder", models=("base", "guide"))
@@ -234,6 +237,17 @@ def test_every_problem_of_a_configuration_is_a_line(cli, tmp_path):
     ran = cli("doctor", "--json")
     problems = [finding["says"] for finding in json.loads(ran.out) if finding["state"] == "problem"]
     assert (ran.code, {text.split(":")[0] for text in problems}) == (2, {"budgt", "timeouts.per_call_s"})
+
+
+@pytest.mark.skipif(find_spec("litellm") is None, reason="litellm is not installed")
+@pytest.mark.parametrize("key", [None, "", "sk-a"])
+def test_an_empty_key_is_none(cli, tmp_path, monkeypatch, key):
+    if key is not None:
+        monkeypatch.setenv("OPENAI_API_KEY", key)
+    (tmp_path / "cascade.yaml").write_text("models: {base: openai/a, guide: openai/b}\nprovider: litellm\n")
+    code, found = findings(cli)
+    assert (code, "key of base" in found) == ((0, False) if key else (2, True))
+    assert os.environ.get("OPENAI_API_KEY") == key
 
 
 def test_no_key_is_shown(cli, tmp_path, monkeypatch):

@@ -174,6 +174,21 @@ def test_problems_are_listed_once_each_and_their_own_lists_are_set_in():
 
 # --- fit ---
 
+
+@pytest.mark.parametrize("name", ["misspelt", "misspelt.jsonl"])
+def test_a_promise_that_cannot_be_made_is_told_with_a_log_that_is_not_there(cli, name):
+    said = refused(cli("fit", name, "--promise", "regret", "--risk", "2"))
+    assert (said.startswith("error: 2 problems"), "misspelt" in said, "risk" in said) == (True, True, True)
+
+
+def test_a_fit_has_the_confidence_of_prove_unless_it_covers_on_average(cli, log):
+    for kind, confidence in (("error", 0.9), ("coverage", None)):
+        assert cli("fit", log, "--promise", kind, "--risk", "0.4", "-o", kind).code == 0
+        promise = PolicyDirectory.read(kind).promise
+        assert promise is not None
+        assert promise.confidence == confidence
+
+
 PROMISED = ("--promise", "coverage", "--risk", "0.2")
 
 
@@ -188,7 +203,6 @@ def test_fit_lists_all_that_is_wrong(cli, log):
     "options",
     [
         ("--promise", "foo"),
-        ("--promise", "regret"),
         ("--risk", "2"),
         ("--policy", "bar"),
         ("--policy", "{kind: bar}"),

@@ -48,6 +48,14 @@ def test_help_is_no_error(cli, arguments):
     assert "Usage: " in ran.out
 
 
+@pytest.mark.parametrize("package", ["starlette", "jinja2"])
+def test_a_server_without_its_extra_says_what_to_install(tmp_path, package):
+    (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: b}\nprovider: fake\n")
+    code = f"import sys; sys.modules[{package!r}] = None; sys.argv[1:] = ['serve']; from cascade.cli.main import main; main()"
+    ended = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (ended.returncode, "[server]" in ended.stderr, "Traceback" in ended.stderr) == (2, True, False)
+
+
 @pytest.mark.parametrize(
     "arguments", [("fitt", "LOG"), ("ask",), ("ask", "x", "--nonsense"), ("demo", "-n", "0"), ("demo", "-n", "many")]
 )
