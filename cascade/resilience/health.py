@@ -97,7 +97,7 @@ class Health:
         self.tokens: float = SHARED_CAPACITY if shared else CAPACITY
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
         self._opens_at_s = self._limited_until_s = 0.0
-        self._failed = set[str | None]()
+        self._failed, self._told = set[str | None](), False
 
     def pause_s(self) -> float | None:
         """Return None if the caller may make a call, else the seconds until it may; one after a pause is the probe."""
@@ -119,6 +119,16 @@ class Health:
     def _recovered(self) -> None:
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
         self._failed.clear()
+        self._told = False
+
+    def outage(self, *, known: bool) -> bool:
+        """Whether to warn that the server fails: once before its next success, and if it is `known` to fail, once open.
+
+        A known one may fail now and then, which is no news.
+        """
+        is_new = not self._told and (self.open if known else self._failures > 0)
+        self._told |= is_new
+        return is_new
 
     def failed(self, error: ProviderError, *, lost: bool = False) -> None:
         """Count a failure; one that is due to the request, not the server, closes the circuit as a success does.

@@ -120,13 +120,13 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
         if call["model"] == guide and call["candidate"] is not None and call["cost_nano_usd"] is not None
     ]
     others = [{call["model"] for call in request} for request in requests if request[0]["split"] != "audit"]
-    alone = round(len(priced) * sum(guides) / len(guides)) if len(guides) >= LEAST_AUDITS else None
+    alone = round(len(priced) * sum(guides) / len(guides)) if priced and len(guides) >= LEAST_AUDITS else None
     return {
         "total": len(requests),
         "audited": len(audited),
         "by_base": sum(len(models) == 1 and guide not in models for models in others),
         "unaudited": len(others),
-        "spent": sum(priced),
+        "spent": sum(priced) if priced or not requests else None,
         "unknown": len(requests) - len(priced),
         "alone": alone,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import Any
 from unittest.mock import ANY
 
@@ -235,3 +236,20 @@ async def test_one_failure_in_ten_costs_one_call_in_ten_and_opens_nothing():
             failed += 1
     assert 900 <= len(fake.requests) <= 1.1 * 900
     assert failed <= 0.05 * 900  # the shared budget of retries bounds the calls, not the answers
+
+
+async def test_an_outage_is_one_warning_at_its_first_failure_and_a_later_one_when_the_circuit_opens(caplog):
+    down = [True] * 40 + [False] * 9 + [True, False] * 5 + [True] * 40
+    now, script = [0.0], iter(down)
+    guard, _ = guarded(lambda _: DOWN_BREAKER if next(script) else reply("yes"))
+    guard.retry = RetryPolicy(max_retries=0)
+    guard.health["small"] = Health(shared=True, clock=lambda: now[0])
+    warned = []
+    for _ in down:
+        now[0] += 1_000.0
+        with suppress(ProviderUnavailableError):
+            await guard.complete(request(), Deadline())
+        warned.append(len(caplog.records))
+    opens = len(down) - 40 + FAILURES
+    assert [warned.index(count) for count in (1, 2)] == [0, opens - 1]
+    assert (warned[-1], caplog.records[0].levelname) == (2, "WARNING")

@@ -196,7 +196,7 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path):
         served.runtime.flush_traces()
         page = status(served, "large", datetime.now(UTC))
         assert (await client.get("/ui")).status_code == 200
-    assert (page["total"], page["unknown"], page["spent"]) == (1, 1, 0)
+    assert (page["total"], page["unknown"], page["spent"]) == (1, 1, None)
 
 
 async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, monkeypatch):
@@ -281,6 +281,11 @@ KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
         ([], {"total": 0, "spent": 0, "alone": None}),
         (KEPT + AUDITS, {"total": 30, "audited": 20, "by_base": 10, "spent": 24_000, "alone": 30 * 1_050}),
         (KEPT + AUDITS[2:], {"total": 29, "alone": None}),  # too few audits
+        ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "alone": None}),
+        (
+            [call | {"cost_nano_usd": call["cost_nano_usd"] if call["model"] == "large" else None} for call in AUDITS],
+            {"unknown": 20, "spent": None, "alone": None},
+        ),
         (AUDITS[::2] + AUDITS[1::2], {"total": 20, "spent": 23_000, "alone": 20 * 1_050}),  # rows in any order
         ([row("a", "small", None), row("b", "small", 7)], {"total": 2, "unknown": 1, "spent": 7}),
         ([row("a", "small", 1), row("a", "large", 1)], {"by_base": 0, "unaudited": 1}),
