@@ -136,7 +136,7 @@ def _check_columns(where: Mapping[str, str]) -> None:
 def check_there(log: str) -> None:
     """Raise UsageError, with a suggestion, if a name is neither a file nor a store nor a shipped log."""
     if not (log in SHIPPED or is_url(log) or os.path.lexists(log)):
-        raise UsageError(f"There is no file {log}{did_you_mean(log, SHIPPED)}.")
+        raise UsageError(f"There is no file {log}{'' if Path(log).suffix else did_you_mean(log, SHIPPED)}.")
 
 
 def file_of(log: str | PathLike[str]) -> Path | None:
