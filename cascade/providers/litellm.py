@@ -357,14 +357,12 @@ def _supported(model: str) -> list[str] | None:
 
 def missing_keys(model: str) -> list[str]:
     """Return the environment variables that litellm would need for a model and that are not set, or empty."""
-    empty = [name for name, value in os.environ.items() if not value]
-    for name in empty:
-        os.environ.pop(name, None)
-    try:
-        environment = load_litellm().validate_environment(model)
-    finally:
-        os.environ.update(dict.fromkeys(empty, ""))
-    return [] if environment.get("keys_in_environment") else list(environment.get("missing_keys") or ())
+    litellm = load_litellm()
+    environment = litellm.validate_environment(model)
+    if not environment.get("keys_in_environment"):
+        return list(environment.get("missing_keys") or ())
+    own = f"{litellm.get_llm_provider(model)[1].upper()}_API_KEY"  # litellm takes an empty one for a key
+    return [own] if os.environ.get(own) == "" else []
 
 
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:
