@@ -28,6 +28,7 @@ NAMES = (
     "preference, half judged",
     "regret, fit",
     "regret, a level",
+    "regret, no safe last node",
     "regret, a segment",
     "regret, conversations",
     "regret, just above the promise",
