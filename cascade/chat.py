@@ -391,8 +391,8 @@ def _problems(messages: object, options: object) -> Iterable[str]:
     yield from _tool_problems(options)
     if isinstance(options.get("response_format"), type):
         yield (
-            f"response_format is a class; give {JSON_FORM.replace('SCHEMA', 'CLASS.model_json_schema()')}, and read "
-            "answer.parsed"
+            'response_format is a class; give {"type": "json_schema", "json_schema": {"name": "reply", "schema": '
+            "CLASS.model_json_schema()}}, and read answer.parsed"
         )
         return
     for name in ("response_format", "audio", "logit_bias"):
@@ -416,8 +416,6 @@ def _tool_problems(options: Mapping[str, Any]) -> Iterable[str]:
         yield "functions must be a list of dicts"
 
 
-JSON_FORM = '{"type": "json_schema", "json_schema": {"name": "reply", "schema": SCHEMA}}'
-"""How `response_format` asks for a reply that fits a schema."""
 _LARGEST = 2**53
 """Whole numbers up to here are exact in every server's JSON."""
 _PART_FIELDS = {"image_url": "image_url", "file": "file", "input_audio": "input_audio"}

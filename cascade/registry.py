@@ -169,8 +169,8 @@ def code_of(plugin: Any) -> Iterator[None]:
         frames = traceback.extract_tb(error.__traceback__)
         own = [frame for frame in frames if frame.filename == getattr(sys.modules.get(kind.__module__), "__file__", "")]
         last = [*frames, *own][-1]
-        place, said = f"{Path(last.filename).name}, line {last.lineno}", f"{type(error).__name__}: {quote(str(error))}"
-        raise UsageError(f"{kind.__module__}:{kind.__qualname__} raises {said} ({place}).") from None
+        line, message = f"{Path(last.filename).name}, line {last.lineno}", quote(f"{type(error).__name__}: {error}")
+        raise UsageError(f"{kind.__module__}:{kind.__qualname__} raises {message} ({line}).") from None
 
 
 def file_of(path: str) -> Path | None:

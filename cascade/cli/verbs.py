@@ -189,8 +189,10 @@ def fit(
 
 def _promised(log: str, kind: str, risk: float, confidence: float | None, rate: float = 1.0) -> Promise:
     """Return a promise, by default with the confidence of `prove`; refuse a wrong one with a log that is not there."""
+    from cascade.studies.study import CONFIDENCE
+
     problems, rules = Problems(), kind_of(kind)
-    confidence = 0.9 if confidence is None and rules is not None and not rules.of_set else confidence
+    confidence = CONFIDENCE if confidence is None and rules is not None and not rules.of_set else confidence
     promise = problems.of(lambda: Promise(kind, risk, confidence, rate))
     if promise is None:
         problems.of(lambda: check_there(log))

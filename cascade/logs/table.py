@@ -165,9 +165,9 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     lacking += [] if columns.keys() & {"model", "source", "step"} else ["model"]
     if not lacking:
         return []
-    known = [line for field, line in _RESULTS.items() if field in names]
-    if known:
-        return known[:1]
+    results = [line for field, line in _RESULTS.items() if field in names]
+    if results:
+        return results[:1]
     useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
     return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]

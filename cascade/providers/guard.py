@@ -18,7 +18,7 @@ from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cascade.chat import JSON_FORM, text_of
+from cascade.chat import text_of
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
@@ -261,7 +261,7 @@ class Guard:
         had_s = time.monotonic() - tries.began_s
         if not isinstance(error, ProviderTimeoutError) or had_s >= _FAIR * tries.limit_s:
             health.failed(error, lost=asked.deployment is not None and error.another_may_answer)
-        if self.shared and health.outage(known=_site(asked) in self._warned):
+        if self.shared and health.outage(warned_before=_site(asked) in self._warned):
             self._warned.add(_site(asked))
             logger.warning("calls to %s fail: %s", _site(asked), error)
         return health
@@ -435,14 +435,9 @@ def _written(completion: Completion) -> str:
 
 
 def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
-    """Return the error of a refused request, with the fields that cascade added to the request.
-
-    llama.cpp names two of the three forms of `response_format`.
-    """
+    """Return the error of a refused request, with the fields that cascade added to the request."""
     if isinstance(error, BadRequestError) and asked.chat is not None and (ours := added(asked)):
         error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
-    if isinstance(error, BadRequestError) and "json_object" in (text := str(error)) and "json_schema" not in text:
-        error.args = (f"{error} Or of a schema: {JSON_FORM}.",)
     return error
 
 

@@ -121,12 +121,12 @@ class Health:
         self._failed.clear()
         self._told = False
 
-    def outage(self, *, known: bool) -> bool:
-        """Whether to warn that the server fails: once before its next success, and if it is `known` to fail, once open.
+    def outage(self, *, warned_before: bool) -> bool:
+        """Return whether to warn that the server fails: once until its next success.
 
-        A known one may fail now and then, which is no news.
+        A server that was `warned_before` about may fail now and then: its circuit must be open.
         """
-        is_new = not self._told and (self.open if known else self._failures > 0)
+        is_new = not self._told and (self.open if warned_before else self._failures > 0)
         self._told |= is_new
         return is_new
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from patience import PATIENCE_S
 
-from cascade.chat import JSON_FORM, ChatRequest
+from cascade.chat import ChatRequest
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -159,16 +159,6 @@ async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_ca
     assert "cascade added" not in str(caught.value)
     with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
         await guard.complete(request(top_logprobs=1, chat=ChatRequest(HI)), NEVER)
-
-
-@pytest.mark.parametrize(
-    ("says", "added"), [('"text" or "json_object"', 1), ("json_object, json_schema", 0), ("no", 0)]
-)
-async def test_a_refused_response_format_names_that_of_a_schema(says, added):
-    asked = request(chat=ChatRequest(HI, {"response_format": {"type": "json"}}))
-    with pytest.raises(BadRequestError) as caught:
-        await guarded(Failing(BadRequestError(says, status=400)))[0].complete(asked, NEVER)
-    assert str(caught.value).count(JSON_FORM) == added
 
 
 async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():
