@@ -498,11 +498,14 @@ class Steps:
             self._worker.close()
 
 
+_YIELDED = Request, Step
+
+
 async def drive(walk: Run, call: Callable[[Request], Awaitable[Completion]], *, blocks: bool = False) -> Answer:
     """Run a question to its end and return the answer; cancelling closes it."""
     result: Completion | Exception | None = None
     with closing(Steps(walk, blocks=blocks)) as steps:
-        while isinstance(item := await steps.after(result), Request | Step):
+        while isinstance(item := await steps.after(result), _YIELDED):
             result = None
             if isinstance(item, Request):
                 try:

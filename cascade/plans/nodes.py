@@ -198,9 +198,8 @@ class _StepDraft:
     final: bool = False
 
     def step(self, parents: tuple[int, ...] | None) -> Step:
-        notes, warnings = tuple(self.notes), tuple(self.warnings)
-        step = Step(self.number, tuple(self.candidates), self.signals, notes, final=self.final)
-        return step._replace(warnings=warnings, parents=parents)
+        candidates, notes, warnings = tuple(self.candidates), tuple(self.notes), tuple(self.warnings)
+        return Step(self.number, candidates, self.signals, notes, (), None, self.final, False, warnings, parents)
 
 
 _Buying: TypeAlias = Generator[Request | Conclusion, Any, None]
@@ -221,12 +220,13 @@ class _Walk:
     def steps(self) -> Walk:
         """Buy the nodes of each step, in order, or of the step that the policy names."""
         calls, most = self.plan.calls, len(self.numbers)
+        fewer = most < self.plan.horizon
         number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
         while number <= most:
             draft = _StepDraft(number, [self.results[node - 1] for node in self.numbers[number - 1]])
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
-            draft.final = draft.final or number == most < self.plan.horizon
+            draft.final = draft.final or (fewer and number == most)
             parents = None if self.is_joint else self.nodes[number - 1].parents
             bought = yield draft.step(parents)
             if draft.final:
@@ -236,13 +236,13 @@ class _Walk:
     def _buy(self, number: int, draft: _StepDraft) -> _Buying:
         """Buy a node. A failure is raised where no other node can answer, else noted in the step."""
         node = self.nodes[number - 1]
-        ways = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
         try:
             if node.purpose in ANSWERING:
                 yield from self._answer(number, node, draft)
             elif node.purpose in JUDGING:
                 yield from self._judge(number, node, draft)
             else:
+                ways = {"check": self._check, "direct": self._direct, "decide": self._decide, "exit": self._exit}
                 yield from ways[node.purpose](node, draft)
         except ProviderError as error:
             if error.shown or self._needs(number, node, draft):
@@ -411,7 +411,7 @@ class _Walk:
         draft.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
         if not node.joins:
             draft.signals["judge_share"] = self._share(node)
-        draft.candidates = [candidate._replace(confidence=verdict.p_yes) for candidate in draft.candidates]
+        draft.candidates = [Candidate(*each[:3], verdict.p_yes, each.message) for each in draft.candidates]
         own = verdict.favoured(shown.text) if node.joins and self.chat is None else verdict.correction
         if node.purpose == "verify" and own is not None:
             same = normalize_answer(own) == normalize_answer(shown.text)

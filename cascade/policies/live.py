@@ -21,7 +21,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import REQUEST, Alone, Policy, Prompted, Uala
+from cascade.policies.policy import REQUEST, Alone, NodePolicy, Policy, Prompted, Uala
 from cascade.table import Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 
@@ -200,18 +200,48 @@ class Live:
 
     def scores(self, observation: Observation) -> StepScores:
         """Return the doubt about going on, the scores of the answers kept, what ranks them, and what to buy next."""
-        step, buy = observation.steps[-1], None
+        step, rule = observation.steps[-1], self.rule
+        of_node = self._after_node(rule, observation) if isinstance(rule, NodePolicy) else None
+        scored = of_node or self._after_row(observation)
+        if not self.single:
+            return scored
+        stops = observation.last or scored.next < self.kappa or scored.next == NEVER
+        scores = tuple([ALWAYS if stops and rank is not None else NEVER for rank in scored.confidences or ()])
+        if stops and ALWAYS not in scores:  # what is served came earlier
+            scores = (ALWAYS,) * len(step.candidates)
+        return scored._replace(candidates=scores)
+
+    def _after_node(self, rule: NodePolicy, observation: Observation) -> StepScores:
+        """Score the newest step by what its last node brought: what `_after_row` gives, in a tenth of the time."""
+        step, signals = observation.steps[-1], dict[str, float]()
+        bought, sources = layout_of(self.nodes)[step.number - 1]
+        for name in self.columns or ():
+            counted = name in LENGTHS and all(name not in other.signals for other in observation.steps)
+            value = length(step, name) if counted else step.signals.get(name)
+            signals[name] = math.nan if value is None else float(value)
+        paid = [call.cost_nano_usd for call in step.calls if call.completion and call.request.role not in sources[:-1]]
+        row = in_places(step.candidates, sources)
+        newest = next((candidate for candidate in reversed(row) if candidate is not None), None)
+        doubt, action = rule.after(signals, math.nan if None in paid else float(sum(filter(None, paid))))
+        sure, needed = rule.surety(float(doubt)), rule.surety(self.kappa)
+        served = row[0] if action == 1 and row[0] is not None else newest
+        rank = (bought[-1] + 1) / len(self.nodes)
+        ranks = tuple([rank if candidate is served else None for candidate in step.candidates])
+        sure_of = None if sure is None or needed is None else (sure, needed)
+        return StepScores((ALWAYS,) * len(ranks), float(doubt), ranks, sure=sure_of)
+
+    def _after_row(self, observation: Observation) -> StepScores:
+        """Score the newest step by the log of one row that the request is."""
+        step = observation.steps[-1]
         log = row_of(observation, self.nodes, self.columns)
         scored, count = self.rule.scores(log), int(np.count_nonzero(log.bought))
+        buy = None
         if scored.order is not None:  # the columns of the scores are calls, in the order of purchase
             log, buy = log.in_order(scored.order), int(scored.order[0, count]) + 1 if count < len(self.nodes) else None
         if not step.number:
             return StepScores((), ALWAYS, buy=buy)
         bought, sources = layout_of(self.nodes)[step.number - 1]
         columns = bought if scored.order is None else (count - 1,)
-        doubt = float(scored.doubt[0, columns[-1]])
-        is_sure, needed = self.rule.surety(doubt), self.rule.surety(self.kappa)
-        sure = None if is_sure is None or needed is None else (is_sure, needed)
         row = in_places(step.candidates, sources)
         by_candidate = {id(candidate): column for column, candidate in zip(columns, row, strict=False)}
         columns_of = [by_candidate.get(id(candidate)) for candidate in step.candidates]
@@ -219,12 +249,7 @@ class Live:
         if scored.keep is not None:
             scores = [NEVER if column is None else float(scored.keep[0, column]) for column in columns_of]
         ranks = self._ranks(log, scored, columns_of, columns[-1])
-        if self.single:
-            stops = bool(log.complete[0]) or doubt < self.kappa or doubt == NEVER
-            scores = [ALWAYS if stops and rank is not None else NEVER for rank in ranks or ()]
-            if stops and ALWAYS not in scores:  # what is served came earlier
-                scores = [ALWAYS] * len(columns_of)
-        return StepScores(tuple(scores), doubt, ranks, buy, sure)
+        return StepScores(tuple(scores), float(scored.doubt[0, columns[-1]]), ranks, buy)
 
     def _ranks(
         self, log: Log, scored: path.Scores, columns_of: Sequence[int | None], last: int

@@ -7,6 +7,7 @@ certified log did, to the last bit. Scores are rounded to a grid (`ranked`), and
 from __future__ import annotations
 
 import hashlib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, fields, is_dataclass, replace
@@ -77,10 +78,6 @@ class Policy(ABC):
         with code_of(self):
             return walks(bought, self.scores(unjudged))
 
-    def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
-        """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
-        return None
-
     def settings(self) -> dict[str, Any]:
         """Return what `policy.json` says of it, without its kind and nodes: plain JSON values.
 
@@ -103,6 +100,30 @@ class Policy(ABC):
         """
         del tensors
         return TypeAdapter(cls).validate_python(dict(settings))
+
+
+class NodePolicy(Policy):
+    """A policy whose doubt after a node reads this node alone: it decides on its numbers as on the columns of a log."""
+
+    @abstractmethod
+    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats | None]:
+        """Return the doubt, and the answer served: 1 the step's first, 2 its last; without a choice, None, the newest.
+
+        Args:
+            signals: its `columns` after the node, NaN where unknown: a number each, or arrays for all nodes of a log.
+            cost: the node's cost in the same form, nano-USD.
+        """
+
+    def scores(self, log: Log) -> Scores:
+        """Return the doubt and the choice after every node."""
+        unknown = np.full(log.answer.shape, np.nan)
+        cost = np.where(log.bought & (log.cost_nano_usd >= 0), log.cost_nano_usd, unknown)
+        doubt, action = self.after({name: log.signals.get(name, unknown) for name in self.columns or ()}, cost)
+        return Scores(doubt, serve=None if action is None else _chosen(log, action)[0])
+
+    def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
+        """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
+        return None
 
 
 def ranked(doubt: Floats, tie: Floats | None = None) -> Floats:
@@ -164,7 +185,7 @@ log; both are known before anything else is asked."""
 
 
 @dataclass(frozen=True, slots=True)
-class Threshold(Policy):
+class Threshold(NodePolicy):
     """Go on while one signal means doubt; serve the newest answer.
 
     Attributes:
@@ -190,17 +211,16 @@ class Threshold(Policy):
         """What it reads."""
         return frozenset(self.reads)
 
-    def scores(self, log: Log) -> Scores:
+    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, None]:
         """Return the signal as doubt, on the grid."""
-        unknown = np.full(log.answer.shape, np.nan)
-        values = log.signals.get(self.signal, unknown) * self.sign
-        return Scores(ranked(values, _breaking(log, self.tie)))
+        tie = None if self.tie is None else cost if self.tie == COST else signals[self.tie]
+        return ranked(signals[self.signal] * self.sign, tie), None
 
     def surety(self, doubt: float) -> float | None:
         """Return the probability itself, or that of a token on average where the signal is a log-prob."""
         if self.signal.endswith("logprob"):
-            return float(np.exp(-np.maximum(doubt, 0.0)))
-        return float(np.clip(-doubt, 0.0, 1.0)) if self.signal in PROBABILITIES else None
+            return math.exp(-max(doubt, 0.0))
+        return min(max(-doubt, 0.0), 1.0) if self.signal in PROBABILITIES else None
 
     def without_ties(self) -> Threshold:
         """Return it with ties unbroken."""
@@ -262,7 +282,7 @@ VERDICT = "p_yes"
 
 
 @dataclass(frozen=True, slots=True)
-class Uala(Policy):
+class Uala(NodePolicy):
     """Go on while the guide's verdict is unsure; serve the base's answer after a yes, the guide's after a no.
 
     The doubt is −ln max(p, 1 − p) with p = P(yes): 0 for a sure verdict, ln 2 for a coin flip. A step's first node is
@@ -286,11 +306,11 @@ class Uala(Policy):
         """The verdict."""
         return (VERDICT,)
 
-    def scores(self, log: Log) -> Scores:
+    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats]:  # noqa: ARG002
         """Return the uncertainty, and the answer that the verdict judges right."""
-        p = log.signals.get(VERDICT, np.full(log.answer.shape, np.nan))
+        p = signals[VERDICT]
         doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
-        return Scores(ranked(doubt), serve=_chosen(log, np.where(p < 0.5, 2.0, 1.0))[0])
+        return ranked(doubt), 1.0 + (p < 0.5)
 
     def settings(self) -> dict[str, Any]:
         """Return whether a sure no ends the walk, if it does not."""
@@ -395,16 +415,6 @@ def tie_of(log: Log) -> str | None:
     if TIE in log.signals and _is_common(log.signals[TIE]):
         return TIE
     return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
-
-
-def _breaking(log: Log, tie: str | None) -> Floats | None:
-    if tie is None:
-        return None
-    if tie == COST:
-        priced = log.bought & (log.cost_nano_usd >= 0)
-        return np.asarray(np.where(priced, log.cost_nano_usd, np.nan), dtype=np.float64)
-    signal: Floats = log.signals.get(tie, np.full(log.answer.shape, np.nan))
-    return signal
 
 
 POLICIES: Mapping[str, type[Policy]] = {

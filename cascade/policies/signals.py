@@ -84,11 +84,15 @@ def answer_tokens(tokens: Sequence[Token], answer: str) -> Sequence[Token]:
 
     The last comes first: in this order logs on record add log-probs up, to the last bit.
     """
-    start = "".join([token.text for token in tokens]).rfind(answer) if answer else -1
-    starts = [0, *accumulate(len(token.text) for token in tokens)]
-    spans = zip(tokens, starts, starts[1:], strict=False)
-    within = [token for token, at, end in spans if start >= 0 and at < start + len(answer) and end > start]
-    return within[::-1]
+    text, within = "".join([token.text for token in tokens]), list[Token]()
+    start, end = text.rfind(answer) if answer else len(text), len(text)
+    for token in reversed(tokens) if start >= 0 else ():
+        if end <= start:
+            break
+        end -= len(token.text)
+        if end < start + len(answer):
+            within.append(token)
+    return within
 
 
 def mean_and_least(tokens: Sequence[Token]) -> tuple[float | None, float | None]:

@@ -233,16 +233,14 @@ def counted_usage(raw: Mapping[str, Any], prompt: int, completion: int) -> Usage
     Most servers count reasoning within the completion, and what a cache gave or took within the prompt. Some count
     reasoning, or both of a cache, beside them: their total says so.
     """
-    counts = list[int | None]()
-    for values in _counts(raw, prompt, completion):
-        count = None
-        for value in values:
-            if value is not None:
-                if not is_count(value) or count not in {None, value}:
-                    return None
-                count = value
-        counts.append(count)
-    total, cached, written, reasoning, *_ = counts
+    counts = {"prompt": prompt, "completion": completion}
+    for kind, names in _COUNTS.items():
+        for name, value in (fields_of(raw.get(kind)) if kind else raw).items():
+            if value is None or (part := names.get(name)) is None:
+                continue
+            if not is_count(value) or counts.setdefault(part, value) != value:
+                return None
+    total, cached, written, reasoning = map(counts.get, ("total", "cached", "written", "reasoning"))
     in_cache, thought = (cached or 0) + (written or 0), reasoning or 0
     total = total or prompt + completion
     for whole_prompt, whole_completion in (
@@ -275,31 +273,37 @@ def _iteration(run: Mapping[str, Any]) -> Iteration:
 
 def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
     """Return how many of the tokens written to a cache are kept for an hour; None if not told, or impossible."""
+    if written is None:
+        return None
     details = fields_of(raw.get("prompt_tokens_details"))
     split = fields_of(details.get("cache_creation_token_details") or raw.get("cache_creation"))
     short, hour = (split.get(f"ephemeral_{time}_input_tokens") for time in ("5m", "1h"))
     return hour if is_count(short) and is_count(hour) and short + hour == written else None
 
 
-_WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
-
-
-def _counts(raw: Mapping[str, Any], prompt: int, completion: int) -> tuple[tuple[Any, ...], ...]:
-    """Return total, cached, written, reasoning, prompt and completion tokens, by every name that servers use."""
-    in_prompt, in_reply = [fields_of(raw.get(f"{kind}_tokens_details")) for kind in ("prompt", "completion")]
-    return (
-        (raw.get("total_tokens"),),
-        (in_prompt.get("cached_tokens"), raw.get("cache_read_input_tokens"), raw.get("prompt_cache_hit_tokens")),
-        (*map(in_prompt.get, _WRITTEN), raw.get("cache_creation_input_tokens")),
-        (in_reply.get("reasoning_tokens"), raw.get("reasoning_tokens")),
-        (prompt, raw.get("input_tokens")),
-        (completion, raw.get("output_tokens")),
-    )
+_COUNTS: Mapping[str, Mapping[str, str]] = {
+    "": {
+        "total_tokens": "total",
+        "cache_read_input_tokens": "cached",
+        "prompt_cache_hit_tokens": "cached",
+        "cache_creation_input_tokens": "written",
+        "reasoning_tokens": "reasoning",
+        "input_tokens": "prompt",
+        "output_tokens": "completion",
+    },
+    "prompt_tokens_details": {
+        "cached_tokens": "cached",
+        "cache_write_tokens": "written",
+        "cache_creation_tokens": "written",
+    },
+    "completion_tokens_details": {"reasoning_tokens": "reasoning"},
+}
+"""The names by which servers tell a part of a usage, in the usage itself and in its details."""
 
 
 def fields_of(value: object) -> Mapping[str, Any]:
     """Return the fields of an object; none of anything else."""
-    return value if isinstance(value, Mapping) else {}
+    return value if isinstance(value, dict) else {}
 
 
 def is_count(value: object) -> TypeGuard[int]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
@@ -18,7 +18,7 @@ from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Walk, following
 from cascade.policies.base import Observation, Selection
 from cascade.policies.live import Live, layout_of, row_of
-from cascade.policies.policy import Alone, Depth, Policy, Threshold
+from cascade.policies.policy import Alone, Depth, NodePolicy, Policy, Threshold
 from cascade.table import Floats, Log, Node
 from cascade.types import Answer, Candidate, Completion, Question, Request, Step, Usage
 from property.examples import EXAMPLES
@@ -154,6 +154,19 @@ class Ranked(Raw):
         return Scores(_sign(log), serve=np.where(best < 0, -1, best % 100))
 
 
+@dataclass(frozen=True)
+class Chooses(NodePolicy):
+    """It serves the step's first answer where the signal is low, else its last."""
+
+    kind: ClassVar[str] = "chooses"
+    nodes: tuple[int, ...] | None = None
+
+    columns: ClassVar[frozenset[str]] = frozenset({"sign"})
+
+    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats]:
+        return signals["sign"], np.where(signals["sign"] > 0.3, 2.0, 1.0)
+
+
 class Buys(Raw):
     """It buys the last node next where the signal is high, else the next one."""
 
@@ -183,6 +196,7 @@ RULES: dict[str, Callable[[], Policy]] = {
     "sets": Sets,
     "surest": Surest,
     "ranked": Ranked,
+    "chooses": Chooses,
     "buys": Buys,
 }
 
