@@ -17,10 +17,11 @@ import statistics
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import httpx
+import openai
 
 from cascade import Orchestrator
 from cascade.providers.fake import FakeProvider, reply
@@ -148,31 +149,31 @@ def _blocking(base: str, rounds: int, calls: int) -> dict[str, float]:
 
 
 async def _async(base: str, rounds: int, calls: int) -> dict[str, float]:
-    found: dict[str, list[float]] = {"bare": [], "ours": []}
     provider, sent = OpenAIHTTP({"": Endpoint(base, "sk-none")}), wire_body(REQUEST, "small")
-    async with httpx.AsyncClient(timeout=10, trust_env=False, headers={"Authorization": "Bearer sk-none"}) as client:
+    client = httpx.AsyncClient(timeout=10, trust_env=False, headers={"Authorization": "Bearer sk-none"})
+    official = openai.AsyncOpenAI(base_url=base, api_key="sk-none", max_retries=0)
 
-        async def timed(name: str) -> None:
-            times = []
-            for _ in range(calls):
-                started = time.perf_counter()
-                if name == "bare":
-                    (await client.post(f"{base}/chat/completions", json=sent)).json()
-                else:
-                    await provider.complete(REQUEST, 10.0)
-                times.append((time.perf_counter() - started) * 1e6)
-            found[name].append(statistics.median(times))
+    async def bare() -> object:
+        return (await client.post(f"{base}/chat/completions", json=sent)).json()
 
-        for _ in range(rounds + 1):
-            await timed("bare")
-            await timed("ours")
-    await provider.close()
-    bare_us, ours_us = (statistics.median(found[name][1:]) for name in ("bare", "ours"))
-    return {
-        "httpx_async_median_us": bare_us,
-        "openai_http_async_median_us": ours_us,
-        "http_async_ratio": ours_us / bare_us,
+    ways: dict[str, Callable[[], Awaitable[object]]] = {
+        "httpx": bare,
+        "openai_http": lambda: provider.complete(REQUEST, 10.0),
+        "openai_client": lambda: official.chat.completions.create(**sent),
     }
+    found: dict[str, list[float]] = {name: [] for name in ways}
+    for name, call in list(ways.items()) * (rounds + 1):
+        times = []
+        for _ in range(calls):
+            started = time.perf_counter()
+            await call()
+            times.append((time.perf_counter() - started) * 1e6)
+        found[name].append(statistics.median(times))
+    await asyncio.gather(provider.close(), client.aclose(), official.close())
+    medians = {f"{name}_async_median_us": statistics.median(times[1:]) for name, times in found.items()}
+    ours_us, bare_us = medians["openai_http_async_median_us"], medians["httpx_async_median_us"]
+    ratio = medians["openai_client_async_median_us"] / ours_us
+    return {**medians, "http_async_ratio": ours_us / bare_us, "openai_client_ratio": ratio}
 
 
 if __name__ == "__main__":

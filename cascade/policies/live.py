@@ -222,13 +222,15 @@ class Live:
         paid = [call.cost_nano_usd for call in step.calls if call.completion and call.request.role not in sources[:-1]]
         row = in_places(step.candidates, sources)
         newest = next((candidate for candidate in reversed(row) if candidate is not None), None)
-        doubt, action = rule.after(signals, math.nan if None in paid else float(sum(filter(None, paid))))
+        cost = math.nan if None in paid else float(sum(filter(None, paid)))
+        doubt, action = rule.after(signals, cost, bought[-1])
         sure, needed = rule.surety(float(doubt)), rule.surety(self.kappa)
         served = row[0] if action == 1 and row[0] is not None else newest
         rank = (bought[-1] + 1) / len(self.nodes)
         ranks = tuple([rank if candidate is served else None for candidate in step.candidates])
         sure_of = None if sure is None or needed is None else (sure, needed)
-        return StepScores((ALWAYS,) * len(ranks), float(doubt), ranks, sure=sure_of)
+        scores = (ALWAYS,) * len(ranks)
+        return StepScores(scores, float(doubt), None if rule.serves_surest else ranks, sure=sure_of)
 
     def _after_row(self, observation: Observation) -> StepScores:
         """Score the newest step by the log of one row that the request is."""

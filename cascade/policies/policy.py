@@ -105,21 +105,29 @@ class Policy(ABC):
 class NodePolicy(Policy):
     """A policy whose doubt after a node reads this node alone: it decides on its numbers as on the columns of a log."""
 
+    @property
+    def serves_surest(self) -> bool:
+        """Whether the surest of all answers is served (`path.surest`), as the engine ranks them by itself."""
+        return False
+
     @abstractmethod
-    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats | None]:
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats | None]:
         """Return the doubt, and the answer served: 1 the step's first, 2 its last; without a choice, None, the newest.
 
         Args:
             signals: its `columns` after the node, NaN where unknown: a number each, or arrays for all nodes of a log.
             cost: the node's cost in the same form, nano-USD.
+            place: its number, from 0.
         """
 
     def scores(self, log: Log) -> Scores:
         """Return the doubt and the choice after every node."""
         unknown = np.full(log.answer.shape, np.nan)
         cost = np.where(log.bought & (log.cost_nano_usd >= 0), log.cost_nano_usd, unknown)
-        doubt, action = self.after({name: log.signals.get(name, unknown) for name in self.columns or ()}, cost)
-        return Scores(doubt, serve=None if action is None else _chosen(log, action)[0])
+        signals = {name: log.signals.get(name, unknown) for name in self.columns or ()}
+        doubt, action = self.after(signals, cost, np.broadcast_to(np.arange(log.width), log.answer.shape))
+        chosen = None if action is None else _chosen(log, action)[0]
+        return Scores(doubt, serve=surest(log) if self.serves_surest else chosen)
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
         """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
@@ -211,7 +219,7 @@ class Threshold(NodePolicy):
         """What it reads."""
         return frozenset(self.reads)
 
-    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, None]:
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, None]:  # noqa: ARG002
         """Return the signal as doubt, on the grid."""
         tie = None if self.tie is None else cost if self.tie == COST else signals[self.tie]
         return ranked(signals[self.signal] * self.sign, tie), None
@@ -228,7 +236,7 @@ class Threshold(NodePolicy):
 
 
 @dataclass(frozen=True, slots=True)
-class Depth(Policy):
+class Depth(NodePolicy):
     """Read nothing: the threshold is a number of nodes.
 
     Attributes:
@@ -241,12 +249,14 @@ class Depth(Policy):
     serves: Literal["newest", "first", "surest"] = "newest"
     columns: ClassVar[frozenset[str]] = frozenset()
 
-    def scores(self, log: Log) -> Scores:
+    @property
+    def serves_surest(self) -> bool:
+        """Whether the surest of all answers is served."""
+        return self.serves == "surest"
+
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats | None]:  # noqa: ARG002
         """Return a doubt that falls from node to node."""
-        doubt = np.broadcast_to(-np.arange(1.0, log.width + 1), log.answer.shape)
-        if self.serves == "newest":
-            return Scores(doubt)
-        return Scores(doubt, serve=surest(log) if self.serves == "surest" else _chosen(log, np.ones(doubt.shape))[0])
+        return -1.0 - place, np.ones_like(place) if self.serves == "first" else None
 
     def settings(self) -> dict[str, Any]:
         """Return what it serves, if not the newest answer."""
@@ -306,7 +316,7 @@ class Uala(NodePolicy):
         """The verdict."""
         return (VERDICT,)
 
-    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats]:  # noqa: ARG002
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats]:  # noqa: ARG002
         """Return the uncertainty, and the answer that the verdict judges right."""
         p = signals[VERDICT]
         doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
@@ -384,16 +394,16 @@ def _is_common(values: Floats) -> bool:
 
 
 @dataclass(frozen=True, slots=True)
-class Alone(Policy):
+class Alone(NodePolicy):
     """Ask the reference alone, at once: the guide, or a ladder's last model."""
 
     kind: ClassVar[str] = "reference"
     nodes: tuple[int, ...] | None = None
     columns: ClassVar[frozenset[str]] = frozenset()
 
-    def scores(self, log: Log) -> Scores:
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, None]:  # noqa: ARG002
         """Return no doubt: nothing follows."""
-        return Scores(np.zeros(log.answer.shape))
+        return 0.0 * place, None
 
     def walks(self, log: Log) -> Walks:
         """Return its walks over a log of the whole plan: one node."""

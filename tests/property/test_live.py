@@ -163,7 +163,7 @@ class Chooses(NodePolicy):
 
     columns: ClassVar[frozenset[str]] = frozenset({"sign"})
 
-    def after(self, signals: Mapping[str, Any], cost: Any) -> tuple[Floats, Floats]:
+    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats]:
         return signals["sign"], np.where(signals["sign"] > 0.3, 2.0, 1.0)
 
 
@@ -192,6 +192,8 @@ RULES: dict[str, Callable[[], Policy]] = {
     "cost breaks ties": lambda: Threshold("sign", 1.0, "cost"),
     "ties stay": lambda: Threshold("sign", -1.0, None),
     "fixed": Depth,
+    "fixed, the surest": lambda: Depth(serves="surest"),
+    "fixed, the first": lambda: Depth(serves="first"),
     "raw": Raw,
     "sets": Sets,
     "surest": Surest,
