@@ -118,7 +118,7 @@ def cost(folder: Path) -> None:
     by_hand: list[Way] = [fixed(f"P(yes) > {at}", EXACT, -at) for at in (0.5, 0.7, 0.9)]
     simple, two = named_policy(log) or EXACT, fixed("serve if the two agree", EXACT, -0.5)
     cells: list[tuple[str, Log, list[Way]]] = [("no signal", log, [OrReference(one_test("exact", Random()))])]
-    cells.append(("log-prob", log, [OrReference(one_test("exact", simple.without_ties())), Seeded("fit")]))
+    cells.append(("log-prob", log, [OrReference(one_test("exact", replace(simple, tie=None))), Seeded("fit")]))
     for name, own in judged(folder).items():
         cells.append((name, own, [OrReference(one_test("exact", EXACT)), Seeded("fit"), *by_hand]))
         cells.append((f"{name} as a second model", agree[name], [two]))

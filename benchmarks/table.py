@@ -126,7 +126,7 @@ def ways(log: Log) -> list[Way]:
     simple = named_policy(log)
     if simple is None:
         return [Seeded(FIT)]
-    plain = simple.without_ties()
+    plain = replace(simple, tie=None)
     tests = [
         OrReference(FixedSequence(plain)),
         OrReference(one_test(EXACT, plain)),

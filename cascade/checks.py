@@ -174,14 +174,14 @@ def distinct(names: tuple[str, ...]) -> tuple[str, ...]:
 
 
 def did_you_mean(word: str, known: Iterable[str]) -> str:
-    """Return a hint with the nearest known word, and with all known words if there are few.
+    """Return a hint with the nearest known word, and with all known words if there are few, or if none is near.
 
     >>> did_you_mean("treshold", ("fixed", "threshold"))
     '; did you mean threshold? Known: fixed, threshold'
     """
     names = sorted(set(known))
     hint = hint_at(word, names)
-    if len(names) > _LIST_AT_MOST:
+    if len(names) > (_LIST_AT_MOST if hint else 3 * _LIST_AT_MOST):
         return hint
     return f"{hint} Known: {', '.join(names)}" if hint else f"; known: {', '.join(names)}"
 

@@ -411,7 +411,7 @@ class _Walk:
         draft.signals |= {"p_yes": verdict.p_yes, "verdict_mass": verdict.mass}
         if not node.joins:
             draft.signals["judge_share"] = self._share(node)
-        draft.candidates = [Candidate(*each[:3], verdict.p_yes, each.message) for each in draft.candidates]
+        draft.candidates = [candidate._replace(confidence=verdict.p_yes) for candidate in draft.candidates]
         own = verdict.favoured(shown.text) if node.joins and self.chat is None else verdict.correction
         if node.purpose == "verify" and own is not None:
             same = normalize_answer(own) == normalize_answer(shown.text)

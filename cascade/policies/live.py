@@ -21,7 +21,7 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import REQUEST, Alone, NodePolicy, Policy, Prompted, Uala
+from cascade.policies.policy import REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala
 from cascade.table import Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 
@@ -214,23 +214,22 @@ class Live:
     def _after_node(self, rule: NodePolicy, observation: Observation) -> StepScores:
         """Score the newest step by what its last node brought: what `_after_row` gives, in a tenth of the time."""
         step, signals = observation.steps[-1], dict[str, float]()
-        bought, sources = layout_of(self.nodes)[step.number - 1]
+        nodes, sources = layout_of(self.nodes)[step.number - 1]
         for name in self.columns or ():
-            counted = name in LENGTHS and all(name not in other.signals for other in observation.steps)
+            counted = name in LENGTHS and all(name not in bought.signals for bought in observation.steps)
             value = length(step, name) if counted else step.signals.get(name)
             signals[name] = math.nan if value is None else float(value)
         paid = [call.cost_nano_usd for call in step.calls if call.completion and call.request.role not in sources[:-1]]
         row = in_places(step.candidates, sources)
         newest = next((candidate for candidate in reversed(row) if candidate is not None), None)
         cost = math.nan if None in paid else float(sum(filter(None, paid)))
-        doubt, action = rule.after(signals, cost, bought[-1])
-        sure, needed = rule.surety(float(doubt)), rule.surety(self.kappa)
+        doubt, action = rule.after(signals, cost, nodes[-1])
+        sure, enough = rule.surety(float(doubt)), rule.surety(self.kappa)
         served = row[0] if action == 1 and row[0] is not None else newest
-        rank = (bought[-1] + 1) / len(self.nodes)
-        ranks = tuple([rank if candidate is served else None for candidate in step.candidates])
-        sure_of = None if sure is None or needed is None else (sure, needed)
-        scores = (ALWAYS,) * len(ranks)
-        return StepScores(scores, float(doubt), None if rule.serves_surest else ranks, sure=sure_of)
+        rank = (nodes[-1] + 1) / len(self.nodes)
+        ranks = tuple([rank if answer is served else None for answer in step.candidates]) if action != SUREST else None
+        pair = None if sure is None or enough is None else (sure, enough)
+        return StepScores((ALWAYS,) * len(step.candidates), float(doubt), ranks, sure=pair)
 
     def _after_row(self, observation: Observation) -> StepScores:
         """Score the newest step by the log of one row that the request is."""

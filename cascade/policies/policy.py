@@ -102,22 +102,20 @@ class Policy(ABC):
         return TypeAdapter(cls).validate_python(dict(settings))
 
 
+SUREST = 4  # the action that serves the surest of all answers, which the engine finds by itself
+
+
 class NodePolicy(Policy):
     """A policy whose doubt after a node reads this node alone: it decides on its numbers as on the columns of a log."""
 
-    @property
-    def serves_surest(self) -> bool:
-        """Whether the surest of all answers is served (`path.surest`), as the engine ranks them by itself."""
-        return False
-
     @abstractmethod
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats | None]:
-        """Return the doubt, and the answer served: 1 the step's first, 2 its last; without a choice, None, the newest.
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats | int | None]:
+        """Return the doubt, and the answer served: 1 the step's first, 2 its last, `SUREST` that, else the newest.
 
         Args:
             signals: its `columns` after the node, NaN where unknown: a number each, or arrays for all nodes of a log.
             cost: the node's cost in the same form, nano-USD.
-            place: its number, from 0.
+            number: its number, from 0.
         """
 
     def scores(self, log: Log) -> Scores:
@@ -126,8 +124,7 @@ class NodePolicy(Policy):
         cost = np.where(log.bought & (log.cost_nano_usd >= 0), log.cost_nano_usd, unknown)
         signals = {name: log.signals.get(name, unknown) for name in self.columns or ()}
         doubt, action = self.after(signals, cost, np.broadcast_to(np.arange(log.width), log.answer.shape))
-        chosen = None if action is None else _chosen(log, action)[0]
-        return Scores(doubt, serve=surest(log) if self.serves_surest else chosen)
+        return Scores(doubt, serve=None if action is None else _chosen(log, action)[0])
 
     def surety(self, doubt: float) -> float | None:  # noqa: ARG002 - for those whose doubt is one
         """Return the probability, 0..1, that a doubt stands for, for readers; None if it stands for none."""
@@ -219,7 +216,7 @@ class Threshold(NodePolicy):
         """What it reads."""
         return frozenset(self.reads)
 
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, None]:  # noqa: ARG002
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, None]:  # noqa: ARG002
         """Return the signal as doubt, on the grid."""
         tie = None if self.tie is None else cost if self.tie == COST else signals[self.tie]
         return ranked(signals[self.signal] * self.sign, tie), None
@@ -229,10 +226,6 @@ class Threshold(NodePolicy):
         if self.signal.endswith("logprob"):
             return math.exp(-max(doubt, 0.0))
         return min(max(-doubt, 0.0), 1.0) if self.signal in PROBABILITIES else None
-
-    def without_ties(self) -> Threshold:
-        """Return it with ties unbroken."""
-        return replace(self, tie=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -249,14 +242,9 @@ class Depth(NodePolicy):
     serves: Literal["newest", "first", "surest"] = "newest"
     columns: ClassVar[frozenset[str]] = frozenset()
 
-    @property
-    def serves_surest(self) -> bool:
-        """Whether the surest of all answers is served."""
-        return self.serves == "surest"
-
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats | None]:  # noqa: ARG002
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, int | None]:  # noqa: ARG002
         """Return a doubt that falls from node to node."""
-        return -1.0 - place, np.ones_like(place) if self.serves == "first" else None
+        return -1.0 - number, {"newest": None, "first": 1, "surest": SUREST}[self.serves]
 
     def settings(self) -> dict[str, Any]:
         """Return what it serves, if not the newest answer."""
@@ -316,7 +304,7 @@ class Uala(NodePolicy):
         """The verdict."""
         return (VERDICT,)
 
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats]:  # noqa: ARG002
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats]:  # noqa: ARG002
         """Return the uncertainty, and the answer that the verdict judges right."""
         p = signals[VERDICT]
         doubt = -np.log(np.maximum(p, 1.0 - p)) if self.accepts_no else 1.0 - p
@@ -359,16 +347,18 @@ class Prompted(Policy):
         return Scores(np.where(stops, -np.inf, np.inf), keep, serve)
 
 
-def _chosen(log: Log, action: Floats) -> tuple[Ints, Bools]:
+def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
     """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
 
-    1 chooses the first node of the step, 2 the last. Without a choice the newest answer is served.
+    1 chooses the first node of the step, 2 the last, `SUREST` the surest answer of all (`path.surest`). Without a
+    choice the newest answer is served.
     """
     steps, decides, answers = log.steps, log.decides, log.answers
     first, nodes = np.searchsorted(steps, steps), np.arange(steps.size)
     of_first = (action == 1) & answers[:, first] & decides
     of_last = (action == 2) & answers & decides
-    serve = np.where(of_first, first, np.where(of_last, nodes, newest(log)))
+    unchosen = surest(log) if np.any(action == SUREST) else newest(log)
+    serve = np.where(of_first, first, np.where(of_last, nodes, unchosen))
     return serve, np.asarray(of_first | of_last, dtype=np.bool_)
 
 
@@ -401,9 +391,9 @@ class Alone(NodePolicy):
     nodes: tuple[int, ...] | None = None
     columns: ClassVar[frozenset[str]] = frozenset()
 
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, None]:  # noqa: ARG002
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, None]:  # noqa: ARG002
         """Return no doubt: nothing follows."""
-        return 0.0 * place, None
+        return 0.0 * number, None
 
     def walks(self, log: Log) -> Walks:
         """Return its walks over a log of the whole plan: one node."""

@@ -158,8 +158,7 @@ def first_choice(choices: list[Any], notes: list[str]) -> Mapping[str, Any] | No
         return None
     if len(valid) == 1:
         return valid[0]
-    if len(valid) > 1:
-        notes.append(f"{len(valid)} choices came where 1 was asked for")
+    notes.append(f"{len(valid)} choices came where 1 was asked for")
 
     def index(choice: Mapping[str, Any]) -> int:
         position = choice.get("index")
@@ -281,6 +280,7 @@ def _for_an_hour(raw: Mapping[str, Any], written: int | None) -> int | None:
     return hour if is_count(short) and is_count(hour) and short + hour == written else None
 
 
+_WRITTEN = ("cache_write_tokens", "cache_creation_tokens")
 _COUNTS: Mapping[str, Mapping[str, str]] = {
     "": {
         "total_tokens": "total",

@@ -349,7 +349,7 @@ def ways(log: Log, promise: Promise, networks: NetworkSettings | None = None) ->
     playing.append(fixed("every call", Depth()))
     simple = named_policy(promise.rules.readable(log))
     if simple is not None and log.width > 1:
-        playing.append(one_test("one threshold", simple.without_ties()))
+        playing.append(one_test("one threshold", replace(simple, tie=None)))
         playing.append(one_test("one threshold, ties broken", simple))
     if _can_be_routed(log) and not promise.rules.of_set:
         playing.append(Router())

@@ -163,7 +163,7 @@ class Chooses(NodePolicy):
 
     columns: ClassVar[frozenset[str]] = frozenset({"sign"})
 
-    def after(self, signals: Mapping[str, Any], cost: Any, place: Any) -> tuple[Floats, Floats]:
+    def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats]:
         return signals["sign"], np.where(signals["sign"] > 0.3, 2.0, 1.0)
 
 
