@@ -11,8 +11,8 @@ import asyncio
 import json
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import aclosing, contextmanager, suppress
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from functools import cache, partial
@@ -20,6 +20,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import certifi
+from aiohttp.abc import AbstractStreamWriter
 
 from cascade.errors import (
     AddressError,
@@ -52,8 +53,10 @@ _SLICE_BYTES = 8 * 2**10
 16 concurrent streams of such lines delayed the deadlines of all by a second."""
 
 
-class Exchange:
-    """One request and its reply: post `body` with `headers` to `url`, and read the response by `chunks`."""
+class Exchange(aiohttp.Payload):
+    """One request and its reply: post it with `own_headers` to `url`; read the response by `whole` or `chunks`."""
+
+    _autoclose = True
 
     def __init__(self, endpoint: Endpoint, request: Request, timeout_s: float, *, stream: bool) -> None:
         base, dialect = endpoint.base_url or OPENAI_BASE, endpoint.dialect
@@ -62,7 +65,8 @@ class Exchange:
         self.answered = False
         """Whether any part of a body arrived."""
         self._stream = stream and dialect is None
-        self._content, self._traceparent = self._encoded(), TRACEPARENT.get()
+        super().__init__(self._encoded(), content_type="application/json")
+        self._size, self._traceparent = len(self._value), TRACEPARENT.get()
         self._sending = self._left = self._done = False
 
     def _encoded(self) -> bytes:
@@ -71,35 +75,45 @@ class Exchange:
         body = decision.body(self.request, dialect, model) if dialect else wire_body(self.request, model)
         if self._stream:
             body |= {"stream": True, "stream_options": {"include_usage": True}}
-        return json.dumps(body, ensure_ascii=False).encode("utf-8", "replace")
+        return _encode(body).encode("utf-8", "replace")
 
     @property
-    def headers(self) -> dict[str, str]:
-        """The headers to send, with the key."""
-        headers = {
-            "Accept": "*/*",
-            "Accept-Encoding": "identity",
-            "Content-Length": str(len(self._content)),
-            "Content-Type": "application/json",
-            "User-Agent": "cascade",
-        }
-        if self._traceparent is not None:
-            headers["traceparent"] = self._traceparent
+    def own_headers(self) -> dict[str, str]:
+        """The headers that only this call has, with the key."""
+        headers = {} if self._traceparent is None else {"traceparent": self._traceparent}
         if self.endpoint.api_key:
             headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
         return headers
 
-    async def body(self) -> AsyncIterator[bytes]:
-        """Yield the data to send, once there is a connection. Raises TimeoutError if the caller has left."""
+    def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
+        """Return the data to send, as text."""
+        return str(self._value.decode(encoding, errors))
+
+    async def write(self, writer: AbstractStreamWriter) -> None:
+        """Send the data, once there is a connection. Raises TimeoutError if the caller has left."""
         self._sending = True
         if self._left:
             raise TimeoutError
-        yield self._content
+        await writer.write(self._value)
 
     def left(self) -> bool:
         """Send nothing from now on; return whether something may have been sent. Another thread may call it."""
-        self._left = True  # before the other is read, as `body` writes before it reads: one of the two sees the other
+        self._left = True  # before the other is read, as `write` writes before it reads: one of the two sees the other
         return self._sending
+
+    async def whole(self, response: aiohttp.ClientResponse) -> Payload:
+        """Return a reply in one piece. Raises ProviderError: what the response means."""
+        self._refuse_coding(response)
+        rest, most = bytearray(), most_bytes(self.request)
+        with _MappingErrors(self):
+            while piece := await response.content.readany():
+                self.answered = True
+                rest += piece
+                if len(rest) > most:
+                    raise self._bad(_TOO_LONG)
+        if response.status != 200:
+            raise self._refused(response, bytes(rest))
+        return self._whole(response, bytes(rest))
 
     async def chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Payload], None]:
         """Yield the chunks of a stream, slice by slice of its body; a whole reply is one chunk.
@@ -108,29 +122,32 @@ class Exchange:
             ProviderError: what the response means.
         """
         # A server that ignores `stream: true` sends its reply in one piece, with another content type.
-        streams = self._stream and response.status == 200 and not _is_json(response)
-        coding = response.headers.get("content-encoding", "").strip().lower()
-        if response.status == 200 and coding not in {"", "identity"}:
-            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
-        rest = bytearray()  # of a stream the unfinished line, else everything
-        async for part in self._slices(response, streams=streams):
+        if not self._stream or response.status != 200 or _is_json(response):
+            yield [await self.whole(response)]
+            return
+        self._refuse_coding(response)
+        rest, most = bytearray(), most_bytes(self.request)  # the unfinished line, and how long it may be
+        async for part in self._slices(response):
             rest += part
-            if len(rest) > most_bytes(self.request):
+            if len(rest) > most:
                 raise self._bad(_TOO_LONG)
-            if streams and b"\n" in part:
+            if b"\n" in part:
                 *lines, last = bytes(rest).split(b"\n")
                 rest = bytearray(last)
                 if chunks := self._events(lines):
                     yield chunks
-        if response.status != 200:
-            raise self._refused(response, bytes(rest))
-        yield self._events([bytes(rest)]) if streams else [self._whole(response, bytes(rest))]
+        yield self._events([bytes(rest)])
 
-    async def _slices(self, response: aiohttp.ClientResponse, *, streams: bool) -> AsyncIterator[bytes]:
+    def _refuse_coding(self, response: aiohttp.ClientResponse) -> None:
+        coding = response.headers.get("content-encoding", "").strip().lower()
+        if response.status == 200 and coding not in {"", "identity"}:
+            raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
+
+    async def _slices(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
         # A stream may be longer than a whole reply, since each event adds its own fields.
-        left = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES if streams else most_bytes(self.request)
-        with _mapping_errors(self):
-            async for piece in response.content.iter_any():
+        left = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES
+        with _MappingErrors(self):
+            while piece := await response.content.readany():
                 self.answered = True
                 for start in range(0, len(piece), _SLICE_BYTES):
                     if start:
@@ -186,6 +203,7 @@ class Exchange:
         return (self.endpoint.api_key,) if self.endpoint.api_key else ()
 
 
+_encode = json.JSONEncoder(ensure_ascii=False).encode
 _TOO_LONG = "the reply, or a line of it, is longer than the request allows"
 
 
@@ -285,22 +303,17 @@ class OpenAIHTTP:
     async def complete(self, request: Request, timeout_s: float) -> Payload:
         """Answer a request in one piece."""
         exchange = self._exchange(request, timeout_s, stream=False)
-        with _mapping_errors(exchange):
-            return await portal.on_loop(self._whole(exchange), timeout_s)
+        with _MappingErrors(exchange):
+            return await portal.on_loop(self._connections.whole(exchange), timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a server-sent stream."""
         exchange = self._exchange(request, timeout_s, stream=True)
-        with _mapping_errors(exchange):
+        with _MappingErrors(exchange):
             async with aclosing(portal.items_on_loop(self._connections.chunks(exchange), timeout_s)) as whole:
                 async for chunks in whole:
                     for chunk in chunks:
                         yield chunk
-
-    async def _whole(self, exchange: Exchange) -> Payload:
-        async with aclosing(self._connections.chunks(exchange)) as pieces:
-            found = [chunk async for chunks in pieces for chunk in chunks]
-        return found[0]
 
     async def close(self) -> None:
         """Close the connections. Calls under way end with `ClosedError`."""
@@ -313,6 +326,7 @@ class OpenAIHTTP:
         return Exchange(endpoint, request, timeout_s, stream=stream)
 
 
+_HEADERS = {"Accept": "*/*", "Accept-Encoding": "identity", "User-Agent": "cascade"}
 _MOST_CONNECTIONS = 1_280
 _IDLE_S = 15.0
 """How long a connection is kept for the next call."""
@@ -339,22 +353,25 @@ class _Connections:
         """Whether there is anything to close."""
         return bool(self._tasks)
 
+    async def whole(self, exchange: Exchange) -> Payload:
+        """Send a request and return its reply."""
+        with _MappingErrors(exchange):  # in these frames, too: aiohttp's errors would keep what was read
+            async with self._sent(exchange) as response:
+                return await exchange.whole(response)
+
     async def chunks(self, exchange: Exchange) -> AsyncGenerator[list[Payload], None]:
         """Send a request and yield the chunks of its reply, those of each piece of the body together."""
+        with _MappingErrors(exchange):
+            async with self._sent(exchange) as response, aclosing(exchange.chunks(response)) as parts:
+                async for chunks in parts:
+                    yield chunks
+
+    def _sent(self, exchange: Exchange) -> AbstractAsyncContextManager[aiohttp.ClientResponse]:
         task = asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         self._tasks.add(task)  # so that `close` can cancel it
-        try:
-            with _mapping_errors(exchange):  # in these frames, too: aiohttp's errors would keep what was read
-                sent = self._opened().post(
-                    exchange.url, data=exchange.body(), headers=exchange.headers, allow_redirects=False
-                )
-                async with sent as response, aclosing(exchange.chunks(response)) as parts:
-                    async for chunks in parts:
-                        yield chunks
-        finally:
-            self._tasks.discard(task)
-            del task  # task, error and this frame refer to each other: the data would stay
+        task.add_done_callback(self._tasks.discard)
+        return self._opened().post(exchange.url, data=exchange, headers=exchange.own_headers, allow_redirects=False)
 
     def _opened(self) -> aiohttp.ClientSession:
         """Return the pool of connections, which a task holds until it is cancelled."""
@@ -376,7 +393,9 @@ def _session() -> aiohttp.ClientSession:
     resolver, jar = aiohttp.ThreadedResolver(), aiohttp.DummyCookieJar()
     pool = aiohttp.TCPConnector(limit=_MOST_CONNECTIONS, keepalive_timeout=_IDLE_S, ssl=security, resolver=resolver)
     endless = aiohttp.ClientTimeout()  # the caller enforces the deadline
-    return aiohttp.ClientSession(connector=pool, cookie_jar=jar, timeout=endless, auto_decompress=False)
+    return aiohttp.ClientSession(
+        connector=pool, headers=_HEADERS, cookie_jar=jar, timeout=endless, auto_decompress=False
+    )
 
 
 async def post(url: str, data: bytes, limit_s: float) -> str | None:
@@ -384,12 +403,13 @@ async def post(url: str, data: bytes, limit_s: float) -> str | None:
 
     The reply is not read, and no redirect is followed.
     """
-    headers = {"Content-Type": "application/json", "User-Agent": "cascade"}
     try:
         async with (
             asyncio.timeout(limit_s),
             _session() as session,
-            session.post(url, data=data, headers=headers, allow_redirects=False) as response,
+            session.post(
+                url, data=data, headers={"Content-Type": "application/json"}, allow_redirects=False
+            ) as response,
         ):
             return None if response.status < 300 else f"status {response.status}"
     except (TimeoutError, OSError, ValueError, aiohttp.ClientError) as error:
@@ -408,17 +428,19 @@ def _left_open(connections: _Connections) -> None:
         portal.begin(partial(connections.close))
 
 
-@contextmanager
-def _mapping_errors(exchange: Exchange) -> Iterator[None]:
-    """Convert foreign errors; they are not chained, since they contain the request's headers (F68)."""
-    try:
-        yield
-    except asyncio.CancelledError as error:
-        if not exchange.left():
+class _MappingErrors:
+    """Converts foreign errors; they are not chained, since they contain the request's headers (F68)."""
+
+    def __init__(self, exchange: Exchange) -> None:
+        self._exchange = exchange
+
+    def __enter__(self) -> None: ...
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, asyncio.CancelledError) and not self._exchange.left():
             error.args = (portal.NOT_BEGUN,)
-        raise
-    except (TimeoutError, aiohttp.ClientError) as error:
-        raise _mapped(error, exchange) from None
+        elif isinstance(error, TimeoutError | aiohttp.ClientError):
+            raise _mapped(error, self._exchange) from None
 
 
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:

@@ -59,7 +59,7 @@ def _null_is_empty(payload: Any, *rest: Any) -> Any:
 
 
 def _no_mapping(bench: Bench) -> None:
-    bench.patch.setattr(openai_http, "_mapping_errors", lambda _exchange: nullcontext())
+    bench.patch.setattr(openai_http, "_MappingErrors", lambda _exchange: nullcontext())
     for name in ("_bad", "_not_json"):
         bench.patch.setattr(openai_http.Exchange, name, lambda _self, why: _NothingError(why))
 
