@@ -132,8 +132,7 @@ class ChatRequest:
 
         Of two limits it is the higher one, since servers differ in which one they read, and a cap rests on it.
         """
-        limits = [self.options.get(name) for name in ("max_completion_tokens", "max_tokens")]
-        return max([limit for limit in limits if limit is not None], default=None)
+        return max(self.options.get("max_completion_tokens") or 0, self.options.get("max_tokens") or 0) or None
 
     @property
     def top_logprobs(self) -> int | None:
@@ -176,7 +175,8 @@ class ChatRequest:
     def wants_json(self) -> bool:
         """Whether the reply must be JSON, with or without a schema."""
         reply_format = self.options.get("response_format")
-        return isinstance(reply_format, Mapping) and reply_format.get("type") in ("json_schema", "json_object")
+        types = ("json_schema", "json_object")
+        return reply_format is not None and isinstance(reply_format, Mapping) and reply_format.get("type") in types
 
 
 _MOST_PROBLEMS = 20
@@ -254,7 +254,7 @@ def text_of(content: object) -> str:
     >>> text_of([{"type": "text", "text": "What is this?"}, {"type": "image_url", "image_url": {"url": "…"}}])
     'What is this?'
     """
-    return "".join([text for text in part_texts(content) if text is not None])
+    return content if isinstance(content, str) else "".join([text for text in part_texts(content) if text is not None])
 
 
 def part_texts(content: object) -> list[str | None]:
@@ -290,9 +290,11 @@ def said_by(message: Mapping[str, Any]) -> str:
     >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
     'Hello.'
     """
+    if text := text_of(message.get("content")):
+        return text
     audio = message.get("audio")
     spoken = audio.get("transcript") if isinstance(audio, Mapping) else None
-    return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
+    return spoken if isinstance(spoken, str) else ""
 
 
 ENDINGS: Mapping[str, str] = {
@@ -325,7 +327,7 @@ def calls_of(message: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     if isinstance(calls, list) and calls:
         return tuple(call for call in calls if isinstance(call, Mapping))
     old = message.get("function_call")
-    return ({"type": "function", "function": old},) if isinstance(old, Mapping) else ()
+    return ({"type": "function", "function": old},) if old is not None and isinstance(old, Mapping) else ()
 
 
 def output_text(message: Mapping[str, Any]) -> str:

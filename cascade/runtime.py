@@ -145,7 +145,7 @@ class Runtime:
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
-        self._plain = plain_plan(self.configured, self._bare)
+        self._plain, self._alone = plain_plan(self.configured, self._bare), dict[str, RunPlan]()
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self.spending = self._caps()
@@ -282,24 +282,21 @@ class Runtime:
             walk = trace.follow(question, walk)
         return Started(self, walk, plan, trace, deadline, key)
 
-    async def serve(
+    def serve(
         self,
         request: ChatRequest,
         *,
-        stream: bool,
         level: str | None = None,
         model: str | None = None,
         trace_id: str | None = None,
         key: str | None = None,
         deadline_s: float | None = None,
         traced: bool = True,
-    ) -> AsyncGenerator[TextDelta | Answer, None]:
-        """Answer one chat request as a server does: yield only text that is served, then the answer.
+    ) -> Started:
+        """Begin one chat request as a server does.
 
         Args:
             request: the chat request.
-            stream: whether to yield the last model's text as it is written, once nothing else can be served instead;
-                otherwise only the answer is yielded.
             level: the level to ask at, by its name, if the policy has levels.
             model: the name of one of the configured models: only it is asked, and no policy decides.
             trace_id: the id of the episode in the traces.
@@ -308,21 +305,15 @@ class Runtime:
             traced: whether to write a trace.
 
         Raises:
-            ProviderError, BudgetExceededError, UsageError: as `Orchestrator.achat` does.
+            UsageError: as `start` does, or no model has that name.
         """
-        only = None
-        if model is not None:
-            only = RunPlan(alone(self.config, model, self.configured.prompts), walk=f"{model} only")
-        asked = Question.of_chat(request)
-        started = self.start(
+        if model is not None and model not in self._alone:
+            plan = alone(self.config, model, self.configured.prompts)
+            self._alone[model] = RunPlan(plan, walk=f"{model} only")
+        only, asked = None if model is None else self._alone[model], Question.of_chat(request)
+        return self.start(
             asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
         )
-        if not stream:
-            yield await started.answer()
-            return
-        async with aclosing(started.served()) as events:
-            async for event in events:
-                yield event
 
     async def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `Orchestrator.ask` does."""
@@ -457,7 +448,9 @@ def left_out(question: Question) -> list[str]:
 
     A chat request is sent unchanged.
     """
-    texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
+    if question.chat is not None:
+        return []
+    texts = {"question": question.text, "context": question.context or ""}
     changed = [name for name, text in texts.items() if defuse(text) != text]
     return [f"marks or invisible characters in the {name} are shown to no model" for name in changed]
 

@@ -20,6 +20,7 @@ import json
 import re
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
 from hashlib import sha256
 from typing import Any, NamedTuple
 
@@ -79,6 +80,7 @@ _SEALS = ("signature", "data", "encrypted_content")
 """The fields of a block of thinking that its writer alone can make."""
 
 
+@lru_cache(maxsize=1_024)
 def vendor_of(model: str) -> str | None:
     """Return the vendor of a model name; None if unknown.
 
@@ -88,6 +90,7 @@ def vendor_of(model: str) -> str | None:
     return next((name for name, vendor in _VENDORS.items() if vendor.models.search(model.lower())), None)
 
 
+@lru_cache(maxsize=1_024)
 def mark_of(model: str) -> str:
     """Return the mark of what a model writes, the same for those that can read each other's thinking.
 

@@ -14,7 +14,6 @@ from functools import partial
 from http import HTTPStatus
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import Response
@@ -178,7 +177,7 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
     ]
     paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
     routes.append(Route("/", _json({"paths": paths}), methods=["GET"]))
-    whole = Edge(Router(routes, redirect_slashes=False), admission, tools, cascades)
+    whole = Edge(Router(routes, redirect_slashes=False), chat, admission, tools, cascades)
     whole.life = lifespan(None)
     return whole
 
@@ -202,9 +201,9 @@ class Gateway:
         self.edge, self._stops, self._ending = edge, False, set[asyncio.Task[None]]()
         self._life = Router([], lifespan=self._living)
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         """Serve one request, or begin and end with the server."""
-        await (self.edge if scope["type"] == "http" else self._life)(scope, receive, send)
+        return (self.edge if scope["type"] == "http" else self._life)(scope, receive, send)
 
     @asynccontextmanager
     async def _living(self, _: object) -> AsyncIterator[None]:
@@ -320,9 +319,11 @@ class Edge:
 
     life: AbstractAsyncContextManager[None]
 
-    def __init__(self, app: App, admission: Admission, instruments: Instruments, cascades: Sequence[Cascade]) -> None:
+    def __init__(
+        self, app: App, chat: App, admission: Admission, instruments: Instruments, cascades: Sequence[Cascade]
+    ) -> None:
         self._tracer = tracer() if any(cascade.runtime.config.telemetry.spans for cascade in cascades) else None
-        self._app, self._admission, self._instruments = app, admission, instruments
+        self._app, self._chat, self._admission, self._instruments = app, chat, admission, instruments
         self.newcomers = admission.newcomers
         self.cascades, self.settings = cascades, admission.settings
         self.tasks, self._under_way = list[asyncio.Task[None]](), 0
@@ -350,9 +351,12 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
-        kinds = (kind for base, kind in _DIALECTS.items() if path == base or path.startswith(f"{base}/"))
-        caller = Traceparent.of(Headers(scope=scope).get("traceparent"))
-        exchange = HttpExchange(send, next(kinds, ChatCompletions), caller=caller)
+        kind = _DIALECTS.get(path)
+        if kind is None:
+            kind = next((kind for base, kind in _DIALECTS.items() if path.startswith(f"{base}/")), ChatCompletions)
+        headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
+        caller = Traceparent.of(headers.get("traceparent"))
+        exchange = HttpExchange(send, headers, kind, caller=caller)
         scope["exchange"], scope["app"] = exchange, self
 
         async def noting(message: MutableMapping[str, Any]) -> None:
@@ -388,10 +392,11 @@ class Edge:
             async with asyncio.timeout(limit_s + _GRACE_S) as clock:
                 self._admit(scope)
                 exchange: HttpExchange = scope["exchange"]
-                traced = self._tracer if scope["path"] in _DIALECTS else None
-                name = f"{scope['method']} {scope['path']}"
+                asks, name = scope["path"] in _DIALECTS, f"{scope['method']} {scope['path']}"
+                answer = self._chat if asks and scope["method"] == "POST" else self._app
+                traced = self._tracer if asks else None
                 with request_span(traced, name, exchange.trace_id, exchange.caller, exchange.key) as span:
-                    await self._app(scope, receive, send)
+                    await answer(scope, receive, send)
                     if span is not None and exchange.status is not None:
                         span.set_attribute("http.response.status_code", exchange.status)
         except ClientLeftError:
@@ -413,20 +418,17 @@ class Edge:
 
     def _admit(self, scope: Scope) -> None:
         """Check a request's key and its scope. Raises GatewayError as `auth.check` does, and with 403 and 404."""
-        path, settings = scope["path"], self.settings
+        path, settings, exchange = scope["path"], self.settings, scope["exchange"]
         if not path.isprintable():  # the router also takes "/metrics\n" for /metrics, which needs a scope
             raise GatewayError(404, "There is no such path: it has control characters.")
-        headers = Headers(scope=scope)
         if path in _OPEN:
             return
         if settings.keys:
-            has_key = "authorization" in headers or "x-api-key" in headers
+            has_key = not exchange.headers.keys().isdisjoint(("authorization", "x-api-key"))
             if needs_no_key(scope["method"], path, has_key=has_key):
                 return
-        exchange = scope["exchange"]
-        exchange.owner = key = auth.check(headers, settings)
+        exchange.owner = key = auth.check(exchange.headers, settings)
         CALLER.set(exchange.key)
-        exchange.trace_id = auth.new_trace(key)
         exchange.visit = self._admission.visit(key)
         if ADMITTED in scope:
             scope[ADMITTED]()

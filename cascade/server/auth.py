@@ -96,7 +96,8 @@ def new_trace(key: ServerKeyConfig | None) -> str:
     So every replica knows, without a store, whose trace it is, and nobody can name the trace of another key as its own.
     """
     head = uuid4().bytes[:_HEAD_BYTES]
-    return str(UUID(bytes=head + _signed(key, head)))
+    digits = (head + _signed(key, head)).hex()
+    return f"{digits[:8]}-{digits[8:12]}-{digits[12:16]}-{digits[16:20]}-{digits[20:]}"
 
 
 def owns(key: ServerKeyConfig | None, trace_id: str) -> bool:
@@ -136,9 +137,9 @@ def is_loopback(host: str) -> bool:
     (True, True, True, False)
     """
     try:
-        return ipaddress.ip_address(host).is_loopback
+        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
     except ValueError:
-        return host.lower() == "localhost"
+        return False
 
 
 def _host(header: str) -> str:

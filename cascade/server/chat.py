@@ -4,26 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping
+from contextlib import aclosing
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
-from uuid import uuid4
-
-from starlette.datastructures import Headers
 
 from cascade.config.schema import ServerKeyConfig
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import LATE_S
+from cascade.runtime import Started
 from cascade.server.admission import Visit
+from cascade.server.auth import new_trace
 from cascade.server.catalog import Catalog, ClientRequest, Menu
 from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, encoded
-from cascade.server.errors import GatewayError, Refusal
+from cascade.server.errors import Refusal
 from cascade.server.feedback import AnswerFeedback
 from cascade.server.limits import Receive, connected, read_object
 from cascade.server.receipts import Metrics, Receipt
 from cascade.telemetry import Traceparent
-from cascade.types import Answer, Question, TextDelta
+from cascade.types import Answer, Question
 
 if TYPE_CHECKING:
     from cascade.server.modes import Turn
@@ -40,8 +40,8 @@ class HttpExchange:
     """One request and its response so far.
 
     Attributes:
+        headers: its own, by their names in lower case; of several with one name, the first.
         dialect: the form of its errors.
-        trace_id: its id in the traces and in its response.
         model: the model that was asked for; "" until it is known to exist, None if the path takes none.
         owner: the server's key that the request carries; None before it is checked, or without keys.
         visit: what it has taken of the server, None before it is admitted.
@@ -53,8 +53,8 @@ class HttpExchange:
     """
 
     send: Send
+    headers: Mapping[str, str] = field(default_factory=dict)
     dialect: type[Dialect] = ChatCompletions
-    trace_id: str = field(default_factory=lambda: str(uuid4()))
     model: str | None = None
     status: int | None = None
     owner: ServerKeyConfig | None = None
@@ -67,6 +67,11 @@ class HttpExchange:
     started_s: float = field(default_factory=time.monotonic)
     sent_s: float = field(default_factory=time.monotonic)
     """When something was sent last."""
+
+    @cached_property
+    def trace_id(self) -> str:
+        """Its id in the traces and in its response, which its key has signed."""
+        return new_trace(self.owner)
 
     @property
     def key(self) -> str | None:
@@ -127,18 +132,18 @@ class ChatEndpoint:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
         """Answer one request. Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields` do."""
         exchange: HttpExchange = scope["exchange"]
-        exchange.model, visit, headers = "", exchange.visit, Headers(scope=scope)
+        exchange.model, visit = "", exchange.visit
         assert visit is not None  # noqa: S101 - it was admitted
 
         def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
             visit.refuse_model(body.get("model"))  # before it is known whether there is such a model
-            request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), headers, self._menu)
+            request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, self._menu)
             cascade = self._cascades[request.route.cascade]
             exchange.model, exchange.metrics = request.name, cascade.metrics
             return cascade, request, cascade.runtime.fields.unsent(request.chat)
 
-        cascade, request, unsent = await read_object(receive, headers, visit, request_of)
-        await cascade.answer(request, exchange, receive, headers, Receipt(exchange.trace_id, unsent=unsent))
+        cascade, request, unsent = await read_object(receive, exchange.headers, visit, request_of)
+        await cascade.answer(request, exchange, receive, Receipt(exchange.trace_id, unsent=unsent))
 
 
 class Cascade:
@@ -175,15 +180,13 @@ class Cascade:
         if self.modes is not None and before.modes is not None:
             self.modes.take_over(before.modes)
 
-    async def answer(
-        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, headers: Headers, draft: Receipt
-    ) -> None:
+    async def answer(self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt) -> None:
         """Answer one request, as its mode says."""
         if self.modes is None:
             await self._answer(request, exchange, receive, draft, None)
             return
         within_s = self._left_s(request, exchange) / 2  # the rest is for the answer
-        async with self.modes.turn(request, exchange.trace_id, exchange.key, headers, within_s) as turn:
+        async with self.modes.turn(request, exchange.trace_id, exchange.key, exchange.headers, within_s) as turn:
             if turn is not None:
                 request, draft = turn.request, draft._replace(mode=turn.mode)
             await self._answer(request, exchange, receive, draft, turn)
@@ -192,47 +195,65 @@ class Cascade:
         self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
     ) -> None:
         """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
-        writer, answer = request.dialect, None
-        exchange.writer = writer if request.stream else None
-        served = self._serve(request, exchange, turn)
-        async with connected(receive), self._beating(exchange, draft), aclosing(served) as events:
-            async for event in events:
-                if isinstance(event, Answer):
-                    answer = event
-                    continue
-                model = event.model or event.role
-                if not writer.begun:
-                    await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
-                await exchange.more(writer.text(event.text, model))
-            if answer is not None and request.stream:
-                await self._end(request, exchange, answer, draft)
+        started = self.runtime.serve(
+            request.chat,
+            level=request.route.level,
+            model=request.route.model,
+            trace_id=exchange.trace_id,
+            key=exchange.key,
+            deadline_s=self._left_s(request, exchange),
+            traced=turn is None or not turn.completed_later,
+        )
         if request.stream:
+            exchange.writer = request.dialect
+            await connected(receive, self._stream(started, request, exchange, draft, turn))
             await exchange.end()
-        elif answer is not None:
-            receipt = self._receipt(request, exchange, answer, draft)
-            extension = receipt.extension(answer) if request.explain else None
-            await exchange.respond(200, writer.whole(_reply(answer), extension), receipt.headers())
+            return
+        answer = await connected(receive, self._whole(started, request, exchange, turn))
+        receipt = self._receipt(request, exchange, answer, draft)
+        extension = receipt.extension(answer) if request.explain else None
+        await exchange.respond(200, request.dialect.whole(ServedMessage(answer), extension), receipt.headers())
 
-    @asynccontextmanager
-    async def _beating(self, exchange: HttpExchange, draft: Receipt) -> AsyncIterator[None]:
-        """Send a comment whenever the stream is silent: load balancers close a connection on which nothing comes."""
+    async def _whole(
+        self, started: Started, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
+    ) -> Answer:
+        answer = await started.answer()
+        await self._note(answer, request, exchange, turn)
+        return answer
 
-        async def beat() -> None:
-            while True:
-                silent_s = time.monotonic() - exchange.sent_s
-                if silent_s < self._settings.heartbeat_s:
-                    await asyncio.sleep(self._settings.heartbeat_s - silent_s)
-                    continue
-                if exchange.status is None:
-                    await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *draft.headers()])
-                await exchange.more(b": \n\n")
+    async def _note(self, answer: Answer, request: ClientRequest, exchange: HttpExchange, turn: Turn | None) -> None:
+        """Note an answer that is complete before it is sent."""
+        if turn is not None and self.modes is not None:
+            await self.modes.answered(turn, answer, self._left_s(request, exchange) + LATE_S)
 
-        beats = None if exchange.writer is None else asyncio.create_task(beat())
+    async def _stream(
+        self, started: Started, request: ClientRequest, exchange: HttpExchange, draft: Receipt, turn: Turn | None
+    ) -> None:
+        writer, beats = request.dialect, asyncio.create_task(self._beat(exchange, draft))
         try:
-            yield
+            async with aclosing(started.served()) as events:
+                async for event in events:
+                    if isinstance(event, Answer):
+                        await self._note(answer := event, request, exchange, turn)
+                        continue
+                    model = event.model or event.role
+                    if not writer.begun:
+                        await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
+                    await exchange.more(writer.text(event.text, model))
+            await self._end(request, exchange, answer, draft)
         finally:
-            if beats is not None:
-                beats.cancel()
+            beats.cancel()
+
+    async def _beat(self, exchange: HttpExchange, draft: Receipt) -> None:
+        """Send a comment whenever the stream is silent: load balancers close a connection on which nothing comes."""
+        while True:
+            silent_s = time.monotonic() - exchange.sent_s
+            if silent_s < self._settings.heartbeat_s:
+                await asyncio.sleep(self._settings.heartbeat_s - silent_s)
+                continue
+            if exchange.status is None:
+                await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *draft.headers()])
+            await exchange.more(b": \n\n")
 
     async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
         self.metrics.first_text.observe(exchange.duration_s)
@@ -245,29 +266,10 @@ class Cascade:
         receipt, writer = self._receipt(request, exchange, answer, draft), request.dialect
         is_first = not writer.begun
         extension = receipt.extension(answer if request.explain else None)
-        rest = b"".join(writer.ending(_reply(answer), extension if request.explain or writer.counts else None))
+        rest = b"".join(writer.ending(ServedMessage(answer), extension if request.explain or writer.counts else None))
         if is_first:
             await self._begin(exchange, receipt)
         await exchange.more(rest)
-
-    async def _serve(
-        self, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
-    ) -> AsyncGenerator[TextDelta | Answer, None]:
-        events = self.runtime.serve(
-            request.chat,
-            stream=request.stream,
-            level=request.route.level,
-            model=request.route.model,
-            trace_id=exchange.trace_id,
-            key=exchange.key,
-            deadline_s=self._left_s(request, exchange),
-            traced=turn is None or not turn.completed_later,
-        )
-        async with aclosing(events):
-            async for event in events:
-                if turn is not None and self.modes is not None and isinstance(event, Answer):
-                    await self.modes.answered(turn, event, self._left_s(request, exchange) + LATE_S)
-                yield event
 
     def _uncovered(self, request: ClientRequest) -> str | None:
         """Return why no certificate covers a request, as far as it is known before it is answered."""
@@ -290,10 +292,3 @@ class Cascade:
         failing = self.runtime.failing_stores
         exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)
         return exchange.receipt
-
-
-def _reply(answer: Answer) -> ServedMessage:
-    """Return the message that is served. Raises GatewayError if no reply could be kept."""
-    if answer.served is None:
-        raise GatewayError(422, "No step of the cascade gave an answer.", code="no_answer")
-    return ServedMessage(answer)

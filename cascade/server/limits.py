@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, MutableMapping
-from contextlib import asynccontextmanager
+from collections.abc import Awaitable, Callable, Coroutine, Mapping, MutableMapping
 from typing import Any, TypeAlias, TypeVar
 
 from cascade.config.schema import ServerConfig
@@ -127,34 +126,30 @@ def _marks(text: bytes) -> int:
     return text.count(b",") + text.count(b"[") + text.count(b"{")
 
 
-def deeper_than(value: object, most: int, texts: list[str] | None = None) -> bool:
+def deeper_than(value: dict[str, Any] | list[Any], most: int, texts: list[str] | None = None) -> bool:
     """Whether lists and objects are nested deeper than `most`; the texts in them are added to `texts`.
 
     >>> deeper_than({"a": [1]}, 2), deeper_than({"a": [[1]]}, 2)
     (False, True)
     """
-    level: list[object] = [value]
+    level: list[Any] = [value]
     for _ in range(most):
-        values = [inner for outer in level for inner in _inside(outer)]
-        if texts is not None:
-            texts += [inner for inner in values if isinstance(inner, str)]
-        level = [inner for inner in values if isinstance(inner, dict | list)]
+        outers, level = level, []
+        for outer in outers:
+            for inner in outer.values() if isinstance(outer, dict) else outer:
+                if isinstance(inner, dict | list):
+                    level.append(inner)
+                elif texts is not None and isinstance(inner, str):
+                    texts.append(inner)
         if not level:
             return False
     return True
 
 
-def _inside(value: object) -> Any:
-    if isinstance(value, dict):
-        return value.values()
-    return value if isinstance(value, list) else ()
+async def connected(receive: Receive, work: Coroutine[Any, Any, _T]) -> _T:
+    """Await some work, which is cancelled as soon as the client hangs up.
 
-
-@asynccontextmanager
-async def connected(receive: Receive) -> AsyncIterator[None]:
-    """Cancel the block as soon as the client hangs up.
-
-    `receive` has given the whole body. It also reports the end of the response: send that after the block. Raises
+    `receive` has given the whole body. It also reports the end of the response: send that after the work. Raises
     ClientLeftError then.
     """
     left = asyncio.timeout(None)
@@ -168,7 +163,7 @@ async def connected(receive: Receive) -> AsyncIterator[None]:
         async with left:
             watcher = asyncio.create_task(watch())
             try:
-                yield
+                return await work
             finally:
                 watcher.cancel()
     except TimeoutError:

@@ -10,8 +10,8 @@ import sys
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Iterable, Mapping
-from contextlib import asynccontextmanager, suppress
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -48,19 +48,22 @@ class CountedGuard(Around):
         super().__init__(guard)
         self._metrics = metrics
 
-    @asynccontextmanager
-    async def around(self, request: Request, deadline: Deadline) -> AsyncIterator[list[Completion]]:  # noqa: ARG002
+    def around(self, request: Request, deadline: Deadline) -> _Counting:  # noqa: ARG002
         """Count a call when it has ended."""
-        replies, failure, began_s = list[Completion](), None, time.monotonic()
-        try:
-            yield replies
-        except BaseException as error:
-            failure = error
-            raise
-        finally:
-            took_s, reply = time.monotonic() - began_s, replies[0] if replies else None
-            self._metrics.count_call(request, took_s, reply, failure)
-            failure = None  # it and this frame refer to each other
+        return _Counting(self._metrics, request)
+
+
+class _Counting:
+    def __init__(self, metrics: Metrics, request: Request) -> None:
+        self._metrics, self._request, self._began_s = metrics, request, time.monotonic()
+        self._replies = list[Completion]()
+
+    async def __aenter__(self) -> list[Completion]:
+        return self._replies
+
+    async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
+        reply = self._replies[0] if self._replies else None
+        self._metrics.count_call(self._request, time.monotonic() - self._began_s, reply, failure)
 
 
 class AccessLog:

@@ -227,8 +227,8 @@ class Metrics:
         if receipt is None:
             return
         for field, tally in self._tallies.items():
-            names = getattr(receipt, field)
-            tally.update((names,) if isinstance(names, str) else names or ())
+            if names := getattr(receipt, field):
+                tally.update((names,) if isinstance(names, str) else names)
         self._unknown_costs += receipt.cost_nano_usd is None
         self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._key_costs[key or ""] += receipt.cost_nano_usd or 0

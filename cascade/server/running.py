@@ -367,6 +367,7 @@ def listener(gateway: Gateway) -> Config:
         lifespan="on",
         interface="asgi3",
         access_log=False,
+        proxy_headers=False,
         log_config=None,
         server_header=False,
         timeout_keep_alive=settings.keep_alive_s,

@@ -230,7 +230,11 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(bench, s
 
     async def ask() -> None:
         chat = ChatRequest([{"role": "user", "content": QUESTION}], {"max_tokens": 20_000})
-        async with aclosing(served.runtime.serve(chat, stream=stream, model="small")) as events:
+        asking = served.runtime.serve(chat, model="small")
+        if not stream:
+            await asking.answer()
+            return
+        async with aclosing(asking.served()) as events:
             async for _ in events:
                 begun.set()
                 return

@@ -101,7 +101,8 @@ async def events(
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
         asked = ChatRequest(ASK, fields)
-        found = [event async for event in served.runtime.serve(asked, stream=stream, model=model)]
+        started = served.runtime.serve(asked, model=model)
+        found = [event async for event in started.served()] if stream else [await started.answer()]
     *texts, answer = found
     assert isinstance(answer, Answer)
     assert all(isinstance(one, TextDelta) for one in texts)
@@ -140,11 +141,8 @@ async def test_what_is_shown_before_the_answer(base, asked, texts):
 async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask():
     fake = FakeProvider({"large": [SURE]})
     async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
-        found = [event async for event in served.runtime.serve(ChatRequest(ASK), stream=True, model="large")]
-        [
-            event
-            async for event in served.runtime.serve(ChatRequest(ASK, {"logprobs": True}), stream=True, model="large")
-        ]
+        found = [event async for event in served.runtime.serve(ChatRequest(ASK), model="large").served()]
+        [event async for event in served.runtime.serve(ChatRequest(ASK, {"logprobs": True}), model="large").served()]
     assert [one.text for one in found[:-1]] == ["The", " Danube."]
     assert [request.model for request in fake.requests] == ["large", "large"]
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
@@ -171,7 +169,7 @@ async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_oth
     async with Orchestrator.from_config(CONFIG, providers={"fake": Breaks(script)}) as served:
         shown = []
         with pytest.raises(StreamInterruptedError) as caught:
-            async for event in served.runtime.serve(ChatRequest(ASK), stream=True):
+            async for event in served.runtime.serve(ChatRequest(ASK)).served():
                 shown.append(event)
     assert [event.text for event in shown] == ["The"]
     assert caught.value.shown
@@ -206,7 +204,6 @@ async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_
     fake = FakeProvider({"small": [SURE], "large": [SURE]})
     async with Orchestrator.from_config({**CONFIG, "traces": url}, providers={"fake": fake}) as served:
         for model, name in ((None, "first"), ("large", "second")):
-            async for _ in served.runtime.serve(ChatRequest(ASK), stream=False, model=model, trace_id=name):
-                pass
+            await served.runtime.serve(ChatRequest(ASK), model=model, trace_id=name).answer()
     rows = list(stored(url))
     assert [(row["episode_id"], row["walk"]) for row in rows] == [("first", None), ("second", "large only")]

@@ -126,7 +126,7 @@ async def sent(flag: str | None, **settings: Any) -> tuple[Any, list[Any]]:
 
     class Provider(FakeProvider):
         async def complete(self, request: Request, timeout_s: float) -> Any:
-            chats = Exchange(Endpoint(), request, 1.0, stream=False).headers["traceparent"]
+            chats = Exchange(Endpoint(), request, 1.0, stream=False).own_headers["traceparent"]
             assert LiteLLM()._arguments(request, 1.0)["extra_headers"] == {"traceparent": chats}
             seen.append(chats.split("-"))
             return await super().complete(request, timeout_s)

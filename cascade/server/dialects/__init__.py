@@ -88,7 +88,7 @@ class ChatCompletions(Dialect):
     def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
         super().__init__(body, trace_id)
         options = body.get("stream_options")
-        self.counts = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        self.counts = isinstance(options, dict) and bool(options.get("include_usage"))
         self._head: dict[str, Any] = {}
         self._role: dict[str, str] = {}
 
@@ -145,15 +145,17 @@ class ServedMessage:
         logprobs: its log-probs, None if the client asked for none.
 
     Raises:
-        UsageError: nothing is served.
+        GatewayError: nothing is served, as no reply could be kept.
     """
 
     def __init__(self, answer: Answer) -> None:
+        if (served := answer.served) is None:
+            raise GatewayError(422, "No step of the cascade gave an answer.", code="no_answer")
         self.completion = answer.to_openai()
         choice = self.completion["choices"][0]
         self.message: Mapping[str, Any] = choice["message"]
         self.model = str(self.completion["model"])
-        self.writer = self.model if answer.served is None else answer.served[1].request.wire_model
+        self.writer = served[1].request.wire_model
         self.finish: str = choice["finish_reason"]
         self.logprobs = choice["logprobs"]
 

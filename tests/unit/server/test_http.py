@@ -159,10 +159,14 @@ async def test_where_no_step_gives_an_answer_nothing_is_served(stream):
     async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
         answer = await served.achat(ASK)
 
-        async def answers_nothing(*_: Any, **__: Any) -> AsyncGenerator[Answer, None]:
-            yield replace(answer, text=None, answers=(), stopped="horizon")
+        class AnswersNothing:
+            async def answer(self) -> Answer:
+                return replace(answer, text=None, answers=(), stopped="horizon")
 
-        served.runtime.serve = answers_nothing  # type: ignore[method-assign,assignment]
+            async def served(self) -> AsyncGenerator[Answer, None]:
+                yield await self.answer()
+
+        served.runtime.serve = lambda *_, **__: AnswersNothing()  # type: ignore[method-assign,assignment,return-value]
         response = await client.post(CHAT, json={**BODY, "stream": stream})
     assert (response.status_code, response.json()["error"]["code"]) == (422, "no_answer")
 
