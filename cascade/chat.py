@@ -175,8 +175,7 @@ class ChatRequest:
     def wants_json(self) -> bool:
         """Whether the reply must be JSON, with or without a schema."""
         reply_format = self.options.get("response_format")
-        types = ("json_schema", "json_object")
-        return reply_format is not None and isinstance(reply_format, Mapping) and reply_format.get("type") in types
+        return isinstance(reply_format, dict) and reply_format.get("type") in ("json_schema", "json_object")
 
 
 _MOST_PROBLEMS = 20
@@ -290,11 +289,9 @@ def said_by(message: Mapping[str, Any]) -> str:
     >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
     'Hello.'
     """
-    if text := text_of(message.get("content")):
-        return text
     audio = message.get("audio")
-    spoken = audio.get("transcript") if isinstance(audio, Mapping) else None
-    return spoken if isinstance(spoken, str) else ""
+    spoken = audio.get("transcript") if audio is not None and isinstance(audio, Mapping) else None
+    return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
 
 
 ENDINGS: Mapping[str, str] = {

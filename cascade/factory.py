@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cascade.checks import checked_key, did_you_mean
+from cascade.checks import checked_key
 from cascade.config import (
     DEFAULT_BASE_VARIABLE,
     DEFAULT_KEY_VARIABLE,
@@ -15,7 +15,7 @@ from cascade.config import (
 )
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import ModelConfig
-from cascade.errors import ConfigError, UsageError
+from cascade.errors import ConfigError
 from cascade.money import PLAIN_TIERS, Price
 from cascade.plans import prompts
 from cascade.plans.agents import AGENTS
@@ -46,24 +46,15 @@ def _with_agents(config: CascadeConfig, plan: Plan) -> Plan:
     return replace(plan, agents=agents)
 
 
-def alone(config: CascadeConfig, model: str, templates: prompts.Prompts | None) -> Plan:
-    """Return the plan that asks only one of the configured models, without extra log-probs.
+def alone(config: CascadeConfig, templates: prompts.Prompts | None) -> Mapping[str, Plan]:
+    """Return, by the name of each model, the plan that asks only it, without extra log-probs.
 
-    Args:
-        config: the configuration.
-        model: the model's name.
-        templates: the prompts in service; None for the shipped ones.
-
-    Raises:
-        UsageError: no configured model has that name.
+    `templates` are the prompts in service; None for the shipped ones.
     """
     from cascade.plans.presets import ladder
 
-    for entry in config.models.values():
-        if entry.id == model:
-            return _with_agents(config, replace(ladder([_use(entry)], templates), logprobs=False))
-    known = [entry.id for entry in config.models.values()]
-    raise UsageError(f"No model is called {model!r}{did_you_mean(model, known)}")
+    plans = {entry.id: ladder([_use(entry)], templates) for entry in config.models.values()}
+    return {model: _with_agents(config, replace(plan, logprobs=False)) for model, plan in plans.items()}
 
 
 def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
 from cascade import config as configuration
 from cascade.budget.charges import Budget
 from cascade.chat import Chat, ChatRequest, chat_request
-from cascade.checks import MAX_QUESTION_CHARS, above_zero
+from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, drive, run
@@ -65,18 +65,13 @@ class Started:
     deadline: Deadline
     key: str | None = None
 
-    @property
-    def halt(self) -> Halt:
-        """The switch that stops its calls."""
-        return self.runtime.halt
-
     def wait(self) -> Answer:
         """Run it to its end as `answer` does, blocking."""
         return run_on_loop(self.answer(), self.deadline.at_s + _STUCK_S)
 
     async def answer(self) -> Answer:
         """Run it to its end, and return the answer after its trace is settled."""
-        with self.halt.covering():
+        with self.runtime.halt.covering():
             answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
         return answer if self.trace is None else await self.settle(answer)
 
@@ -85,7 +80,7 @@ class Started:
         from cascade.streaming import drafts
 
         events = drafts(self.walk, self.stream, raw=raw, blocks=bool(self.plan.strategy.agents))
-        async with aclosing(self.halt.covered(events)) as covered:
+        async with aclosing(self.runtime.halt.covered(events)) as covered:
             async for event in covered:
                 yield await self.settle(event) if isinstance(event, Answer) else event
 
@@ -96,7 +91,7 @@ class Started:
         strategy = self.plan.strategy
         flow = Flow(strategy.horizon if strategy.ends_with_reference else 0)
         events = served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents))
-        async with aclosing(self.halt.covered(events)) as covered:
+        async with aclosing(self.runtime.halt.covered(events)) as covered:
             async for event in covered:
                 yield await self.settle(event) if isinstance(event, Answer) else event
 
@@ -113,7 +108,7 @@ class Started:
         return self._guard(request).stream(request, self.deadline)
 
     def _guard(self, request: Request) -> Guard | Around:
-        if self.halt.stopped:  # what cannot be cancelled ended just now
+        if self.runtime.halt.stopped:  # what cannot be cancelled ended just now
             raise ClosedError(SAYS)
         return self.runtime.guard(request, self.key)
 
@@ -145,7 +140,10 @@ class Runtime:
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
-        self._plain, self._alone = plain_plan(self.configured, self._bare), dict[str, RunPlan]()
+        self._plain = plain_plan(self.configured, self._bare)
+        self._alone = {
+            model: RunPlan(plan, walk=f"{model} only") for model, plan in alone(config, self.configured.prompts).items()
+        }
         self._prices: Mapping[str, Price | None] = config.prices()
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self.spending = self._caps()
@@ -308,8 +306,7 @@ class Runtime:
             UsageError: as `start` does, or no model has that name.
         """
         if model is not None and model not in self._alone:
-            plan = alone(self.config, model, self.configured.prompts)
-            self._alone[model] = RunPlan(plan, walk=f"{model} only")
+            raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._alone)}")
         only, asked = None if model is None else self._alone[model], Question.of_chat(request)
         return self.start(
             asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
@@ -448,11 +445,9 @@ def left_out(question: Question) -> list[str]:
 
     A chat request is sent unchanged.
     """
-    if question.chat is not None:
-        return []
-    texts = {"question": question.text, "context": question.context or ""}
-    changed = [name for name, text in texts.items() if defuse(text) != text]
-    return [f"marks or invisible characters in the {name} are shown to no model" for name in changed]
+    texts = {} if question.chat is not None else {"question": question.text, "context": question.context or ""}
+    says = "marks or invisible characters in the {} are shown to no model"
+    return [says.format(name) for name, text in texts.items() if defuse(text) != text]
 
 
 Asked: TypeAlias = str | Question | Chat

@@ -11,7 +11,7 @@ import asyncio
 import json
 import ssl
 import weakref
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import AbstractAsyncContextManager, aclosing, suppress
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
@@ -54,7 +54,7 @@ _SLICE_BYTES = 8 * 2**10
 
 
 class Exchange(aiohttp.Payload):
-    """One request and its reply: post it with `own_headers` to `url`; read the response by `whole` or `chunks`."""
+    """One request and its reply: post it with `own_headers` to `url`; read the response by `reply` or `chunks`."""
 
     _autoclose = True
 
@@ -81,9 +81,7 @@ class Exchange(aiohttp.Payload):
     def own_headers(self) -> dict[str, str]:
         """The headers that only this call has, with the key."""
         headers = {} if self._traceparent is None else {"traceparent": self._traceparent}
-        if self.endpoint.api_key:
-            headers["Authorization"] = f"Bearer {self.endpoint.api_key}"
-        return headers
+        return {**headers, "Authorization": f"Bearer {key}"} if (key := self.endpoint.api_key) else headers
 
     def decode(self, encoding: str = "utf-8", errors: str = "strict") -> str:
         """Return the data to send, as text."""
@@ -101,62 +99,52 @@ class Exchange(aiohttp.Payload):
         self._left = True  # before the other is read, as `write` writes before it reads: one of the two sees the other
         return self._sending
 
-    async def whole(self, response: aiohttp.ClientResponse) -> Payload:
+    async def reply(self, response: aiohttp.ClientResponse) -> Payload:
         """Return a reply in one piece. Raises ProviderError: what the response means."""
         self._refuse_coding(response)
-        rest, most = bytearray(), most_bytes(self.request)
+        text, limit = bytearray(), most_bytes(self.request)
         with _MappingErrors(self):
-            while piece := await response.content.readany():
+            while data := await response.content.readany():
                 self.answered = True
-                rest += piece
-                if len(rest) > most:
+                text += data
+                if len(text) > limit:
                     raise self._bad(_TOO_LONG)
         if response.status != 200:
-            raise self._refused(response, bytes(rest))
-        return self._whole(response, bytes(rest))
+            raise self._refused(response, bytes(text))
+        return self._whole(response, bytes(text))
 
     async def chunks(self, response: aiohttp.ClientResponse) -> AsyncGenerator[list[Payload], None]:
-        """Yield the chunks of a stream, slice by slice of its body; a whole reply is one chunk.
-
-        Raises:
-            ProviderError: what the response means.
-        """
+        """Yield the chunks of a stream, slice by slice of its body; a whole reply is one chunk. Raises as `reply`."""
         # A server that ignores `stream: true` sends its reply in one piece, with another content type.
         if not self._stream or response.status != 200 or _is_json(response):
-            yield [await self.whole(response)]
+            yield [await self.reply(response)]
             return
         self._refuse_coding(response)
-        rest, most = bytearray(), most_bytes(self.request)  # the unfinished line, and how long it may be
-        async for part in self._slices(response):
-            rest += part
-            if len(rest) > most:
-                raise self._bad(_TOO_LONG)
-            if b"\n" in part:
-                *lines, last = bytes(rest).split(b"\n")
-                rest = bytearray(last)
-                if chunks := self._events(lines):
-                    yield chunks
-        yield self._events([bytes(rest)])
+        line, limit = bytearray(), most_bytes(self.request)
+        # A stream may be longer than a whole reply, since each event adds its own fields.
+        left = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES
+        with _MappingErrors(self):
+            while data := await response.content.readany():
+                self.answered = True
+                for start in range(0, len(data), _SLICE_BYTES):
+                    if start:
+                        await asyncio.sleep(0)  # lets other tasks and time-outs run
+                    cut = data[start : start + _SLICE_BYTES]
+                    left -= len(cut)
+                    line += cut
+                    if left < 0 or len(line) > limit:
+                        raise self._bad(_TOO_LONG)
+                    if b"\n" in cut:
+                        *lines, last = bytes(line).split(b"\n")
+                        line = bytearray(last)
+                        if chunks := self._events(lines):
+                            yield chunks
+        yield self._events([bytes(line)])
 
     def _refuse_coding(self, response: aiohttp.ClientResponse) -> None:
         coding = response.headers.get("content-encoding", "").strip().lower()
         if response.status == 200 and coding not in {"", "identity"}:
             raise self._bad(f"the reply has the content encoding {coding[:60]!r}, which was not asked for")
-
-    async def _slices(self, response: aiohttp.ClientResponse) -> AsyncIterator[bytes]:
-        # A stream may be longer than a whole reply, since each event adds its own fields.
-        left = MOST_BYTES + self.request.max_tokens * _EVENT_BYTES
-        with _MappingErrors(self):
-            while piece := await response.content.readany():
-                self.answered = True
-                for start in range(0, len(piece), _SLICE_BYTES):
-                    if start:
-                        await asyncio.sleep(0)  # lets other tasks and time-outs run
-                    part = piece[start : start + _SLICE_BYTES]
-                    left -= len(part)
-                    if left < 0:
-                        raise self._bad(_TOO_LONG)
-                    yield part
 
     def _whole(self, response: aiohttp.ClientResponse, text: bytes) -> Payload:
         whole, dialect = self._parsed(text) if _is_json(response) else None, self.endpoint.dialect
@@ -304,7 +292,7 @@ class OpenAIHTTP:
         """Answer a request in one piece."""
         exchange = self._exchange(request, timeout_s, stream=False)
         with _MappingErrors(exchange):
-            return await portal.on_loop(self._connections.whole(exchange), timeout_s)
+            return await portal.on_loop(self._connections.reply(exchange), timeout_s)
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         """Yield the chunks of a server-sent stream."""
@@ -353,11 +341,11 @@ class _Connections:
         """Whether there is anything to close."""
         return bool(self._tasks)
 
-    async def whole(self, exchange: Exchange) -> Payload:
+    async def reply(self, exchange: Exchange) -> Payload:
         """Send a request and return its reply."""
         with _MappingErrors(exchange):  # in these frames, too: aiohttp's errors would keep what was read
             async with self._sent(exchange) as response:
-                return await exchange.whole(response)
+                return await exchange.reply(response)
 
     async def chunks(self, exchange: Exchange) -> AsyncGenerator[list[Payload], None]:
         """Send a request and yield the chunks of its reply, those of each piece of the body together."""

@@ -123,6 +123,7 @@ class Admission:
     ) -> None:
         self.settings, self._clock = settings, clock
         self.places, self.buffered = Share(settings.max_requests), Share(settings.max_buffered_bytes)
+        self.shares = len(settings.keys) > 1  # a key that is alone shares with nobody
         self.newcomers = Newcomers(settings.max_requests)
         self.reading = ThreadPoolExecutor(1, "cascade-bodies")
         self.buckets: dict[tuple[str | None, str], Bucket] = {}
@@ -179,10 +180,6 @@ class Visit:
     _places: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
 
-    @property
-    def _shares(self) -> bool:
-        return len(self.admission.settings.keys) > 1  # a key that is alone shares with nobody
-
     def begin(self) -> None:
         """Take a place. Raises GatewayError: all are taken (503), or as many as this key may have (429)."""
         admission, limits = self.admission, self.limits
@@ -191,7 +188,7 @@ class Visit:
             _refuse(f"This key reads and writes more than {limits.tokens_per_minute} tokens a minute.", wait_s)
         if limits.at_once is not None and admission.places.by_key[self.key] >= limits.at_once:
             _refuse(f"{limits.at_once} requests of this key are under way.")
-        if not admission.places.take(self.key, 1, shares=self._shares):
+        if not admission.places.take(self.key, 1, shares=admission.shares):
             self._full(admission.places, 1, f"{admission.places.used} requests are under way (server.max_requests)")
         self._places = 1
 
@@ -204,7 +201,7 @@ class Visit:
         most = min(filter(None, (self.admission.settings.max_body_bytes, self.limits.max_body_bytes)))
         if self._bytes + count > most:
             raise GatewayError(413, f"The request has more than {most:,} bytes (max_body_bytes).", code="too_large")
-        if not self.admission.buffered.take(self.key, count, shares=self._shares):
+        if not self.admission.buffered.take(self.key, count, shares=self.admission.shares):
             self._full(self.admission.buffered, count, "requests under way fill the memory (server.max_buffered_bytes)")
         self._bytes += count
 

@@ -351,12 +351,11 @@ class Edge:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request."""
         path = scope["path"]  # that of a dialect, or below it; on other paths errors have OpenAI's form
-        kind = _DIALECTS.get(path)
-        if kind is None:
-            kind = next((kind for base, kind in _DIALECTS.items() if path.startswith(f"{base}/")), ChatCompletions)
+        kind = _DIALECTS.get(path) or next(
+            (kind for base, kind in _DIALECTS.items() if path.startswith(f"{base}/")), ChatCompletions
+        )
         headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in reversed(scope["headers"])}
-        caller = Traceparent.of(headers.get("traceparent"))
-        exchange = HttpExchange(send, headers, kind, caller=caller)
+        exchange = HttpExchange(send, headers, kind, caller=Traceparent.of(headers.get("traceparent")))
         scope["exchange"], scope["app"] = exchange, self
 
         async def noting(message: MutableMapping[str, Any]) -> None:

@@ -209,22 +209,18 @@ class Cascade:
             await connected(receive, self._stream(started, request, exchange, draft, turn))
             await exchange.end()
             return
-        answer = await connected(receive, self._whole(started, request, exchange, turn))
+        answer = await connected(receive, self._completed(started, request, exchange, turn))
         receipt = self._receipt(request, exchange, answer, draft)
         extension = receipt.extension(answer) if request.explain else None
         await exchange.respond(200, request.dialect.whole(ServedMessage(answer), extension), receipt.headers())
 
-    async def _whole(
+    async def _completed(
         self, started: Started, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
     ) -> Answer:
         answer = await started.answer()
-        await self._note(answer, request, exchange, turn)
-        return answer
-
-    async def _note(self, answer: Answer, request: ClientRequest, exchange: HttpExchange, turn: Turn | None) -> None:
-        """Note an answer that is complete before it is sent."""
         if turn is not None and self.modes is not None:
             await self.modes.answered(turn, answer, self._left_s(request, exchange) + LATE_S)
+        return answer
 
     async def _stream(
         self, started: Started, request: ClientRequest, exchange: HttpExchange, draft: Receipt, turn: Turn | None
@@ -234,12 +230,14 @@ class Cascade:
             async with aclosing(started.served()) as events:
                 async for event in events:
                     if isinstance(event, Answer):
-                        await self._note(answer := event, request, exchange, turn)
+                        answer = event
                         continue
                     model = event.model or event.role
                     if not writer.begun:
                         await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
                     await exchange.more(writer.text(event.text, model))
+            if turn is not None and self.modes is not None:
+                await self.modes.answered(turn, answer, self._left_s(request, exchange) + LATE_S)
             await self._end(request, exchange, answer, draft)
         finally:
             beats.cancel()

@@ -62,8 +62,8 @@ class _Counting:
         return self._replies
 
     async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
-        reply = self._replies[0] if self._replies else None
-        self._metrics.count_call(self._request, time.monotonic() - self._began_s, reply, failure)
+        took_s, reply = time.monotonic() - self._began_s, self._replies[0] if self._replies else None
+        self._metrics.count_call(self._request, took_s, reply, failure)
 
 
 class AccessLog:

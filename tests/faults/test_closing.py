@@ -233,7 +233,6 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(bench, s
         asking = served.runtime.serve(chat, model="small")
         if not stream:
             await asking.answer()
-            return
         async with aclosing(asking.served()) as events:
             async for _ in events:
                 begun.set()

@@ -111,7 +111,7 @@ def test_f10_a_caller_who_leaves_before_there_is_a_connection_sends_nothing(benc
     exchange = provider._exchange(request(), 1.0, stream=False)
     assert not exchange.left()
     with pytest.raises(ProviderTimeoutError):
-        portal.run(portal.on_loop(provider._connections.whole(exchange), 1.0))
+        portal.run(portal.on_loop(provider._connections.reply(exchange), 1.0))
     portal.run(provider.close())
     assert bench.server.requests == []
 
@@ -159,7 +159,7 @@ async def test_f10_a_caller_who_is_cancelled_before_the_request_is_sent_is_known
         begun.set()
         await asyncio.Event().wait()
 
-    bench.patch.setattr(provider._connections, "whole", connecting)
+    bench.patch.setattr(provider._connections, "reply", connecting)
     task = asyncio.create_task(provider.complete(request(), 60.0))
     assert await asyncio.to_thread(begun.wait, PATIENCE_S)
     task.cancel()

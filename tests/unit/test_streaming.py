@@ -94,9 +94,7 @@ CONFIG: dict[str, Any] = {
 }
 
 
-async def events(
-    script: Any, *, stream: bool = True, policy: Any = None, model: str | None = None, **fields: Any
-) -> Any:
+async def events(script: Any, *, stream: bool = True, policy: Any = None, model: Any = None, **fields: Any) -> Any:
     """Return the texts that were shown, and the answer."""
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
@@ -118,11 +116,8 @@ CALLS = reply("", tool_calls=[("look", {"at": "maps"})], logprobs=[-2.0])
         (UNSURE, {}, ["The", " Danube."]),  # the guide as it writes, once the base is refused
         (SURE, {}, []),  # a kept base when it is decided
         (UNSURE, {"stream": False}, []),
-        (
-            UNSURE,
-            {"policy": {"kind": "fixed", "depth": 2}},
-            [],
-        ),  # an earlier answer was kept: which is best is not known
+        # an earlier answer was kept: which is best is not known
+        (UNSURE, {"policy": {"kind": "fixed", "depth": 2}}, []),
         # a reply that is checked as a whole
         (UNSURE, {"response_format": {"type": "json_object"}}, []),
         (UNSURE, {"tools": [TOOL], "tool_choice": "required"}, []),

@@ -8,6 +8,7 @@ import sqlite3
 from collections.abc import AsyncGenerator, Mapping
 from contextlib import closing
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -159,14 +160,11 @@ async def test_where_no_step_gives_an_answer_nothing_is_served(stream):
     async with orchestrator({"small": [SURE]}) as served, asgi(served) as client:
         answer = await served.achat(ASK)
 
-        class AnswersNothing:
-            async def answer(self) -> Answer:
-                return replace(answer, text=None, answers=(), stopped="horizon")
+        async def answers() -> AsyncGenerator[Answer, None]:
+            yield replace(answer, text=None, answers=(), stopped="horizon")
 
-            async def served(self) -> AsyncGenerator[Answer, None]:
-                yield await self.answer()
-
-        served.runtime.serve = lambda *_, **__: AnswersNothing()  # type: ignore[method-assign,assignment,return-value]
+        started: Any = SimpleNamespace(answer=lambda: anext(answers()), served=answers)
+        served.runtime.serve = lambda *_, **__: started  # type: ignore[method-assign]
         response = await client.post(CHAT, json={**BODY, "stream": stream})
     assert (response.status_code, response.json()["error"]["code"]) == (422, "no_answer")
 
