@@ -314,7 +314,8 @@ def refusal_of(message: Mapping[str, Any]) -> str:
     >>> refusal_of({"content": [{"type": "refusal", "refusal": "I cannot help with that."}]})
     'I cannot help with that.'
     """
-    sources = (message, *objects_in(message.get("content")))
+    content = message.get("content")
+    sources = (message, *objects_in(content)) if isinstance(content, list | tuple) else (message,)
     return "".join([source["refusal"] for source in sources if isinstance(source.get("refusal"), str)])
 
 

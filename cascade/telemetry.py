@@ -10,6 +10,7 @@ https://www.w3.org/TR/trace-context/ (`traceparent`).
 from __future__ import annotations
 
 import json
+import os
 import re
 import secrets
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
@@ -106,7 +107,7 @@ def request_span(
     """
     if tracer is None:
         trace_id = trace_id.replace("-", "") if caller is None else caller.trace_id
-        TRACEPARENT.set(f"00-{trace_id}-{secrets.token_hex(8)}-00")
+        TRACEPARENT.set(f"00-{trace_id}-{os.urandom(8).hex()}-00")
         yield None
         return
     from opentelemetry import trace

@@ -160,7 +160,7 @@ class ClientRequest(NamedTuple):
             raise GatewayError(400, "stream must be true or false.", param="stream")
         if not (options is None or isinstance(options, Mapping)):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
-        group, segment = (headers.get(f"x-cascade-{name}") or None for name in ("group", "segment"))  # "" names nothing
+        group, segment = headers.get("x-cascade-group") or None, headers.get("x-cascade-segment") or None  # "" is none
         chat = ChatRequest.from_openai(dialect.request(), group=group, segment=segment)
         if "file_id" in chat.canonical and any(map(_names_a_file, chat.messages)):
             raise GatewayError(400, "A file_id names a file of the server's own account. Send the file's data.")
