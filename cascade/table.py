@@ -96,6 +96,7 @@ class Log:
         features: float64 (n,) by name, numbers known before any call; NaN: unknown.
         reference: what regret and savings compare with; None if the log has none.
         segments: the part of the traffic that each request belongs to (a tenant, a task); None: none.
+        kinds: the form of each request (`conformal.scope`); None: unknown.
         drawn: bool (n,), the requests that were drawn for people to judge; None: all.
         texts_known: bool (n,), whether unequal numbers of `answer` mean unequal answers; None: for all.
         baselines: other recorded ways to answer the same requests, by name; the reference is not among them.
@@ -116,6 +117,7 @@ class Log:
     features: Mapping[str, Floats] = field(default_factory=dict)
     reference: Reference | None = None
     segments: tuple[str | None, ...] = ()
+    kinds: tuple[Mapping[str, float | str] | None, ...] = ()
     drawn: Bools | None = None
     texts_known: Bools | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
@@ -136,8 +138,8 @@ class Log:
             problems.append("the nodes must be listed by rising step, and there must be one")
         if problems:
             raise UsageError(f"The log {self.name} is not a table: {'; '.join(problems)}.")
-        if not self.segments:
-            object.__setattr__(self, "segments", (None,) * shape[0])
+        for name in ("segments", "kinds"):
+            object.__setattr__(self, name, getattr(self, name) or (None,) * shape[0])
 
     def __repr__(self) -> str:
         """Return one small table: a row for each node."""
@@ -189,7 +191,7 @@ class Log:
 
     def in_groups(self, groups: AbstractSet[str]) -> Bools:
         """Bool (n,): whether the group of each request is among these."""
-        return np.array([group in groups for group in self.groups], dtype=np.bool_)
+        return np.fromiter(map(groups.__contains__, self.groups), np.bool_, self.n)
 
     def take(self, rows: Ints | Bools) -> Log:
         """Return the chosen requests; a row may be repeated."""

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import itertools
 import json
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
@@ -232,21 +233,23 @@ def seen(kinds: Sequence[RequestKind | None]) -> Seen | None:
     >>> seen([{"tools": ""}, {"tools": "", "temperature": 0.5}])["kinds"]["temperature"]
     {'of': 1, 'least': 0.5, 'most': 0.5}
     """
-    recorded = [kind for kind in kinds if kind is not None]
-    if not recorded or len(recorded) < len(kinds):
+    times = Counter(map(id, kinds))  # equal ones of a log are one object
+    recorded = [(times[at], kind) for at, kind in {id(kind): kind for kind in kinds}.items() if kind is not None]
+    if not recorded or id(None) in times:
         return None
-    names = sorted({name for kind in recorded for name in kind})
+    names = sorted({name for _, kind in recorded for name in kind})
     return {
-        "of": len(recorded),
-        "kinds": {name: _range([kind[name] for kind in recorded if name in kind]) for name in names},
+        "of": len(kinds),
+        "kinds": {name: _range([(count, kind[name]) for count, kind in recorded if name in kind]) for name in names},
     }
 
 
-def _range(values: Sequence[float | str]) -> dict[str, Any]:
+def _range(counted: Sequence[tuple[int, float | str]]) -> dict[str, Any]:
+    values = [value for _, value in counted]
     numbers = [value for value in values if isinstance(value, float)]
     texts = sorted({value for value in values if isinstance(value, str)})
     return {
-        "of": len(values),
+        "of": sum(count for count, _ in counted),
         **({"least": min(numbers), "most": max(numbers)} if numbers else {}),
         **({"texts": texts if len(texts) <= MOST_TEXTS else None} if texts else {}),
     }
@@ -313,10 +316,6 @@ class CallFacts(Protocol):
     def echoes(self) -> Mapping[str, Sequence[str]]:
         """By model, the names in its replies."""
 
-    @property
-    def kinds(self) -> Mapping[str, RequestKind | None]:
-        """The kind of each request by its id."""
-
 
 def of_log(log: Log, calls: CallFacts) -> MadeFor:
     """Return the part of a cascade that a log records."""
@@ -349,5 +348,4 @@ def certified_for(
     recorded = {**(logged if cascade is None else cascade)}
     if cascade is None and earlier is not None and not any(differences(earlier, logged)):
         recorded |= {name: value for name, value in earlier.items() if value is not None}
-    kinds = [calls.kinds.get(name) for name in log.ids]
-    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(kinds)}
+    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(log.kinds)}

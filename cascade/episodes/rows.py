@@ -15,7 +15,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 
 from cascade import table
-from cascade.conformal.scope import LENGTHS, RequestKind
+from cascade.conformal.scope import LENGTHS
 from cascade.episodes.steps import DOUBLED, Bought, first_of, problems_of, reads_before, summed, usable
 from cascade.episodes.walks import walked
 from cascade.errors import UsageError
@@ -69,7 +69,6 @@ class Facts:
         callers: who alone was asked in each step, an agent's own calls apart; None where several were.
         parents: the steps, from 1, that each step reads; None if the log does not say.
         echoes: by model, the names in its replies, sorted; models without such names are left out.
-        kinds: the kind of each request (`conformal.scope`) by its id; None if unknown.
         spelled: by the id of each request that has several spellings, their hashes.
         reference: the recorded walk that is the reference; None if the log has none.
         truth: what "right" means; None if labels say it.
@@ -82,7 +81,6 @@ class Facts:
     callers: tuple[Caller | None, ...]
     parents: Parents | None
     echoes: Names
-    kinds: Mapping[str, RequestKind | None]
     spelled: Names
     reference: str | None = None
     truth: Truth | None = None
@@ -173,8 +171,9 @@ class _CallTable:
         row_of = np.full(len(heads.name), -1)
         row_of[usable] = np.arange(self.n)
         self.row_of, episode = row_of, calls.columns["episode"]
-        self.names = [heads.name[at] for at in usable.tolist()]
-        self.ids = tuple([heads.request[at] or heads.name[at] for at in usable.tolist()])
+        self.names = heads.name[usable].tolist()
+        self.ids = tuple([request or name for request, name in zip(heads.request[usable], self.names, strict=True)])
+        self.distinct = len({*self.ids}) == self.n
         self.every = bought.every[row_of[episode[bought.every]] >= 0]
         self.is_told = bool(calls.flags["is_told"][self.every].any())
         self.steps = np.flatnonzero(row_of[bought.episode] >= 0)
@@ -203,7 +202,9 @@ class _CallTable:
         return width, own, own[self.source]
 
     def read(self, dropped: Dropped, drawn: Callable[[str], bool] | None) -> tuple[Log, Facts]:
-        heads, usable = self.calls.episodes, self.usable.tolist()
+        heads, kinds = self.calls.episodes, self.calls.episodes.kind[self.usable].tolist()
+        if not self.distinct:  # equal requests have the kind of the first
+            kinds = map(dict(zip(reversed(self.ids), reversed(kinds), strict=True)).__getitem__, self.ids)
         comparable, facts = self._comparable(), self._facts()
         every = self.n == len(heads.name)  # the usable ones are sorted
         features = {name: values if every else values[self.usable] for name, values in heads.features.items()}
@@ -211,10 +212,11 @@ class _CallTable:
             name=self.name,
             nodes=_nodes(facts),
             ids=self.ids,
-            groups=tuple([heads.group[at] or name for at, name in zip(usable, self.ids, strict=True)]),
+            groups=tuple([group or name for group, name in zip(heads.group[self.usable], self.ids, strict=True)]),
             **self._columns(comparable=bool(comparable.any())),
             features={name: values for name, values in features.items() if not np.isnan(values).all()},
-            segments=tuple([heads.segment[at] for at in usable]),
+            segments=tuple(heads.segment[self.usable].tolist()),
+            kinds=tuple(kinds),
             drawn=None if drawn is None else np.array([drawn(name) for name in self.ids], dtype=np.bool_),
             texts_known=comparable,
             revealing=self.is_told,
@@ -238,7 +240,7 @@ class _CallTable:
 
     def _facts(self) -> Facts:
         """Return what a data set says about its calls and its requests, but for its reference."""
-        column, names, heads = self.calls.columns, self.calls.names, self.calls.episodes
+        column, names = self.calls.columns, self.calls.names
         every = self.every[column["model"][self.every] >= 0]
         listed = ("step", "source", "model", "purpose")
         numbers = _once(*[column[name][every] for name in listed])
@@ -255,7 +257,6 @@ class _CallTable:
         ladder, steps = all(caller.role == caller.model for caller in callers), range(1, self.horizon + 1)
         echoed = every[column["echo"][every] >= 0]
         echoes = _once(column["model"][echoed], column["echo"][echoed])
-        usable = self.usable.tolist()
         return Facts(
             sources=sources,
             models=_names((caller.role, caller.model) for caller in callers),
@@ -263,15 +264,14 @@ class _CallTable:
             callers=tuple([_only(alone[step]) for step in steps]),
             parents=self._parents(),
             echoes=_names((names[model], names[echo]) for model, echo in echoes),
-            kinds=dict(zip(reversed(self.ids), [heads.kind[at] for at in reversed(usable)], strict=True)),
             spelled=self._spelled(),
         )
 
     def _spelled(self) -> Names:
-        if len({*self.ids}) == self.n:
+        if self.distinct:
             return {}
-        texts = (self.calls.episodes.spelled[at] for at in self.usable.tolist())
-        spelled = _names((name, text) for name, text in zip(self.ids, texts, strict=True) if text is not None)
+        both = zip(self.ids, self.calls.episodes.spelled[self.usable], strict=True)
+        spelled = _names((name, text) for name, text in both if text is not None)
         return {name: texts for name, texts in spelled.items() if len(texts) > 1}
 
     def _parents(self) -> Parents | None:
@@ -490,7 +490,6 @@ def joined(reads: Sequence[Read]) -> Read:
         step_models=tuple([_only(names) for names in models]),
         callers=tuple([_only({*step}) for step in zip(*[dataset.callers for dataset in facts], strict=True)]),
         echoes=_names((model, name) for dataset in facts for model, names in dataset.echoes.items() for name in names),
-        kinds={request: kind for dataset in reversed(facts) for request, kind in dataset.kinds.items()},
         spelled=_names((name, text) for dataset in facts for name, texts in dataset.spelled.items() for text in texts),
         reference=next((name for name in _REFERENCES if name in {dataset.reference for dataset in facts}), None),
         unjudged=sum(dataset.unjudged for dataset in facts),

@@ -113,12 +113,11 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     refuses = any_of(column["episode"][refused])
     count, highest = np.bincount(bought.episode, minlength=n), np.zeros(n, dtype=np.int64)
     np.maximum.at(highest, bought.episode, bought.step)
-    said = np.array([a == b for a, b in zip(calls.episodes.name, calls.episodes.spelled, strict=True)], dtype=np.bool_)
     candidate = column["candidate"][bought.calls]
     gives = calls.flags["answers"][bought.calls] & (candidate >= 0)
     width = int(candidate.max(initial=0)) + 1
     runs, times = np.unique(bought.step_of[gives] * width + candidate[gives], return_counts=True)
-    doubled = said & any_of(bought.episode[runs[times > 1] // width])
+    doubled = any_of(bought.episode[runs[times > 1] // width]) & (calls.episodes.name == calls.episodes.spelled)
     silent = (many == 0) & (np.bincount(bought.step_of[calls.flags["replied"][bought.calls]], minlength=steps) == 0)
     unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
     kinds = {_AMBIGUOUS: bought.ambiguous, _SILENT: silent, _UNJUDGED: unknown & (not unjudged)}

@@ -35,12 +35,12 @@ from cascade._names import __version__
 from cascade.conformal.certificate import plain
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError
+from cascade.policies.directory import first_bits
 from cascade.policies.policy import Policy
 from cascade.table import Log
 
 FIRST, LATER = 0.99, 0.5
 """The part of δ that the first attempt may spend, and the part that a later one may of what those before it left."""
-_BYTES = 8
 NAME = "cascade.attempts.jsonl"
 """The file's name."""
 
@@ -75,7 +75,7 @@ def count(file: Path | None, requests: Iterable[str], fit: str, spends: Callable
     """
     if file is None:
         return Attempts(None, "the log is no file, in whose folder the attempts could be counted")
-    here = _hashes(requests)
+    here = np.unique(first_bits(requests).byteswap())
     try:
         with file.open("a", encoding="utf-8") as out:
             fcntl.flock(out, fcntl.LOCK_EX)  # another fit may count at the same time
@@ -120,11 +120,6 @@ def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[M
     if number > 1 and left <= 0:
         raise UsageError("All of δ is spent on a request of this log by earlier fits: fit on requests that are new.")
     return Attempts(number, share=FIRST if number == 1 else LATER * left)
-
-
-def _hashes(requests: Iterable[str]) -> np.ndarray[tuple[int], np.dtype[np.uint64]]:
-    digests = [hashlib.sha256(name.encode("utf-8", "replace")).digest()[:_BYTES] for name in set(requests)]
-    return np.unique(np.frombuffer(b"".join(digests), dtype="<u8"))
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

@@ -117,11 +117,12 @@ def sha256_of(log: Log) -> str:
     first = np.stack([(log.answer == column[:, None]).argmax(axis=1) for column in log.answer.T], axis=1)
     recorded["answer"] = np.where(log.answers, first, -1)  # equal answers, whatever their numbers
     numbers = [np.asarray(values, dtype=np.float64).reshape(log.n, -1) for values in recorded.values()]
-    rows = []
+    rows = bytearray()
     for start in range(0, log.n, _AT_ONCE):
         digits = np.concatenate([columns[start : start + _AT_ONCE] for columns in numbers], axis=1)
         width, raw = digits[:1].nbytes, digits.tobytes()
         for row, name in enumerate(log.ids[start : start + _AT_ONCE]):  # the numbers of each row have one length
-            rows.append(hashlib.sha256(name.encode("utf-8", "replace") + raw[row * width : (row + 1) * width]).digest())
-    rows.sort()
-    return hashlib.sha256(canonical([list(recorded), log.width]) + b"".join(rows)).hexdigest()
+            rows += hashlib.sha256(name.encode("utf-8", "replace") + raw[row * width : (row + 1) * width]).digest()
+    digests = np.frombuffer(rows, dtype=">u8").reshape(log.n, 4)
+    rising = digests[np.lexsort(digests.astype(np.uint64).T[::-1])].tobytes()
+    return hashlib.sha256(canonical([list(recorded), log.width]) + rising).hexdigest()

@@ -9,7 +9,6 @@ Reference: Dunn, Wasserman & Ramdas, Distribution-free prediction sets for two-l
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Iterable
 from dataclasses import replace
 from typing import NamedTuple
@@ -18,7 +17,7 @@ import numpy as np
 
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
-from cascade.policies.directory import hash_of
+from cascade.policies.directory import first_bits, hash_of
 from cascade.table import Bools, Ints, Log
 
 
@@ -49,8 +48,7 @@ def usable(log: Log, promise: Promise) -> Usable:
     Raises:
         UsageError: the promise compares with a reference, and the log has none.
     """
-    grouped = replace(log, groups=merged(log))
-    single = grouped.take(once(grouped))
+    single = log if len({*log.ids}) == log.n else replace(log, groups=merged(log)).take(once(log))
     repeated = log.n - single.n
     if "reference" not in promise.rules.needs:
         return Usable(single, repeated, 0)
@@ -65,8 +63,6 @@ def usable(log: Log, promise: Promise) -> Usable:
 
 def merged(log: Log) -> tuple[str, ...]:
     """Return the group of each row, groups that share a request merged under the first of their names."""
-    if len(set(log.ids)) == log.n:
-        return log.groups
     parent = {group: group for group in log.groups}
 
     def root(group: str) -> str:
@@ -84,20 +80,18 @@ def merged(log: Log) -> tuple[str, ...]:
 
 def once(log: Log) -> Ints:
     """Return one row of each request, int64, ascending: the first. A repeated request is one piece of evidence."""
-    first = dict(zip(reversed(log.ids), range(log.n - 1, -1, -1), strict=True))
-    return np.sort(np.fromiter(first.values(), dtype=np.int64, count=len(first)))
+    first = dict(zip(reversed(log.ids), reversed(range(log.n)), strict=True))
+    return np.array(sorted(first.values()), dtype=np.int64)
 
 
 def drawn(log: Log, seed: int, *, by_segment: bool = False) -> Log:
     """Return one request of each group, drawn at random; with `by_segment` one of each group in each segment."""
-    keys = [*zip(log.groups, log.segments if by_segment else [None] * log.n, strict=True)]
-    if len(set(keys)) == log.n:
+    keys = [*zip(log.groups, log.segments, strict=True)] if by_segment else log.groups
+    if len({*keys}) == log.n:
         return log
-    chosen: dict[tuple[str, str | None], tuple[str, int]] = {}
-    for row, (key, name) in enumerate(zip(keys, log.ids, strict=True)):
-        turn = _hash(f"one of each|{seed}|{name}"), row
-        chosen[key] = min(chosen.get(key, turn), turn)
-    return log.take(np.array(sorted(row for _, row in chosen.values()), dtype=np.int64))
+    row_of = dict(zip(log.ids, range(log.n), strict=True))
+    rows = [row_of[name] for name in reversed(in_random_order(log.ids, f"one of each|{seed}"))]
+    return log.take(np.array(sorted({keys[row]: row for row in rows}.values()), dtype=np.int64))
 
 
 def divided(log: Log, learns: float, seed: int) -> Parts:
@@ -120,7 +114,7 @@ def divided(log: Log, learns: float, seed: int) -> Parts:
 def among(log: Log, *hashes: tuple[str, ...]) -> Bools:
     """Return whether each request is among hashed ones, bool (n,)."""
     members = set().union(*hashes)
-    return np.array([bool(members) and hash_of(name) in members for name in log.ids], dtype=np.bool_)
+    return np.array([hash_of(name) in members for name in log.ids]) if members else np.zeros(log.n, dtype=np.bool_)
 
 
 def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
@@ -129,10 +123,7 @@ def unseen(log: Log, *hashes: tuple[str, ...]) -> Log:
     return log.take(~log.in_groups(groups)) if groups else log
 
 
-def in_random_order(names: Iterable[str], seed: int) -> list[str]:
+def in_random_order(names: Iterable[str], seed: int | str) -> list[str]:
     """Return the distinct names in the random order of a seed, whatever order they come in."""
-    return sorted(set(names), key=lambda name: _hash(f"{seed}|{name}"))
-
-
-def _hash(text: str) -> str:
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()
+    distinct = [*dict.fromkeys(names)]
+    return [distinct[at] for at in first_bits(f"{seed}|{name}" for name in distinct).argsort(kind="stable").tolist()]

@@ -361,8 +361,8 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
 
 def _learns(log: Log, settings: FitSettings) -> Log:
     """Return the requests that may learn: a share of the groups, none of a log of one group."""
-    single = len(set(log.groups)) < 2
-    return log.take(np.zeros(0, np.int64)) if single else divided(log, settings.learns, settings.seed).learns
+    several = len({*log.groups}) > 1
+    return divided(log, settings.learns, settings.seed).learns if several else log.take(np.zeros(0, np.int64))
 
 
 def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
@@ -379,9 +379,8 @@ def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSetting
 
 def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify one policy: for all requests, for each segment, or for each level."""
-    empty = ready.log.take(np.zeros(0, dtype=np.int64))
     orders = not promise.rules.of_set and not promise.rules.safe_last(ready.log)
-    division = Parts(empty, ready.log)
+    division = Parts(ready.log.take(np.zeros(0, dtype=np.int64)), ready.log)
     if orders or settings.learner:
         division = divided(ready.log, settings.learns, settings.seed)
     policy = _policy(ready.log, division.learns, promise, settings, promise.tested_risk)
@@ -512,10 +511,10 @@ def _finished(
     every = ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
     kappa = _thresholds(every, proven, settings, default)
+    uncertified, kappa = np.isnan(kappa), np.fmax(kappa, -np.inf)
     lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven else None
     costs = walked.cost.at(kappa)
     if every.reference is not None and (settings.by_segment or promise.rules.reference_keeps_it):
-        uncertified = ~np.isin(_names(every, settings, default), [*proven])
         costs = np.where(uncertified, every.reference.cost_nano_usd, costs)  # the reference is asked at once
     choices = max(1, sum(member.certified is not None for member in tested))
     return Fit(
@@ -525,14 +524,11 @@ def _finished(
 
 
 def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings, default: str) -> Floats:
-    """Return the threshold that each request is served at, float64 (n,): where nothing certifies it, the strictest."""
+    """Return the threshold that each request is served at, float64 (n,); NaN where nothing certifies it."""
     kappas = {name: certified.kappa for name, certified in proven.items()}
-    return np.array([kappas.get(name, -np.inf) for name in _names(log, settings, default)])
-
-
-def _names(log: Log, settings: FitSettings, default: str) -> list[str]:
-    """Return the name of the certificate that each request needs."""
-    return [segment or "" for segment in log.segments] if settings.by_segment else [default] * log.n
+    if not settings.by_segment:
+        return np.full(log.n, kappas.get(default, np.nan))
+    return np.array([kappas.get(segment or "", np.nan) for segment in log.segments])
 
 
 def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
@@ -550,6 +546,6 @@ def _saving(costs: Ints, log: Log, choices: int) -> Saving:
     if not alone.sum():
         return Saving(np.zeros(0), np.zeros(0), 0)
     number = {name: at for at, name in enumerate(dict.fromkeys(log.groups))}
-    group = np.array([number[name] for name in log.groups])[rows]
+    group = np.fromiter(map(number.__getitem__, log.groups), np.int64, log.n)[rows]
     spent, by_reference = (np.asarray(np.bincount(group, cost), dtype=np.float64) for cost in (costs[rows], alone))
     return Saving(spent, by_reference, int(group.size), choices)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import json
 import math
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 
-from cascade.chat import ChatRequest
 from cascade.conformal.scope import PLAIN, UNSAID, RequestKind, kind_of
 from cascade.identity import identity, question_id
 from cascade.logs import schema
@@ -25,6 +24,7 @@ from cascade.table import Bools, Floats, Ints
 from cascade.types import ACT
 
 Row: TypeAlias = Mapping[str, Any]
+Objects: TypeAlias = np.ndarray[tuple[int], np.dtype[np.object_]]
 _ABOUT = frozenset({ACT, "judge", "verify"})
 """The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
 
@@ -35,13 +35,13 @@ class Episodes(NamedTuple):
     `request` is the id of the question, `spelled` that of its spelling, `kind` the form of the request; None: unknown.
     """
 
-    dataset: tuple[str, ...]
-    name: tuple[str, ...]
-    group: tuple[str | None, ...]
-    segment: tuple[str | None, ...]
-    request: tuple[str | None, ...]
-    spelled: tuple[str | None, ...]
-    kind: tuple[RequestKind | None, ...]
+    dataset: Objects
+    name: Objects
+    group: Objects
+    segment: Objects
+    request: Objects
+    spelled: Objects
+    kind: Objects
     features: Mapping[str, Floats]
 
 
@@ -141,10 +141,10 @@ def calls_of(rows: Iterable[Row]) -> Calls:
     spread = {name: np.full(len(calls), np.nan) for name in signals}
     for name, of_calls in signals.items():
         spread[name][list(of_calls)] = list(of_calls.values())
-    texts_of: list[Any] = [*zip(*heads, strict=True)] or [()] * 8
-    requests = {row: request for row, request in enumerate(texts_of.pop()) if request is not None}
+    columns = np.array(heads, dtype=object).reshape(-1, 8).T
+    asked = [(at, *request) for at, request in enumerate(columns[7]) if request is not None]
     return Calls(
-        Episodes._make([*texts_of, _features(len(heads), [([*requests], [*requests.values()])])]),
+        Episodes._make([*columns[:7], _features(len(heads), [asked])]),
         names.values_in_order,
         reads.values_in_order,
         refused,
@@ -157,14 +157,13 @@ def calls_of(rows: Iterable[Row]) -> Calls:
     )
 
 
-def _features(
-    size: int, pieces: Iterable[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]
-) -> dict[str, Floats]:
-    """Return the numbers of requests, given as the numbers of their episodes, and text, context and chat of each."""
+def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[str, Floats]:
+    """Return the numbers of requests, each given as the number of its episode, its text, its context and its chat."""
     features: dict[str, Floats] = defaultdict(lambda: np.full(size, np.nan))
-    for rows, requests in pieces:
+    for piece in filter(None, pieces):
+        rows, *requests = zip(*piece, strict=True)
         at = np.array(rows, dtype=np.int64)
-        for name, values in asked_numbers(*zip(*requests, strict=True)).items() if rows else ():
+        for name, values in asked_numbers(*requests).items():
             features[name][at] = values
     return dict(features)
 
@@ -221,8 +220,10 @@ def calls_in(duck: Duck, query: str) -> Calls:
     episodes = _episodes_in(duck, replay)
     texts = {"walk": "walk", "source": "coalesce(nullif(source, ''), model, '')", "model": "nullif(model, '')"}
     texts |= {"purpose": replay["purpose"], "echo": f"CASE WHEN model <> '' THEN {replay['echo']} END"}
-    named = ", ".join(f"{sql} AS {name}" for name, sql in texts.items())
-    listed = f"SELECT unnest([{', '.join(texts)}]) AS name FROM (SELECT DISTINCT {named} FROM log)"
+    listed = (
+        f"SELECT unnest([{', '.join(texts)}]) AS name FROM "
+        f"(SELECT DISTINCT {', '.join(f'{sql} AS {name}' for name, sql in texts.items())} FROM log)"
+    )
     called, reads = _enum(duck, "called", listed), _enum(duck, "reads", "SELECT parents AS name FROM log")
     numbers = {name: f"enum_code(({sql})::called)" for name, sql in texts.items()}
     numbers |= {"parents": "enum_code(parents::reads)", "cost": "cost_nano_usd", "kept": "kept::BIGINT"}
@@ -241,8 +242,10 @@ def calls_in(duck: Duck, query: str) -> Calls:
     columns = [f"coalesce({numbers.get(name, name)}, -1)::{kind} AS {name}" for name, kind in kinds.items()]
     columns += [f"coalesce({sql}, false) AS {name}" for name, sql in flags.items()]
     columns += [f"coalesce({sql}, 'nan')::DOUBLE AS {name_literal(name)}" for name, sql in floats.items()]
-    heads = "coalesce(nullif(dataset, ''), 'log') = heads.of_set AND episode_id = heads.name"
-    arrays = duck.run(f"SELECT {', '.join(columns)} FROM log JOIN heads ON {heads} ORDER BY n").fetchnumpy()
+    arrays = duck.run(
+        f"SELECT {', '.join(columns)} FROM log JOIN heads ON "
+        "coalesce(nullif(dataset, ''), 'log') = heads.of_set AND episode_id = heads.name ORDER BY n"
+    ).fetchnumpy()
     failing = duck.rows(f"SELECT signals FROM log WHERE {flags['failed']} ORDER BY n") if arrays["failed"].any() else []
     values, keys = np.unique(arrays["key"], return_inverse=True)
     arrays["key"] = keys - (values[:1] == -1).sum()
@@ -254,13 +257,19 @@ def calls_in(duck: Duck, query: str) -> Calls:
             int(at): schema.refused_steps({"signals": json.loads(signals)})
             for at, (signals,) in zip(np.flatnonzero(arrays["failed"]), failing, strict=True)
         },
-        {name: np.asarray(arrays.pop(name), dtype=np.int64) for name in COLUMNS},
+        {name: _compact(arrays.pop(name)) for name in COLUMNS},
         {name: np.asarray(arrays[name]) for name in FLAGS},
         np.asarray(arrays["right"]),
         np.asarray(arrays["confidence"]),
         {name: np.asarray(arrays[f"signal {at}"]) for at, name in enumerate(measured)},
         bool(duck.value("SELECT count(*) FROM log WHERE gold <> '[]'")),
     )
+
+
+def _compact(values: Ints) -> Ints:
+    """Return numbers as int64; numbers that are all equal take no memory."""
+    same = values.size > 0 and bool((values == values[0]).all())
+    return np.broadcast_to(np.int64(values[0]), values.shape) if same else np.asarray(values, dtype=np.int64)
 
 
 # The rule of `answer_key` for answers that are letters, digits and blanks, in SQL.
@@ -306,10 +315,10 @@ def _enum(duck: Duck, name: str, query: str) -> tuple[str, ...]:
 
 
 def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
-    about = ", ".join(map(text_literal, sorted(_ABOUT)))
     kind = (
-        f"CASE WHEN {replay['purpose']} IN ({about}) THEN NULL WHEN {replay['chat']} IS NOT NULL "
-        f"THEN kind_of([{replay['chat']}]) WHEN {replay['finished']} THEN 'plain' ELSE 'unsaid' END"
+        f"CASE WHEN {replay['purpose']} IN ({', '.join(map(text_literal, sorted(_ABOUT)))}) THEN NULL "
+        f"WHEN {replay['chat']} IS NOT NULL THEN kind_of([{replay['chat']}]) "
+        f"WHEN {replay['finished']} THEN {text_literal(json.dumps(PLAIN))} ELSE {text_literal(json.dumps(UNSAID))} END"
     )
     duck.run(
         "CREATE OR REPLACE TEMP TABLE heads AS SELECT row_number() OVER (ORDER BY first) - 1 AS episode, * FROM "
@@ -319,25 +328,32 @@ def _episodes_in(duck: Duck, replay: Mapping[str, str]) -> Episodes:
         "arg_min(segment, n) FILTER (segment <> '') AS part, "
         f"arg_min({kind}, n) FILTER (question IS NOT NULL) AS kind FROM log GROUP BY ALL)"
     )
-    columns = np.empty((7, duck.value("SELECT count(*) FROM heads")), dtype=object)
+    # what many episodes have in common is one object
+    shared: dict[str, Sequence[Any]] = {
+        name: _enum(duck, name, f"SELECT {name} AS name FROM heads") for name in ("of_set", "in_group", "part", "kind")
+    }
+    codes = ", ".join(f"coalesce(enum_code({name}::{name}), -1)::INTEGER AS {name}" for name in shared)
+    heads = duck.run(f"SELECT name, {codes} FROM heads ORDER BY episode").fetchnumpy()
+    ids = np.full((2, heads["name"].size), None, dtype=object)
     query = (
-        "SELECT episode, of_set, name, in_group, part, request_id(question, context), digest(question, context), kind, "
-        f"CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{{64}}') THEN question END, context, "
-        f"{replay['chat']} FROM heads LEFT JOIN log ON n = asked"
+        "SELECT episode, request_id(question, context), CASE WHEN digest(question, context) = name THEN '' ELSE "
+        "digest(question, context) END, CASE WHEN NOT regexp_full_match(question, 'sha256:[0-9a-f]{64}') THEN question "
+        f"END, context, {replay['chat']} FROM heads LEFT JOIN log ON n = asked"
     )
 
-    def pieces() -> Iterator[tuple[list[int], list[tuple[str, str | None, ChatRequest | None]]]]:
+    def pieces() -> Iterator[Sequence[tuple[Any, ...]]]:
         for rows in duck.pieces(query):
-            episodes, *texts, _, _, _ = zip(*rows, strict=True)
-            interned: dict[Any, Any] = {}  # equal texts share their memory
-            columns[:, episodes] = [[interned.setdefault(text, text) for text in column] for column in texts]
-            pairs = [(row[0], (row[8], row[9], row[10] and request_of(row[10]))) for row in rows if row[8] is not None]
-            yield [episode for episode, _ in pairs], [request for _, request in pairs]
+            episodes, *both, _, _, _ = zip(*rows, strict=True)
+            ids[:, episodes] = both
+            yield [(at, *texts, chat and request_of(chat)) for at, _, _, *texts, chat in rows if texts[0] is not None]
 
-    features = _features(columns.shape[1], pieces())
-    kinds: dict[str | None, RequestKind | None] = {None: None, "plain": PLAIN, "unsaid": UNSAID}
-    kinds |= {text: json.loads(text) for text in {*columns[-1]} - kinds.keys()}
-    return Episodes._make([*map(tuple, columns[:-1]), tuple([kinds[text] for text in columns[-1]]), features])
+    features = _features(ids.shape[1], pieces())
+    shared["kind"] = [*map(json.loads, shared["kind"])]
+    dataset, group, segment, forms = [
+        np.array([*values, None], dtype=object)[heads[name]] for name, values in shared.items()
+    ]
+    ids[1] = np.where(ids[1] == "", heads["name"], ids[1])
+    return Episodes._make([dataset, heads["name"], group, segment, *ids, forms, features])
 
 
 def _kind_text(context: str) -> str | None:

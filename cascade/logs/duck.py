@@ -20,7 +20,7 @@ from cascade.identity import identity
 MEMORY = "1GB"
 """The memory of duckdb's tables and buffers; what is larger goes to the disk."""
 
-_FETCHED = 4_096
+_FETCHED = 1_024
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
 _TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
 _FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
@@ -84,10 +84,10 @@ CREATE MACRO kinds(t, pattern) AS list_sum([whole(json_extract_string(as_object(
   FOR kind IN json_keys(as_object(t)) IF regexp_matches(lower(kind), pattern)]);
 CREATE MACRO log_prob(t) AS within(number(t), -1e300, 0);
 CREATE MACRO unless_empty(t) AS nullif(t, '');
-CREATE MACRO plain_ascii(t) AS list_transform([trim(regexp_replace(lower(t),
-  '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'))],
-  lambda s: coalesce(nullif(regexp_replace(regexp_replace(s, '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'),
-  '[ .?,;:]+$', ''), ''), s))[1];
+CREATE MACRO spaced(t) AS trim(regexp_replace(lower(t),
+  '[ \t\n\x0b\f\r\x1c-\x1f]{{2,}}|[\t\n\x0b\f\r\x1c-\x1f]', ' ', 'g'));
+CREATE MACRO plain_ascii(t) AS coalesce(list_filter([regexp_replace(regexp_replace(
+  spaced(t), '([a-z]{{2}})[,;:.?!]+( |$)', '\1\2', 'g'), '[ .?,;:]+$', '')], lambda s: s <> '')[1], spaced(t));
 CREATE MACRO is_ascii(t) AS coalesce(strlen(t) = length(t), true);
 CREATE MACRO digest(t, c) AS left(sha256(t || chr(31) || coalesce(c, '')), 16);
 CREATE MACRO request_id(t, c) AS CASE WHEN is_ascii(t) AND is_ascii(c) THEN digest(plain_ascii(t), plain_ascii(c))

@@ -188,6 +188,7 @@ _WHY_HOW = frozenset({"why", "how"})
 _YES_NO = frozenset(
     ["is", "are", "was", "were", "do", "does", "did", "can", "could", "has", "have", "had", "will", "would", "should"]
 )
+_LISTED = _WHY_HOW.union(*_WORDS.values())
 _NUMBERS = (
     "characters", "words", "mean_word", "long_words", "capitals", "digits", "marks", "numbers", "choices", "lines",
     *_WORDS, "amount", "why_how", "yes_no",
@@ -250,18 +251,18 @@ def _of_text(text: str) -> tuple[float, ...]:
         numbers = len(joined) - joined.count(b".")
     else:
         words, digits, numbers = _WORD.findall(lowered), sum(map(str.isdecimal, head)), len(_NUMBER.findall(head))
-    distinct, count = {*words}, len(words) or 1
+    distinct, count = _LISTED.intersection(words), len(words) or 1
     amount = "how" in distinct and _AMOUNT.search(lowered) is not None
     return (
         len(text),
         len(spaced) if len(text) <= HEAD_CHARS else len(text.split()),
         len("".join(words)) / count,
-        sum(map(_LONG_LETTERS.__le__, map(len, words))) / count,
+        len([word for word in words if len(word) >= _LONG_LETTERS]) / count,
         _count(signs, _CAPITALS) / size,
         digits / size,
         _count(signs, _MARKS) / size,
         numbers,
-        sum(map(_LABELS.__contains__, spaced[:-1])),
+        0 if _LABELS.isdisjoint(spaced) else sum(map(_LABELS.__contains__, spaced[:-1])),
         head.count("\n") + 1,
         *[not distinct.isdisjoint(listed) for listed in _WORDS.values()],
         amount,

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from functools import cache
 
 import numpy as np
 
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.scope import UNRECORDED, UNSAID, unlike
+from cascade.conformal.scope import UNRECORDED, UNSAID, RequestKind, unlike
 from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.logs.schema import LAST_ONLY
@@ -25,7 +24,7 @@ _OF_ROUNDS = frozenset({"base", "guide"})
 
 def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[str]:
     """Return how many requests count as one, which calls are missing, and with `reference` the reference."""
-    unsaid = [UNRECORDED] if any(UNSAID in read.facts.kinds.values() for read in reads) else []
+    unsaid = [UNRECORDED] if any(UNSAID in read.log.kinds for read in reads) else []
     foreign = not_live(name for read in reads for name in read.log.signals)
     unsaid += [f"{about_live(foreign)}: a policy that reads such a signal is for studies"] if foreign else []
     notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read)), *unsaid]
@@ -133,20 +132,15 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
     if first is None:
         return None
 
-    @cache
-    def is_outside(kind: int | None, segment: str) -> bool:
-        certificate = certificates.get(segment) if first.covers == "segment" else first
-        return certificate is None or (
-            kind is not None and any(unlike(kinds[kind], certificate.made_for.get("requests")))
-        )
+    kinds = {id(kind): kind for kind in log.kinds}  # equal ones are one object
 
-    kinds = {id(kind): kind for kind in read.facts.kinds.values() if kind is not None}  # equal ones are one object
-    numbers = [None if kind is None else id(kind) for kind in map(read.facts.kinds.get, log.ids)]
-    rows = [
-        row
-        for row, (kind, segment) in enumerate(zip(numbers, log.segments, strict=True))
-        if is_outside(kind, segment or "")
-    ]
+    def is_outside(kind: RequestKind | None, segment: str) -> bool:
+        certificate = certificates.get(segment) if first.covers == "segment" else first
+        return certificate is None or (kind is not None and any(unlike(kind, certificate.made_for.get("requests"))))
+
+    pairs = [*zip(map(id, log.kinds), log.segments, strict=True)]
+    away = {(kind, segment) for kind, segment in {*pairs} if is_outside(kinds[kind], segment or "")}
+    rows = [row for row, pair in enumerate(pairs) if pair in away]
     if not rows:
         return None
     costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]

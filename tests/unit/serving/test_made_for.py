@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import sys
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -43,12 +44,12 @@ def nodes(*listed: dict[str, Any]) -> dict[str, Any]:
 def ladder_log(*names: str | None, **calls: Any) -> MadeFor:
     """Return what the log of a ladder says of its cascade."""
     known = [name for name in names if name is not None]
-    facts = {"models": {name: (name,) for name in known}, "step_models": names, "echoes": {}, "kinds": {}}
+    facts = {"models": {name: (name,) for name in known}, "step_models": names, "echoes": {}}
     return of_log(log(len(names)), SimpleNamespace(**(facts | calls)))
 
 
 def rounds_log(**models: tuple[str, ...]) -> MadeFor:
-    facts = SimpleNamespace(models=models, step_models=(), echoes={}, kinds={})
+    facts = SimpleNamespace(models=models, step_models=(), echoes={})
     return of_log(log(4), facts)
 
 
@@ -163,10 +164,8 @@ def test_a_log_of_another_cascade_is_refused_with_the_way_to_rename_its_models()
 
 
 def test_a_new_certificate_says_what_its_requests_were_like_and_keeps_what_the_log_does_not_say():
-    plan, facts = (
-        log(2),
-        SimpleNamespace(models={}, step_models=("small", "large"), echoes={}, kinds={"0": {}, "1": {}}),
-    )
+    facts = SimpleNamespace(models={}, step_models=("small", "large"), echoes={})
+    plan = replace(log(2), kinds=({}, {}))
     earlier = {**configured(**LADDER), "step_models": None, "requests": None}
     again = certified_for(plan, plan.only([0]), facts, earlier=earlier)
     assert (again["strategy"], again["step_models"]) == (earlier["strategy"], ["small", "large"])
