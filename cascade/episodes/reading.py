@@ -101,33 +101,31 @@ def read(
             )
         models = models or (str(reference),)
 
-    def chosen_rows() -> Iterable[Row]:
-        return ladder_of_models(rows, models) if models else rows()
-
+    chosen = ladder_of_models(rows, models) if models else rows
     if reference is not None:
-        return _compared(chosen_rows, matcher, dropped)
+        return _compared(chosen, matcher, dropped)
     try:
-        plain = matcher is None and not models and columns is not None
-        judged = columns() if plain and columns else _rejudged(chosen_rows(), matcher)
-        return Reading(tuple(reads_of(judged, dropped)), chosen_rows, matcher)
+        judged = columns() if columns and matcher is None and not models else _rejudged(chosen(), matcher)
+        return Reading(tuple(reads_of(judged, dropped)), chosen, matcher)
     except UsageError:
-        if any(row["correct"] is not None or (row["gold"] and matcher is not None) for row in chosen_rows()):
-            raise
-        reading = _unlabelled(chosen_rows, matcher, dropped)
-        if reading is None:
+        if (reading := _unlabelled(chosen, matcher, dropped)) is None:
             raise
         return reading
 
 
 def _unlabelled(rows: Rows, matcher: str | None, dropped: Dropped) -> Reading | None:
-    """Read a log without labels, with the reference's output as the truth; None if it has no reference either."""
-    compared = Dropped()
+    """Read a log with the reference's output as the truth; None if it has labels, or no reference."""
+    compared, has_gold = Dropped(), False
+    for row in rows():
+        has_gold = has_gold or bool(row["gold"])
+        if row["correct"] is not None or (has_gold and matcher is not None):
+            return None
     try:
         reading = _compared(rows, matcher, compared)
     except UsageError:
         return None
     dropped.rows, dropped.first = compared.rows, compared.first
-    return reading._replace(unlabelled=True, unjudged=any(row["gold"] for row in rows()))
+    return reading._replace(unlabelled=True, unjudged=has_gold)
 
 
 def _rejudged(rows: Iterable[Row], matcher: str | None) -> Iterable[Row]:
@@ -181,8 +179,8 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
 # --- which models ---
 
 
-def ladder_of_models(rows: Rows, models: Sequence[str]) -> Iterator[dict[str, Any]]:
-    """Yield the rows of some models of a ladder's log, as the log of a ladder of these models, in this order.
+def ladder_of_models(rows: Rows, models: Sequence[str]) -> Rows:
+    """Return some models of a ladder's log as the log of a ladder of these models, in this order; read their answers.
 
     The last name is the reference; of one name alone, the models before it in the log stay too.
     """
@@ -204,14 +202,16 @@ def ladder_of_models(rows: Rows, models: Sequence[str]) -> Iterator[dict[str, An
     for row in rows():
         if row["walk"] is None and row["model"] in step_of and row["answer"] is not None:
             texts[row["episode_id"]][step_of[row["model"]]] = row["answer"]
-    for row in rows():
-        if row["walk"] is None and row["model"] in step_of:
-            step, signals = step_of[row["model"]], dict(row["signals"] or {})
-            if row["answer"] is not None:
-                earlier = [text for at, text in sorted(texts[row["episode_id"]].items()) if at < step]
-                signals[AGREEMENT] = agreement(row["answer"], earlier, chat_of(row))
-            changed = {"step": step, "horizon": len(ladder), "source": row["model"], "kept": None}
-            yield {**row, **changed, "signals": signals}
+
+    def placed(row: Row) -> Row:
+        step, signals = step_of[row["model"]], dict(row["signals"] or {})
+        if row["answer"] is not None:
+            earlier = [text for at, text in sorted(texts[row["episode_id"]].items()) if at < step]
+            signals[AGREEMENT] = agreement(row["answer"], earlier, chat_of(row))
+        place = {"step": step, "horizon": len(ladder), "source": row["model"], "kept": None}
+        return {**row, **place, "signals": signals}
+
+    return lambda: (placed(row) for row in rows() if row["walk"] is None and row["model"] in step_of)
 
 
 _NAMED = 12

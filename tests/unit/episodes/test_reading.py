@@ -139,7 +139,7 @@ def three(episode: str, *answers: str) -> list[dict[str, Any]]:
 
 def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for():
     rows = [*three("a", "x", "y", "x"), *three("b", "x", "y", "y")]
-    found = list(ladder_of_models(lambda: rows, (LARGE, SMALL)))
+    found = list(ladder_of_models(lambda: rows, (LARGE, SMALL))())
     places = {(one["episode_id"], one["model"]): (one["step"], one["horizon"]) for one in found}
     assert places == {(name, model): (at, 2) for name in "ab" for at, model in ((1, LARGE), (2, SMALL))}
     agrees = {one["episode_id"]: one["signals"]["agrees_with_earlier"] for one in found if one["step"] == 2}
@@ -147,7 +147,7 @@ def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for():
 
 
 def test_one_reference_takes_the_models_before_it():
-    found = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,)))
+    found = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,))())
     assert [(one["model"], one["step"], one["horizon"]) for one in found] == [(SMALL, 1, 2), (MIDDLE, 2, 2)]
 
 
@@ -157,7 +157,7 @@ def test_one_reference_takes_the_models_before_it():
 )
 def test_models_that_make_no_ladder_are_refused(models, said):
     with pytest.raises(UsageError, match=said):
-        list(ladder_of_models(lambda: three("a", "x", "y", "z"), models))
+        ladder_of_models(lambda: three("a", "x", "y", "z"), models)
 
 
 def written(path: Path, rows: Sequence[dict[str, Any]]) -> str:
