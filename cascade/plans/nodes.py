@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, Literal, TypeAlias
 
 from cascade.checks import MAX_QUESTION_CHARS
@@ -66,7 +67,7 @@ class PlanNode:
     samples: int = 1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """A list of nodes, in the order in which they are bought; the last answer is the reference's.
 
@@ -86,22 +87,22 @@ class Plan:
     calls: bool = False
     agents: Mapping[str, Agent] = field(default_factory=dict, hash=False)
 
-    @property
+    @cached_property
     def horizon(self) -> int:
         """T, the number of steps."""
         return sum(not node.joins for node in self.nodes)
 
-    @property
+    @cached_property
     def models(self) -> tuple[str, ...]:
         """The models, each once."""
         return tuple(dict.fromkeys(node.use.name for node in self.nodes))
 
-    @property
+    @cached_property
     def is_joint(self) -> bool:
         """Whether a step has several nodes, as in rounds."""
         return any(node.joins for node in self.nodes)
 
-    @property
+    @cached_property
     def step_names(self) -> tuple[str, ...]:
         """The names of the nodes; none where a step has several."""
         return () if self.is_joint else tuple([self._named(node) for node in self.nodes])
@@ -220,13 +221,12 @@ class _Walk:
     def steps(self) -> Walk:
         """Buy the nodes of each step, in order, or of the step that the policy names."""
         calls, most = self.plan.calls, len(self.numbers)
-        fewer = most < self.plan.horizon
         number = following((yield NOTHING_BOUGHT), 0, most) if calls else 1
         while number <= most:
             draft = _StepDraft(number, [self.results[node - 1] for node in self.numbers[number - 1]])
             for node in self.numbers[number - 1]:
                 yield from self._buy(node, draft)
-            draft.final = draft.final or (fewer and number == most)
+            draft.final = draft.final or number == most < self.plan.horizon
             parents = None if self.is_joint else self.nodes[number - 1].parents
             bought = yield draft.step(parents)
             if draft.final:

@@ -19,6 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Any, NamedTuple
 
 from cascade.chat import ChatRequest, objects_in
@@ -149,7 +150,7 @@ class ModelFields(NamedTuple):
 _UNKNOWN = ModelFields()
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Fields:
     """The fields that each model of a cascade is sent.
 
@@ -159,15 +160,19 @@ class Fields:
 
     models: Mapping[str, ModelFields] = field(default_factory=dict)
 
+    @cached_property
+    def _unchanged(self) -> frozenset[str]:
+        """The fields that every model is sent as they are."""
+        return _CHECKED.difference(_EFFORT, *(rule.sends for rule in self.models.values()))
+
     def unsent(self, chat: ChatRequest, models: Iterable[str] | None = None) -> tuple[str, ...]:
         """Return the fields of a request that at least one of some models is not sent; by default of all models.
 
         Raises:
             RefusedFieldError: the request has fields that no model of the cascade may be sent; names every one.
         """
-        set_here = frozenset[str]().union(*(rule.sends for rule in self.models.values()))
         marked = _marks_in(chat)
-        if chat.options.keys() <= _CHECKED - set_here - _EFFORT and not marked:
+        if chat.options.keys() <= self._unchanged and not marked:
             return ()
         refused = list(dict.fromkeys(_refused(chat.options, self.models.values())))
         if refused:
@@ -191,8 +196,8 @@ class Fields:
             request = request._replace(sends=rule.sends)
         if chat is None:
             return request
-        unread = frozenset(name for name in _marks_in(chat) if not rule.marks(name))
-        if not unread and chat.options.keys() <= STANDARD - rule.sends.keys() - _EFFORT:
+        unread = frozenset([name for name in _marks_in(chat) if not rule.marks(name)])
+        if not unread and chat.options.keys() <= STANDARD - _EFFORT and rule.sends.keys().isdisjoint(chat.options):
             return request
         options = rule.passes(chat)
         if (
