@@ -177,7 +177,7 @@ def test_a_deployment_has_its_own_address_key_and_name_and_the_model_those_it_le
         f"{MODEL} at west": ("http://west/v1", None, "org/mini"),
     }
     exchange = OpenAIHTTP(found)._exchange(request(model=MODEL, deployment="west"), 1.0, stream=False)
-    assert (exchange.url, b'"model": "org/mini"' in exchange._content) == ("http://west/v1/chat/completions", True)
+    assert (exchange.url, b'"model": "org/mini"' in exchange._value) == ("http://west/v1/chat/completions", True)
     for deployments, knows in ((TWO, {"user"}), (OPENAI, {"user", "store"})):
         both = load(config(deployments, provider="openai_http"))
         fields = build_fields(both, build_guards(both, {})[0], both.prices()).models[MODEL]
