@@ -149,11 +149,10 @@ class ChatRequest:
     @property
     def json_schema(self) -> Mapping[str, Any] | None:
         """The JSON schema that the reply must follow; None without one."""
-        reply_format = self.options.get("response_format")
-        if not isinstance(reply_format, Mapping) or reply_format.get("type") != "json_schema":
+        reply_format = fields_in(self.options.get("response_format"))
+        if reply_format.get("type") != "json_schema":
             return None
-        named_schema = reply_format.get("json_schema")
-        schema = named_schema.get("schema") if isinstance(named_schema, Mapping) else None
+        schema = fields_in(reply_format.get("json_schema")).get("schema")
         return schema if isinstance(schema, Mapping) else None
 
     @property
@@ -163,19 +162,17 @@ class ChatRequest:
         >>> ChatRequest([{"role": "user", "content": "?"}], {"response_format": {"enum": ["A", "B"]}}).labels
         ('A', 'B')
         """
-        reply_format = self.options.get("response_format")
-        schema = self.json_schema or (reply_format if isinstance(reply_format, Mapping) else {})
-        inside = schema.get("properties")
-        if isinstance(inside, Mapping) and len(inside) == 1:
-            (schema,) = [schema if isinstance(schema, Mapping) else {} for schema in inside.values()]
+        schema = self.json_schema or fields_in(self.options.get("response_format"))
+        inside = fields_in(schema.get("properties"))
+        if len(inside) == 1:
+            (schema,) = map(fields_in, inside.values())
         listed = schema.get("enum")
         return tuple([str(label) for label in listed]) if isinstance(listed, list) and listed else ()
 
     @property
     def wants_json(self) -> bool:
         """Whether the reply must be JSON, with or without a schema."""
-        reply_format = self.options.get("response_format")
-        return isinstance(reply_format, dict) and reply_format.get("type") in ("json_schema", "json_object")
+        return fields_in(self.options.get("response_format")).get("type") in ("json_schema", "json_object")
 
 
 _MOST_PROBLEMS = 20
@@ -266,11 +263,16 @@ def part_texts(content: object) -> list[str | None]:
 def _part_text(block: object) -> str | None:
     if isinstance(block, str):
         return block
-    fields = block if isinstance(block, Mapping) else {}
+    fields = fields_in(block)
     text = fields.get("text")
     if isinstance(text, str):
         return text
     return "" if isinstance(fields.get("refusal"), str) else None
+
+
+def fields_in(value: object) -> Mapping[str, Any]:
+    """Return the fields of an object; none of anything else."""
+    return value if type(value) is dict or (value is not None and isinstance(value, Mapping)) else {}
 
 
 def objects_in(value: object) -> list[Mapping[str, Any]]:
@@ -289,8 +291,7 @@ def said_by(message: Mapping[str, Any]) -> str:
     >>> said_by({"content": None, "audio": {"id": "a", "data": "UklGRg==", "transcript": "Hello."}})
     'Hello.'
     """
-    audio = message.get("audio")
-    spoken = audio.get("transcript") if audio is not None and isinstance(audio, Mapping) else None
+    spoken = fields_in(message.get("audio")).get("transcript")
     return text_of(message.get("content")) or (spoken if isinstance(spoken, str) else "")
 
 
@@ -349,8 +350,7 @@ def output_text(message: Mapping[str, Any]) -> str:
 
 def function_of(call: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the function of a tool call: its name and its arguments."""
-    function = call.get("function")
-    return function if isinstance(function, Mapping) else {}
+    return fields_in(call.get("function"))
 
 
 def parsed(text: str) -> Any:

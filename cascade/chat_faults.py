@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade.chat import ENDINGS, ChatRequest, calls_of, function_of, parsed, refusal_of, said_by
+from cascade.chat import ENDINGS, ChatRequest, calls_of, fields_in, function_of, parsed, refusal_of, said_by
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -67,17 +67,15 @@ def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -
         yield "a tool was called where none may be"  # F105
     if not calls and choice == "required" and request.tools:
         yield "no tool was called where one must be"  # F106
-    if isinstance(choice, Mapping):
-        name = function_of(choice).get("name")
-        if name and name not in [function_of(call).get("name") for call in calls]:
-            yield f"the tool {name!r} was not called, and the request demands it"  # F106
+    name = function_of(fields_in(choice)).get("name")
+    if name and name not in [function_of(call).get("name") for call in calls]:
+        yield f"the tool {name!r} was not called, and the request demands it"  # F106
 
 
 def _call_faults(offered: Mapping[tuple[str, str], Mapping[str, Any]], call: Mapping[str, Any]) -> Iterator[str]:
     """Yield the faults of one tool call."""
     kind = call.get("type") or "function"
-    called = call.get(kind) if isinstance(kind, str) else None
-    called = called if isinstance(called, Mapping) else {}
+    called = fields_in(call.get(kind) if isinstance(kind, str) else None)
     name, raw_arguments = called.get("name"), called.get("arguments")
     tool = offered.get((str(kind), name)) if isinstance(name, str) else None
     if tool is None:

@@ -10,7 +10,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, output_text, said_by, text_of
+from cascade.chat import ChatRequest, fields_in, output_text, said_by, text_of
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
@@ -46,8 +46,7 @@ def loaded(value: Any) -> Any:
 
 def as_mapping(value: Any) -> Mapping[str, Any]:
     """Return an object, given as such or as JSON; an empty one for anything else."""
-    decoded = loaded(value)
-    return decoded if isinstance(decoded, Mapping) else {}
+    return fields_in(loaded(value))
 
 
 def gold_in(raw: Any, *, tools: bool, kind: str | None) -> tuple[str, ...]:
@@ -349,8 +348,7 @@ def _reply(choice: Mapping[str, Any]) -> Reply | None:
 
 def tokens_in(choice: Mapping[str, Any]) -> tuple[Token, ...] | None:
     """Return the tokens of a choice with their log-probs; None if it has none."""
-    logprobs = choice.get("logprobs")
-    listed = logprobs.get("content") if isinstance(logprobs, Mapping) else None
+    listed = fields_in(choice.get("logprobs")).get("content")
     if not isinstance(listed, list) or not all(isinstance(token, Mapping) for token in listed):
         return None
     return tuple([Token(_spelled(token), _logprob(token), _alternatives(token)) for token in listed])

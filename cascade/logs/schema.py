@@ -133,8 +133,7 @@ def answers(row: Mapping[str, Any]) -> bool:
 
 def replied(row: Mapping[str, Any]) -> bool:
     """Return whether a model's reply is logged: by its text, or as a call that cascade itself logged."""
-    replay = (row["signals"] or {}).get("replay")
-    return row["text"] is not None or (isinstance(replay, Mapping) and "finish_reason" in replay)
+    return row["text"] is not None or "finish_reason" in replay_of(row)
 
 
 def chat_of(row: Mapping[str, Any]) -> ChatRequest | None:

@@ -9,7 +9,7 @@ from typing import Any, Literal
 
 from pydantic import validate_call
 
-from cascade.chat import ChatRequest, function_of
+from cascade.chat import ChatRequest, fields_in, function_of
 from cascade.matching.registry import KeyedMatcher, accepted
 from cascade.matching.text import NOT_JSON, normalize_answer, read_json
 
@@ -30,8 +30,7 @@ def canonical(value: Any, schema: Any = None, *, ignored: frozenset[str] = froze
     """
     rules = schema if isinstance(schema, dict) else {}
     if isinstance(value, dict):
-        properties = rules.get("properties")
-        inside = properties if isinstance(properties, dict) else {}
+        inside = fields_in(rules.get("properties"))
         defaults = {
             name: rule["default"] for name, rule in inside.items() if isinstance(rule, dict) and "default" in rule
         }

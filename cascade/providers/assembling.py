@@ -65,9 +65,8 @@ class Assembler:
         finish = choice.get("finish_reason")
         if isinstance(finish, str) and (self._finish is None or self._finish.lower() in ENDINGS):
             self._finish = finish  # an end that is not known to be good stays
-        logprobs = choice.get("logprobs")
-        if isinstance(logprobs, dict) and isinstance(logprobs.get("content"), list):
-            self._logprobs.extend(logprobs["content"])
+        if isinstance(logprobs := fields_of(choice.get("logprobs")).get("content"), list):
+            self._logprobs.extend(logprobs)
         delta = choice.get("delta") or choice.get("message")  # the whole message, if a server does not stream
         if not isinstance(delta, dict):
             return ""
@@ -123,11 +122,8 @@ class Assembler:
 
     def interrupted(self, why: str) -> StreamInterruptedError:
         """Return the error for a stream that broke, with its text so far."""
-        return StreamInterruptedError(
-            f"the stream of {self.request.model} was incomplete: {why}",
-            model=self.request.model,
-            partial=self.text,
-        )
+        why = f"the stream of {self.request.model} was incomplete: {why}"
+        return StreamInterruptedError(why, model=self.request.model, partial=self.text)
 
     def payload(self) -> Payload:
         """Return the completion in the form of a reply that was not streamed.

@@ -22,7 +22,7 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, objects_in
+from cascade.chat import ChatRequest, fields_in, objects_in
 from cascade.errors import ProviderError, RefusedFieldError
 from cascade.money import PLAIN_TIERS
 from cascade.providers.histories import accepted, cannot_think, vendor_of, without_thinking
@@ -135,7 +135,8 @@ class ModelFields(NamedTuple):
     def lacks(self, chat: ChatRequest) -> set[str]:
         """Return the options of a request that the model is not sent, nor another word for them."""
         sent = self.passes(chat)
-        return {*chat.options} - sent.keys() - (_EFFORT if _EFFORT & sent.keys() else frozenset())
+        given = {name for name, value in chat.options.items() if value is not None}
+        return given - sent.keys() - (_EFFORT if _EFFORT & sent.keys() else frozenset())
 
     @property
     def wire_model(self) -> str:
@@ -251,7 +252,7 @@ _LONGEST, _MOST = 100, 20
 
 def _refused(options: Mapping[str, Any], rules: Collection[ModelFields]) -> Iterator[str]:
     for name, value in options.items():
-        if name in STANDARD or name in OPTIONAL:
+        if value is None or name in STANDARD or name in OPTIONAL:
             continue
         if not any(rule.takes(name, value) for rule in rules):
             yield name
@@ -263,9 +264,8 @@ def _refused(options: Mapping[str, Any], rules: Collection[ModelFields]) -> Iter
                 yield f"tools[{number}].type {str(kind)!r}"
         else:
             yield from (f"tools[{number}].{name}" for name in tool if name not in _TOOL_KEYS)
-            held = tool.get(kind)
-            keys = held if isinstance(held, Mapping) else ()
-            yield from (f"tools[{number}].{kind}.{name}" for name in keys if name not in _FUNCTION_KEYS)
+            keys = fields_in(tool.get(kind)).keys() - _FUNCTION_KEYS
+            yield from (f"tools[{number}].{kind}.{name}" for name in sorted(keys))
     for number, function in enumerate(options.get("functions") or ()):
         names = list(function) if isinstance(function, Mapping) else ["(not an object)"]
         yield from (f"functions[{number}].{name}" for name in names if name not in _FUNCTION_KEYS)

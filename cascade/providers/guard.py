@@ -444,6 +444,7 @@ def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
 def _interrupted(error: ProviderError, assembler: Assembler, failed: list[ProviderError]) -> ProviderError:
     """Return the error of a broken stream: an interruption if it broke after its first text."""
     broke = isinstance(error, StreamInterruptedError | BadResponseError | ProviderTimeoutError) or error.retryable
+    broke = broke and not getattr(error, "partial", "")  # else the assembler says so itself
     site, error = error.deployment, assembler.interrupted(str(error)) if broke else error
     error.deployment = site
     error.maybe_billed = sum(one.billed != "no" for one in (*failed, error))

@@ -154,7 +154,7 @@ def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
     async def models(request: Request) -> Response:
         allowed = request.scope["exchange"].visit.limits.models
         names = menu.routes if allowed is None else [name for name in menu.routes if name in allowed]
-        return _json({"object": "list", "data": [*map(menu.entry, names)]})
+        return _json({"object": "list", "data": [*map(menu.entry, names)], "has_more": False})
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest
+from cascade.chat import ChatRequest, fields_in, objects_in
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.errors import ConfigError
@@ -71,9 +71,7 @@ class Catalog:
         ]
         if problems:
             raise ConfigError(problems)
-        models = {
-            name: entry.id for name, entry in config.models.items() if entry.decides is None
-        }  # others answer nothing
+        models = {name: entry.id for name, entry in config.models.items() if entry.decides is None}  # others only judge
         ladder = tuple(models[entry] for entry in config.strategy.entries if entry in models)
         others = dict.fromkeys(model for model in models.values() if model not in ladder)
         return cls(name, ladder, tuple(others), tuple(levels), models)
@@ -115,7 +113,7 @@ class Menu:
     def entry(self, name: str) -> dict[str, Any]:
         """Return one model in OpenAI's form. Raises GatewayError (404) if it does not exist."""
         owner = "cascade" if self.route(name).cascaded else "provider"
-        return {"id": name, "object": "model", "created": 0, "owned_by": owner}
+        return {"id": name, "object": "model", "created": 0, "owned_by": owner, "type": "model", "display_name": name}
 
 
 class ClientRequest(NamedTuple):
@@ -170,9 +168,7 @@ class ClientRequest(NamedTuple):
 
 
 def _names_a_file(message: Mapping[str, Any]) -> bool:
-    parts = message.get("content")
-    files = [part.get("file") for part in parts if isinstance(part, Mapping)] if isinstance(parts, list) else []
-    return any(isinstance(file, Mapping) and file.get("file_id") is not None for file in files)
+    return any(fields_in(part.get("file")).get("file_id") is not None for part in objects_in(message.get("content")))
 
 
 def _seconds(written: str | None) -> float | None:

@@ -92,10 +92,12 @@ class HttpExchange:
     async def begin(self, status: int, content_type: bytes, headers: list[tuple[str, str]]) -> None:
         """Send the head of the response."""
         self.status = status
-        raw = [(name.encode("ascii"), value.encode("ascii")) for name, value in headers]
-        await self.send(
-            {"type": "http.response.start", "status": status, "headers": [(b"content-type", content_type), *raw]}
-        )
+        raw = [
+            (b"content-type", content_type),
+            (self.dialect.id_header, self.trace_id.encode("ascii")),
+            *[(name.encode("ascii"), value.encode("ascii")) for name, value in headers],
+        ]
+        await self.send({"type": "http.response.start", "status": status, "headers": raw})
 
     async def more(self, data: bytes) -> None:
         """Send a piece of the body."""
@@ -159,13 +161,8 @@ class Cascade:
     """
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> None:
-        self.orchestrator, self.runtime, self.catalog, self.metrics = (
-            orchestrator,
-            orchestrator.runtime,
-            catalog,
-            metrics,
-        )
-        config, self.modes = self.runtime.config, None
+        self.orchestrator, self.catalog, self.metrics = orchestrator, catalog, metrics
+        self.runtime, config, self.modes = orchestrator.runtime, orchestrator.runtime.config, None
         if config.modes is not None:
             from cascade.server.modes import Modes  # loads numpy, which a server without modes does not need
 

@@ -113,11 +113,7 @@ def settings(address: str) -> dict[str, Any]:
         "base": {"model": "small", "max_tokens": 32, "price": {"input": 0.1, "output": 0.4}},
         "guide": {"model": "large", "max_tokens": 32, "price": {"input": 1, "output": 4}},
     }
-    return {
-        "models": models,
-        "provider": {"kind": "openai_http", "api_base": address},
-        "strategy": {"rounds": 2},
-    }
+    return {"models": models, "provider": {"kind": "openai_http", "api_base": address}, "strategy": {"rounds": 2}}
 
 
 def questions(count: int) -> list[AskedQuestion]:

@@ -183,6 +183,12 @@ def test_an_error_names_every_refused_field(served):
     assert caught.value.fields == ("api_base", "a_field_of_tomorrow")
 
 
+def test_a_field_that_is_null_is_neither_refused_nor_sent_nor_missed(served, upstream):
+    answer = served.chat(HI, prediction=None, a_field_of_tomorrow=None)
+    assert not {"prediction", "a_field_of_tomorrow"} & upstream.requests[-1].keys()
+    assert not any("prediction" in warning for warning in answer.warnings)
+
+
 @pytest.mark.parametrize("row", BODIES, ids=[f"{row['client']} {row['number']}" for row in BODIES])
 async def test_the_default_bodies_of_client_libraries_are_answered(served, upstream, row):
     async with asgi(served) as client:

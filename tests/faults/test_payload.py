@@ -10,11 +10,7 @@ from typing import Any
 import pytest
 from steps import superlinear
 
-from cascade.errors import (
-    BudgetExceededError,
-    ConfigError,
-    StreamInterruptedError,
-)
+from cascade.errors import BudgetExceededError, ConfigError, StreamInterruptedError
 from cascade.providers.fake import reply
 from cascade.types import Answer, TextDelta
 

@@ -11,7 +11,7 @@ from datetime import UTC, datetime
 from functools import cached_property
 from typing import Any, ClassVar
 
-from cascade.chat import calls_of, function_of, parsed, refusal_of, said_by, text_of
+from cascade.chat import calls_of, fields_in, function_of, parsed, refusal_of, said_by, text_of
 from cascade.errors import BadResponseError
 from cascade.providers.fields import CACHE_MARKS
 from cascade.providers.histories import packed, signed
@@ -28,11 +28,13 @@ class Dialect(ABC):
     are made from `trace_id`.
 
     Attributes:
+        id_header: where its client library looks for the id of a request.
         counts: whether a stream ends with counts of tokens, and so with the cost.
         begun: whether text was written.
     """
 
     path: ClassVar[str]
+    id_header: ClassVar[bytes] = b"x-request-id"
     counts = True
 
     def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
@@ -87,8 +89,7 @@ class ChatCompletions(Dialect):
 
     def __init__(self, body: Mapping[str, Any], trace_id: str) -> None:
         super().__init__(body, trace_id)
-        options = body.get("stream_options")
-        self.counts = isinstance(options, dict) and bool(options.get("include_usage"))
+        self.counts = bool(fields_in(body.get("stream_options")).get("include_usage"))
         self._head: dict[str, Any] = {}
         self._role: dict[str, str] = {}
 
@@ -283,5 +284,20 @@ def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:
 
 
 def unknown_kind(path: str, kind: object) -> GatewayError:
-    """Return the refusal of a part whose kind has no counterpart in a chat completion."""
-    return GatewayError(400, f"{path}: a part of type {str(kind)[:100]!r} cannot be passed on.", param=path)
+    """Return the refusal of a part or a tool whose kind has no counterpart in a chat completion."""
+    return GatewayError(400, f"{path}: the type {str(kind)[:100]!r} cannot be passed on.", param=path)
+
+
+def not_kept(path: str) -> GatewayError:
+    """Return the refusal of a field that names what a vendor's server keeps."""
+    why = "nothing is kept between requests. Send the conversation (in client libraries: store or thread false)."
+    return GatewayError(400, f"{path}: {why}", param=path)
+
+
+def only(value: object, path: str, *names: str) -> Mapping[str, Any]:
+    """Return an object that has fields of these names only. Raises GatewayError (400) for another field."""
+    if not (value is None or isinstance(value, Mapping)):
+        raise GatewayError(400, f"{path} must be an object.", param=path)
+    for name in without(value or {}, *names):
+        raise GatewayError(400, f"{path}.{name[:100]} cannot be passed on.", param=f"{path}.{name}")
+    return value or {}

@@ -10,6 +10,8 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.chat import fields_in
+from cascade.providers.fields import CACHE_MARKS
 from cascade.providers.histories import taken_back
 from cascade.server.dialects import (
     Dialect,
@@ -19,6 +21,7 @@ from cascade.server.dialects import (
     content_of,
     event,
     marked,
+    not_kept,
     objects,
     text_field,
     unknown_kind,
@@ -44,25 +47,23 @@ _FAILED = "The tool failed:"
 class Messages(Dialect):
     """Anthropic's messages."""
 
-    path = "/v1/messages"
+    path, id_header = "/v1/messages", b"request-id"
 
     def request(self) -> Mapping[str, Any]:
         """Translate the body into that of a chat completion."""
         body = self.body
+        if body.get("thread"):
+            raise not_kept("thread")
         request = {name: value for name, value in body.items() if name not in _READ}
         request["messages"] = [*_system(body.get("system")), *_turns(body.get("messages"))]
         if body.get("stop_sequences"):
             request["stop"] = body["stop_sequences"]
-        if body.get("tools"):
-            request["tools"] = [
-                _tool(tool, f"tools[{number}]") for number, tool in enumerate(objects(body["tools"], "tools"))
-            ]
+        if tools := objects(body.get("tools") or [], "tools"):
+            request["tools"] = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
         if body.get("tool_choice") is not None:
             request |= _choice(body["tool_choice"])
-        if isinstance(metadata := body.get("metadata"), Mapping):
-            others = {name: value for name, value in metadata.items() if name != "user_id"}
-            request |= {"user": metadata["user_id"]} if metadata.get("user_id") is not None else {}
-            request |= {"metadata": others} if others else {}
+        metadata = fields_in(body.get("metadata"))
+        request |= without({"user": metadata.get("user_id"), "metadata": without(metadata, "user_id") or None})
         request |= _format(body)
         if self._thinks:
             request |= {"thinking": body["thinking"], "reasoning_effort": self._effort}
@@ -117,12 +118,9 @@ class Messages(Dialect):
     @property
     def _effort(self) -> Any:
         """How much the client wants a model to think, for one that takes no `thinking`: `high` without a word."""
-        thinking, config = self.body["thinking"], self.body.get("output_config")
-        effort = config.get("effort") if isinstance(config, Mapping) else None
-        if effort is not None:
-            return effort
-        if thinking.get("type") == "adaptive":
-            return "high"
+        thinking, effort = self.body["thinking"], fields_in(self.body.get("output_config")).get("effort")
+        if effort is not None or thinking.get("type") == "adaptive":
+            return "high" if effort is None else effort
         budget = thinking.get("budget_tokens")
         tokens = budget if isinstance(budget, int) else 0
         return next(word for least, word in _EFFORTS if tokens >= least)
@@ -130,8 +128,7 @@ class Messages(Dialect):
     @property
     def _thinks(self) -> bool:
         """Whether the client asks the model to think, and for its thoughts."""
-        thinking = self.body.get("thinking")
-        return isinstance(thinking, Mapping) and thinking.get("type") in ("enabled", "adaptive")
+        return fields_in(self.body.get("thinking")).get("type") in ("enabled", "adaptive")
 
     def _blocks(self, reply: ServedMessage) -> list[dict[str, Any]]:
         """Return a message's blocks; thinking is readable if the client asks for it."""
@@ -285,14 +282,14 @@ def _url(source: Mapping[str, Any], path: str) -> str:
 
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") not in (None, "custom"):
-        raise GatewayError(400, f"{path}: {str(tool['type'])[:100]} runs on Anthropic's servers only.", param=path)
-    function: dict[str, Any] = {name: tool[name] for name in ("name", "description", "strict") if name in tool}
+        raise unknown_kind(path, tool["type"])
+    function = without(tool, "type", "input_schema", "eager_input_streaming", *CACHE_MARKS)
     function["parameters"] = tool.get("input_schema") or {}
     return marked({"type": "function", "function": function}, tool)
 
 
 def _choice(choice: object) -> dict[str, Any]:
-    fields = choice if isinstance(choice, Mapping) else {}
+    fields = fields_in(choice)
     kind = fields.get("type")
     if kind == "tool":
         chosen: Any = {"type": "function", "function": {"name": text_field(fields, "name", "tool_choice")}}
@@ -305,8 +302,7 @@ def _choice(choice: object) -> dict[str, Any]:
 
 def _format(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the JSON schema that the reply has to follow, if any; the rest of `output_config` is passed on."""
-    config = body.get("output_config")
-    config = dict(config) if isinstance(config, Mapping) else {}
+    config = dict(fields_in(body.get("output_config")))
     wanted = config.pop("format", None) or body.get("output_format")
     fields: dict[str, Any] = {"output_config": config} if config else {}
     if isinstance(wanted, Mapping) and wanted.get("type") == "json_schema":

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cascade.chat import fields_in
 from cascade.providers.fields import CACHE_MARKS
 from cascade.providers.histories import taken_back
 from cascade.server.dialects import (
@@ -17,7 +18,9 @@ from cascade.server.dialects import (
     content_of,
     event,
     marked,
+    not_kept,
     objects,
+    only,
     text_field,
     unknown_kind,
     without,
@@ -26,9 +29,11 @@ from cascade.server.errors import GatewayError, Refusal
 
 _READ = {"input", "instructions", "tools", "tool_choice", "text", "max_output_tokens", "reasoning", "include", "store"}
 _READ |= {"previous_response_id", "conversation", "background", "truncation", "stream_options", "top_logprobs"}
+_READ_ALONE = {*_READ, "parallel_tool_calls"}  # without tools: chat completions refuse the field then
 _STATE = ("previous_response_id", "conversation", "prompt")
 _LOGPROBS, _ENCRYPTED = "message.output_text.logprobs", "reasoning.encrypted_content"
 _REPEATED = ("instructions", "max_output_tokens", "metadata", "temperature", "text", "tool_choice", "top_p", "user")
+_REASONING = ("effort", "summary", "generate_summary")
 _CUT = {"length": "max_output_tokens", "content_filter": "content_filter"}
 
 
@@ -43,28 +48,24 @@ class Responses(Dialect):
         body = self.body
         for name in _STATE:
             if body.get(name) is not None:
-                message = f"{name}: nothing is kept between requests. Send the conversation."
-                raise GatewayError(400, message, param=name)
+                raise not_kept(name)
         if body.get("background"):
-            message = "background: every request is answered in its own response."
-            raise GatewayError(400, message, param="background")
-        instructions, reasoning = body.get("instructions"), body.get("reasoning")
+            raise GatewayError(400, "background: every request is answered in its own response.", param="background")
+        instructions, tools = body.get("instructions"), objects(body.get("tools") or [], "tools")
         if instructions is not None and not isinstance(instructions, str):
             raise GatewayError(400, "instructions must be a text.", param="instructions")
-        request = {name: value for name, value in body.items() if name not in _READ}
+        request = {name: value for name, value in body.items() if name not in (_READ if tools else _READ_ALONE)}
         request |= {"include": [_ENCRYPTED]} if self._asks_reasoning else {}
         system = [{"role": "system", "content": instructions}] if instructions else []
         request["messages"] = [*system, *_turns(body.get("input"))]
         if body.get("max_output_tokens") is not None:
             request["max_completion_tokens"] = body["max_output_tokens"]
-        if body.get("tools"):
-            request["tools"] = [
-                _tool(tool, f"tools[{number}]") for number, tool in enumerate(objects(body["tools"], "tools"))
-            ]
-        if body.get("tool_choice") is not None:
-            request["tool_choice"] = _choice(body["tool_choice"])
-        if isinstance(reasoning, Mapping) and reasoning.get("effort") is not None:
-            request["reasoning_effort"] = reasoning["effort"]
+        if tools:
+            request["tools"] = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
+        if body.get("tool_choice") not in (None, *(() if tools else ("auto", "none"))):
+            request["tool_choice"] = _choice(body["tool_choice"], "tool_choice")
+        if (effort := only(body.get("reasoning"), "reasoning", *_REASONING).get("effort")) is not None:
+            request["reasoning_effort"] = effort
         include, most = body.get("include"), body.get("top_logprobs")
         if most is not None or (isinstance(include, list) and _LOGPROBS in include):
             request |= {"logprobs": True, "top_logprobs": most or 0}
@@ -98,6 +99,7 @@ class Responses(Dialect):
         ways = {"message": self._message, "function_call": self._function_call, "reasoning": self._reasoning}
         for number, entry in enumerate(response["output"]):
             yield from ways[entry["type"]](number, entry)
+            yield self._event("response.output_item.done", output_index=number, item=entry)
         yield self._event(f"response.{response['status']}", response=response)
 
     def broken(self, refusal: Refusal) -> bytes:
@@ -207,18 +209,15 @@ class Responses(Dialect):
                 yield self._event(f"{name}.delta", **position, delta=content[field], **logprobs)
             yield self._event(f"{name}.done", **position, **{field: content[field]}, **logprobs)
             yield self._part("done", number, index, content)
-        yield self._event("response.output_item.done", output_index=number, item=entry)
 
     def _reasoning(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         yield self._event("response.output_item.added", output_index=number, item={**entry, "summary": []})
-        yield self._event("response.output_item.done", output_index=number, item=entry)
 
     def _function_call(self, number: int, entry: Mapping[str, Any]) -> Iterator[bytes]:
         position, arguments = {"item_id": entry["id"], "output_index": number}, entry["arguments"]
         yield self._added(number, entry)
         yield self._event("response.function_call_arguments.delta", **position, delta=arguments)
         yield self._event("response.function_call_arguments.done", **position, name=entry["name"], arguments=arguments)
-        yield self._event("response.output_item.done", output_index=number, item=entry)
 
 
 def _turns(conversation: object) -> list[dict[str, Any]]:
@@ -247,7 +246,7 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
         elif kind == "reasoning":
             turns[-1] = taken_back(turns[-1], entry, "reasoning_items")
         else:
-            raise unknown_kind(path, kind)
+            raise not_kept(path) if kind == "item_reference" else unknown_kind(path, kind)
     return turns
 
 
@@ -269,7 +268,7 @@ def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
         return {"type": "text", "text": text_field(content, "text", path)}
     if kind == "refusal":
         return {"type": "refusal", "refusal": text_field(content, "refusal", path)}
-    if kind == "input_image" and content.get("image_url") is not None:
+    if kind == "input_image":
         detail = {"detail": content["detail"]} if "detail" in content else {}
         return {"type": "image_url", "image_url": {"url": text_field(content, "image_url", path), **detail}}
     if kind == "input_file" and content.get("file_url") is None:
@@ -281,24 +280,26 @@ def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
 
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") != "function":
-        raise GatewayError(400, f"{path}: {str(tool.get('type'))[:100]} runs on OpenAI's servers only.", param=path)
+        raise unknown_kind(path, tool.get("type"))
     return marked({"type": "function", "function": without(tool, "type", *CACHE_MARKS)}, tool)
 
 
-def _choice(choice: Any) -> Any:
-    if isinstance(choice, Mapping) and choice.get("type") == "function":
-        return {"type": "function", "function": {"name": text_field(choice, "name", "tool_choice")}}
-    return choice
+def _choice(choice: Any, path: str) -> Any:
+    """Return which tools may or must be called; a chat completion has the name of each in an object of its own."""
+    if not isinstance(choice, Mapping):
+        return choice
+    if choice.get("type") == "function":
+        return {"type": "function", "function": {"name": text_field(choice, "name", path)}}
+    if choice.get("type") != "allowed_tools":
+        raise unknown_kind(path, choice.get("type"))
+    tools = [_choice(tool, f"{path}.tools") for tool in objects(choice.get("tools"), f"{path}.tools")]
+    return {"type": "allowed_tools", "allowed_tools": {"mode": choice.get("mode"), "tools": tools}}
 
 
 def _text(text: object) -> dict[str, Any]:
     """Return the wanted length and format of the reply."""
-    fields = text if isinstance(text, Mapping) else {}
-    request = {"verbosity": fields["verbosity"]} if fields.get("verbosity") is not None else {}
-    wanted = fields.get("format")
-    if not isinstance(wanted, Mapping) or wanted.get("type") == "text":
-        return request
+    fields = only(text, "text", "verbosity", "format")
+    request, wanted = without({"verbosity": fields.get("verbosity")}), fields_in(fields.get("format"))
     if wanted.get("type") == "json_schema":
-        schema = {"type": "json_schema", "json_schema": without(wanted, "type")}
-        return {**request, "response_format": schema}
-    return {**request, "response_format": dict(wanted)}
+        wanted = {"type": "json_schema", "json_schema": without(wanted, "type")}
+    return request if wanted in ({}, {"type": "text"}) else {**request, "response_format": wanted}

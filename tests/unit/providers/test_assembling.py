@@ -162,10 +162,7 @@ STREAMED = {
         *(piece(None, "", **A), piece(None, '{"n": 1}')),
         *(piece(None, '{"n"', **B), piece(None, ": 2}")),
     ),
-    "an index that moves on": (
-        *(piece(0, "", **A), piece(1, '{"n": 1}')),
-        *(piece(1, '{"n"', **B), piece(2, ": 2}")),
-    ),
+    "an index that moves on": (*(piece(0, "", **A), piece(1, '{"n": 1}')), *(piece(1, '{"n"', **B), piece(2, ": 2}"))),
     "id and name with every piece": (
         *(piece(0, '{"n"', **A), piece(0, ": 1}", **A)),
         *(piece(1, '{"n"', **B), piece(1, ": 2}", **B)),

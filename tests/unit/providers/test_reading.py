@@ -94,10 +94,7 @@ DETAILED = USED | {
     "prompt_tokens_details": {"audio_tokens": 3, "odd": "x"},
     "completion_tokens_details": {"accepted_prediction_tokens": 1, "audio_tokens": None},
 }
-TOLD = {
-    "prompt_tokens_details": {"audio_tokens": 3},
-    "completion_tokens_details": {"accepted_prediction_tokens": 1},
-}
+TOLD = {"prompt_tokens_details": {"audio_tokens": 3}, "completion_tokens_details": {"accepted_prediction_tokens": 1}}
 ENDS = {"MAX_TOKENS": "length", "end_turn": "stop", "STOP": "stop", "tool_use": "tool_calls"}
 PIECES = [{"type": "text", "text": "Answer: "}, {"type": "image_url"}, {"type": "text", "text": "Danube"}]
 

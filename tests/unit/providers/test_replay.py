@@ -31,10 +31,7 @@ from unit.made import PRICES, RIVER, base_guide, by_purpose, drive, request, yes
 from unit.scripted import ThresholdPolicy
 
 BASE = Completion(
-    "Reasoning: It flows.\nAnswer: Danube",
-    "stop",
-    Usage(40, 9, 8, 2),
-    (Token("Answer:", -0.1), Token(" Danube", -0.5)),
+    "Reasoning: It flows.\nAnswer: Danube", "stop", Usage(40, 9, 8, 2), (Token("Answer:", -0.1), Token(" Danube", -0.5))
 )
 
 

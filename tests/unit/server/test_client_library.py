@@ -150,6 +150,7 @@ def test_a_plain_answer_with_its_headers(form):
     assert reads.end(answer) == (ENDS[name][0], 100, 10)
     assert answer.id == f"{name}{'-' if name == 'chatcmpl' else '_'}{raw.headers['x-cascade-trace-id']}"
     assert raw.headers["x-cascade-served-by"] == "large"
+    assert answer._request_id == raw.headers["x-cascade-trace-id"]
 
 
 @pytest.mark.parametrize("text", ["easy", "hard", "inject"])
@@ -377,12 +378,13 @@ def test_a_whole_conversation_of_responses_is_translated():
         (Responses, {"input": [{"type": "function_call", "name": "x"}]}),
         (Responses, {"input": "hi", "tools": [{"type": "web_search"}]}),
         (Responses, {"input": "hi", "instructions": []}),
-        *(
-            (Responses, {"input": "hi", **state})
-            for state in ({"previous_response_id": "resp_1"}, {"background": True})
-        ),
+        *((Responses, {"input": "hi", **fields}) for fields in (
+            {"previous_response_id": "resp_1"}, {"background": True}, {"tool_choice": {"type": "web_search"}},
+            {"reasoning": {"mode": "pro"}}, {"text": {"tone": "dry"}}, {"text": "short"},
+        )),
+        (Messages, {"messages": ASK, "thread": {"type": "create"}}),
     ],
-)
+)  # fmt: skip
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):
     with pytest.raises(GatewayError) as caught:
         dialect({"model": "cascade", **field}, "t").request()
@@ -443,6 +445,24 @@ async def test_a_response_says_at_which_service_tier_it_was_served():
     assert openai.types.responses.Response.model_validate(whole).service_tier == "priority"
     events = b"".join(Responses({}, "t").ending(ServedMessage(answer), None))
     assert events.count(b'"service_tier":"priority"') == 1  # in the last event
+
+
+def test_which_tools_a_response_may_call_is_translated_and_without_tools_left_out():
+    allowed = {"type": "allowed_tools", "mode": "required", "tools": [{"type": "function", "name": "get_weather"}]}
+    body = {"input": "Hi", "tools": RESPONSE_TOOLS, "tool_choice": allowed, "parallel_tool_calls": True}
+    request = Responses(body, "t").request()
+    assert request["tool_choice"] == {"type": "allowed_tools", "allowed_tools": {
+        "mode": "required", "tools": [{"type": "function", "function": {"name": "get_weather"}}]}}  # fmt: skip
+    assert request["parallel_tool_calls"] is True
+    idle = Responses({**body, "tools": [], "tool_choice": "auto"}, "t").request()
+    assert idle.keys() == {"messages"}
+
+
+async def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name():
+    tool = {**CLAUDE_TOOLS[0], "eager_input_streaming": True, "input_examples": [{"days": 3}]}
+    response = await thought(thinking(), tools=[tool])
+    assert (response.status_code, "tools[0].function.input_examples." in response.text) == (400, True)
+    assert "eager_input_streaming" not in response.text
 
 
 def test_a_field_of_a_tool_that_is_null_is_left_out():

@@ -299,8 +299,10 @@ async def test_a_request_too_dear_for_an_untouched_cap_is_not_told_to_wait():
 
 async def test_models_are_listed_and_each_is_there():
     async with orchestrator(server={"name": "support"}) as served, asgi(served) as client:
-        listed = (await client.get("/v1/models")).json()["data"]
+        page = (await client.get("/v1/models")).json()
+        listed = page["data"]
         assert [one["id"] for one in listed] == ["support", "small", "large", "base", "guide"]
+        assert (page["has_more"], listed[0]["type"], listed[0]["display_name"]) == (False, "model", "support")
         assert (await client.get("/v1/models/large")).json() == listed[2]
         assert (await client.get("/v1/models/huge")).status_code == 404
     async with orchestrator(server={"limits": {"models": ["cascade"]}}) as served, asgi(served) as client:

@@ -109,8 +109,7 @@ async def test_every_page_and_file_has_the_strict_headers(tmp_path):
 
 
 @pytest.mark.parametrize(
-    "path",
-    ["../site.py", "..%2f..%2fapp.py", "%252e%252e/app.py", "/etc/passwd", "..\\site.py", "ui.css%00", ""],
+    "path", ["../site.py", "..%2f..%2fapp.py", "%252e%252e/app.py", "/etc/passwd", "..\\site.py", "ui.css%00", ""]
 )
 async def test_only_files_of_the_package_are_served(tmp_path, path):
     async with filled(tmp_path, 0) as client:
@@ -123,10 +122,7 @@ async def test_with_keys_a_page_shows_nothing_until_it_has_one(tmp_path):
     made = new_key()
     key = {"authorization": f"Bearer {made.key}"}
     asks = new_key()
-    keys = [
-        {"name": "ann", "sha256": made.sha256, "scopes": ["view"]},
-        {"name": "app", "sha256": asks.sha256},
-    ]
+    keys = [{"name": "ann", "sha256": made.sha256, "scopes": ["view"]}, {"name": "app", "sha256": asks.sha256}]
     async with filled(tmp_path, server={"keys": keys}) as client:
         app = {"authorization": f"Bearer {asks.key}"}
         others = [await client.get(path, headers=app) for path in ("/ui", "/ui/review?as=app")]

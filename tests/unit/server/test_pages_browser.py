@@ -19,10 +19,7 @@ from .test_review_page import says
 
 sync_api = pytest.importorskip("playwright.sync_api", reason="the extra dev-pages is not installed")
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome"))), None)
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here"),
-]
+pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="no Chromium is installed here")]
 KEY = new_key()
 
 
