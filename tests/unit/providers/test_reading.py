@@ -218,39 +218,35 @@ def test_a_part_of_a_count_is_kept_if_it_is_one(details, kept):
     assert read_usage(usage, request(), "", []) == Usage(10, 2, *kept)
 
 
+TOTAL, THOUGHT = "total_tokens", "reasoning_tokens"
+CACHED, READ, WRITTEN = "cached_tokens", "cache_read_input_tokens", "cache_creation_input_tokens"
 PARTS = {
-    "as OpenAI counts": ({"total_tokens": 1_100}, {}, {}, Usage(1_000, 100)),
-    "reasoning within": ({"total_tokens": 1_100}, {}, {"reasoning_tokens": 60}, Usage(1_000, 100, None, 60)),
-    "reasoning beside": ({"total_tokens": 1_600}, {}, {"reasoning_tokens": 500}, Usage(1_000, 600, None, 500)),
-    "reasoning beside, at the top": (
-        {"total_tokens": 1_600, "reasoning_tokens": 500},
-        {},
-        {},
-        Usage(1_000, 600, None, 500),
-    ),
-    "a cache within": ({}, {"cached_tokens": 600}, {}, Usage(1_000, 100, 600)),
-    "a cache within, Anthropic's names": (
-        {"cache_read_input_tokens": 600, "cache_creation_input_tokens": 300},
-        {},
-        {},
-        Usage(1_000, 100, 600, written_input_tokens=300),
-    ),
+    "as OpenAI counts": ({TOTAL: 1_100}, {}, {}, Usage(1_000, 100)),
+    "reasoning within": ({TOTAL: 1_100}, {}, {THOUGHT: 60}, Usage(1_000, 100, None, 60)),
+    "reasoning beside": ({TOTAL: 1_600}, {}, {THOUGHT: 500}, Usage(1_000, 600, None, 500)),
+    "reasoning beside, at the top": ({TOTAL: 1_600, THOUGHT: 500}, {}, {}, Usage(1_000, 600, None, 500)),
+    "a cache within": ({}, {CACHED: 600}, {}, Usage(1_000, 100, 600)),
+    "a cache within, Anthropic's names": ({READ: 600, WRITTEN: 300}, {}, {}, Usage(1_000, 100, 600, None, False, 300)),
     "a cache within, DeepSeek's name": ({"prompt_cache_hit_tokens": 600}, {}, {}, Usage(1_000, 100, 600)),
     "a cache beside": (
-        {"total_tokens": 3_300, "cache_read_input_tokens": 2_000, "cache_creation_input_tokens": 200},
+        {TOTAL: 3_300, READ: 2_000, WRITTEN: 200},
         {},
         {},
         Usage(3_200, 100, 2_000, written_input_tokens=200),
     ),
-    "more reasoning than completion": ({}, {}, {"reasoning_tokens": 500}, None),
-    "more cached than prompt": ({}, {"cached_tokens": 1_001}, {}, None),
-    "more written than prompt": ({"cache_creation_input_tokens": 1_001}, {}, {}, None),
-    "cached and written are more than prompt": ({"cache_creation_input_tokens": 600}, {"cached_tokens": 600}, {}, None),
-    "a total that is no count": ({"total_tokens": "99999"}, {}, {}, None),
-    "a part that is no count": ({}, {}, {"reasoning_tokens": "500"}, None),
-    "two names of a cache that differ": ({"prompt_cache_hit_tokens": 0}, {"cached_tokens": 600}, {}, None),
+    "all written, all reasoning": ({WRITTEN: 1_000}, {}, {THOUGHT: 100}, Usage(1_000, 100, None, 100, False, 1_000)),
+    "cache within, reasoning beside": ({TOTAL: 1_600}, {CACHED: 600}, {THOUGHT: 500}, Usage(1_000, 600, 600, 500)),
+    "cache beside, reasoning within": ({TOTAL: 3_100}, {CACHED: 2_000}, {THOUGHT: 60}, Usage(3_000, 100, 2_000, 60)),
+    "both beside": ({TOTAL: 3_600}, {CACHED: 2_000}, {THOUGHT: 500}, Usage(3_000, 600, 2_000, 500)),
+    "more reasoning than completion": ({}, {}, {THOUGHT: 500}, None),
+    "more cached than prompt": ({}, {CACHED: 1_001}, {}, None),
+    "more written than prompt": ({WRITTEN: 1_001}, {}, {}, None),
+    "cached and written are more than prompt": ({WRITTEN: 600}, {CACHED: 600}, {}, None),
+    "a total that is no count": ({TOTAL: "99999"}, {}, {}, None),
+    "a part that is no count": ({}, {}, {THOUGHT: "500"}, None),
+    "two names of a cache that differ": ({"prompt_cache_hit_tokens": 0}, {CACHED: 600}, {}, None),
     "two names of the prompt that differ": ({"input_tokens": 10_000}, {}, {}, None),
-    "a total of something else": ({"total_tokens": 1_600}, {}, {}, None),
+    "a total of something else": ({TOTAL: 1_600}, {}, {}, None),
 }
 
 
