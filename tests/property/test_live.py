@@ -20,7 +20,7 @@ from cascade.policies.base import Observation, Selection
 from cascade.policies.live import Live, layout_of, row_of
 from cascade.policies.policy import Alone, Depth, NodePolicy, Policy, Threshold
 from cascade.table import Floats, Log, Node
-from cascade.types import Answer, Candidate, Completion, Question, Request, Step, Usage
+from cascade.types import Answer, Call, Candidate, Completion, Question, Request, Step, Usage
 from property.examples import EXAMPLES
 
 QUESTION = Question("Which river runs through Vienna?", segment="law")
@@ -267,6 +267,15 @@ def test_a_request_in_progress_has_the_columns_of_its_log(ladder):
             np.testing.assert_array_equal(row.signals[name], log.signals[name], err_msg=name)
         assert row.segments == ("law",)
         assert row.features["words"].tolist() == [5.0]
+
+
+def test_a_length_that_one_step_tells_is_counted_in_no_other():
+    sent = Request("model", (), "answer", "answer", 2, QUESTION, 9)
+    call = Call(sent, Completion("Inn", "stop", Usage(1, 9)), 1, 1)
+    steps = Step(1, (), {"reply_tokens": 7.0}), Step(2, (), {}, calls=(call,))
+    for walked, doubt in ((steps, np.nan), (steps[1:], 9.0)):
+        live = Live(Threshold("reply_tokens", 1.0, None), (Node("a", 0), Node("b", 1)))
+        np.testing.assert_equal(live.scores(Observation(QUESTION, walked, last=True)).next, doubt)
 
 
 def test_a_segment_is_served_at_its_own_threshold_and_others_to_the_end():
