@@ -110,7 +110,7 @@ class NodePolicy(Policy):
 
     @abstractmethod
     def after(self, signals: Mapping[str, Any], cost: Any, number: Any) -> tuple[Floats, Floats | int | None]:
-        """Return the doubt, and the answer served: 1 the step's first, 2 its last, `SUREST` that, else the newest.
+        """Return the doubt, and the answer served: 1 the step's first, 2 its last, `SUREST`, else the newest.
 
         Args:
             signals: its `columns` after the node, NaN where unknown: a number each, or arrays for all nodes of a log.
@@ -350,14 +350,14 @@ class Prompted(Policy):
 def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
     """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
 
-    1 chooses the first node of the step, 2 the last, `SUREST` the surest answer of all (`path.surest`). Without a
-    choice the newest answer is served.
+    1 chooses the first node of the step, 2 the last, `SUREST`, as one number for all, the surest answer of all
+    (`path.surest`). Without a choice the newest answer is served.
     """
     steps, decides, answers = log.steps, log.decides, log.answers
     first, nodes = np.searchsorted(steps, steps), np.arange(steps.size)
     of_first = (action == 1) & answers[:, first] & decides
     of_last = (action == 2) & answers & decides
-    unchosen = surest(log) if np.any(action == SUREST) else newest(log)
+    unchosen = surest(log) if isinstance(action, int) and action == SUREST else newest(log)
     serve = np.where(of_first, first, np.where(of_last, nodes, unchosen))
     return serve, np.asarray(of_first | of_last, dtype=np.bool_)
 
