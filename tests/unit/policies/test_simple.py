@@ -113,7 +113,7 @@ def test_random_walks_go_on_with_the_probability_of_the_threshold():
 
 @pytest.mark.parametrize("policy", [Random(7), Uala(), Prompted()])
 def test_a_request_alone_is_scored_as_in_the_log_and_the_file_gives_the_policy_back(policy):
-    log = rounds(p_yes=[0.5, 1.0, 0.1, 0.9, NAN, 0.2], decided_action=[1, 3, 2, 3, NAN, 1])
+    log = rounds(p_yes=[0.5, 1.0, 0.1, 0.9, NAN, 0.2], decided_action=[1, 3, 2, 4, NAN, NAN])
     whole = policy.scores(log)
     for row in range(log.n):
         for ours, alone in zip(whole, policy.scores(log.take(np.array([row]))), strict=True):
