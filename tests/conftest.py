@@ -130,12 +130,11 @@ def _a_retry_comes_at_once() -> Iterator[None]:
 
 
 @pytest.fixture(autouse=True)
-def _litellm_drops_no_client() -> Iterator[None]:
+def _litellm_drops_no_client() -> None:
     """Keep all of litellm's clients: beyond 200 it leaves open connections to the collector, which warns in another test."""
     clients = getattr(sys.modules.get("litellm"), "in_memory_llm_clients_cache", None)
     if clients is not None:
         clients.max_size_in_memory = 100_000
-    yield
 
 
 @pytest.fixture
