@@ -42,6 +42,8 @@ class Responses(Dialect):
 
     path = "/v1/responses"
     _events = 0
+    _spaced: Mapping[str, Mapping[str, str]] = {}
+    """The name and the namespace of each function of a namespace, by the name that the models are sent."""
 
     def request(self) -> Mapping[str, Any]:
         """Translate the body into that of a chat completion."""
@@ -61,7 +63,9 @@ class Responses(Dialect):
         if body.get("max_output_tokens") is not None:
             request["max_completion_tokens"] = body["max_output_tokens"]
         if tools:
-            request["tools"] = [_tool(tool, f"tools[{number}]") for number, tool in enumerate(tools)]
+            listed = [each for number, tool in enumerate(tools) for each in _tools(tool, f"tools[{number}]")]
+            self._spaced = {tool["function"]["name"]: named for tool, named in listed if named}
+            request["tools"] = [tool for tool, _ in listed]
         if body.get("tool_choice") not in (None, *(() if tools else ("auto", "none"))):
             request["tool_choice"] = _choice(body["tool_choice"], "tool_choice")
         if (effort := only(body.get("reasoning"), "reasoning", *_REASONING).get("effort")) is not None:
@@ -153,7 +157,7 @@ class Responses(Dialect):
             reasoning = {"type": "reasoning", "summary": summary, "encrypted_content": thinking}
             items.insert(len(items) if self.begun else 0, reasoning)
         for call, name, arguments in reply.calls:
-            fields = {"call_id": call, "name": name, "arguments": arguments}
+            fields = {"call_id": call, "name": name, **self._spaced.get(name, {}), "arguments": arguments}
             items.append({"type": "function_call", **fields, "status": status})
         return [{"id": self._item_id(number), **entry} for number, entry in enumerate(items)]
 
@@ -237,7 +241,7 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
         if kind in ("function_call", "reasoning") and (not turns or turns[-1]["role"] != "assistant"):
             turns.append({"role": "assistant", "content": None})
         if kind == "function_call":
-            function = {name: text_field(entry, name, path) for name in ("name", "arguments")}
+            function = {"name": _name(entry, path), "arguments": text_field(entry, "arguments", path)}
             call = {"id": text_field(entry, "call_id", path), "type": "function", "function": function}
             turns[-1].setdefault("tool_calls", []).append(call)
         elif kind == "function_call_output":
@@ -278,6 +282,24 @@ def _part(content: Mapping[str, Any], path: str) -> dict[str, Any]:
     raise unknown_kind(path, kind)
 
 
+def _name(entry: Mapping[str, Any], path: str) -> str:
+    """Return the name that models are sent for a function: a chat completion knows no namespaces."""
+    space = "" if entry.get("namespace") is None else text_field(entry, "namespace", path) + "__"
+    return space + text_field(entry, "name", path)
+
+
+def _tools(tool: Mapping[str, Any], path: str) -> Iterator[tuple[dict[str, Any], dict[str, str]]]:
+    """Yield a tool, or the functions of a namespace, each with its name and its namespace."""
+    if tool.get("type") != "namespace":
+        yield _tool(tool, path), {}
+        return
+    for number, function in enumerate(objects(tool.get("tools"), f"{path}.tools")):
+        at = f"{path}.tools[{number}]"
+        named = {"name": text_field(function, "name", at), "namespace": text_field(tool, "name", path)}
+        about = [text for text in (tool.get("description"), function.get("description")) if text]
+        yield _tool({**function, "name": _name(named, at), "description": "\n\n".join(map(str, about))}, at), named
+
+
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise unknown_kind(path, tool.get("type"))
@@ -289,7 +311,7 @@ def _choice(choice: Any, path: str) -> Any:
     if not isinstance(choice, Mapping):
         return choice
     if choice.get("type") == "function":
-        return {"type": "function", "function": {"name": text_field(choice, "name", path)}}
+        return {"type": "function", "function": {"name": _name(choice, path)}}
     if choice.get("type") != "allowed_tools":
         raise unknown_kind(path, choice.get("type"))
     tools = [_choice(tool, f"{path}.tools") for tool in objects(choice.get("tools"), f"{path}.tools")]

@@ -458,6 +458,27 @@ def test_which_tools_a_response_may_call_is_translated_and_without_tools_left_ou
     assert idle.keys() == {"messages"}
 
 
+def test_functions_of_a_namespace_are_offered_called_and_handed_back_under_both_names():
+    function = {"type": "function", "name": "look", "description": "Looks.", "parameters": SCHEMA}
+    space = {"type": "namespace", "name": "map", "description": "Maps.", "tools": [function]}
+    fake = FakeProvider(lambda request: reply("", tool_calls=[("map__look", {"days": 3})]))
+    with listening(orchestrator(fake)) as url, openai.OpenAI(base_url=f"{url}/v1", api_key=KEY) as client:
+        turns: Any = [*ask("Hi")]
+        wanted: Any = {"model": "small", "tools": [space, *RESPONSE_TOOLS], "store": False}
+        (call,) = client.responses.create(input=turns, **wanted).output
+        assert (call.name, call.namespace, call.arguments) == ("look", "map", '{"days": 3}')
+        turns += [call, {"type": "function_call_output", "call_id": call.call_id, "output": "here"}]
+        with client.responses.stream(input=turns, **wanted) as events:
+            assert events.get_final_response().output[0].namespace == "map"
+    assert [(tool["function"]["name"], tool["function"].get("description")) for tool in fake.requests[0].chat.tools] == [
+        ("map__look", "Maps.\n\nLooks."), ("get_weather", None)]  # fmt: skip
+    assert fake.requests[1].chat.messages[1]["tool_calls"][0]["function"]["name"] == "map__look"
+    choice = Responses(
+        {"input": "Hi", **wanted, "tool_choice": {"type": "function", "name": "look", "namespace": "map"}}, "t"
+    )
+    assert choice.request()["tool_choice"]["function"] == {"name": "map__look"}
+
+
 async def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name():
     tool = {**CLAUDE_TOOLS[0], "eager_input_streaming": True, "input_examples": [{"days": 3}]}
     response = await thought(thinking(), tools=[tool])
