@@ -347,12 +347,12 @@ class Answer:
     question: Question
     text: str | None
     answers: tuple[str, ...]
-    steps: tuple[Step, ...]
+    steps: tuple[Step, ...] = field(repr=False)
     stopped: str
     latency_s: float
     warnings: tuple[str, ...] = ()
     certificate: Certificate | None = None
-    loose_calls: tuple[Call, ...] = field(default=())
+    loose_calls: tuple[Call, ...] = field(default=(), repr=False)
     audited: bool = False
     level: str | None = None
 

@@ -171,9 +171,10 @@ class Exchange(aiohttp.Payload):
         return chunks
 
     def _refused(self, response: aiohttp.ClientResponse, text: bytes) -> ProviderError:
+        path = f" at {_server(self.url)}{urlsplit(self.url).path}; api_base mostly ends in /v1"
         return from_status(
             response.status,
-            _message(text.decode("utf-8", "replace")),
+            _message(text.decode("utf-8", "replace")) + (path if response.status == 404 else ""),
             model=self.request.model,
             secrets=self._secrets(),
             retry_after_s=retry_after_s(response.headers),
@@ -434,7 +435,7 @@ class _MappingErrors:
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     """Return cascade's error for a foreign one. A call that broke after the request was sent may be billed."""
     model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
-    said = f"{type(error).__name__} at {urlsplit(exchange.url).netloc.rpartition('@')[2]}"
+    said = f"{type(error).__name__} at {_server(exchange.url)}"
     if isinstance(error, TimeoutError):
         says = f"{model} was not done in {exchange.timeout_s:.1f} s ({said})."
         return ProviderTimeoutError(says, model=model, billed=billed)
@@ -448,13 +449,17 @@ def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     return ProviderUnavailableError(says, model=model, billed=billed)
 
 
+def _server(url: str) -> str:
+    return urlsplit(url).netloc.rpartition("@")[2]
+
+
 _TLS_ALERT = r"b'\x15\x03"
 """The start of a TLS server's reply to plain HTTP (RFC 8446, section 5.1), as aiohttp quotes it."""
 
 
 def _wrong_address(error: Exception, url: str) -> str | None:
     """Return what is wrong with the address and what to do; None if the error does not show it."""
-    server = urlsplit(url).netloc.rpartition("@")[2]
+    server = _server(url)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
         found = error.certificate_error
         why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)

@@ -19,6 +19,7 @@ from unit.made import request
 
 from cascade.errors import (
     AddressError,
+    BadRequestError,
     BadResponseError,
     ProviderTimeoutError,
     ProviderUnavailableError,
@@ -138,6 +139,12 @@ def test_f12_a_captive_portal_is_no_completion(bench, provider):
     assert bench.server.count() == 2
     assert "Sign in to the network" in str(error)
     assert len(str(error)) < 200 + 100
+    assert KEY not in str(error)
+
+
+def test_f03_a_path_that_is_not_there_is_named_without_the_key(bench):
+    error = bench.error("404", BadRequestError)
+    assert bench.server.address.removeprefix("http://") + "/chat/completions" in str(error)
     assert KEY not in str(error)
 
 

@@ -226,6 +226,7 @@ def test_two_names_and_settings_are_a_configuration():
     assert made.runtime.config.models.keys() == {"third", "base", "guide"}
     assert made.runtime.policy.rule == Depth(serves="surest")
     assert repr(made).startswith("Orchestrator(")
+    assert len(repr(made.ask("Hi"))) < 400  # without its steps and calls
 
 
 def test_a_wrong_setting_is_a_configuration_error(tmp_path):
