@@ -2,16 +2,18 @@
 
 A vendor refuses a request whose history has parts that its own models did not write: ids of tool calls in another form,
 thinking that another vendor signed, reasoning items. So ids are rewritten, the same for a call and its result, and
-thinking goes back to its writer alone; texts, tool calls and results are not changed.
+thinking goes back to its writer alone; texts, tool calls and results are not changed. An image in a result follows it
+where results are text alone.
 
 A signature does not show who signed it, and nothing is kept between requests. So a message that a server hands out
 carries a mark of its writer where clients keep it: before signatures and the ids of calls, or in a field of its own. It
 is taken off before a model is asked. A message without a mark came from elsewhere, and its form decides.
 
 Sources: Mistral's API takes ids of nine letters and digits; Anthropic's takes letters, digits, "_" and "-", and checks
-the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and refuses unknown fields; DeepSeek's
-refuses a turn with tool calls that has no field `reasoning_content`, and takes an empty one; Gemini's refuses calls
-without its signature, and takes a text in its place (ai.google.dev/gemini-api/docs/thought-signatures).
+the signatures of thinking blocks; OpenAI's takes ids of up to 40 characters and text alone in a tool's result, and
+refuses unknown fields; DeepSeek's refuses a turn with tool calls that has no field `reasoning_content`, and takes an
+empty one; Gemini's refuses calls without its signature, and takes a text in its place
+(ai.google.dev/gemini-api/docs/thought-signatures).
 """
 
 from __future__ import annotations
@@ -179,8 +181,8 @@ def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[
     ([{'role': 'assistant', 'content': 'Hi'}], True)
     """
     vendor, mark = _VENDORS.get(vendor_of(model) or ""), mark_of(model)
-    copies = [_accepted(message, vendor, mark) for message in messages]
-    return [copy for copy in copies if copy is not None]
+    copies = [copy for message in messages if (copy := _accepted(message, vendor, mark)) is not None]
+    return [*_apart(copies)] if vendor is _VENDORS["openai"] else copies
 
 
 _BUDGET = re.compile(r"claude-3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:[-@]20\d{6}|$)")
@@ -225,6 +227,28 @@ def conversation_of(messages: Sequence[Mapping[str, Any]]) -> str | None:
 
 def _thinks(message: Mapping[str, Any]) -> bool:
     return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in objects_in(message.get("content"))})
+
+
+def _apart(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+    """Yield messages with the images and files of tools' results in a message of the user's after them."""
+    apart: list[Any] = []
+    for message in messages:
+        content, result = message.get("content"), message.get("role") == "tool"
+        if apart and not result:
+            yield {"role": "user", "content": apart}
+            apart = []
+        if result and isinstance(content, list | tuple) and not all(map(_is_text, content)):
+            apart += [{"type": "text", "text": f"Of the result of {message.get('tool_call_id')}:"}]
+            apart += [part for part in content if not _is_text(part)]
+            texts = [part for part in content if _is_text(part)]
+            message = {**message, "content": texts or "It is in the next message of the user."}  # noqa: PLW2901
+        yield message
+    if apart:
+        yield {"role": "user", "content": apart}
+
+
+def _is_text(part: object) -> bool:
+    return isinstance(part, Mapping) and part.get("type") == "text"
 
 
 def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> Mapping[str, Any] | None:

@@ -234,6 +234,21 @@ def test_only_its_writer_gets_thinking_of_a_model_of_an_unknown_vendor():
     assert accepted([alone], "theirs") == []
 
 
+def test_an_image_in_a_tool_s_result_follows_the_results_where_they_are_text_alone():
+    image, text = (
+        {"type": "image_url", "image_url": {"url": "data:image/png;base64,AA=="}},
+        {"type": "text", "text": "It"},
+    )
+    first, second = ({"role": "tool", "tool_call_id": name, "content": [image]} for name in ("a", "b"))
+    second = {**second, "content": [text, image]}
+    asks = {"role": "user", "content": "What is it?"}
+    assert accepted([first, second, asks], "claude-opus-5") == [first, second, asks]
+    told, again, images, last = accepted([first, second, asks], "gpt-5")
+    assert (type(told["content"]), again, last) == (str, {**second, "content": [text]}, asks)
+    assert [part["type"] for part in images["content"]] == ["text", "image_url"] * 2
+    assert (images["role"], [*accepted([first], "gpt-5")][-1]["content"][1]) == ("user", image)
+
+
 def test_no_judge_reads_thinking():
     thinking = {"reasoning_content": "Hm", "thinking_blocks": [{"signature": "s"}], "provider_specific_fields": {}}
     said = {"role": "assistant", "content": "Yes.", **thinking}
