@@ -182,7 +182,7 @@ def accepted(messages: Sequence[Mapping[str, Any]], model: str) -> list[Mapping[
     """
     vendor, mark = _VENDORS.get(vendor_of(model) or ""), mark_of(model)
     copies = [copy for message in messages if (copy := _accepted(message, vendor, mark)) is not None]
-    return [*_apart(copies)] if vendor is _VENDORS["openai"] else copies
+    return [*_images_after(copies)] if vendor is _VENDORS["openai"] else copies
 
 
 _BUDGET = re.compile(r"claude-3|(?:opus|sonnet|haiku)-4(?:-[015])?(?:[-@]20\d{6}|$)")
@@ -229,22 +229,22 @@ def _thinks(message: Mapping[str, Any]) -> bool:
     return bool(thinking_of(message) or _PARTS & {str(part.get("type")) for part in objects_in(message.get("content"))})
 
 
-def _apart(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
+def _images_after(messages: Sequence[Mapping[str, Any]]) -> Iterator[Mapping[str, Any]]:
     """Yield messages with the images and files of tools' results in a message of the user's after them."""
-    apart: list[Any] = []
+    images: list[Any] = []
     for message in messages:
         content, result = message.get("content"), message.get("role") == "tool"
-        if apart and not result:
-            yield {"role": "user", "content": apart}
-            apart = []
+        if images and not result:
+            yield {"role": "user", "content": images}
+            images = []
         if result and isinstance(content, list | tuple) and not all(map(_is_text, content)):
-            apart += [{"type": "text", "text": f"Of the result of {message.get('tool_call_id')}:"}]
-            apart += [part for part in content if not _is_text(part)]
+            images += [{"type": "text", "text": f"Of the result of {message.get('tool_call_id')}:"}]
+            images += [part for part in content if not _is_text(part)]
             texts = [part for part in content if _is_text(part)]
             message = {**message, "content": texts or "It is in the next message of the user."}  # noqa: PLW2901
         yield message
-    if apart:
-        yield {"role": "user", "content": apart}
+    if images:
+        yield {"role": "user", "content": images}
 
 
 def _is_text(part: object) -> bool:
