@@ -292,7 +292,9 @@ def added(request: Request) -> dict[str, Any]:
     chat = request.chat
     own = {} if chat is None else chat.options
     fields: dict[str, Any] = {}
-    if chat is None or chat.max_tokens is None:
+    if "max_tokens" in request.without and own.get("max_completion_tokens") is None:
+        fields["max_completion_tokens"] = own.get("max_tokens") or request.max_tokens
+    elif chat is None or chat.max_tokens is None:
         fields["max_tokens"] = request.max_tokens
     if chat is None:
         fields["temperature"] = request.temperature
@@ -300,8 +302,6 @@ def added(request: Request) -> dict[str, Any]:
         fields |= {"logprobs": True, "top_logprobs": request.top_logprobs}
     if chat is None and request.seed is not None:
         fields["seed"] = request.seed
-    if "max_tokens" in fields and "max_tokens" in request.without:
-        fields["max_completion_tokens"] = fields["max_tokens"]
     for name in request.without:
         for refusable in REFUSABLE[name]:
             fields.pop(refusable, None)
@@ -333,8 +333,16 @@ def refused(request: Request, error: ProviderError) -> frozenset[str]:
     """
     if error.status not in _STATUSES:
         return frozenset()
-    ours = added(request).keys()
+    ours = {*added(request), *({"max_tokens"} & own_options(request).keys())}
     return frozenset(name for name in REFUSABLE if name in ours and _NAMED[name].search(str(error)))
+
+
+def own_options(request: Request) -> Mapping[str, Any]:
+    """Return the fields of an application's own request that a model is sent: a limit goes under the name it takes."""
+    options = {} if request.chat is None else request.chat.options
+    if "max_tokens" not in request.without or "max_tokens" not in options:
+        return options
+    return {name: value for name, value in options.items() if name != "max_tokens"}
 
 
 # --- the body ---
@@ -355,7 +363,7 @@ def wire_body(request: Request, model: str) -> dict[str, Any]:
         if closed := [name for name in chat.options if is_closed(name)]:  # `Fields` refuses them before a call is made
             raise RefusedFieldError(f"Not passed on: {', '.join(closed)}. Leave them out.", fields=tuple(closed))
         messages = accepted(chat.messages, request.wire_model)
-        return {"model": model, **chat.options, "messages": messages, **added(request)} | own
+        return {"model": model, **own_options(request), "messages": messages, **added(request)} | own
     messages = [{"role": message.role, "content": sendable(message.content)} for message in request.messages]
     return {"model": model, "messages": messages, **added(request)} | own
 

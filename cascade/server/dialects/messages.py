@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
+from hashlib import sha256
 from typing import Any
 
 from cascade.chat import fields_in
@@ -42,6 +43,8 @@ _UNREAD = ("thinking", "redacted_thinking")
 _TIERS = {"default": "standard", "standard": "standard", "priority": "priority", "batch": "batch"}
 _UNSIGNED = {"signature": ""}
 _FAILED = "The tool failed:"
+_USER_CHARS = 64
+"""The longest name of a user that OpenAI takes; Claude Code's has 150. A longer one is sent as its SHA-256."""
 
 
 class Messages(Dialect):
@@ -63,7 +66,10 @@ class Messages(Dialect):
         if body.get("tool_choice") is not None:
             request |= _choice(body["tool_choice"])
         metadata = fields_in(body.get("metadata"))
-        request |= without({"user": metadata.get("user_id"), "metadata": without(metadata, "user_id") or None})
+        user = metadata.get("user_id")
+        if isinstance(user, str) and len(user) > _USER_CHARS:
+            user = sha256(user.encode("utf-8", "replace")).hexdigest()
+        request |= without({"user": user, "metadata": without(metadata, "user_id") or None})
         request |= _format(body)
         if self._thinks:
             request |= {"thinking": body["thinking"], "reasoning_effort": self._effort}

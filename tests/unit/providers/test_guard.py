@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from contextlib import suppress
 from typing import Any
 
 import pytest
@@ -159,6 +160,17 @@ async def test_a_refusal_of_what_the_application_set_comes_out_and_names_what_ca
     assert "cascade added" not in str(caught.value)
     with pytest.raises(BadRequestError, match="cascade added to the request: max_tokens, logprobs, top_logprobs"):
         await guard.complete(request(top_logprobs=1, chat=ChatRequest(HI)), NEVER)
+
+
+@pytest.mark.parametrize("refusals", [1, 2])
+async def test_a_limit_of_the_application_s_own_goes_under_the_name_that_the_model_takes(refusals):
+    guard, _ = guarded(provider := Failing(*[unsupported("max_tokens", NEWER)] * refusals))
+    for own in ({"max_tokens": 9}, {"max_tokens": 9, "max_completion_tokens": 7}):
+        with suppress(BadRequestError):
+            await guard.complete(request(chat=ChatRequest(HI, own)), NEVER)
+    sent = [wire_body(asked, "m") for asked in provider.asked]
+    limits = [[body.get(name) for name in ("max_tokens", "max_completion_tokens")] for body in sent]
+    assert limits == [[9, None], [None, 9], [9, 7]]
 
 
 async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():

@@ -486,6 +486,13 @@ async def test_what_a_tool_of_anthropic_s_has_besides_is_refused_by_name():
     assert "eager_input_streaming" not in response.text
 
 
+def test_a_name_of_a_user_that_openai_s_servers_refuse_goes_as_its_digest():
+    users = ["u" * 64, "u" * 65, json.dumps({"session_id": "s" * 90})]
+    sent = [Messages({"messages": ASK, "metadata": {"user_id": user}}, "t").request()["user"] for user in users]
+    assert sent[0] == users[0]
+    assert [len(user) for user in set(sent[1:])] == [64, 64]
+
+
 def test_a_field_of_a_tool_that_is_null_is_left_out():
     tool = {"type": "function", "name": "f", "description": None, "parameters": SCHEMA}
     found = Responses({"input": "Hi", "tools": [tool]}, "t").request()
