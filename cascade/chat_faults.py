@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import Any
 
-from cascade.chat import ENDINGS, ChatRequest, calls_of, fields_in, function_of, parsed, refusal_of, said_by
+from cascade.chat import ENDINGS, ChatRequest, calls_of, fields_in, objects_in, parsed, refusal_of, said_by
 from cascade.errors import MissingExtraError
 
 MOST_ARGUMENT_CHARS = 1_000_000
@@ -60,16 +60,20 @@ def message_faults(request: ChatRequest, message: Mapping[str, Any], finish_reas
 
 def _choice_faults(request: ChatRequest, calls: tuple[Mapping[str, Any], ...]) -> Iterator[str]:
     """Yield the faults in the number or names of the calls."""
-    choice = request.options.get("tool_choice")
+    choice = _limits(request).get("mode", request.options.get("tool_choice"))
     if len(calls) > 1 and request.options.get("parallel_tool_calls") is False:
         yield f"{len(calls)} tools were called where one call is allowed"  # F105
     if calls and choice == "none":
         yield "a tool was called where none may be"  # F105
     if not calls and choice == "required" and request.tools:
         yield "no tool was called where one must be"  # F106
-    name = function_of(fields_in(choice)).get("name")
-    if name and name not in [function_of(call).get("name") for call in calls]:
+    for _, name in _named([fields_in(choice)]).keys() - _named(calls).keys():
         yield f"the tool {name!r} was not called, and the request demands it"  # F106
+
+
+def _limits(request: ChatRequest) -> Mapping[str, Any]:
+    """Return which of the tools may or must be called, where a request names some of them."""
+    return fields_in(fields_in(request.options.get("tool_choice")).get("allowed_tools"))
 
 
 def _call_faults(offered: Mapping[tuple[str, str], Mapping[str, Any]], call: Mapping[str, Any]) -> Iterator[str]:
@@ -100,9 +104,14 @@ def _call_faults(offered: Mapping[tuple[str, str], Mapping[str, Any]], call: Map
 
 
 def _offered(request: ChatRequest) -> Mapping[tuple[str, str], Mapping[str, Any]]:
-    """Return the tools that a request offers, by kind and name; of several with one name, the last."""
-    old = request.options.get("functions")
-    tools = [*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))]
+    """Return the tools that may be called, by kind and name; of several with one name, the last."""
+    old, allowed = request.options.get("functions"), _limits(request).get("tools")
+    offered = _named([*request.tools, *({"function": function} for function in (old if isinstance(old, list) else ()))])
+    return offered if allowed is None else {key: offered[key] for key in offered.keys() & _named(objects_in(allowed))}
+
+
+def _named(tools: Iterable[Mapping[str, Any]]) -> Mapping[tuple[str, str], Mapping[str, Any]]:
+    """Return tools, or calls of tools, by kind and name."""
     named = [(kind, fields) for tool in tools for kind, fields in tool.items() if isinstance(fields, Mapping)]
     return {(kind, fields["name"]): fields for kind, fields in named if isinstance(fields.get("name"), str)}
 

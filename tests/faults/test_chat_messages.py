@@ -52,6 +52,8 @@ def nested(levels: int) -> Any:
 
 CALL = {"id": "a", "type": "function", "function": {"name": "add", "arguments": '{"n": 1}'}}
 ONE, DEMANDED = {"tool_choice": {"type": "function", "function": {"name": "add"}}}, {"tool_choice": "required"}
+BOTH = {"tools": [*TOOLS, {"type": "function", "function": {"name": "drop"}}]}
+ALLOWED = {"type": "allowed_tools", "allowed_tools": {"mode": "required", "tools": [ONE["tool_choice"]]}}
 AS_JSON, NO_HELP = {"tools": [], "response_format": SCHEMA}, {"type": "refusal", "refusal": "I cannot help with that."}
 NAMED = {**CALL, "function": {"name": ["add"], "arguments": "{}"}}
 CUSTOM = {"id": "a", "type": "custom", "custom": {"name": "add", "input": "1"}}
@@ -64,6 +66,7 @@ def calling(*arguments: Any, name: str = "add", **fields: Any) -> Any:
 FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "F101 arguments that are no JSON": (calling('{"n": 1'), "not JSON", {}),
     "F102 a tool that was not offered": (calling({}, name="drop"), "'drop' was not offered", {}),
+    "F102 a tool that may not be called": (calling({}, name="drop"), "'drop' was", {**BOTH, "tool_choice": ALLOWED}),
     "F102 a name that is no text": (sent({"tool_calls": [NAMED]}), "was not offered", {}),
     "F102 a tool of another kind": (sent({"tool_calls": [CUSTOM]}), "'add' was not offered", {}),
     "F103 a call that is no object": (sent({"tool_calls": [CALL, "add"]}), "call is not a JSON object", {}),
@@ -73,6 +76,7 @@ FAULTS: dict[str, tuple[Any, str, dict[str, Any]]] = {
     "F105 two calls where one is allowed": (calling({"n": 1}, {"n": 2}), "2 tools", {"parallel_tool_calls": False}),
     "F105 a call where none is allowed": (GOOD, "none may be", {"tool_choice": "none"}),
     "F106 no call where one is demanded": (reply("Sure."), "one must be", DEMANDED),
+    "F106 no call where one of some is": (reply("Sure."), "one must be", {**BOTH, "tool_choice": ALLOWED}),
     "F106 another tool than is demanded": (reply("Sure."), "'add' was not called", ONE),
     "F107 cut in the middle of the arguments": (calling('{"n"', finish_reason="length"), "was cut", {}),
     "F108 a reply that is no JSON": (reply("one"), "not JSON", AS_JSON),
