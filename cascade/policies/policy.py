@@ -351,14 +351,17 @@ def _chosen(log: Log, action: Floats | int) -> tuple[Ints, Bools]:
     """Return the node served after each, and whether it is the one that an action chooses, which has an answer.
 
     1 chooses the first node of the step, 2 the last, `SUREST`, as one number for all, the surest answer of all
-    (`path.surest`). Without a choice the newest answer is served.
+    (`path.surest`). Without a choice the newest answer is served; a step without an answer changes nothing.
     """
     steps, decides, answers = log.steps, log.decides, log.answers
     first, nodes = np.searchsorted(steps, steps), np.arange(steps.size)
     of_first = (action == 1) & answers[:, first] & decides
     of_last = (action == 2) & answers & decides
-    unchosen = surest(log) if isinstance(action, int) and action == SUREST else newest(log)
-    serve = np.where(of_first, first, np.where(of_last, nodes, unchosen))
+    if isinstance(action, int) and action == SUREST:
+        return surest(log), of_last
+    serve = np.where(of_first, first, np.where(of_last, nodes, newest(log)))
+    served_at = np.maximum.accumulate(np.where(decides & (serve >= first), nodes, 0), axis=1)
+    serve = np.where(serve < first, np.take_along_axis(serve, served_at, axis=1), serve)
     return serve, np.asarray(of_first | of_last, dtype=np.bool_)
 
 

@@ -255,6 +255,16 @@ def test_the_engine_walks_as_the_log_says(name, ladder):
     assert len(stops) > 2
 
 
+@pytest.mark.parametrize("name", ["fixed, the first", "chooses"])
+def test_a_step_without_an_answer_serves_what_was_served_before(name):
+    for seed in range(4 * EXAMPLES):
+        world = drawn(seed, ladder=False)
+        world = replace(world, texts=(*world.texts[:-2], None, None))
+        walked = RULES[name]().walks(world.log)
+        for kappa in walked.thresholds.tolist():
+            check(world, Live(RULES[name](), world.plan_nodes, kappa), walked)
+
+
 @pytest.mark.parametrize("ladder", [True, False])
 def test_a_request_in_progress_has_the_columns_of_its_log(ladder):
     for seed in range(4 * EXAMPLES):
