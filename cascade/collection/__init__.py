@@ -27,7 +27,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.runtime import left_out
 
-__all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Collector", "Progress", "collect", "journal_of", "recall"]
+__all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Progress", "collect", "journal_of"]
 
 logger = logging.getLogger("cascade")
 
@@ -87,11 +87,11 @@ def collect(
 
 
 def _recall(output: Path, journal: Journal, accepts: Callable[[Mapping[str, Any]], bool]) -> None:
-    """Take up what earlier runs left: calls in the journal and in the log, and no half-written files."""
+    """Put the calls of a finished log back into the journal, and remove what a killed run left half-written."""
     for stale in output.parent.glob(f".{glob.escape(output.name[:100])}.*.part"):
-        stale.unlink(missing_ok=True)  # left by a run killed while writing; this run holds the journal
+        stale.unlink(missing_ok=True)  # this run holds the journal
     if output.exists():
-        recall(output, journal, accepts)
+        journal.add(filter(accepts, read_rows(output)))
 
 
 def journal_of(output: Path) -> Path:
@@ -121,8 +121,3 @@ def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, 
         raise UsageError("\n".join(problems))
     if output.suffix == ".parquet" and find_spec("duckdb") is None:
         raise MissingExtraError("duckdb", f"Writing {output}")
-
-
-def recall(log: Path, journal: Journal, accepts: Callable[[Mapping[str, Any]], bool] = is_call) -> None:
-    """Copy a finished log's calls back into a journal, so that a larger set of questions pays only for new calls."""
-    journal.add(filter(accepts, read_rows(log)))

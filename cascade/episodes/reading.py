@@ -18,11 +18,10 @@ from cascade.checks import did_you_mean
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
-from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of
+from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of, usage_in
 from cascade.matching import Matcher, agreement, default_of, get_matcher
 from cascade.money import Price
 from cascade.table import AGREEMENT
-from cascade.types import Usage
 
 Rows: TypeAlias = Callable[[], Iterable[Row]]
 """Reads the rows of a log from the start."""
@@ -168,8 +167,7 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[M
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
             continue
-        tokens = (row[f"{name}_tokens"] for name in ("input", "output", "cached_input", "reasoning"))
-        priced = price.cost_nano_usd(Usage(*tokens))
+        priced = price.cost_nano_usd(usage_in(row, hour=0))
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
             first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
             models[row["model"]] = first._replace(calls=first.calls + 1)

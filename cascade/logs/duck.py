@@ -164,11 +164,6 @@ class Duck:
         """Return the only value of a query."""
         return self.rows(sql)[0][0]
 
-    def nano_usd(self, amount: str) -> int | None:
-        """Return an amount of USD in nano-USD, rounded half to even; None if the text is no amount."""
-        nano: int | None = self.value(f"SELECT nano({text_literal(amount)})")
-        return nano
-
     def define(self, name: str, function: Callable[..., Any], arguments: int, result: str = "VARCHAR") -> None:
         """Make a Python function of texts available in SQL; null arguments reach it as None."""
         # duckdb counts a function's parameters, and finds one where they are *texts: so it is given one list.

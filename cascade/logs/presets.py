@@ -29,16 +29,7 @@ OWN = "cascade"
 ALSO = ("cost_usd", "latency_s")
 """Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 SIGNALS = "signals."
-OF_MODEL = (
-    "answer",
-    "correct",
-    "cost_usd",
-    "cost_nano_usd",
-    "latency_s",
-    "latency_ms",
-    "input_tokens",
-    "output_tokens",
-)
+OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
 """What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")

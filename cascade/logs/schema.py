@@ -220,18 +220,12 @@ def call_row(call: Call, completion: Completion) -> dict[str, Any]:
     return _head(call.request.question) | _call_columns(_unfinished(call), call, completion)
 
 
-def said_text(completion: Completion) -> str:
-    """Return a model's reply in a row's form: its text, or its whole message as JSON."""
-    return completion.text if completion.message is None else json.dumps(completion.message, ensure_ascii=False)
-
-
 def _unfinished(call: Call) -> Step:
     return Step(call.request.step, (), {})
 
 
 def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
-    candidate = _candidate_of(step, call)
-    usage = completion.usage
+    candidate, usage, message = _candidate_of(step, call), completion.usage, completion.message
     return {
         "step": step.number,
         "parents": None if step.parents is None else list(step.parents),
@@ -239,7 +233,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
         "source": call.request.role,
         "model": call.request.model,
         "answer": None if candidate is None else step.candidates[candidate].text,
-        "text": said_text(completion),
+        "text": completion.text if message is None else json.dumps(message, ensure_ascii=False),
         "confidence": None if candidate is None else step.candidates[candidate].confidence,
         "kept": None if candidate is None or step.decision is None else candidate in step.decision.keep,
         "signals": _signals(step, call, completion),
@@ -315,6 +309,16 @@ def _cost_source(call: Call) -> str:
     return "no price" if call.cost_bound_nano_usd is None else "usage estimated"
 
 
+def usage_in(row: Mapping[str, Any], hour: int | None = None) -> Usage:
+    """Return the tokens of a row's call; `hour` of them were written for an hour where the row does not say.
+
+    That is 0 for a call whose cost is known, since its writes were then of one kind.
+    """
+    counts = row["input_tokens"], row["output_tokens"], row["cached_input_tokens"], row["reasoning_tokens"]
+    replay = replay_of(row)
+    return Usage(*counts, written_input_tokens=replay.get(WRITTEN), hour_input_tokens=replay.get(HOUR, hour))
+
+
 def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
     """Return what a row's call would have cost without a prompt cache; None if unknown.
 
@@ -323,15 +327,7 @@ def uncached_nano_usd(row: Mapping[str, Any]) -> int | None:
     cost, cached = row["cost_nano_usd"], row["cached_input_tokens"]
     if not cached or cost is None:
         return None if cost is None else int(cost)
-    price = PriceTable.bundled().price(row["model"] or "")
-    usage = Usage(
-        row["input_tokens"],
-        row["output_tokens"],
-        cached,
-        row["reasoning_tokens"],
-        written_input_tokens=replay_of(row).get(WRITTEN),
-        hour_input_tokens=replay_of(row).get(HOUR, 0),  # a cost that is known was written in one way
-    )
+    price, usage = PriceTable.bundled().price(row["model"] or ""), usage_in(row, hour=0)
     if price is None or price.cost_nano_usd(usage) != cost:
         return None
     return price.cost_nano_usd(usage._replace(cached_input_tokens=0, written_input_tokens=0))
@@ -353,15 +349,7 @@ def completion_of(row: Mapping[str, Any]) -> Completion:
     return Completion(
         text=row["text"] if message is None else output_text(message),
         finish_reason=replay["finish_reason"],
-        usage=Usage(
-            row["input_tokens"],
-            row["output_tokens"],
-            row["cached_input_tokens"],
-            row["reasoning_tokens"],
-            replay["usage_estimated"],
-            replay.get(WRITTEN),
-            replay.get(HOUR),
-        ),
+        usage=usage_in(row)._replace(estimated=replay["usage_estimated"]),
         tokens=None if tokens is None else tuple([_token_of(token) for token in tokens]),
         model=replay.get(ECHOED),
         latency_s=(row["latency_ms"] or 0.0) / 1000,

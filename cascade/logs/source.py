@@ -84,16 +84,14 @@ class Source(NamedTuple):
             kinds = self.kinds or dict.fromkeys(self.names, "VARCHAR")
             return f"SELECT *, NULL::VARCHAR AS bad FROM ({self.stored or self.relation})", kinds
         fields = [name for name in self.names if name in COLUMNS]
+        kinds = {name: "JSON" if name == "gold" else "VARCHAR" for name in fields}
         listed = ", ".join(text_literal(pointer([name])) for name in fields) or "'/'"
-        columns = "".join(f", held[{at}] AS {name_literal(name)}" for at, name in enumerate(fields, 1))
+        values = {name: f"held[{at}]" for at, name in enumerate(fields, 1)}
+        if "gold" in values:
+            values["gold"] = f"CASE WHEN {values['gold']} IS NOT NULL THEN json_extract(line, '/gold') END"
+        columns = "".join(f", {sql} AS {name_literal(name)}" for name, sql in values.items())
         query = f"SELECT row, {_BAD} AS bad, line, json_extract_string(line, [{listed}]) AS held FROM ({self.relation})"
-        gold = ", CASE WHEN gold IS NOT NULL THEN json_extract(line, '/gold') END AS gold" if "gold" in fields else ""
-        return (
-            f"SELECT * REPLACE ({gold[2:]}) FROM (SELECT row, bad, line{columns} FROM ({query}))"
-            if gold
-            else f"SELECT row, bad{columns} FROM ({query})",
-            dict.fromkeys(fields, "VARCHAR") | ({"gold": "JSON"} if gold else {}),
-        )
+        return f"SELECT row, bad{columns} FROM ({query})", kinds
 
     def location(self, row: int) -> str:
         """Return the location of a record, as an error or a note names it."""

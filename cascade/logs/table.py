@@ -1,6 +1,6 @@
 """The flat table: a row for each question, and columns for each of two models or more. It needs no mapping.
 
-Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and the others of `OF_MODEL`.
+Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and the others of `_ENDS`.
 No other name is guessed: what is missing, or could mean two things, is asked for with a line to paste.
 """
 
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from cascade.logs.presets import SIGNALS, Mapped
+from cascade.logs.presets import OF_MODEL, SIGNALS, Mapped
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 OF_QUESTION = {
@@ -31,15 +31,14 @@ OF_QUESTION = {
 } | {"id": "episode_id"}
 """The columns about the question, and what each is read as."""
 LOGPROB = "signals.reply_mean_logprob"
-OF_MODEL = {
-    **{name: name for name in ("answer", "correct", "cost_usd", "cost_nano_usd", "latency_ms", "latency_s")},
-    **{name: name for name in ("input_tokens", "output_tokens")},
+_ENDS = {
+    **{name: name for name in OF_MODEL},
     "ms": "latency_ms",
     "logprob": LOGPROB,
     **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
 }
 """The ends of the columns about a model, after its name and `_` or a dot, and what each is read as."""
-_COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{'|'.join(sorted(OF_MODEL, key=len, reverse=True))})")
+_COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{'|'.join(sorted(_ENDS, key=len, reverse=True))})")
 _IN_WORDS = {
     "question": "the question",
     "gold": "the accepted answer",
@@ -121,7 +120,7 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
     for name in names:
         match = None if name in claimed or name in question.values() else _COLUMN.fullmatch(name)
         if match is not None:
-            by_model.setdefault(match["model"], {}).setdefault(OF_MODEL[match["what"]], name)
+            by_model.setdefault(match["model"], {}).setdefault(_ENDS[match["what"]], name)
     usual = {name for name in names if _names_a_column(name, by_model)} - claimed
     for model, columns in mapped.of_model.items():
         by_model[model] = {**by_model.get(model, {}), **columns}
@@ -148,7 +147,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     """Return the column that an unread field may be misspelt for, or the line that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
-    fields, of_model = (OF_QUESTION, "") if model is None else (OF_MODEL, f"{model}.")
+    fields, of_model = (OF_QUESTION, "") if model is None else (_ENDS, f"{model}.")
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None and end != "score":  # a score may be a signal
         return f" ({in_words(usual)}? --map {of_model}{usual}={name})"

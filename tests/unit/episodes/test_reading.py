@@ -22,7 +22,8 @@ from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
 from cascade.logs.columns import Calls, calls_of
 from cascade.logs.files import opened_log, read_rows, write_rows
-from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, TOLD, UNJUDGED, Dropped
+from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, TOLD, UNJUDGED, WRITTEN, Dropped
+from cascade.money import Price
 from cascade.policies import features
 from cascade.policies.policy import tie_of
 from unit.plain import row
@@ -352,14 +353,12 @@ def test_a_baseline_knows_its_own_cost():
 
 
 def test_costs_are_compared_with_prices():
-    from cascade.money import PriceTable
-
-    price = PriceTable.bundled().price("gpt-4o-mini")
-    rows = [
-        row(model="gpt-4o-mini", input_tokens=1000, output_tokens=1000, cost_nano_usd=cost) for cost in (1, 750_000)
-    ]
-    found = reading.mispriced(rows, {"gpt-4o-mini": price})
-    assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("gpt-4o-mini", 1, 1)]
+    prices = {"a": Price.per_million(input=0.15, output=0.6), "b": Price.per_million(input=3, output=15, cache_write=4)}
+    usage = {"input_tokens": 1_000, "output_tokens": 1_000}
+    rows = [row(model="a", cost_nano_usd=cost, **usage) for cost in (1, 750_000)]
+    rows.append(row(model="b", cost_nano_usd=18_900_000, signals={"replay": {WRITTEN: 900}}, **usage))
+    found = reading.mispriced(rows, prices)
+    assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("a", 1, 1)]
 
 
 # --- several data sets ---
