@@ -19,9 +19,10 @@ Names are loaded when they are first used; importing the package runs nothing el
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
 
-from cascade._names import __version__, loaded_on_use
+from cascade._version import __version__
 
 if TYPE_CHECKING:
     from cascade.api.collecting import collect
@@ -108,7 +109,14 @@ __all__ = [
     "verify",
 ]
 
-__getattr__ = loaded_on_use(__name__, _HOMES)
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names.split()}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME_OF:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    globals()[name] = loaded = getattr(import_module(f"{__name__}.{_HOME_OF[name]}"), name)
+    return loaded
 
 
 def __dir__() -> list[str]:

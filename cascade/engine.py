@@ -55,7 +55,6 @@ class _QuestionWalk:
     question: Question
     plan: Walk
     strategy: Plan
-    horizon: int
     policy: Scorer | None
     prices: Mapping[str, Price | None]
     purse: Budget
@@ -100,7 +99,7 @@ class _QuestionWalk:
         """
         self.may_finish = False
         try:
-            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= self.horizon):
+            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= self.strategy.horizon):
                 planned = yield from self._next()
                 if planned is None:
                     return
@@ -131,7 +130,7 @@ class _QuestionWalk:
 
     def _observed(self, step: Step) -> Observation:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
-        last = step.final or step.number >= self.horizon
+        last = step.final or step.number >= self.strategy.horizon
         return Observation(self.question, (*self.steps, step._replace(calls=tuple(self.calls))), last)
 
     @property
@@ -294,7 +293,6 @@ def run(
         question,
         strategy.plan(question),
         strategy,
-        strategy.horizon,
         policy,
         prices,
         budget or Budget(),

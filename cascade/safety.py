@@ -36,7 +36,7 @@ import subprocess
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, BinaryIO, NamedTuple
+from typing import BinaryIO, NamedTuple
 
 _NAMES = (
     r"s|bos|eos|unk|pad|mask|cls|sep|eot|eom|eod|eop|think|thinking|tools?"
@@ -327,8 +327,6 @@ def exit_code(
     folder: str,
     environment: Mapping[str, str],
     limit_s: float,
-    *,
-    stdin: Any = subprocess.DEVNULL,
 ) -> int | None:
     """Run a command and return its exit code; None if its time was over.
 
@@ -339,14 +337,13 @@ def exit_code(
         folder: the working directory.
         environment: all of the environment that it gets.
         limit_s: how long it may take, in seconds.
-        stdin: an open file; by default there is no input.
 
     Raises:
         OSError: it cannot be started.
     """
     process = subprocess.Popen(  # noqa: S603 - the user's own command
         list(command),
-        stdin=stdin,
+        stdin=subprocess.DEVNULL,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.DEVNULL,
         cwd=folder,

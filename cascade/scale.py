@@ -19,7 +19,7 @@ from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, TypeVar
 
-from cascade._names import __version__
+from cascade._version import __version__
 from cascade.errors import CascadeError, MissingExtraError, UsageError, WorkersLostError, quote
 
 Input = TypeVar("Input")

@@ -17,7 +17,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from cascade._names import __version__
+from cascade._version import __version__
 from cascade.chat import calls_of, function_of, text_of
 from cascade.errors import ConfigError, MissingExtraError, ProviderError
 from cascade.providers.base import TRACEPARENT

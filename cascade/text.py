@@ -15,9 +15,6 @@ encode_sorted = json.JSONEncoder(ensure_ascii=False, sort_keys=True, separators=
 """Writes a JSON value in canonical form: sorted keys, no blanks."""
 
 
-__all__ = ["capital", "counted", "data_block", "data_object", "defuse", "encode_sorted"]
-
-
 def data_object(fields: Mapping[str, Any]) -> str:
     """Return foreign JSON values as a JSON object in their order, without marks of chat templates.
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 Role = Literal["system", "user", "assistant"]
 
-ALONE = BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
+BASE_ONLY, GUIDE_ONLY, LAST_ONLY = "base only", "guide only", "last model only"
 """The names, in logs and answers, of the ways to answer with one model alone."""
 
 

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from cascade.logs.schema import GUIDE_ONLY
 from cascade.money import PICO_PER_NANO, Price
 from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
+from cascade.types import GUIDE_ONLY
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

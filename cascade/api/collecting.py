@@ -17,12 +17,13 @@ from cascade.episodes.opening import rows_of
 from cascade.errors import ProviderError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.questions import AskedQuestion, read_questions
-from cascade.logs.schema import GUIDE_ONLY, Dropped
+from cascade.logs.schema import Dropped
 from cascade.matching import get_matcher
 from cascade.money import dollars, usd
 from cascade.plans.presets import VERIFIER, LadderConfig
 from cascade.reports.report import Report, Result, Tell, warn
 from cascade.text import counted
+from cascade.types import GUIDE_ONLY
 
 
 @dataclass(frozen=True, repr=False, kw_only=True)

@@ -20,9 +20,9 @@ from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.fitting.fit import FitSettings
 from cascade.logs.files import write_rows
-from cascade.logs.schema import GUIDE_ONLY
 from cascade.plans import presets as strategies
 from cascade.reports.report import Report, Result, Tell, promise_options, warn
+from cascade.types import GUIDE_ONLY
 
 _Row: TypeAlias = dict[str, Any]
 _REFERENCE = "the log's reference"

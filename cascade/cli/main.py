@@ -22,7 +22,7 @@ from rich.segment import Segment
 from rich.text import Text
 from typer.core import TyperGroup
 
-from cascade._names import __version__
+from cascade._version import __version__
 from cascade.errors import CascadeError, UsageError
 from cascade.text import shown, spelled, wrapped
 

@@ -18,10 +18,11 @@ from cascade.checks import did_you_mean
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
-from cascade.logs.schema import FAILED, GUIDE_ONLY, Dropped, answers, chat_of, replay_of, usage_in
+from cascade.logs.schema import FAILED, Dropped, answers, chat_of, replay_of, usage_in
 from cascade.matching import Matcher, agreement, default_of, get_matcher
 from cascade.money import Price
 from cascade.table import AGREEMENT
+from cascade.types import GUIDE_ONLY
 
 Rows: TypeAlias = Callable[[], Iterable[Row]]
 """Reads the rows of a log from the start."""

@@ -24,7 +24,7 @@ from cascade.logs.columns import Calls, Row, calls_of
 from cascade.logs.schema import Dropped
 from cascade.table import Baseline, Bools, Floats, Ints, Log, Node, Reference
 from cascade.text import counted
-from cascade.types import ACT
+from cascade.types import ACT, BASE_ONLY, GUIDE_ONLY, LAST_ONLY
 
 Names: TypeAlias = Mapping[str, tuple[str, ...]]
 Parents: TypeAlias = tuple[tuple[int, ...], ...]
@@ -358,11 +358,11 @@ class _CallTable:
         first = np.full(self.horizon + 1, -1)  # the source in the first place of each step, if it is the only one
         for step, source in _once(self.step[self.place == 0], self.source[self.place == 0]):
             first[step] = source if first[step] == -1 else -2
-        if schema.BASE_ONLY not in ways:
-            ways[schema.BASE_ONLY] = self._by_itself(np.ones(self.n, dtype=np.int64), first)
+        if BASE_ONLY not in ways:
+            ways[BASE_ONLY] = self._by_itself(np.ones(self.n, dtype=np.int64), first)
         single = self.horizon > 1 and _all_differ(self.answers_in)
-        if schema.GUIDE_ONLY not in ways and single:
-            ways[schema.LAST_ONLY] = self._by_itself(self.horizons, first)
+        if GUIDE_ONLY not in ways and single:
+            ways[LAST_ONLY] = self._by_itself(self.horizons, first)
         baselines = {name: way for name, (way, _) in ways.items() if way.known.any()}
         chosen = next((name for name in _REFERENCES if name in baselines), None)
         if chosen is None:
@@ -370,7 +370,7 @@ class _CallTable:
         way, leaves = baselines.pop(chosen), ways[chosen][1]
         assert log.texts_known is not None  # noqa: S101 - it is a log of rows
         right = np.where(way.known & (log.texts_known | (leaves <= 2)), way.right, np.nan)
-        is_last = chosen == schema.LAST_ONLY or _ends_in(log, way)
+        is_last = chosen == LAST_ONLY or _ends_in(log, way)
         return baselines, chosen, Reference(right, np.where(way.known, way.cost_nano_usd, -1), is_last)
 
     def _by_itself(self, step: Ints, first: Ints) -> tuple[Baseline, Ints]:
@@ -502,7 +502,7 @@ def joined(reads: Sequence[Read]) -> Read:
     return Read(replace(log, nodes=_nodes(together)), together, first.dropped)
 
 
-_REFERENCES = (schema.GUIDE_ONLY, schema.LAST_ONLY)
+_REFERENCES = (GUIDE_ONLY, LAST_ONLY)
 """The walks that can be the reference; the first of them is used."""
 
 

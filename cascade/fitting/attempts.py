@@ -31,7 +31,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cascade._names import __version__
+from cascade._version import __version__
 from cascade.conformal.certificate import plain
 from cascade.conformal.promise import Promise
 from cascade.errors import ConfigError, UsageError

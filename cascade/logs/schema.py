@@ -23,7 +23,7 @@ from cascade.errors import UsageError, refused_for_good
 from cascade.identity import question_id
 from cascade.money import PriceTable
 from cascade.text import counted
-from cascade.types import ACT, ALONE, Answer, Call, Completion, Question, Request, Step, Token, Usage
+from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
@@ -31,8 +31,6 @@ if TYPE_CHECKING:
 
 SCHEMA_VERSION = 5
 """The version of the columns. Rows of another one are refused (`rowcheck`)."""
-BASE_ONLY, GUIDE_ONLY, LAST_ONLY = ALONE
-"""The names of the walks of one model by itself."""
 CARRIED_OVER = "carried over: no call"
 """The `cost_source` of an answer that is repeated in a later round without a call, since its run had ended."""
 TOLD = "told"

@@ -32,7 +32,8 @@ from cascade.plans.verdict import (
 )
 from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
-from cascade.text import data_block, defuse
+from cascade.safety import defuse
+from cascade.text import data_block
 from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
 
 Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]

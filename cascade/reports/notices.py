@@ -10,10 +10,10 @@ from cascade.conformal.certificate import Certificate
 from cascade.conformal.scope import UNRECORDED, UNSAID, RequestKind, unlike
 from cascade.episodes.rows import Read
 from cascade.identity import identity
-from cascade.logs.schema import LAST_ONLY
 from cascade.money import exact_dollars
 from cascade.policies.signals import about_live, not_live
 from cascade.text import capital, counted
+from cascade.types import LAST_ONLY
 
 GUIDE = "the guide"
 _OF_OFFERS = frozenset({"p_yes", "judge_share", "answer_share"})

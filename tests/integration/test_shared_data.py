@@ -13,8 +13,8 @@ import pytest
 import cascade
 from cascade.collection.collector import BASELINES
 from cascade.conformal.promise import Promise
-from cascade.logs.schema import BASE_ONLY
 from cascade.table import Log
+from cascade.types import BASE_ONLY
 
 pytest.importorskip("duckdb")
 SHARED = Path(cascade.__file__).parents[1].parent / "shared" / "data"

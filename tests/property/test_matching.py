@@ -15,7 +15,8 @@ from cascade.matching.number import NumberMatcher, only_number
 from cascade.matching.text import clean, normalize_answer, same_text, stated
 from cascade.plans.reply import is_answer, split_reply
 from cascade.plans.verdict import read_text
-from cascade.text import data_block, defuse
+from cascade.safety import defuse
+from cascade.text import data_block
 
 NAMES = ("exact", "label", "number")
 MATCHERS: dict[str, Matcher] = {name: get_matcher(name) for name in NAMES}

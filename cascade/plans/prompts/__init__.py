@@ -14,8 +14,8 @@ from pathlib import Path
 from typing import cast
 
 from cascade.errors import ConfigError
-from cascade.safety import read_bounded
-from cascade.text import data_block, defuse
+from cascade.safety import defuse, read_bounded
+from cascade.text import data_block
 from cascade.types import Message, Question, Role
 
 _PLACEHOLDER: Mapping[str, str] = {

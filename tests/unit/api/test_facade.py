@@ -91,7 +91,7 @@ def test_questions_are_collected(tmp_path):
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
 
 
-HOMES = {name: module for module, names in cascade._HOMES.items() for name in names.split()}
+HOMES = cascade._HOME_OF
 
 
 def test_all_is_the_sorted_public_names():
@@ -116,4 +116,4 @@ def test_importing_the_package_runs_nothing_else():
     heavy = "pydantic aiohttp litellm xllamacpp tiktoken tenacity numpy yaml rich typer asyncio"
     code = f"import sys, cascade; print(sorted(set({heavy.split()!r}) & set(sys.modules)), [m for m in sys.modules if m.startswith('cascade.')])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout.split() == ["[]", "['cascade._names']"]
+    assert done.stdout.split() == ["[]", "['cascade._version']"]

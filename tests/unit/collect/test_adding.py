@@ -19,10 +19,10 @@ from cascade.errors import BudgetExceededError, RefusedError, UsageError
 from cascade.factory import build_strategy
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.logs.schema import FAILED, GUIDE_ONLY, request_digest
+from cascade.logs.schema import FAILED, request_digest
 from cascade.policies.policy import Depth, Prompted
 from cascade.providers.fake import FakeProvider, reply
-from cascade.types import Question, Request
+from cascade.types import GUIDE_ONLY, Question, Request
 from unit.collect.test_collect import EXACT, PRICED, Models, asked, config, said
 from unit.made import TWO_MODELS
 

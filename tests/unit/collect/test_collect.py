@@ -32,13 +32,13 @@ from cascade.errors import (
 )
 from cascade.logs.files import read_rows, write_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.logs.schema import COLUMNS, GUIDE_ONLY, request_digest
+from cascade.logs.schema import COLUMNS, request_digest
 from cascade.matching import Matcher, get_matcher
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.portal import in_thread
-from cascade.types import Candidate, Question, Request, Step
+from cascade.types import GUIDE_ONLY, Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 
 PRICED = {

@@ -22,10 +22,11 @@ from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
 from cascade.logs.columns import Calls, calls_of
 from cascade.logs.files import opened_log, read_rows, write_rows
-from cascade.logs.schema import CHAT, COLUMNS, FAILED, GUIDE_ONLY, TOLD, UNJUDGED, WRITTEN, Dropped
+from cascade.logs.schema import CHAT, COLUMNS, FAILED, TOLD, UNJUDGED, WRITTEN, Dropped
 from cascade.money import Price
 from cascade.policies import features
 from cascade.policies.policy import tie_of
+from cascade.types import GUIDE_ONLY
 from unit.plain import row
 
 SMALL, MIDDLE, LARGE = "small", "middle", "large"

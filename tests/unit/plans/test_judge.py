@@ -234,7 +234,7 @@ def test_a_step_without_an_answer_fails_and_nobody_is_asked():
 
 @pytest.mark.parametrize(
     ("verifier", "place"),
-    [("cascade:nothing", "strategy.judge"), ("cascade.types:ALONE", "strategy.judge"), ("judge", "models.judge")],
+    [("cascade:nothing", "strategy.judge"), ("cascade.types:SKIP", "strategy.judge"), ("judge", "models.judge")],
 )
 def test_what_is_wrong_with_a_verifier_is_refused_beforehand(verifier, place):
     with pytest.raises(ConfigError, match=place):

@@ -8,8 +8,8 @@ from typing import Any
 
 from cascade.chat import ChatRequest, output_text
 from cascade.identity import question_id
-from cascade.logs.schema import CHAT, COLUMNS, GUIDE_ONLY
-from cascade.types import Question
+from cascade.logs.schema import CHAT, COLUMNS
+from cascade.types import GUIDE_ONLY, Question
 
 TOOL = {
     "type": "function",
