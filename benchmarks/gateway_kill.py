@@ -207,7 +207,7 @@ def emptied(url: str) -> SqlLedger:
 
     with psycopg.connect(url) as connection:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    return SqlLedger.open(url)
+    return SqlLedger(url)
 
 
 def lost(url: str, traces: list[str]) -> int:

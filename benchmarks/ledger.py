@@ -83,7 +83,7 @@ def emptied(url: str) -> SqlLedger:
 
     with psycopg.connect(url, autocommit=True) as connection:
         connection.execute("DROP SCHEMA public CASCADE; CREATE SCHEMA public")
-    return SqlLedger.open(url)
+    return SqlLedger(url)
 
 
 class Provider(threading.Thread):
@@ -116,7 +116,7 @@ class Provider(threading.Thread):
 def spend(url: str, port: int, number: int, caps: dict[str, int]) -> None:
     """Hold, call and settle until killed, or until a cap ends it."""
     owner = f"process-{number}"
-    ledger = SqlLedger.open(url, owner=owner)
+    ledger = SqlLedger(url, owner=owner)
     ledger.recover(0.0, owner)  # what the process before it left
     wanted = {name: cap for name, cap in caps.items() if name in {"total", f"key:{number % 4}"}}
     with socket.create_connection(("127.0.0.1", port)) as provider:
@@ -205,7 +205,7 @@ def main() -> None:
         memory = MemoryLedger()
         show("memory", "a key's own", 1, rate(memory, 1, 20_000, own))
         show("memory", "a key's, a day's, the total", 1, rate(memory, 1, 20_000, total))
-        ledger = SqlLedger.open(f"sqlite:///{folder / 'ledger.db'}")
+        ledger = SqlLedger(f"sqlite:///{folder / 'ledger.db'}")
         show("SQLite, synchronous", "a key's own", 1, rate(ledger, 1, 100, own))
         ledger.close()
         if asked.postgres:

@@ -108,7 +108,7 @@ def stored(name: str, url: str, answer: Answer) -> dict[str, float]:
     """Write rows in groups, write them through the writer, and read them."""
     ids = map(str, range(ANSWERS))
     rows = [row for name in ids for row in schema.rows(answer, horizon=ROUNDS, episode_id=name, group=name)]
-    with Store.open(url) as store:
+    with Store(url) as store:
 
         def write() -> None:
             for start in range(0, len(rows), GROUP_ROWS):

@@ -52,7 +52,7 @@ def write_forever(way: str, url: str, life: int, said: Any) -> None:
 
     say("up")
     if way == "append":
-        with Store.open(url) as store:
+        with Store(url) as store:
             for number in range(10**9):
                 name = f"{life} {number}"
                 store.append(row(number, question=name, step=place, context="x" * 500) for place in range(1, GROUP + 1))
@@ -116,7 +116,7 @@ def _lines(said: Any) -> Iterator[str]:
 
 def _look(url: str, promised: set[str], tally: Tally) -> None:
     """Open the store as always, without any repair, and compare."""
-    with Store.open(url) as store:
+    with Store(url) as store:
         tally.damaged += store.integrity()
         found = Counter(one["question"] for one in store.read())
     tally.missing += sorted(promised - found.keys())

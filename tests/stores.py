@@ -108,7 +108,7 @@ def rows_in(url: str, where: Mapping[str, str] | None = None) -> list[dict[str, 
     """Return the rows of a store."""
     from cascade.records.traces import Store
 
-    with Store.open(url, read_only=True) as store:
+    with Store(url, read_only=True) as store:
         return list(store.read(where))
 
 

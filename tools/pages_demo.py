@@ -84,7 +84,7 @@ async def fill(folder: Path, replay: Replay) -> None:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
         )
-        with Store.open(f"sqlite:///{folder}/traces.db") as store:
+        with Store(f"sqlite:///{folder}/traces.db") as store:
             for number, one in enumerate(asked):
                 when, trace = begin + timedelta(days=DAYS) * (number / len(asked)), str(uuid4())
                 audit = is_drawn(SEED, AUDITED, str(number), "1")

@@ -117,7 +117,7 @@ def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesC
 def _rows(settings: CascadeConfig, drawn: list[Draw]) -> list[Row]:
     """Read the traces of drawn requests."""
     models = [settings.models[name].id for name in settings.strategy.entries]
-    with Store.open(traces_url(settings.traces) or "", read_only=True) as traces:
+    with Store(traces_url(settings.traces) or "", read_only=True) as traces:
         return complete(traces.read({"walk": "null"}), drawn, models)
 
 

@@ -138,7 +138,7 @@ def _traces(url: str | None) -> tuple[str, str]:
         if nearest != address.path:
             return "ok", f"{address.shown}, which the first question makes"
     try:
-        with Store.open(address, read_only=True, limit_s=_STORE_S) as store:
+        with Store(address, read_only=True, limit_s=_STORE_S) as store:
             return "ok", f"{address.shown}, {counted(store.count(), 'row')}"
     except NoTracesError:  # an empty database, as on the first day
         return "ok", f"{address.shown}, which the first question fills"

@@ -306,7 +306,7 @@ def purge(
     before = datetime.now(UTC) - age if age else None  # everything, also rows without a time
     url, removed = _url(store, config), 0
     if _agreed(url, before, user, content_only=content_only, yes=yes):
-        with Store.open(url) as traces:
+        with Store(url, durable=False) as traces:
             removed = traces.purge(before, user=user, content_only=content_only)
     until = None if before is None else before.isoformat(timespec="seconds")
     document = {"removed": removed, "content_only": content_only, "before": until, "user": user}
@@ -316,7 +316,7 @@ def purge(
 
 def _agreed(url: str, before: datetime | None, user: str | None, *, content_only: bool, yes: bool) -> bool:
     """Return whether there are rows to remove. Without `yes` the person at the terminal has to agree to that."""
-    with Store.open(url, read_only=True) as traces:
+    with Store(url, read_only=True) as traces:
         count, address = traces.count(before=before, user=user), traces.address.shown
     what = "the texts of" if content_only else "all of"
     since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
@@ -350,7 +350,7 @@ def stats(
 
     Example: cascade traces stats
     """
-    with Store.open(_url(store, config), read_only=True) as traces:
+    with Store(_url(store, config), read_only=True) as traces:
         summary = traces.summary()
     for model in summary["models"]:
         model["cost_usd"] = usd_or_none(model.pop("cost_nano_usd"))

@@ -111,7 +111,7 @@ def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[st
     columns = checked_where(where)
     from cascade.records.traces import Store
 
-    with closing(Store.open(url, read_only=True)) as store:
+    with closing(Store(url, read_only=True)) as store:
         yield from store.read(columns)
 
 

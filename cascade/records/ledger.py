@@ -59,10 +59,11 @@ _HELD = _HELD.on_conflict_do_update(index_elements=["id"], set_={"expires_s": _H
 
 
 class SqlLedger:
-    """A ledger in a database. Made by `open`; close it. What asks the database raises StoreError if it fails.
+    """A ledger in a database. Close it. It is made as a `Database`; what asks that raises StoreError if it fails.
 
     Args:
-        database: the database of the accounts.
+        url: the store of the accounts.
+        limit_s: as in `Database.shared`.
         owner: the name of this process in it.
 
     Attributes:
@@ -71,8 +72,8 @@ class SqlLedger:
         lost_nano_usd: what was never booked of such costs, as the process ended or too many were waiting.
     """
 
-    def __init__(self, database: Database, owner: str | None = None) -> None:
-        self._database, self._owner = database, owner or new_id()
+    def __init__(self, url: str, limit_s: float | None = None, owner: str | None = None) -> None:
+        self._database, self._owner = Database.shared(url, limit_s), owner or new_id()
         self.allowed = self.lost_nano_usd = 0
         self._begin()
         after_fork(self._begin)
@@ -87,11 +88,6 @@ class SqlLedger:
         self._thread: threading.Thread | None = None
         self._closing = False
         self.waiting = self._unbooked = 0
-
-    @classmethod
-    def open(cls, url: str, limit_s: float | None = None, owner: str | None = None) -> SqlLedger:
-        """Return the ledger at a store's URL; `limit_s` as in `Database.shared`. Raises as `Database`."""
-        return cls(Database.shared(url, limit_s), owner)
 
     def carve(self, amount: int, caps: Mapping[str, int], expires_s: float) -> Hold | None:
         """Hold an amount on all accounts if leases have it."""

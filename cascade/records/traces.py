@@ -17,8 +17,7 @@ import sqlalchemy as sa
 from cascade.errors import UsageError
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TRUTH, WHOLE, checked_where
 from cascade.logs.schema import COLUMNS, CONTENT_COLUMNS, hashed
-from cascade.records.address import Address
-from cascade.records.database import COMMAND_S, Database, episodes, feedback, insert
+from cascade.records.database import Database, episodes, feedback, insert
 from cascade.records.rows import records, row_of, without_content
 
 _ROWS_PER_INSERT = 500
@@ -34,22 +33,10 @@ Conditions = list[sa.ColumnElement[bool]]
 
 
 class Store(Database):
-    """Rows of episodes in a database. Close it, or use it in a `with` block."""
+    """Rows of episodes in a database. Close it, or use it in a `with` block.
 
-    @classmethod
-    def open(
-        cls,
-        url: str | Address,
-        read_only: bool = False,
-        *,
-        durable: bool = False,
-        limit_s: float = COMMAND_S,
-    ) -> Store:
-        """Open a store; create its file and tables unless it is only read. Takes and raises as `Database`.
-
-        Example: `Store.open("sqlite:///cascade.db", read_only=True)`
-        """
-        return cls(url, read_only=read_only, durable=durable, limit_s=limit_s)
+    Example: `Store("sqlite:///cascade.db", read_only=True)`
+    """
 
     def append(self, rows: Iterable[Mapping[str, Any]]) -> int:
         """Write rows in one transaction; return how many are new. When it returns, they are committed.

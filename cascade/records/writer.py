@@ -349,7 +349,7 @@ class _Queue:
         try:
             rows = [row for entry in group for row in entry.rows()]
             if self._store is None:
-                self._store = _load().open(self._address, durable=self._strict, limit_s=COMMIT_S)
+                self._store = _load()(self._address, durable=self._strict, limit_s=COMMIT_S)
             self._store.append(rows)
         except UnfitRowsError as error:
             return error

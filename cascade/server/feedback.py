@@ -151,7 +151,7 @@ class AnswerFeedback:
         """
         reviewer = "" if key is None else key.name
         row = {**feedback.model_dump(exclude={"trace_id"}), "episode_id": feedback.trace_id, "reviewer": reviewer}
-        with Store.open(url, limit_s=link.LIMIT_S) as store:
+        with Store(url, durable=False, limit_s=link.LIMIT_S) as store:
             models = store.models_of(feedback.trace_id)
             if not models:  # wait only for a trace that does not exist yet
                 self._orchestrator.runtime.flush_traces(_FLUSH_S)

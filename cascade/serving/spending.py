@@ -380,4 +380,4 @@ def _opened(url: str | None, limit_s: float | None) -> Ledger:
         return MemoryLedger()
     from cascade.records.ledger import SqlLedger
 
-    return SqlLedger.open(url, limit_s)
+    return SqlLedger(url, limit_s)

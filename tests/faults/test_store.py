@@ -92,7 +92,7 @@ def fill(store: Store) -> tuple[int, StoreError]:
 def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(tiny_disk):
     url = f"sqlite:///{tiny_disk / 'traces.db'}"
     (tiny_disk / "filler").write_bytes(b"x" * 1_400_000)
-    with Store.open(url) as store:
+    with Store(url) as store:
         store.append([row(10_000)])
         written, error = fill(store)
         assert "the disk is full, so nothing was written" in str(error)
@@ -110,12 +110,12 @@ def test_f53_a_full_disk_takes_nothing_that_was_there_and_room_is_all_it_needs(t
 def test_f53_a_disk_on_which_not_even_a_file_can_be_made(tiny_disk):
     (tiny_disk / "filler").write_bytes(b"x" * 2 * 2**20)
     with pytest.raises(StoreError, match="the disk is full"):
-        Store.open(f"sqlite:///{tiny_disk / 'traces.db'}")
+        Store(f"sqlite:///{tiny_disk / 'traces.db'}")
 
 
 def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk, ask):
     url = f"sqlite:///{tiny_disk / 'traces.db'}"
-    Store.open(url).close()
+    Store(url).close()
     (tiny_disk / "filler").write_bytes(b"x" * (os.statvfs(tiny_disk).f_bavail * os.statvfs(tiny_disk).f_bsize))
     ran = ask(url)
     assert ran.code == 0
@@ -131,7 +131,7 @@ def test_f53_the_answer_comes_when_the_disk_is_full(tiny_disk, ask):
 @pytest.mark.skipif(sys.platform == "win32", reason="no such limits")
 def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(file_url):
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
-    with Store.open(file_url) as store:
+    with Store(file_url) as store:
         resource.setrlimit(resource.RLIMIT_FSIZE, (400_000, hard))
         try:
             written, error = fill(store)
@@ -148,7 +148,7 @@ def test_f53_a_file_that_may_not_grow_is_a_failure_and_no_damage(file_url):
 def others_folder() -> Iterator[Path]:
     """Return a folder that everybody may look into and nobody may write to, with a store in it."""
     folder = Path(tempfile.mkdtemp())
-    with Store.open(f"sqlite:///{folder / 'there.db'}") as store:
+    with Store(f"sqlite:///{folder / 'there.db'}") as store:
         store.append([row(1)])
     for name in ("there.db", "there.db-journal"):
         if (folder / name).exists():
@@ -165,7 +165,7 @@ def written_by_nobody(url: str) -> int:
         os.setgroups([])
         os.setgid(NOBODY)
         os.setuid(NOBODY)
-    with Store.open(url) as store:
+    with Store(url) as store:
         return store.append([row(2)])
 
 

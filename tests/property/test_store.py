@@ -47,7 +47,7 @@ class StoreMachine(RuleBasedStateMachine):
     def begin(self) -> None:
         self.folder = Path(tempfile.mkdtemp())
         self.url = f"sqlite:///{self.folder / 'traces.db'}"
-        self.store = Store.open(self.url)
+        self.store = Store(self.url)
         self.model: dict[str, dict[str, Any]] = {}
 
     @rule(rows=st.lists(ROWS, max_size=6))
@@ -82,7 +82,7 @@ class StoreMachine(RuleBasedStateMachine):
     @rule()
     def open_again(self) -> None:
         self.store.close()
-        self.store = Store.open(self.url)
+        self.store = Store(self.url)
 
     @rule(model=st.sampled_from(["small", "large", "other"]), step=st.integers(1, 3))
     def choose(self, model: str, step: int) -> None:

@@ -108,7 +108,7 @@ def _press(session: Session, pair: str, keys: str) -> Pressed:
 def _refuse_unaudited(url: str) -> None:
     """Refuse traces without audits. Raises UsageError, with advice."""
     try:
-        with Store.open(url, read_only=True, limit_s=_LIMIT_S) as store:
+        with Store(url, read_only=True, limit_s=_LIMIT_S) as store:
             audited = store.count({"split": "audit"})
     except UsageError:  # there are no traces yet
         audited = 0

@@ -86,7 +86,7 @@ def _standing(config: CascadeConfig) -> dict[str, Any] | None:
 
 def _latest(url: str | None) -> list[Row]:
     try:
-        store = None if url is None else Store.open(url, read_only=True, limit_s=_LIMIT_S)
+        store = None if url is None else Store(url, read_only=True, limit_s=_LIMIT_S)
     except UsageError:  # there is none yet
         return []
     if store is None:

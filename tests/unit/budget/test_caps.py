@@ -53,11 +53,11 @@ NAMES = st.lists(st.sampled_from(sorted(CAPS)), unique=True, max_size=4)
 def ledger(request: Any, tmp_path: Path) -> Iterator[Ledger]:
     with ExitStack() as stack:
         if request.param == "postgres":
-            made: Ledger = SqlLedger.open(stack.enter_context(postgres_url()), owner="me")
+            made: Ledger = SqlLedger(stack.enter_context(postgres_url()), owner="me")
         elif request.param == "memory":
             made = MemoryLedger("me")
         else:
-            made = SqlLedger.open(f"sqlite:///{tmp_path / 'ledger.db'}", owner="me")
+            made = SqlLedger(f"sqlite:///{tmp_path / 'ledger.db'}", owner="me")
         yield made
         made.close()
 
@@ -162,7 +162,7 @@ def test_connections_that_broke_are_replaced():
     with postgres_url() as url:
         import psycopg
 
-        ledger = SqlLedger.open(url)
+        ledger = SqlLedger(url)
         hold = held(ledger.reserve(50, {"a": 100}, 1e12))
         with ledger._database.transaction() as first, ledger._database.transaction() as second:
             for connection in (first, second):  # two are kept
@@ -213,7 +213,7 @@ class LedgerMachine(RuleBasedStateMachine):
         return CAPS | {f"all day:{day:02}": CAPS["all day:01"] for day in range(1, self.day + 1)}
 
     def process(self) -> SqlLedger:
-        ledger = SqlLedger.open(f"sqlite:///{Path(self.folder.name) / 'ledger.db'}")
+        ledger = SqlLedger(f"sqlite:///{Path(self.folder.name) / 'ledger.db'}")
         whole = ledger._database.transaction
 
         @contextmanager

@@ -275,7 +275,7 @@ def test_the_store_is_looked_at_and_none_is_made(cli, tmp_path, monkeypatch):
     assert findings(cli)[1]["traces"] == ("note", "off")
     monkeypatch.setenv("CASCADE_TRACES", f"sqlite:///{file}")
     assert (findings(cli)[1]["traces"][0], file.exists()) == ("ok", False)
-    with Store.open(f"sqlite:///{file}") as store:
+    with Store(f"sqlite:///{file}") as store:
         store.append([row(1)])
     assert findings(cli)[1]["traces"][1].endswith("mine.db, 1 row")
     (tmp_path / "file").write_text("no folder")

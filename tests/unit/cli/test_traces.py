@@ -27,13 +27,13 @@ def ago(days: float) -> str:
 @pytest.fixture
 def filled(store_url: str) -> str:
     """Return a store with three rows: 1, 40 and 400 days old."""
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         store.append([row(n, created_at=ago(days), dataset=f"d{n}") for n, days in ((1, 1), (2, 40), (3, 400))])
     return store_url
 
 
 def left(url: str) -> list[str]:
-    with Store.open(url, read_only=True) as store:
+    with Store(url, read_only=True) as store:
         return [one["episode_id"] for one in store.read()]
 
 
@@ -41,7 +41,7 @@ def left(url: str) -> list[str]:
 def test_a_store_is_exported_by_import(cli, tmp_path, filled, name):
     pytest.importorskip("duckdb")
     assert cli("import", filled, "-o", name, "--json").document["rows"] == 3
-    with Store.open(filled, read_only=True) as store:
+    with Store(filled, read_only=True) as store:
         assert list(read_rows(tmp_path / name)) == list(store.read()) == list(stored(filled))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
@@ -58,12 +58,12 @@ def test_a_store_is_exported_by_import(cli, tmp_path, filled, name):
     ],
 )
 def test_purge_removes_what_is_older_or_its_texts(cli, filled, options, removed, texts):
-    with Store.open(filled) as store:
+    with Store(filled) as store:
         store.append([row(4, created_at=None)])
     document = json.loads(cli("traces", "purge", "--store", filled, *options, "--yes", "--json").out)
     assert (document["removed"], document["content_only"]) == (removed, "--content-only" in options)
     assert (document["before"] is None) == (options[1] == "0d")
-    with Store.open(filled, read_only=True) as store:
+    with Store(filled, read_only=True) as store:
         found = [one["answer"] for one in store.read()]
     assert found == texts
 
@@ -95,7 +95,7 @@ def test_an_age_that_is_none_is_2(cli, filled, age):
 def asked(store_url: str) -> str:
     """Return a store with rows of ann, of ann as a hash, of bob, of nobody, and an old one of ann; and feedback."""
     names = ["ann", hashed("ann"), "bob", None, "ann"]
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         store.append([row(n, user=name, created_at=ago(40 if n == 5 else 1)) for n, name in enumerate(names, 1)])
         for n in (1, 3):
             said = {"episode_id": f"episode {n}", "right": True, "score": None, "better": None, "reviewer": "app"}
@@ -111,13 +111,13 @@ def test_purge_removes_a_users_questions_and_the_feedback_on_them(cli, asked, op
     ran = cli("traces", "purge", "--user", "ann", *options, "--yes", "--json", "--store", asked)
     assert (json.loads(ran.out)["removed"], json.loads(ran.out)["user"]) == (5 - len(kept), "ann")
     assert left(asked) == kept
-    with Store.open(asked, read_only=True) as store:
+    with Store(asked, read_only=True) as store:
         assert {one["episode_id"] for one in store.feedback()} == {"episode 1", "episode 3"} & {*kept}
 
 
 def test_a_users_texts_are_removed_with_the_name(cli, asked):
     cli("traces", "purge", "--user", "ann", "--content-only", "--yes", "--store", asked)
-    with Store.open(asked, read_only=True) as store:
+    with Store(asked, read_only=True) as store:
         found = [(one["user"], one["question"] is None) for one in store.read()]
     assert found == [(None, True), (None, True), ("bob", False), (None, False), (None, True)]
 
@@ -126,7 +126,7 @@ def test_a_users_texts_are_removed_with_the_name(cli, asked):
 
 
 def test_stats_count_and_price(cli, filled):
-    with Store.open(filled) as store:
+    with Store(filled) as store:
         store.append([row(4, model="lar[ge]", cost_nano_usd=None, confidence=float("nan"))])
     document = json.loads(cli("traces", "stats", "--store", filled, "--json").out)
     assert (document["rows"], document["episodes"]) == (4, 4)

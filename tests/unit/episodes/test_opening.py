@@ -73,7 +73,7 @@ def test_a_store_is_read_too(tmp_path):
     from cascade.records.traces import Store
 
     url = f"sqlite:///{tmp_path / 'log.db'}"
-    with Store.open(url) as store:
+    with Store(url) as store:
         store.append(ROWS)
     assert [row["episode_id"] for row in rows_of(url)] == [row["episode_id"] for row in ROWS]
     assert [row["dataset"] for row in rows_of(url, where={"episode_id": "q3"})] == ["set 3"]

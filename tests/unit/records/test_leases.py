@@ -40,7 +40,7 @@ def url(request: Any, tmp_path: Path) -> Iterator[str]:
 def ledgers(url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[SqlLedger, SqlLedger]]:
     """Yield two processes' ledgers, whose leases change when a test says so."""
     monkeypatch.setattr(sql, "_TURN_S", 1e6)
-    made = SqlLedger.open(url), SqlLedger.open(url)
+    made = SqlLedger(url), SqlLedger(url)
     yield made
     for ledger in made:
         ledger.close()
@@ -199,7 +199,7 @@ def test_calls_that_come_at_once_share_a_transaction(ledgers, monkeypatch):
 
 def spend(url: str, name: str, bill: Any, caps: dict[str, int]) -> None:
     """Call and bill in some threads until a cap ends it."""
-    ledger = SqlLedger.open(url, PATIENCE_S, name)
+    ledger = SqlLedger(url, PATIENCE_S, name)
 
     def work() -> None:
         while True:
@@ -216,7 +216,7 @@ def spend(url: str, name: str, bill: Any, caps: dict[str, int]) -> None:
 
 def test_processes_one_of_which_is_killed_pass_no_cap_and_lose_nothing(url):
     caps, context = {"day:1": 7_000, "total": 10_000}, multiprocessing.get_context("forkserver")
-    watching = SqlLedger.open(url, PATIENCE_S)
+    watching = SqlLedger(url, PATIENCE_S)
     ours, theirs = context.Pipe(duplex=False)
     running = [context.Process(target=spend, args=(url, f"{n}", theirs, caps)) for n in range(PROCESSES)]
     for process in running:

@@ -36,7 +36,7 @@ def whole(given: dict[str, Any]) -> dict[str, Any]:
 
 @pytest.fixture
 def store(store_url: str) -> Iterator[Store]:
-    with Store.open(store_url) as opened:
+    with Store(store_url) as opened:
         yield opened
 
 
@@ -128,7 +128,7 @@ def deep() -> list[Any]:
     ],
 )
 def test_a_row_that_does_not_fit_is_named_and_nothing_is_written(file_url, columns, piece):
-    with Store.open(file_url) as store:
+    with Store(file_url) as store:
         with pytest.raises(UnfitRowsError, match=piece):
             store.append([row(1), row(2, **columns)])
         assert store.count() == 0
@@ -247,7 +247,7 @@ def test_purge_can_take_the_words_and_leave_the_numbers(store):
 
 
 def test_what_is_purged_is_gone_from_the_file_and_its_side_files(tmp_path, file_url):
-    with Store.open(file_url) as store:
+    with Store(file_url) as store:
         store.append([row(1, context="a-word-to-find")])
         store.append(row(number) for number in range(2, 1_500))
         size = sum(path.stat().st_size for path in tmp_path.glob("traces.db*"))
@@ -272,9 +272,9 @@ def test_a_closed_store_says_so_and_closes_twice(store):
 
 
 def test_a_store_opened_for_reading_changes_nothing(store_url):
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         store.append([row(1)])
-    with Store.open(store_url, read_only=True) as store:
+    with Store(store_url, read_only=True) as store:
         assert list(store.read()) == [whole(row(1))]
         assert store.summary()["rows"] == 1
         for use in (lambda: store.append([row(2)]), store.purge):
@@ -284,7 +284,7 @@ def test_a_store_opened_for_reading_changes_nothing(store_url):
 
 def test_what_is_not_there_cannot_be_read(store_url, tmp_path):
     with pytest.raises(NoTracesError):
-        Store.open(store_url, read_only=True)
+        Store(store_url, read_only=True)
     assert list(tmp_path.iterdir()) == []
 
 
@@ -300,18 +300,18 @@ def test_its_repr_shows_no_password():
 
 
 def test_f56_another_format_is_refused_and_left_alone(store_url):
-    with Store.open(store_url) as store, store.transaction() as connection:
+    with Store(store_url) as store, store.transaction() as connection:
         connection.execute(formats.update().values(version="3, rows 9"))
     for read_only in (False, True):
         with pytest.raises(UsageError, match="has the format 3, rows 9"):
-            Store.open(store_url, read_only=read_only)
+            Store(store_url, read_only=read_only)
 
 
 def test_a_file_with_such_tables_of_another_program_is_refused(tmp_path, file_url):
     with closing(sqlite3.connect(tmp_path / "traces.db")) as file, file:
         file.execute("CREATE TABLE episodes (id INTEGER PRIMARY KEY)")
     with pytest.raises(UsageError, match="that cascade did not make"):
-        Store.open(file_url)
+        Store(file_url)
 
 
 # --- addresses (F70) ---
@@ -367,7 +367,7 @@ def mode_of(path: Path) -> int:
 def test_f70_every_file_is_its_owners_alone(tmp_path):
     old = os.umask(0)
     try:
-        with Store.open(f"sqlite:///{tmp_path / 'new' / 'traces.db'}") as store:
+        with Store(f"sqlite:///{tmp_path / 'new' / 'traces.db'}") as store:
             store.append([row(1)])
             made = {path.name: mode_of(path) for path in (tmp_path / "new").iterdir()}
     finally:
@@ -378,9 +378,9 @@ def test_f70_every_file_is_its_owners_alone(tmp_path):
 
 
 def test_f70_a_file_that_others_can_read_is_taken_from_them_with_a_warning(tmp_path, file_url, caplog):
-    Store.open(file_url).close()
+    Store(file_url).close()
     (tmp_path / "traces.db").chmod(0o644)
-    Store.open(file_url).close()
+    Store(file_url).close()
     assert mode_of(tmp_path / "traces.db") == 0o600
     assert "others could read the store" in caplog.text
     assert "(mode 644)" in caplog.text
@@ -388,11 +388,11 @@ def test_f70_a_file_that_others_can_read_is_taken_from_them_with_a_warning(tmp_p
 
 def test_f70_a_folder_that_everybody_may_write_to_is_warned_about(tmp_path, file_url, caplog):
     tmp_path.chmod(0o777)
-    Store.open(file_url).close()
+    Store(file_url).close()
     assert "everybody may write to the folder" in caplog.text
     caplog.clear()
     tmp_path.chmod(0o1777)
-    Store.open(file_url).close()
+    Store(file_url).close()
     assert caplog.text == ""
 
 
@@ -402,7 +402,7 @@ def test_f70_a_link_is_refused(tmp_path, file_url, suffix):
     target.write_text("mine")
     (tmp_path / f"traces.db{suffix}").symlink_to(target)
     with pytest.raises(UsageError, match="is a symbolic link"):
-        Store.open(file_url)
+        Store(file_url)
     assert target.read_text() == "mine"
 
 
@@ -411,24 +411,24 @@ def test_f70_a_link_is_refused(tmp_path, file_url, suffix):
 
 def test_two_may_open_a_new_database_at_once(store_url):
     def open_one(number: int) -> None:
-        with Store.open(store_url) as store:
+        with Store(store_url) as store:
             store.append([row(number)])
 
     at_once(*(partial(open_one, number) for number in range(4)))
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         assert store.count() == 4
 
 
 @pytest.mark.parametrize("since", [(3, 0, 0), (99, 0, 0)])
 def test_f55_eight_processes_write_one_file_with_a_sound_sqlite_or_another(file_url, monkeypatch, since):
     monkeypatch.setattr(database_module, "WAL_SINCE", since)
-    with Store.open(file_url) as store:
+    with Store(file_url) as store:
         with store.driver() as driver:
             (mode,) = driver.execute("PRAGMA journal_mode").fetchone()
         assert mode == ("wal" if since == (3, 0, 0) else "truncate")
 
     def write(name: int) -> None:
-        with Store.open(file_url) as mine:
+        with Store(file_url) as mine:
             for number in range(10):
                 mine.append([row(100 * name + number, step=step) for step in (1, 2)])
 
@@ -439,13 +439,13 @@ def test_f55_eight_processes_write_one_file_with_a_sound_sqlite_or_another(file_
     for process in writers:
         process.join(PATIENCE_S)
     assert [process.exitcode for process in writers] == [0] * 8
-    with Store.open(file_url, read_only=True) as store:
+    with Store(file_url, read_only=True) as store:
         assert [one["step"] for one in store.read()] == [1, 2] * 80  # the rows of an append stand together
         assert store.integrity() == []
 
 
 def test_f50_a_child_opens_its_own_connection(store_url):
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         store.append([row(1)])
         assert in_child(lambda: (store.append([row(2)]), store.integrity())) == (1, [])
         assert store.append([row(3)]) == 1
@@ -453,7 +453,7 @@ def test_f50_a_child_opens_its_own_connection(store_url):
 
 
 def test_a_locked_file_is_waited_for_as_long_as_the_limit_says(file_url, tmp_path):
-    with Store.open(file_url) as store, closing(sqlite3.connect(tmp_path / "traces.db", isolation_level=None)) as other:
+    with Store(file_url) as store, closing(sqlite3.connect(tmp_path / "traces.db", isolation_level=None)) as other:
         store.append([row(1)])
         other.execute("BEGIN EXCLUSIVE")
         with pytest.raises(StoreError) as caught:
@@ -480,10 +480,10 @@ def test_a_server_that_does_not_answer_ends_a_transaction_in_time_and_the_next_w
 
 def test_a_file_that_is_open_is_not_opened_again_beside_sqlite(file_url, monkeypatch):
     """To close it would release SQLite's locks on it in this process: another one could then damage it."""
-    with Store.open(file_url) as store:
+    with Store(file_url) as store:
         store.append([row(1)])
         monkeypatch.setattr(Path, "open", lambda *_: pytest.fail("the file was opened"))
-        with Store.open(file_url) as other:
+        with Store(file_url) as other:
             assert other.append([row(2)]) == 1
         assert store.count() == 2
 
@@ -493,7 +493,7 @@ def test_a_file_of_something_else_is_refused_and_left_as_it_is(tmp_path):
     other.write_text("somebody's own")
     other.chmod(0o644)
     with pytest.raises(UsageError):
-        Store.open(f"sqlite:///{other}")
+        Store(f"sqlite:///{other}")
     assert (other.read_text(), stat.S_IMODE(other.stat().st_mode)) == ("somebody's own", 0o644)
 
 

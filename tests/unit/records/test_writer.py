@@ -116,7 +116,7 @@ def test_texts_are_kept_hashed_or_left_out(store_url, content):
     assert (row["gold"], other["user"]) == (None if content == "none" else [kept("Danube")], kept("ann"))
     assert (row["signals"]["replay"]["tokens"] is None) is (content != "full")
     assert (row["cost_nano_usd"], row["model"]) == (14_000, "small")
-    with Store.open(store_url) as store:
+    with Store(store_url) as store:
         assert store.purge(user="ann") == (0 if content == "none" else 1)
 
 

@@ -33,7 +33,7 @@ async def said(folder: Path, *bodies: dict[str, Any]) -> tuple[list[Any], list[d
     async with orchestrator(SCRIPT, traces={"store": store}) as served, asgi(served) as client:
         trace = await asked(client)
         found = [await client.post("/v1/feedback", json={"trace_id": trace, **body}) for body in bodies]
-    with Store.open(store) as kept:
+    with Store(store) as kept:
         assert {row["episode_id"] for row in kept.feedback()} <= {trace}
         return found, kept.feedback()
 
@@ -80,12 +80,12 @@ async def test_a_client_that_asks_judges_its_own_answers_alone_and_certifies_not
             forged += [await tells("adversary", trace[:-12] + tail) for trace in victims]
             forged += [await tells("adversary", trace, better="nobody") for trace in (victims[0], victims[0].upper())]
             assert {one.status_code for one in forged} == {404}  # as if there were no such trace
-            with Store.open(url) as kept:
+            with Store(url) as kept:
                 assert kept.feedback() == []
             flood = await asyncio.gather(*(tells("adversary", own, right=bool(number % 2)) for number in range(150)))
             assert {(one.status_code, one.json()["counted"]) for one in flood} == {(200, False)}
             assert (await tells("judge", victims[0])).status_code == 200
-            with Store.open(url) as kept:
+            with Store(url) as kept:
                 rows = {(row["episode_id"], row["reviewer"]): row["right"] for row in kept.feedback()}
                 assert len(rows) == len(kept.feedback())
         assert {*rows} == {(own, "adversary"), (victims[0], "judge")}
@@ -134,7 +134,7 @@ async def test_without_traces_there_is_nowhere_to_keep_it():
 
 async def test_it_is_purged_with_the_traces(tmp_path):
     await said(tmp_path, {"right": True})
-    with Store.open(f"sqlite:///{tmp_path}/traces.db") as store:
+    with Store(f"sqlite:///{tmp_path}/traces.db") as store:
         store.purge()
         assert store.feedback() == []
 

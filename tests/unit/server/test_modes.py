@@ -122,7 +122,7 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "fallback")
         shown = (await client.get("/v1/cascades")).json()["data"][0]
         assert 'cascade_mode{mode="fallback"} 1' in (await client.get("/metrics")).text
-    with Store.open(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
+    with Store(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
         assert traces.models_of(mixed.headers["x-cascade-trace-id"]) == ["large"]
     assert shown["mode"] == "fallback"
     assert shown["monitor"]["alarmed_after"] <= 20

@@ -197,7 +197,7 @@ async def test_nothing_grows_nothing_is_lost_and_the_books_are_right(count, tmp_
     # A client that left just as its answer was whole counts as answered.
     assert counted.pop(200) + counted.pop(499) == traffic.statuses.pop(200) + traffic.statuses.pop(499)
     assert counted == traffic.statuses
-    with closing(SqlLedger.open(store["store"])) as ledger:
+    with closing(SqlLedger(store["store"])) as ledger:
         assert {ledger.account(name) for name in ("all", "key:app")} == {Account(traffic.bill_nano_usd, 0)}
     with closing(sqlite3.connect(tmp_path / "records.db")) as records:
         assert traffic.traces <= {name for (name,) in records.execute("SELECT episode_id FROM episodes")}
