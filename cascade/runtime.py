@@ -73,7 +73,7 @@ class Started:
         """Run it to its end, and return the answer after its trace is settled."""
         with self.runtime.halt.covering():
             answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
-        return await self.settle(answer)
+        return answer if self.trace is None else await self.settle(answer)
 
     async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""

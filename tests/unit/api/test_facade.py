@@ -91,18 +91,15 @@ def test_questions_are_collected(tmp_path):
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
 
 
-HOMES = cascade._HOME_OF
-
-
 def test_all_is_the_sorted_public_names():
     assert cascade.__all__ == sorted(cascade.__all__)
-    assert set(cascade.__all__) == {*HOMES, "__version__"}
+    assert set(cascade.__all__) == {*cascade._HOME_OF, "__version__"}
     assert dir(cascade) == cascade.__all__
 
 
-@each("name", sorted(HOMES))
+@each("name", sorted(cascade._HOME_OF))
 def test_every_lazily_named_attribute_resolves_to_that_of_its_module(name):
-    home = importlib.import_module(f"cascade.{HOMES[name]}")
+    home = importlib.import_module(f"cascade.{cascade._HOME_OF[name]}")
     assert getattr(cascade, name) is getattr(home, name)
     assert getattr(home, name).__module__ == home.__name__
 
