@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar, get_args
+from typing import Any, Generic, TypeVar, cast, get_args
 
 from pydantic import BaseModel, ConfigDict, GetCoreSchemaHandler, model_validator
 from pydantic_core import CoreSchema, core_schema
@@ -92,9 +92,8 @@ class ByKind(Generic[S]):
 
     def read(self, value: Any) -> S:
         """Return the section from its settings; a section is returned unchanged."""
-        if self.registry.lacks(type(value)) is None:
-            section: S = value
-            return section
+        if isinstance(value, KindSection) and self.registry.lacks(type(value)) is None:
+            return cast("S", value)
         if not isinstance(value, Mapping):
             # A ValueError, since pydantic collects those.
             raise ValueError(f"a setting here starts with its kind, as in {{kind: {self.default}}}")  # noqa: TRY004

@@ -173,7 +173,7 @@ def _directory(settings: FitSettings) -> PolicyDirectory | None:
 
 def _check_prices(reading: Reading, config: CascadeConfig) -> None:
     """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
-    differing = [model.describe() for model in mispriced(reading.rows(), config.prices())]
+    differing = [model.describe() for model in mispriced(reading.rows(), config.prices())[1]]
     if differing:
         advice = "collect a new log, or set the prices of this one in the configuration"
         raise UsageError(f"the log was costed at other prices than the configuration: {'; '.join(differing)}; {advice}")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-import shlex
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -98,16 +97,17 @@ def onboard(
         done = collect(source, file, config=before, **asking, tell=tell)
     if done.error is not None:
         raise done.error
-    fitted = fit(LogOptions(file, matcher=matcher), promise, FitSettings(seed=seed), tell=tell)
-    report = _report(fitted, name, reference, file, promise)
+    probed = LogOptions(file, matcher=matcher)
+    fitted = fit(probed, promise, FitSettings(seed=seed), tell=tell)
+    report = _report(fitted, name, reference, probed, promise)
     return OnboardingResult(reports=(report,), model=name, reference=reference, output=file, fitted=fitted)
 
 
-def _report(fitted: FitResult, name: str, reference: str, file: Path, promise: Promise) -> Report:
+def _report(fitted: FitResult, name: str, reference: str, log: LogOptions, promise: Promise) -> Report:
     report, head = fitted.reports[0], f"{name} before {reference}, on {fitted.done.requests} probes:"
-    following = f"Next: cascade fit {shlex.quote(str(file))} {' '.join(promise_options(promise))} -o policy"
+    following = f"Next: cascade fit {log.command} {' '.join(promise_options(promise))} -o policy"
     lines = head, *report.lines[:-1], following  # the last line of a fit says how to write it
-    document = {"model": name, "reference": reference, "output": str(file), "fit": fitted.to_dict()}
+    document = {"model": name, "reference": reference, "output": str(log.log), "fit": fitted.to_dict()}
     return replace(report, lines=lines, document=document)
 
 

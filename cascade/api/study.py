@@ -374,10 +374,12 @@ def verify(
 
 def _prices(log: Reading, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
-    if differing := [model.describe() for model in mispriced(log.rows(), config.prices())]:
-        text = f"the log was costed at other prices than the configuration: {'; '.join(differing)}"
-        return Check("prices", False, text)
-    return Check("prices", True, "every call of the log costs the same at the configured prices")
+    compared, differing = mispriced(log.rows(), config.prices())
+    if differing:
+        listed = "; ".join([model.describe() for model in differing])
+        return Check("prices", False, f"the log was costed at other prices than the configuration: {listed}")
+    text = f"of {compared:,} calls whose tokens, cost and price are known, all cost the same at the configured prices"
+    return Check("prices", True, text)
 
 
 # --- canaries ---

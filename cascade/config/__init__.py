@@ -13,6 +13,7 @@ import os
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from os import PathLike, fspath
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
 from urllib.parse import urlsplit
@@ -226,10 +227,19 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     if isinstance(source, CascadeConfig):
         return source
     if isinstance(source, Mapping):
-        return _validated(CascadeConfig, source, None)
+        return _validated(CascadeConfig, _with_texts(source), None)
     path = Path(source)
     config = _validated(CascadeConfig, read_yaml(path), str(source))
     return beside_folder(config, path.parent) if path.is_file() else config
+
+
+def _with_texts(value: Any) -> Any:
+    """Return settings as a file has them: paths are texts."""
+    if isinstance(value, Mapping):
+        return {name: _with_texts(each) for name, each in value.items()}
+    if isinstance(value, list):
+        return [_with_texts(each) for each in value]
+    return fspath(value) if isinstance(value, PathLike) else value
 
 
 _PATHS = ("strategy.prompts", "policy.path", "traces.store", "modes.store", "budget.store")

@@ -157,22 +157,23 @@ class Mispriced(NamedTuple):
         )
 
 
-def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> list[Mispriced]:
-    """Return the models whose logged costs differ from the given prices, in the order of the log.
+def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[int, list[Mispriced]]:
+    """Return how many calls were compared, and the models whose logged costs differ from the given prices.
 
     Rows without tokens or costs are skipped, and so are models without a price. Imported logs have rounded costs: two
     costs within 1 %, or one nano-dollar, count as equal.
     """
-    models: dict[str, Mispriced] = {}
+    compared, models = 0, dict[str, Mispriced]()
     for row in rows:
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
             continue
         priced = price.cost_nano_usd(usage_in(row, hour=0))
+        compared += priced is not None
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
             first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
             models[row["model"]] = first._replace(calls=first.calls + 1)
-    return list(models.values())
+    return compared, list(models.values())
 
 
 # --- which models ---

@@ -318,10 +318,8 @@ def _check_priced(log: Log) -> None:
     """Raise NotCertifiedError if no request has all its costs: then nothing is known to cost less."""
     if not reference_costs(log).sum():
         lacking = [node.name for at, node in enumerate(log.nodes) if (log.cost_nano_usd[:, at] < 0).all()]
-        lack = f"of {', '.join(lacking)} are" if lacking else "are nowhere all"
-        raise NotCertifiedError(
-            f"The costs {lack} unknown in {log.name}, or the reference costs 0: nothing can cost less. {LOG_COSTS}"
-        )
+        lack = f"costs of {', '.join(lacking)} are unknown" if lacking else "reference has no known cost above 0"
+        raise NotCertifiedError(f"The {lack} in {log.name}: nothing is known to cost less. {LOG_COSTS}")
 
 
 def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:

@@ -386,7 +386,7 @@ def _import_flat(
     make_calls(tables, _calls_of_flat(tables, flat, listed), chosen, {})
     by_step, reason = models_in_order(tables, chosen, options)
     _drop_unasked(tables, by_step)
-    if tell is not None:
+    if tell is not None and by_step:
         ordered = replace(flat, models={model: flat.models[model] for model in by_step})
         tell([*ordered.describe(), f"the steps are {' > '.join(by_step)}, {reason}; {_CHANGE}"])
     place_calls(tables, chosen, options, by_step)

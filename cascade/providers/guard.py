@@ -16,7 +16,7 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from cascade.chat import text_of
 from cascade.errors import (
@@ -52,6 +52,9 @@ _FAIR = 0.5
 _OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
 """Words of errors about the thinking in a history."""
 _MOST_UNREAD = 10_000
+_LATE_S = 1.0
+"""How much later than its limit a provider is cut off: its own error says more, and whether the call was billed."""
+_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -139,7 +142,8 @@ class Guard:
         while True:
             started = time.monotonic()
             try:
-                payload = await self.provider.complete(tries.asked, tries.left_s(time.monotonic()))
+                left_s = tries.left_s(time.monotonic())
+                payload = await _in_time(tries, left_s + _LATE_S, self.provider.complete(tries.asked, left_s))
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
@@ -226,7 +230,10 @@ class Guard:
             try:
                 coming = self.provider.stream(tries.asked, max(tries.left_s(started), ends_s - started))
                 async with aclosing(coming) as chunks:
-                    while (chunk := await _next(chunks, tries)) is not None:
+                    while True:
+                        left_s = tries.left_s(time.monotonic(), billed="maybe")
+                        if (chunk := await _in_time(tries, left_s, anext(chunks, None))) is None:
+                            break
                         if text := assembler.add(chunk):
                             yield TextDelta(text, request.role, request.step, request.model)
                         if assembler.began:
@@ -412,11 +419,11 @@ def _named(error: ProviderError) -> str:
     return type(error).__name__ + ("" if error.deployment is None else f" at {error.deployment}")
 
 
-async def _next(chunks: AsyncGenerator[Payload, None], tries: _Tries) -> Payload | None:
-    """Return the next chunk, None at the end. Raises ProviderTimeoutError if it is late."""
+async def _in_time(tries: _Tries, limit_s: float, work: Awaitable[_T]) -> _T:
+    """Return what a provider gives. Raises ProviderTimeoutError if it is late, or says so with a plain TimeoutError."""
     try:
-        async with asyncio.timeout(tries.left_s(time.monotonic(), billed="maybe")):
-            return await anext(chunks, None)
+        async with asyncio.timeout(limit_s):
+            return await work
     except TimeoutError:
         says = f"{tries.asked.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
         raise ProviderTimeoutError(says, model=tries.asked.model, billed="maybe") from None

@@ -8,6 +8,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import numpy as np
+
 from cascade.fitting.fit import LOG_COSTS
 from cascade.policies.policy import LENGTH
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
@@ -95,15 +97,19 @@ def _lost_line(study: Study, row: Row) -> str:
     tried, risk = study.splits - row.refused, percent(study.promise.risk)
     if not tried:
         return "Lost: nothing, since the reference answered."
+    theirs = ", the reference's where nothing was proven" * bool(row.refused)
     return (
-        f"Lost: {tenths(row.risk)} of the test requests on average; more than {risk} in {row.broken} of {tried} "
-        "splits (chance alone can do this)."
+        f"Lost: {tenths(row.risk)} of the test requests on average{theirs}; more than {risk} in {row.broken} of "
+        f"{tried} splits (chance alone can do this)."
     )
 
 
 def _advice(study: Study, command: str | None) -> str:
     """Return what to do next: the command, the number of requests, or the signal that is missing and its price."""
     diagnosis, verdict = study.why, study.verdict
+    if (alone := study.as_right) is not None:
+        figures = f"{tenths(alone.right)} of the test requests, the reference on {tenths(study.rows[0].right)}"
+        return f"ask {alone.name}: it is right on {figures}, and costs {tenths(float(np.mean(alone.curve)))} as much."
     if verdict == "saves":
         return command or "fit it on all requests."
     if verdict == "unknown":

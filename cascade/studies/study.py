@@ -120,7 +120,7 @@ class Row:
         name: the way's.
         cost_share: its cost / the reference's, and the interval of that; None if a cost is unknown.
         saving: 1 − that of the reference row, paired: how much less it costs; None for the reference itself.
-        broken: in how many splits the loss exceeded the promise.
+        broken: in how many splits a policy was proven and its loss exceeded the promise.
         refused: in how many splits nothing was proven; there the reference answered.
         curve: the cost share in each split, in order.
         risk: the mean loss.
@@ -188,6 +188,15 @@ class Study:
         if not row.saving.sure:
             return "unsure"
         return "saves" if row.saving.mean > 0 else "costs"
+
+    @property
+    def as_right(self) -> Row | None:
+        """The cheapest model that alone is right as often as the reference, for less; None: none, or nothing says."""
+        if self.promise.rules.compares:
+            return None
+        models = {row.cost_share.mean: row for row in self.rows if row.name.endswith(" alone") and row.cost_share}
+        shares = [share for share, row in models.items() if share < 1 and row.right >= self.rows[0].right]
+        return models[min(shares)] if shares else None
 
 
 def study(
@@ -288,7 +297,7 @@ def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *
         return interval(values, *sides) if wanted and not np.isnan(values).any() else None
 
     share, *means, refused = figures
-    broken = int(np.count_nonzero(means[0] > promise.risk))
+    broken = int(np.count_nonzero((means[0] > promise.risk) & (refused == 0)))
     return Row(
         name, paired(share, wanted=True), paired(1 - share), broken, int(refused.sum()),
         tuple(share.tolist()), *map(_mean, means),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import shlex
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -249,6 +250,14 @@ def test_only_the_new_model_is_asked_and_once(cli, tmp_path, asked):
     assert {row["source"] for row in read_rows(tmp_path / "probes.jsonl")} == {"new", "large"}
     more = json.loads(cli(*command, "--probes", "80").out)  # the same requests and 20 more
     assert (len(asked.requests), more["fit"]["requests"], more["fit"]["attempt"]) == (80, 80, 2)
+
+
+def test_the_command_that_it_names_judges_the_probes_as_it_did(cli, tmp_path, asked):
+    """Before, it left out the matcher, and the command ended with 2: nothing said who was right."""
+    write_rows(tmp_path / "old.jsonl", [row | {"correct": None} for row in old_rows()])
+    ran = cli("onboard", "new", "old.jsonl", "-o", "probes.jsonl", "--risk", "0.1", "--matcher", "exact")
+    following = shlex.split(ran.out.partition("Next: cascade ")[2].splitlines()[0])
+    assert (len(asked.requests), cli(*following).code) == (100, 0)
 
 
 @pytest.mark.parametrize(

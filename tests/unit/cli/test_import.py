@@ -90,12 +90,15 @@ def test_our_own_log_changes_its_form(cli, tmp_path):
         (("odd.jsonl", "-o", "odd.jsonl", "--map", "question=prompt"), "--output is the file that is read"),
         (("odd.jsonl", "-o", "x.csv", *MAPPED), "must end in one of"),
         (("failed.jsonl", "-o", "x.jsonl"), "Nothing in failed.jsonl can be imported."),
+        (("head.csv", "-o", "x.jsonl"), "Nothing in head.csv can be imported."),
     ],
 )
 def test_what_cannot_be_imported_is_2_and_leaves_no_file(cli, tmp_path, arguments, said):
     write(tmp_path / "odd.jsonl", {"prompt": "x", "reply": "y"})
     write(tmp_path / "failed.jsonl", spend(1, status="failure"))
+    (tmp_path / "head.csv").write_text("question,small_answer,large_answer\n")
     ran = cli("import", *arguments)
     assert ran.code == 2
     assert said in ran.err
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["failed.jsonl", "odd.jsonl"]
+    assert "the steps are ," not in ran.err
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["failed.jsonl", "head.csv", "odd.jsonl"]

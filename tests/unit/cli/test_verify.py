@@ -187,6 +187,7 @@ def test_a_log_at_other_prices_than_configured_is_3(cli, tmp_path):
         ran = cli("verify", "policy", log, "--config", "cascade.yaml", "--json")
         assert checks(ran)["prices"]["ok"] is ok
         assert ran.code == (0 if ok else 3)
+        assert ok is ("of 99 calls" in checks(ran)["prices"]["text"])
     assert "costs 0.003 USD at the configured price" in checks(ran)["prices"]["text"]
     assert "prices" not in checks(cli("verify", "policy", log, "--json"))
 

@@ -21,6 +21,7 @@ from cascade.errors import ConfigError
 from cascade.money import Price, PriceTable
 from cascade.orchestrator import Orchestrator
 from cascade.plans.presets import BaseGuideConfig, LadderConfig
+from cascade.policies.policy import Depth
 
 LADDER = {"kind": "ladder", "models": ["base", "guide"]}
 MODELS: dict[str, Any] = {"base": "openai/gpt-4o-mini", "guide": "openai/gpt-4o"}
@@ -90,8 +91,10 @@ def test_the_shipped_examples_are_whole(name, as_text, tmp_path):
         ("policy", {"kind": "threshold", "signal": "p_yes"}, ThresholdConfig(signal="p_yes", sign=-1, threshold=0.3)),
         ("policy", {"threshold": 0.1}, UalaConfig(threshold=0.1)),
         *(("policy", path, DirectoryConfig(kind="directory", path=path)) for path in ("./policy", "policy", "/srv/p")),
+        ("policy", Path("p"), DirectoryConfig(kind="directory", path="p")),
         ("policy", {"kind": "directory", "path": "p"}, DirectoryConfig(kind="directory", path="p")),
         ("strategy", LADDER, LadderConfig(kind="ladder", models=("base", "guide"))),
+        ("strategy", {"prompts": Path("p")}, BaseGuideConfig(kind="base_guide", prompts="p")),
         ("strategy", {"rounds": 2}, BaseGuideConfig(kind="base_guide", rounds=2)),
     ],
 )
@@ -146,7 +149,7 @@ def model(**settings: Any) -> dict[str, Any]:
         ({"models": {"base": "a", "gide": "b"}}, "models.guide", "did you mean gide?"),
         (model(provider="locl"), "models.base.provider", "did you mean local?"),
         ({"provider": "nobody"}, "provider.kind", "nobody"),
-        *(({"policy": value}, "policy", "") for value in ("", " ", 7, ["threshold"], None)),
+        *(({"policy": value}, "policy", "") for value in ("", " ", 7, ["threshold"], None, Depth())),
         ({"strategy": {"kind": "ladder", "models": ["base", "huge"]}}, "models.huge", "ladder"),
         ({"strategy": {"kind": "ladder", "models": ["base", "base"]}}, "strategy.models", "base"),
         ({"strategy": {"kind": "ladder", "models": []}}, "strategy.models", ""),

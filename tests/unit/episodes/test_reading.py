@@ -358,7 +358,9 @@ def test_costs_are_compared_with_prices():
     usage = {"input_tokens": 1_000, "output_tokens": 1_000}
     rows = [row(model="a", cost_nano_usd=cost, **usage) for cost in (1, 750_000)]
     rows.append(row(model="b", cost_nano_usd=18_900_000, signals={"replay": {WRITTEN: 900}}, **usage))
-    found = reading.mispriced(rows, prices)
+    rows.append(row(model="a", cost_nano_usd=1))  # without tokens nothing can be compared
+    compared, found = reading.mispriced(rows, prices)
+    assert compared == 3
     assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("a", 1, 1)]
 
 

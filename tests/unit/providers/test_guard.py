@@ -20,6 +20,7 @@ from cascade.errors import (
     ProviderUnavailableError,
     StreamInterruptedError,
 )
+from cascade.providers import guard as room
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import wire_body
 from cascade.providers.guard import Guard, Pace
@@ -93,6 +94,24 @@ async def test_each_try_gets_what_is_left_of_the_shorter_clock():
     short = Failing()
     await guarded(short)[0].complete(request(), Deadline.after(5.0))
     assert 4.0 < short.timeouts[0] <= 5.0
+
+
+class Hanging(Failing):
+    """Says that it is late, or forgets its limit."""
+
+    async def complete(self, request: Any, timeout_s: float) -> Any:
+        if self.errors:
+            raise TimeoutError
+        await asyncio.sleep(PATIENCE_S)
+
+
+@pytest.mark.parametrize("errors", [(), (down(),)])
+async def test_a_provider_that_forgets_its_limit_is_cut_off(errors, monkeypatch):
+    monkeypatch.setattr(room, "_LATE_S", 0.01)
+    guard, _ = guarded(Hanging(*errors), per_call_s=0.01, retry=RetryPolicy(max_retries=0))
+    with pytest.raises(ProviderTimeoutError) as caught:
+        await guard.complete(request(), NEVER)
+    assert caught.value.billed == "maybe"
 
 
 @pytest.mark.parametrize("stream", [False, True])

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal.promise import Promise
-from cascade.errors import UsageError
+from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.networks import Networks, NetworkSettings
 from cascade.policies.policy import COST, Depth, Uala
 from cascade.reports.study import of_study
@@ -293,8 +293,14 @@ def test_numbers_of_requests_for_a_log_of_known_rates():
 # --- the study and its report ---
 
 
+def behind(log: Log) -> Log:
+    """Return a log of two models whose reference is always right."""
+    right = np.stack([log.right[:, 0], np.ones(log.n)], axis=1)
+    return replace(log, right=right, reference=Reference(right[:, 1], log.cost_nano_usd[:, 1], is_last=True))
+
+
 def test_five_lines_then_tables_and_one_document():
-    found = study(drawn_log(600), REGRET, splits=4)
+    found = study(behind(drawn_log(600)), Promise("regret", 0.1, 0.9), splits=4)
     report = of_study(found, "cascade fit LOG")
     assert (found.verdict, len(report.lines), report.lines[-1]) == ("saves", 5, "Next: cascade fit LOG")
     assert report.text().startswith("\n".join(report.lines))
@@ -323,9 +329,39 @@ def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
     assert len(of_study(replace(found, rows=(found.rows[0], row))).lines) == 5
 
 
+@pytest.mark.parametrize(
+    ("log", "promise", "name"),
+    [
+        (drawn_log(600), REGRET, "model 0 alone"),
+        (behind(drawn_log(600)), REGRET, None),
+        (drawn_log(600), Promise("agreement", 0.1, 0.9), None),  # there right means the same as the reference
+    ],
+)
+def test_a_model_as_right_as_the_reference_for_less_is_what_to_ask(log, promise, name):
+    """Before, `prove` said to fit a cascade that is right less often than its first model, for many times the cost."""
+    found = study(log, promise, [fixed("model 0 alone", Depth((0,))), fixed(SERVED, Depth())], splits=2)
+    assert (found.as_right and found.as_right.name) == name
+    assert ("ask model 0 alone" in of_study(found).lines[-1]) is (name is not None)
+
+
+def test_broken_are_those_splits_in_which_something_was_proven():
+    """Before: "more than 15 % in 18 of 3 splits"."""
+
+    class Sometimes:
+        name = SERVED
+
+        def prepare(self, log, promise, seed):
+            if seed % 2:
+                raise NotCertifiedError("nothing is proven")
+            return fixed("", Depth((0,))).prepare(log, promise, seed)
+
+    row = study(drawn_log(60), Promise("error", 0.01, 0.9), [Sometimes()], splits=4).row(SERVED)
+    assert (row.broken, row.refused) == (2, 2)
+
+
 def test_a_missing_signal_is_named_with_its_price():
     """No log-probs: 0.6 said "log more questions"."""
-    found = study(replace(drawn_log(300), signals={}), REGRET, splits=3)
+    found = study(replace(behind(drawn_log(300)), signals={}), REGRET, splits=3)
     price = found.why.asked_again
     assert price is not None
     assert (found.verdict, found.why.signal) != ("saves", "self-check")
