@@ -7,7 +7,7 @@ from contextlib import aclosing
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias
+from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
 from cascade import config as configuration
 from cascade.budget.charges import Budget
@@ -41,6 +41,7 @@ if TYPE_CHECKING:  # loaded only if a configuration or a caller needs them: trac
     from cascade.serving.spending import Spending
 
 
+_Event = TypeVar("_Event")
 _STUCK_S = 60.0
 """How long after its deadline a blocking caller waits for an answer and its trace, should the loop stand still."""
 
@@ -75,28 +76,27 @@ class Started:
             answer = await drive(self.walk, self.complete, blocks=bool(self.plan.strategy.agents))
         return answer if self.trace is None else await self.settle(answer)
 
-    async def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
+    def drafts(self, *, raw: bool) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Run it to its end; yield the models' text as it is written, each step, and the settled answer."""
         from cascade.streaming import drafts
 
-        events = drafts(self.walk, self.stream, raw=raw, blocks=bool(self.plan.strategy.agents))
-        async with aclosing(self.runtime.halt.covered(events)) as covered:
-            async for event in covered:
-                yield await self.settle(event) if isinstance(event, Answer) else event
+        return self._settled(drafts(self.walk, self.stream, raw=raw, blocks=bool(self.plan.strategy.agents)))
 
-    async def served(self) -> AsyncGenerator[TextDelta | Answer, None]:
+    def served(self) -> AsyncGenerator[TextDelta | Answer, None]:
         """Run it to its end; yield only text that is served, and the settled answer."""
         from cascade.streaming import Flow, served
 
         strategy = self.plan.strategy
         flow = Flow(strategy.horizon if strategy.ends_with_reference else 0)
-        events = served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents))
+        return self._settled(served(self.walk, self.complete, self.stream, flow, blocks=bool(strategy.agents)))
+
+    async def _settled(self, events: AsyncGenerator[_Event, None]) -> AsyncGenerator[_Event | Answer, None]:
         async with aclosing(self.runtime.halt.covered(events)) as covered:
             async for event in covered:
                 yield await self.settle(event) if isinstance(event, Answer) else event
 
     async def settle(self, answer: Answer) -> Answer:
-        """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.record` does."""
+        """Return the answer, after its commit if the traces wait for it. Raises as `TraceWriter.settle` does."""
         return answer if self.trace is None else await self.trace.settle(answer, self.deadline.remaining_s() + LATE_S)
 
     def complete(self, request: Request) -> Awaitable[Completion]:
@@ -227,6 +227,7 @@ class Runtime:
         *,
         level: str | None = None,
         deadline_s: float | None = None,
+        model: str | None = None,
         only: RunPlan | None = None,
         trace_id: str | None = None,
         traced: bool = True,
@@ -240,17 +241,20 @@ class Runtime:
             fields: other fields of a chat's body, as in `Orchestrator.chat`; of a question its `segment`.
             level: as in `Orchestrator.ask`.
             deadline_s: as there.
+            model: the name of one of the configured models: only it is asked, and no policy decides.
             only: run this plan, and none of the policy's.
-            trace_id: as in `serve`.
-            traced: as there.
-            key: as there.
+            trace_id: the id of the episode in the traces.
+            traced: whether to write a trace.
             audit: whether to run it to the end for an audit that the caller counts.
+            key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
 
         Raises:
-            UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
+            UsageError: the orchestrator is closed, the question is empty, or the level or the model does not exist.
         """
         if self._closed:
             raise UsageError("This orchestrator was closed. Make a new one.")
+        if model is not None and (only := self._alone.get(model)) is None:
+            raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._alone)}")
         question, deadline = asked_question(asked, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(question))
@@ -279,38 +283,6 @@ class Runtime:
             trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
             walk = trace.follow(question, walk)
         return Started(self, walk, plan, trace, deadline, key)
-
-    def serve(
-        self,
-        request: ChatRequest,
-        *,
-        level: str | None = None,
-        model: str | None = None,
-        trace_id: str | None = None,
-        key: str | None = None,
-        deadline_s: float | None = None,
-        traced: bool = True,
-    ) -> Started:
-        """Begin one chat request as a server does.
-
-        Args:
-            request: the chat request.
-            level: the level to ask at, by its name, if the policy has levels.
-            model: the name of one of the configured models: only it is asked, and no policy decides.
-            trace_id: the id of the episode in the traces.
-            key: the name of the server's key: its budget counts (`budget.caps`), and traces name it as the user.
-            deadline_s: as in `Orchestrator.ask`.
-            traced: whether to write a trace.
-
-        Raises:
-            UsageError: as `start` does, or no model has that name.
-        """
-        if model is not None and model not in self._alone:
-            raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._alone)}")
-        only, asked = None if model is None else self._alone[model], Question.of_chat(request)
-        return self.start(
-            asked, level=level, deadline_s=deadline_s, only=only, trace_id=trace_id, traced=traced, key=key
-        )
 
     async def complete(self, request: Request) -> Completion:
         """Make one call to one of the models, guarded like any other. Raises as `Orchestrator.ask` does."""

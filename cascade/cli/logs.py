@@ -19,7 +19,7 @@ from cascade.cli.main import Meter, notes, print_report, print_result, say
 from cascade.collection.collector import BASELINES
 from cascade.config import CascadeConfig, default_traces_url, load, traces_url
 from cascade.config.yamlfile import parse_yaml, read_yaml
-from cascade.episodes.opening import stored
+from cascade.episodes.opening import rows_of
 from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
@@ -181,7 +181,7 @@ def import_log(
         request=None if request is None else _request(request),
         memory=memory,
     )
-    dropped, rows = Dropped(), stored(sources[0]) if is_url(sources[0]) else None
+    dropped, rows = Dropped(), rows_of(sources[0]) if is_url(sources[0]) else None
     with contextlib.ExitStack() as stack:
         parquet = stack.enter_context(replaced(output)) if output.suffix == ".parquet" else None
         log = stack.enter_context(imported(sources, wanted, dropped, tell=_tell, output=parquet, rows=rows))

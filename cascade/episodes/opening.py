@@ -8,14 +8,12 @@ from contextlib import closing, contextmanager
 from importlib import resources
 from os import PathLike
 from pathlib import Path
-from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.episodes.reading import Reading, read
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.files import opened_log
-from cascade.logs.rowcheck import checked_where
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.records.address import is_url
 
@@ -90,7 +88,10 @@ def rows_of(
 ) -> Iterator[Row]:
     """Yield a log's rows; `models` is the order of a foreign log of requests."""
     if is_url(log):
-        yield from stored(log, where)
+        from cascade.records.traces import Store
+
+        with closing(Store(log, read_only=True)) as store:
+            yield from store.read(where)
         return
     with _file(log) as path, opened_log(path, dropped, where, models) as opened:
         yield from opened.rows()
@@ -104,15 +105,6 @@ def _file(name: str) -> Iterator[Path]:
         return
     with resources.as_file(resources.files("cascade").joinpath("data", _FILES[name])) as path:
         yield path
-
-
-def stored(url: str, where: Mapping[str, str] | None = None) -> Iterator[dict[str, Any]]:
-    """Yield the rows in a store, by its URL (sqlite:///log.db, postgresql://…)."""
-    columns = checked_where(where)
-    from cascade.records.traces import Store
-
-    with closing(Store(url, read_only=True)) as store:
-        yield from store.read(columns)
 
 
 def _nothing_chosen(log: str, where: Mapping[str, str]) -> str:

@@ -36,6 +36,7 @@ from cascade.registry import Registry, subclass_of
 from cascade.table import Log, Node
 
 FORMAT = "1.0"
+"""Raised with every change of these files' fields, a certificate's too: without one, no older directory can be read."""
 POLICY_FILE, MODEL_FILE, CERTIFICATE_FILE = "policy.json", "model.safetensors", "certificate.json"
 ROOMS: Registry[type[Policy]] = Registry(
     "policy",

@@ -11,14 +11,12 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cascade.episodes.opening import stored
+from cascade.episodes.opening import rows_of
 from cascade.errors import BadRequestError, UsageError
 from cascade.identity import question_id
-from cascade.logs.files import read_rows
 from cascade.logs.schema import CHAT, ECHOED, HOUR, IMPOSSIBLE_LOGPROB, WRITTEN, request_digest
 from cascade.providers.base import Payload, Provider
 from cascade.providers.registry import ProviderSettings
-from cascade.records.address import is_url
 from cascade.types import Request, Usage
 
 _Key = tuple[str, int, str, str, int]
@@ -38,7 +36,7 @@ class Replay:
             UsageError: it is missing, or not a log of episodes.
             MissingExtraError: a package that reads it is not installed.
         """
-        return cls.of(stored(path) if is_url(path) else read_rows(path), path)
+        return cls.of(rows_of(path), path)
 
     @classmethod
     def of(cls, rows: Iterable[Mapping[str, Any]], source: str = "the log") -> Replay:

@@ -192,7 +192,7 @@ class Cascade:
         self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
     ) -> None:
         """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
-        started = self.runtime.serve(
+        started = self.runtime.start(
             request.chat,
             level=request.route.level,
             model=request.route.model,

@@ -230,7 +230,7 @@ async def test_g5_a_client_that_hangs_up_pays_the_bill_and_not_the_most(bench, s
 
     async def ask() -> None:
         chat = ChatRequest([{"role": "user", "content": QUESTION}], {"max_tokens": 20_000})
-        asking = served.runtime.serve(chat, model="small")
+        asking = served.runtime.start(chat, model="small")
         if not stream:
             await asking.answer()
         async with aclosing(asking.served()) as events:

@@ -99,7 +99,7 @@ async def events(script: Any, *, stream: bool = True, policy: Any = None, model:
     config = CONFIG if policy is None else {**CONFIG, "policy": policy}
     async with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as served:
         asked = ChatRequest(ASK, fields)
-        started = served.runtime.serve(asked, model=model)
+        started = served.runtime.start(asked, model=model)
         found = [event async for event in started.served()] if stream else [await started.answer()]
     *texts, answer = found
     assert isinstance(answer, Answer)
@@ -136,8 +136,8 @@ async def test_what_is_shown_before_the_answer(base, asked, texts):
 async def test_a_model_asked_alone_is_shown_at_once_and_asked_for_nothing_that_its_client_did_not_ask():
     fake = FakeProvider({"large": [SURE]})
     async with Orchestrator.from_config(CONFIG, providers={"fake": fake}) as served:
-        found = [event async for event in served.runtime.serve(ChatRequest(ASK), model="large").served()]
-        [event async for event in served.runtime.serve(ChatRequest(ASK, {"logprobs": True}), model="large").served()]
+        found = [event async for event in served.runtime.start(ChatRequest(ASK), model="large").served()]
+        [event async for event in served.runtime.start(ChatRequest(ASK, {"logprobs": True}), model="large").served()]
     assert [one.text for one in found[:-1]] == ["The", " Danube."]
     assert [request.model for request in fake.requests] == ["large", "large"]
     assert [request.top_logprobs for request in fake.requests] == [None, 1]
@@ -164,7 +164,7 @@ async def test_a_stream_that_breaks_after_its_first_text_fails_and_serves_no_oth
     async with Orchestrator.from_config(CONFIG, providers={"fake": Breaks(script)}) as served:
         shown = []
         with pytest.raises(StreamInterruptedError) as caught:
-            async for event in served.runtime.serve(ChatRequest(ASK)).served():
+            async for event in served.runtime.start(ChatRequest(ASK)).served():
                 shown.append(event)
     assert [event.text for event in shown] == ["The"]
     assert caught.value.shown
@@ -193,12 +193,12 @@ async def test_a_model_that_is_not_configured_cannot_be_asked_alone():
 
 
 async def test_an_episode_is_on_record_under_the_id_that_the_server_gave_it(tmp_path):
-    from cascade.episodes.opening import stored
+    from cascade.episodes.opening import rows_of
 
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     fake = FakeProvider({"small": [SURE], "large": [SURE]})
     async with Orchestrator.from_config({**CONFIG, "traces": url}, providers={"fake": fake}) as served:
         for model, name in ((None, "first"), ("large", "second")):
-            await served.runtime.serve(ChatRequest(ASK), model=model, trace_id=name).answer()
-    rows = list(stored(url))
+            await served.runtime.start(ChatRequest(ASK), model=model, trace_id=name).answer()
+    rows = list(rows_of(url))
     assert [(row["episode_id"], row["walk"]) for row in rows] == [("first", None), ("second", "large only")]

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from stores import row
 
-from cascade.episodes.opening import stored
+from cascade.episodes.opening import rows_of
 from cascade.logs.files import read_rows
 from cascade.logs.schema import hashed
 from cascade.records.traces import Store
@@ -42,7 +42,7 @@ def test_a_store_is_exported_by_import(cli, tmp_path, filled, name):
     pytest.importorskip("duckdb")
     assert cli("import", filled, "-o", name, "--json").document["rows"] == 3
     with Store(filled, read_only=True) as store:
-        assert list(read_rows(tmp_path / name)) == list(store.read()) == list(stored(filled))
+        assert list(read_rows(tmp_path / name)) == list(store.read()) == list(rows_of(filled))
     assert (tmp_path / name).stat().st_mode & 0o777 == 0o600
 
 

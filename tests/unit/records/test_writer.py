@@ -125,7 +125,7 @@ async def test_a_keys_name_is_recorded_if_a_request_names_no_user(file_url):
     async with Orchestrator("small", "large", provider="fake", strategy=ladder, traces=file_url) as cascade:
         for options in ({}, {"user": "ann"}):
             request = ChatRequest([{"role": "user", "content": "Hi"}], options)
-            await cascade.runtime.serve(request, key="team").answer()
+            await cascade.runtime.start(request, key="team").answer()
     assert list(dict.fromkeys(one["user"] for one in rows_in(file_url))) == ["team", "ann"]
 
 

@@ -21,7 +21,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Coverage, Kind
 from cascade.conformal.scope import PLAIN, kind_of, seen
-from cascade.episodes.opening import stored
+from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
@@ -249,7 +249,7 @@ def test_audited_asks_are_recorded_as_audits(certified, tmp_path):
     asked = {"audit": {"probability": 0.5, "seed": 3}}
     with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
         answers = [orchestrator.ask(Question(f"{HARD} {number}", segment="law")) for number in range(12)]
-    rows = list(stored(url))
+    rows = list(rows_of(url))
     audited = {row["question"] for row in rows if row["split"] == "audit"}
     assert audited == {answer.question.text for answer in answers if answer.audited}
     assert 0 < len(audited) < 12
@@ -493,7 +493,7 @@ def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path):
         answer = orchestrator.ask(RIVER)
     assert (answer.text, [call.request.model for call in answer.calls]) == ("Danube", ["large"])
     assert (answer.audited, answer.certificate) == (False, None)
-    (row,) = [row for row in stored(url) if row["question"] == RIVER.text]
+    (row,) = [row for row in rows_of(url) if row["question"] == RIVER.text]
     assert (row["walk"], row["split"], row["horizon"]) == ("last model only", None, 1)
 
 

@@ -194,7 +194,7 @@ async def test_in_a_server_a_call_goes_on_and_is_booked_at_its_cost(stream, by):
 
         async def ask(limit_s: float | None = None) -> str | None:
             chat = ChatRequest(ASK, {"max_tokens": 4_000})
-            asking = served.runtime.serve(chat, model="small", key="app", deadline_s=limit_s)
+            asking = served.runtime.start(chat, model="small", key="app", deadline_s=limit_s)
             if not stream:
                 return (await asking.answer()).text
             async with aclosing(asking.served()) as events:
