@@ -1,11 +1,11 @@
 """Formats of foreign logs as data: a YAML of column expressions each, in `presets/`.
 
 A preset says by which fields a file is recognised (`known_by`: all fields of one set), in which lists its records are
-(`each`), which paths hold a value (`columns`, named as in `calls.is_target`, and, for expressions alone, `let`: the first
-path with a value counts), what is computed in SQL from these (`sql`), which records are left out (`drop`, by reason; the
-reason "" is not counted), what is noted, and what a step is: each call by its time (`steps: time`) or each model
-(`models`). A preset with `rows` places its rows itself: a query on `raw`. Only these files hold SQL; a user's mapping
-holds names (`mapping`).
+(`each`), which paths hold a value (`columns`, named as in `calls.is_target`, and, for expressions alone, `let`: the
+first path with a value counts), what is computed in SQL from these (`sql`), which records are left out (`drop`, by
+reason; the reason "" is not counted), what is noted, and what a step is: each call by its time (`steps: time`) or
+each model (`models`). A preset with `rows` places its rows itself: a query on `raw`. Only these files hold SQL; a
+user's mapping holds names (`mapping`).
 """
 
 from __future__ import annotations

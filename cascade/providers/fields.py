@@ -43,8 +43,8 @@ OPTIONAL = _names(
     "prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier store thinking top_k "
     "user user_profile_id verbosity workspace_id"
 )
-"""Fields that change where a request is recorded, cached or counted, or that only one vendor reads. One that changes how
-a reply is drawn is also in `conformal.scope.DRAWN`; one that litellm does not list is in `litellm._more`."""
+"""Fields that change where a request is recorded, cached or counted, or that only one vendor reads. One that changes
+how a reply is drawn is also in `conformal.scope.DRAWN`; one that litellm does not list is in `litellm._more`."""
 OPENAI_OWN = OPTIONAL & _names(
     "metadata prompt_cache_key prompt_cache_options prompt_cache_retention safety_identifier service_tier "
     "store user verbosity"
