@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.collection.adding import LoggedCalls
-from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress, RecordedBaseline
+from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
 from cascade.config.policies import FixedConfig
 from cascade.episodes.journal import Journal, is_call
@@ -26,6 +26,7 @@ from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.runtime import left_out
+from cascade.serving.plan import RunPlan
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Progress", "collect", "journal_of"]
 
@@ -37,7 +38,7 @@ def collect(
     questions: Sequence[AskedQuestion],
     output: Path,
     *,
-    baselines: Sequence[RecordedBaseline] = (),
+    baselines: Sequence[RunPlan] = (),
     recorded: LoggedCalls | None = None,
     matcher: Matcher | None = None,
     dataset: str | None = None,

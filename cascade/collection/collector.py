@@ -28,10 +28,9 @@ from cascade.logs.schema import call_row, request_digest, rows
 from cascade.matching import Matcher, get_matcher, judge_rows
 from cascade.orchestrator import Orchestrator
 from cascade.plans import presets as strategies
-from cascade.plans.nodes import Plan
 from cascade.plans.presets import BaseGuideConfig
-from cascade.policies.live import Live
 from cascade.resilience import portal
+from cascade.serving.plan import RunPlan
 from cascade.text import counted
 from cascade.types import Answer, Completion, Request
 
@@ -45,16 +44,7 @@ BASELINES = BaseGuideConfig.baselines
 """The names of the baselines of rounds of base and guide."""
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedBaseline:
-    """A strategy with a policy. Both `name` and `policy` are None for the walk of all steps."""
-
-    name: str | None
-    strategy: Plan
-    policy: Live | None
-
-
-def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RecordedBaseline, ...]:
+def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None) -> tuple[RunPlan, ...]:
     """Return the named baselines (by default all) of the configured strategy (`StrategyConfig.baselines`).
 
     Raises:
@@ -68,11 +58,11 @@ def recorded_baselines(config: CascadeConfig, names: Iterable[str] | None = None
     return tuple([_named(name, config) for name in chosen if name in own])
 
 
-def _named(name: str, config: CascadeConfig) -> RecordedBaseline:
+def _named(name: str, config: CascadeConfig) -> RunPlan:
     strategy, policy = config.strategy.baseline(name)
     update = {"strategy": strategies.WRITTEN.read(strategy), "policy": policies.WRITTEN.read(policy)}
     changed = config.model_copy(update=update)
-    return RecordedBaseline(name, build_strategy(changed), build_policy(changed))
+    return RunPlan(build_strategy(changed), build_policy(changed), walk=name)
 
 
 @dataclass(frozen=True, slots=True)
@@ -178,13 +168,11 @@ class Collector:
         config: CascadeConfig,
         orchestrator: Orchestrator,
         journal: Journal,
-        baselines: Sequence[RecordedBaseline] = (),
+        baselines: Sequence[RunPlan] = (),
         max_cost_nano_usd: int | None = None,
         recorded: LoggedCalls | None = None,
     ) -> None:
-        strategy = build_strategy(config)
-        everything = RecordedBaseline(None, strategy, None)
-        self._walks = (everything, *baselines)
+        self._plans = (RunPlan(build_strategy(config)), *baselines)
         self._may_lack = config.strategy.has_parts
         self._log = recorded
         self._orchestrator = orchestrator
@@ -260,7 +248,7 @@ class Collector:
         A question without all of its steps is left out, and so is an incomplete baseline of a question. If a model
         refused a step, the step is unknown and the question stays: leaving it out would bias the sample.
         """
-        everything, *named = self._walks
+        everything, *named = self._plans
         self._whole = 0
         judge_named = functools.cache(get_matcher)
         for question in questions:
@@ -282,15 +270,15 @@ class Collector:
             else:
                 yield from map(self._log.merged, rows)
                 yield from self._log.other_walks(question.id)
-            for walk in named:
-                answer = self._on_record(walk, question)
+            for plan in named:
+                answer = self._on_record(plan, question)
                 if answer is not None:
-                    yield from judge_rows(self._rows(walk, answer, question, dataset), judge)
+                    yield from judge_rows(self._rows(plan, answer, question, dataset), judge)
 
-    def _on_record(self, walk: RecordedBaseline, question: AskedQuestion) -> Answer | None:
+    def _on_record(self, plan: RunPlan, question: AskedQuestion) -> Answer | None:
         """Return a walk rebuilt from the recorded calls; None if a call is missing."""
         try:
-            return self._walk(walk, question, self._recorded)
+            return self._walk(plan, question, self._recorded)
         except (_HoleError, ProviderError):
             return None
 
@@ -298,12 +286,12 @@ class Collector:
         """Run one question's walks."""
         tally = self._tally
         try:
-            everything, *named = self._walks
+            everything, *named = self._plans
             failed = _failed_calls(self._walk(everything, question, self._paid))
             if failed:
                 self._refused[question.id] = next(iter(failed.values()))
-            for walk in named:
-                self._walk(walk, question, self._paid)
+            for plan in named:
+                self._walk(plan, question, self._paid)
         except _StoppedError:
             return
         except BudgetExceededError as error:
@@ -337,13 +325,13 @@ class Collector:
         with self._tally.lock:
             self._tally.stopped = self._tally.stopped or error
 
-    def _walk(self, walk: RecordedBaseline, question: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
+    def _walk(self, plan: RunPlan, question: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
         """Follow one walk to its end.
 
         A failed call ends the walk, because a log needs every step of a question. If each step is a single call, a call
         that the provider refuses for good is logged as a step without a candidate, as in service.
         """
-        may_lack = self._may_lack and walk.name is None
+        may_lack = self._may_lack and plan.walk is None
 
         async def answered(request: Request) -> Completion:
             logged = None if self._log is None else self._log.completion(question.id, request)
@@ -359,7 +347,7 @@ class Collector:
                 raise hole.error from None
 
         fields = self._orchestrator.runtime.fields
-        walked = run(question.question, strategy=walk.strategy, policy=walk.policy, prices=self._prices, fields=fields)
+        walked = run(question.question, strategy=plan.strategy, policy=plan.policy, prices=self._prices, fields=fields)
         return _result(drive(walked, answered))
 
     def _recorded(self, request: Request) -> Completion:
@@ -426,13 +414,13 @@ class Collector:
             )
 
     def _rows(
-        self, walk: RecordedBaseline, answer: Answer, question: AskedQuestion, dataset: str | None
+        self, plan: RunPlan, answer: Answer, question: AskedQuestion, dataset: str | None
     ) -> Iterator[dict[str, Any]]:
         last = answer.steps[-1]
-        horizon = last.number if last.final else walk.strategy.horizon
+        horizon = last.number if last.final else plan.strategy.horizon
         columns = {
             "episode_id": question.id,
-            "walk": walk.name,
+            "walk": plan.walk,
             "dataset": dataset,
             "split": question.split,
             "group": question.group,
@@ -443,7 +431,7 @@ class Collector:
             self._logged.add(digest)
             record = self._journal.row(digest)
             row["created_at"] = row["created_at"] if record is None else record["created_at"]
-            if walk.name is None:
+            if plan.walk is None:
                 row["kept"] = None
             yield row
 

@@ -52,7 +52,6 @@ _LEAST_KNOWN, _TOO_EQUAL, _TOO_ALIKE = 0.1, 0.99, 0.999
 earlier one is not offered."""
 _ROWS = 5_000
 """The number of requests on which features are compared."""
-_OF_ALL = frozenset({"votes", "different", "tokens", "cost"})
 _COMPARES = re.compile(r"same@([0-9]+),([0-9]+)")
 _OF_NODE = re.compile(r"(.+)@([0-9]+)")
 

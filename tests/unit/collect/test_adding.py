@@ -267,7 +267,7 @@ def rounds_of(**strategy: object) -> CascadeConfig:
 def test_the_names_are_those_of_the_command_line_and_the_log():
     assert BASELINES == NAMES
     assert GUIDE_ONLY == "guide only"
-    assert tuple(walk.name for walk in recorded_baselines(rounds_of())) == NAMES
+    assert tuple(plan.walk for plan in recorded_baselines(rounds_of())) == NAMES
 
 
 def nodes_of(strategy: Any) -> list[tuple[str, str, str]]:
@@ -297,7 +297,7 @@ def test_every_walk_uses_the_configured_prompts(tmp_path):
 
 def test_only_the_walks_asked_for_are_made_in_that_order_and_once():
     wanted = ["LLM-exit, base", GUIDE_ONLY, "LLM-exit, base"]
-    assert [walk.name for walk in recorded_baselines(rounds_of(), wanted)] == ["LLM-exit, base", GUIDE_ONLY]
+    assert [plan.walk for plan in recorded_baselines(rounds_of(), wanted)] == ["LLM-exit, base", GUIDE_ONLY]
     assert recorded_baselines(rounds_of(), []) == ()
 
 

@@ -15,7 +15,7 @@ from patience import PATIENCE_S
 
 from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
-from cascade.collection.collector import BASELINES, RecordedBaseline, RefusedRole, recorded_baselines
+from cascade.collection.collector import BASELINES, RefusedRole, recorded_baselines
 from cascade.config import CascadeConfig, load
 from cascade.episodes.journal import Journal
 from cascade.episodes.rows import reads_of
@@ -38,6 +38,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.portal import in_thread
+from cascade.serving.plan import RunPlan
 from cascade.types import GUIDE_ONLY, Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 
@@ -254,7 +255,7 @@ class _EndsEarly:
 
 
 def test_the_horizon_of_a_walk_that_could_not_go_on_is_where_it_ended(log):
-    early = RecordedBaseline("early", _EndsEarly(), FixedPolicy("both", 4))
+    early = RunPlan(_EndsEarly(), FixedPolicy("both", 4), walk="early")
     collected(log, asked(1), named=[early])
     assert [(row["step"], row["horizon"]) for row in rows_of(log) if row["walk"] == "early"] == [(1, 2), (2, 2)]
     assert {row["horizon"] for row in full_walk(log)} == {3}
