@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import sys
 import traceback
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import reduce
 from importlib import import_module
@@ -49,14 +49,6 @@ class Registry(Generic[T]):
     def names(self) -> tuple[str, ...]:
         """Every known name, the built-in ones first. Nothing is imported."""
         return tuple(dict.fromkeys([*self.built_in, *(point.name for point in entry_points(group=self.group))]))
-
-    def usable(self, names: Iterable[str] | None = None) -> dict[str, T]:
-        """Return the objects of these names (by default all) by name, without those that cannot be used."""
-        plugins = {}
-        for name in self.names if names is None else names:
-            with suppress(UsageError):
-                plugins[name] = self.find(name)
-        return {name: plugin for name, plugin in plugins.items() if plugin is not None}
 
     def find(self, name: str) -> T | None:
         """Return the object of a name; None if there is none.

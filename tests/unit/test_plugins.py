@@ -81,12 +81,6 @@ def test_two_packages_that_bring_one_name_are_refused_with_both(install):
         SHAPES.find("half")
 
 
-def test_all_that_can_be_used_are_returned(install):
-    install("cascade.shapes", "half", "math:pi")
-    install("cascade.shapes", "broken", "no_such_module:thing")
-    assert list(SHAPES.usable()) == ["circle", "half"]
-
-
 @pytest.mark.parametrize(
     ("text", "attribute", "said"),
     [
