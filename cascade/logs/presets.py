@@ -67,7 +67,6 @@ class Preset:
     """A format. The module's text says what its fields are; `free` is when a cost of 0 is known to be one."""
 
     name: str
-    about: str
     known_by: tuple[frozenset[str], ...] = ()
     each: tuple[tuple[str, ...], ...] = ()
     prepare: str | None = None
