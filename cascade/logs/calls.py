@@ -144,8 +144,9 @@ def _with_nulls(table: str, names: Collection[str]) -> str:
 
 
 def _has_messages(tables: Tables, names: Collection[str]) -> bool:
-    """Whether the question or the answer of a table's first calls is JSON: messages, perhaps."""
-    tests = " OR ".join(f"{_json_text(name)} IS NOT NULL" for name in ("question", "answer") if name in names)
+    """Whether the question of a table's first calls is JSON, messages perhaps, or the answer a message."""
+    forms = {"question": _json_text("question"), "answer": _MESSAGE}
+    tests = " OR ".join(f"{form} IS NOT NULL" for name, form in forms.items() if name in names)
     query = f"SELECT count(*) FILTER ({tests}) FROM (SELECT * FROM values LIMIT 100)"
     return bool(tests) and bool(tables.duck.value(query))
 
@@ -155,9 +156,10 @@ _OF_CHAT = ("chat", "question", "context", "answer", "text", "signals")
 
 def _with_chats(query: str, preset: Preset) -> str:
     """Return a query with the columns of a chat for requests and replies that are recorded whole."""
-    question, answer, always = _json_text("question"), _json_text("answer"), "'yes'" if preset.chats else "NULL"
+    question, answer, always = _json_text("question"), _MESSAGE, "'yes'" if preset.chats else "NULL"
     request = f"coalesce(request, {question})"
-    reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL THEN answer END)"
+    quoted = "json_object('role', 'assistant', 'content', answer)::VARCHAR"  # as it is, though it may be JSON
+    reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL AND answer IS NOT NULL THEN {quoted} END)"
     counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
     arguments = f"{always}, {request}, tools, system, {reply}, finish, {counts}"
     chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({arguments}) END"
@@ -193,6 +195,10 @@ def _with_costs(query: str, preset: Preset) -> str:
 
 def _json_text(name: str) -> str:
     return f"CASE WHEN left(ltrim({name}), 1) IN ('[', '{{') AND json_valid({name}) THEN {name} END"
+
+
+_MESSAGE = f"message_in({_json_text('answer')})"
+"""An answer that is a message. Any other JSON is what a model said, and stays as it is."""
 
 
 # --- calls as rows of episodes ---

@@ -307,7 +307,8 @@ def _tool_in(message: Mapping[str, Any]) -> Mapping[str, Any] | None:
 def reply_in(reply: Any) -> Reply | None:
     """Return a model's message, from a completion, its choices, messages, a message or a text; None if there is none.
 
-    Of several choices the first was served. Log-probs are those of OpenAI's chat completions.
+    Any other JSON, but an error, is the text of the message: an answer that is written in JSON. Of several choices the
+    first was served. Log-probs are those of OpenAI's chat completions.
 
     >>> reply_in({"choices": [{"message": {"content": "Paris"}, "finish_reason": "stop"}]})
     Reply(message={'role': 'assistant', 'content': 'Paris'}, finish_reason='stop', tokens=None)
@@ -317,12 +318,32 @@ def reply_in(reply: Any) -> Reply | None:
         value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), value)
     listed: Iterable[Any] = value if isinstance(value, list) else [value]
     entries = [entry for entry in listed if entry not in _EMPTY]
-    if entries and isinstance(entries[0], str):
+    if len(entries) == 1 and isinstance(entries[0], str):
         return Reply({"role": "assistant", "content": entries[0]}) if entries[0].strip() else None
     items = [entry for entry in entries if isinstance(entry, Mapping)]
     if any("role" in entry or entry.get("type") in _CALLS for entry in items) and len(items) > 1:
         items = [_joined(items)]  # the items of a response, or a conversation that ends with the reply
-    return _reply(items[0]) if items else None
+    message = _reply(items[0]) if items else None
+    if message is not None or not entries or "error" in fields_in(value):
+        return message
+    return Reply({"role": "assistant", "content": reply if isinstance(reply, str) else json.dumps(reply)})
+
+
+def message_in(text: str) -> str | None:
+    """Return a JSON text that is a message, a completion or a conversation; None for an answer written in JSON.
+
+    >>> [message_in(text) is not None for text in ('{"role": "assistant", "content": "Paris"}', '{"content": "Paris"}')]
+    [True, False]
+    """
+    value = loaded(text)
+    if isinstance(value, Mapping):
+        value = next((value[name] for name in ("choices", "candidates", "output") if value.get(name)), [value])
+    entry = fields_in(value[0] if isinstance(value, list) and value else None)
+    message = fields_in(loaded(entry.get("message"))) or fields_in(entry.get("content")) or entry
+    role = _ROLES.get(str(message.get("role")), message.get("role"))
+    spoken = role in {"system", "developer", "user", "assistant", "tool"} and message.keys() & {"content", "parts"}
+    called = bool(message.get("tool_calls")) or (message.get("type") in _CALLS and "name" in message)
+    return text if spoken or called or "finish_reason" in entry else None
 
 
 def _joined(items: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:

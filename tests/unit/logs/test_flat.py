@@ -257,6 +257,19 @@ def test_ids_and_labels_stay_texts(tmp_path):
         assert (first["episode_id"], first["gold"], first["answer"], second["answer"]) == (long, [date], date, "007")
 
 
+@pytest.mark.parametrize("sent", [None, {"temperature": 0}])
+@pytest.mark.parametrize(
+    "answer",
+    ['["x", "y"]', "[]", '{"total": 5}', '{"text": "x", "n": 1}', '{"content": "x"}', '{"output": ["x"]}',
+     '[{"role": "ceo", "name": "Ann"}]', '{"message": {"to": "Ann"}}', '{"tool_calls": []}'],
+)  # fmt: skip
+def test_an_answer_in_json_is_no_message_and_stays_as_it_is(tmp_path, sent, answer):
+    """Before, `["x", "y"]` and `["x", "z"]` were both x, and where a request was named, `{"total": 5}` was no answer."""
+    message = {"role": "assistant", "content": "Rome"}
+    path = lines(tmp_path / "t.jsonl", {"question": "q", "a_answer": answer, "b_answer": json.dumps(message)})
+    assert [row["answer"] for row in rows_of(path, request=sent)] == [answer, "Rome"]
+
+
 def test_calls_of_models_become_steps_by_their_costs(tmp_path):
     calls = [
         {"model": model, "question": f"q{at}", "answer": f"{model}{at}", "cost_usd": cost}

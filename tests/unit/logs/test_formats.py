@@ -311,6 +311,16 @@ def test_a_call_inside_of_another_with_the_same_content_is_one_call(tmp_path):
     assert [row["model"] for row in rows_of(lines(tmp_path / "spans.jsonl", nested))] == ["small", "large"]
 
 
+@pytest.mark.parametrize("output", [{"total": 5}, ["x", "y"], '{"total": 5}', [{"name": "Ann"}]])
+def test_an_output_in_json_that_is_no_message_is_the_answer_but_an_error_is_none(tmp_path, output):
+    """Before, `["x", "y"]` was x, and an object was no answer."""
+    rows = rows_of(lines(tmp_path / "log.jsonl", observed(1, output=output), observed(2, output={"error": "down"})))
+    assert [row["answer"] and json.loads(row["answer"]) for row in rows] == [
+        json.loads(output) if isinstance(output, str) else output,
+        None,
+    ]
+
+
 def test_scores_say_which_answers_are_right(tmp_path):
     trace = {
         "id": "t1",
