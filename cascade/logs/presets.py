@@ -33,7 +33,7 @@ OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_to
 """What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
 _TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
-_OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
+OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,7 +133,7 @@ def mapping(fields: Mapping[str, str] | None) -> Mapped:
     wrong = []
     for target, path in (fields or {}).items():
         name, of = "episode_id" if target == "id" else target, _TARGET.fullmatch(target)
-        if name.endswith("cost_usd") and _OF_CENTS.search(path):
+        if name.endswith("cost_usd") and OF_CENTS.search(path):
             raise UsageError(f"{path} holds hundredths by its name, and {name} is in USD: divide the column by 100.")
         if name in targets or _SIGNAL.fullmatch(name):
             columns[name] = path

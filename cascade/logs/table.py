@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from cascade.logs.presets import OF_MODEL, SIGNALS, Mapped
+from cascade.logs.presets import OF_CENTS, OF_MODEL, SIGNALS, Mapped
 from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 OF_QUESTION = {
@@ -151,6 +151,8 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None and end != "score":  # a score may be a signal
         return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
+    if OF_CENTS.search(name):
+        return f" (hundredths? divide by 100, as {of_model}cost_usd)"
     near = get_close_matches(end, fields, n=1, cutoff=0.8)
     if near:
         return f"; did you mean {name.removesuffix(end)}{near[0]}?"

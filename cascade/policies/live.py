@@ -22,6 +22,7 @@ from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
 from cascade.policies.policy import REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala
+from cascade.registry import code_of
 from cascade.table import Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 
@@ -163,7 +164,8 @@ class Live:
         """Score a request that has bought nothing, to learn what kind of policy it is."""
         rule = self.rule
         nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
-        scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
+        with code_of(rule):
+            scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
         by_call = scores.order is not None
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call

@@ -299,6 +299,14 @@ class Patient(Policy):
 
     def scores(self, log):
         return Scores(np.full(log.answer.shape, np.inf))
+
+
+@dataclass(frozen=True)
+class Raising(Patient):
+    kind: ClassVar[str] = "raising"
+
+    def scores(self, log):
+        return 1 / 0
 """
 
 
@@ -311,6 +319,8 @@ def test_a_toy_strategy_and_a_toy_policy_touch_one_file(tmp_path, monkeypatch):
     }
     with Orchestrator.from_config(MODELS | toys) as orchestrator:
         assert [step.candidates[0].source for step in orchestrator.ask("ha").steps] == ["once", "again"]
+    with pytest.raises(UsageError):
+        Orchestrator.from_config(MODELS | toys | {"policy": {"kind": "toys_of_a_test:Raising", "threshold": 0}})
 
 
 # --- the pages ---

@@ -212,6 +212,7 @@ def test_what_is_missing_is_asked_for_with_a_line_to_paste(tmp_path, head, row, 
         ("small_price", "--map small.cost_usd=small_price"),
         ("small_is_correct", "--map small.correct=small_is_correct"),
         ("small_score", "--map small.signals.score=small_score"),
+        ("small_cost_cents", "as small.cost_usd"),
         ("expected", "--map gold=expected"),
     ],
 )
