@@ -76,12 +76,12 @@ def collect(
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_of(output)) as journal:
         _recall(output, journal, is_call if recorded is None else recorded.is_new)
-        collector = Collector(config, orchestrator, journal, baselines, max_cost_nano_usd, recorded)
-        collector.run(questions, concurrency=concurrency, tell=tell)
-        finished = collector.log(questions, matcher, dataset)
+        collector = Collector(config, orchestrator, journal, questions, baselines, max_cost_nano_usd, recorded)
+        collector.run(concurrency, tell)
+        finished = collector.log(matcher, dataset)
         first = next(finished, None)
         written = 0 if first is None else write_rows(output, itertools.chain([first], finished))
-        done = collector.outcome(len(questions), written)
+        done = collector.outcome(written)
         if not (done.failures or done.stopped or done.unused_calls):
             journal.remove()
         return done

@@ -159,6 +159,7 @@ class Collector:
         baselines: other ways to answer the same questions, which are logged too (`recorded_baselines`).
         orchestrator: makes the calls.
         journal: the recorded calls; each new answer is written to it.
+        questions: the questions, with the accepted answers.
         max_cost_nano_usd: the maximum cost of the whole log, including recorded calls; None for no cap.
         recorded: a log whose calls are not made again, nor counted as costs of this one; None: none.
     """
@@ -168,15 +169,17 @@ class Collector:
         config: CascadeConfig,
         orchestrator: Orchestrator,
         journal: Journal,
-        baselines: Sequence[RunPlan] = (),
-        max_cost_nano_usd: int | None = None,
-        recorded: LoggedCalls | None = None,
+        questions: Sequence[AskedQuestion],
+        baselines: Sequence[RunPlan],
+        max_cost_nano_usd: int | None,
+        recorded: LoggedCalls | None,
     ) -> None:
         self._plans = (RunPlan(build_strategy(config)), *baselines)
         self._may_lack = config.strategy.has_parts
         self._log = recorded
         self._orchestrator = orchestrator
         self._journal = journal
+        self._questions = questions
         self._prices = config.prices()
         self._budget = Budget(max_cost_nano_usd, journal.spent_nano_usd)
         self._tally = _Tally()
@@ -186,11 +189,9 @@ class Collector:
         self._lacking: dict[str, RefusedRole] = {}
         self._started = time.monotonic()
 
-    def run(
-        self, questions: Sequence[AskedQuestion], *, concurrency: int, tell: Callable[[Progress], None] = lambda _: None
-    ) -> Progress:
+    def run(self, concurrency: int, tell: Callable[[Progress], None]) -> None:
         """Make every call that is not recorded yet; return when all are done or the money is spent."""
-        total, waiting = len(questions), iter(questions)
+        waiting = iter(self._questions)
         in_flight: set[Future[None]] = set()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-collect") as threads:
             try:
@@ -201,23 +202,24 @@ class Collector:
                             break
                         in_flight.add(threads.submit(self._run_question, question))
                     if not in_flight:
-                        return self.progress(total)
+                        return
                     finished, in_flight = wait(in_flight, return_when=FIRST_COMPLETED)
                     for future in finished:
                         future.result()
-                    tell(self.progress(total))
+                    tell(self.progress)
             except BaseException:
                 self._stop(UsageError("stopped"))
                 if in_flight:  # what is under way is paid, and on the disk before the executor is left
                     logger.warning("finishing %s; continue with --resume", counted(len(in_flight), "call"))
                 raise
 
-    def progress(self, total: int) -> Progress:
-        """Return the progress of the collection."""
+    @property
+    def progress(self) -> Progress:
+        """The progress of the collection."""
         tally = self._tally
         return Progress(
             tally.done,
-            total,
+            len(self._questions),
             len(tally.failures),
             tally.paid,
             tally.reused,
@@ -226,12 +228,12 @@ class Collector:
             time.monotonic() - self._started,
         )
 
-    def outcome(self, total: int, rows: int) -> Collected:
+    def outcome(self, rows: int) -> Collected:
         """Return the result of the collection; `rows` is the number of rows written from `log`."""
         # An agent's answer is logged but is not a recorded call; the calls that the agent made are.
         tally, unused = self._tally, sum(digest not in self._logged for digest in self._journal)
         return Collected(
-            self.progress(total),
+            self.progress,
             self._whole,
             rows,
             tuple(tally.failures),
@@ -240,9 +242,7 @@ class Collector:
             tuple(self._lacking.values()),
         )
 
-    def log(
-        self, questions: Iterable[AskedQuestion], matcher: Matcher | None, dataset: str | None
-    ) -> Iterator[dict[str, Any]]:
+    def log(self, matcher: Matcher | None, dataset: str | None) -> Iterator[dict[str, Any]]:
         """Yield the log's rows from the journal alone.
 
         A question without all of its steps is left out, and so is an incomplete baseline of a question. If a model
@@ -251,7 +251,7 @@ class Collector:
         everything, *named = self._plans
         self._whole = 0
         judge_named = functools.cache(get_matcher)
-        for question in questions:
+        for question in self._questions:
             judge = matcher or judge_named(question.matcher or "exact")
             full = self._on_record(everything, question)
             if full is None:

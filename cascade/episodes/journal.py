@@ -71,16 +71,9 @@ class Journal:
         """Whether `spent_nano_usd` is exact, with every cost known."""
         return not self._value("SELECT count(*) FROM calls WHERE cost IS NULL")
 
-    def __len__(self) -> int:
-        size: int = self._value("SELECT count(*) FROM calls")
-        return size
-
     def __iter__(self) -> Iterator[str]:
         with self._lock:
             return iter([digest for (digest,) in self._calls.execute("SELECT digest FROM calls ORDER BY rowid")])
-
-    def __contains__(self, digest: object) -> bool:
-        return self._value("SELECT row FROM calls WHERE digest = ?", digest) is not None
 
     def _value(self, sql: str, *values: Any) -> Any:
         with self._lock:

@@ -58,21 +58,17 @@ def open_log(
     """
     _check_columns(where or {})
     check_there(log)
-    counts, fresh = Dropped() if dropped is None else dropped, True
+    counts = Dropped() if dropped is None else dropped
+    counting = iter([counts])  # what is left out is counted the first time that the log is read
 
     def rows() -> Iterator[Row]:
-        """Read the rows; the first time it counts what is left out."""
-        nonlocal fresh
-        first, fresh = fresh, False
-        return rows_of(log, where, counts if first else None, models)
+        return rows_of(log, where, next(counting, None), models)
 
     def columns() -> Calls | Iterable[Row]:
         """Read the columns of a file without its texts; the rows of anything else."""
-        nonlocal fresh
         if models or is_url(log):
             return rows()
-        fresh = False
-        with _file(log) as path, opened_log(path, counts, where) as opened:
+        with _file(log) as path, opened_log(path, next(counting, None), where) as opened:
             return opened.columns()
 
     try:

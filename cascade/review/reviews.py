@@ -118,11 +118,6 @@ class Reviews(NamedTuple):
     terms: Terms
     judgements: tuple[Judgement, ...]
 
-    @property
-    def reviewers(self) -> tuple[str, ...]:
-        """The reviewers, in the order of their first judgements."""
-        return tuple(dict.fromkeys(judgement.reviewer for judgement in self.judgements))
-
     def by(self, reviewer: str) -> dict[PairId, Judgement]:
         """Return a reviewer's judgement of each pair."""
         return {judgement.pair: judgement for judgement in self.judgements if judgement.reviewer == reviewer}

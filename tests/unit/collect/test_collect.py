@@ -761,7 +761,7 @@ def test_a_full_disk_stops_it_with_a_message_and_it_goes_on_later(log, monkeypat
     models, add = Models(), Journal.add
 
     def full(self: Journal, rows: Any) -> None:
-        self._calls.execute(f"PRAGMA max_page_count = {5 if len(self) > 2 else 1000}")
+        self._calls.execute(f"PRAGMA max_page_count = {5 if len([*self]) > 2 else 1000}")
         add(self, rows)
 
     with monkeypatch.context() as patch:

@@ -65,7 +65,6 @@ def test_what_was_added_is_read_and_the_last_word_counts(place):
         PairId("p", "a", "b"): "reference",
         PairId("q", "a", "b"): "equal",
     }
-    assert found.reviewers == ("ann", "bob")
     assert found.judgements[0].at == ONE.at
     assert found.losses("preference")[ONE.pair] is True  # where reviewers differ it is a loss
 
