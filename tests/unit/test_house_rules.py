@@ -7,6 +7,7 @@ import importlib.util
 import re
 import tomllib
 from collections.abc import Iterator
+from dataclasses import fields
 from functools import cache
 from graphlib import TopologicalSorter
 from pathlib import Path
@@ -15,6 +16,10 @@ from typing import Any
 import grimp
 
 import cascade
+from cascade.conformal.certificate import Certificate
+from cascade.conformal.promise import KINDS
+from cascade.logs.presets import presets
+from cascade.policies.signals import LIVE
 
 PACKAGE = Path(cascade.__file__).parent
 ROOT = Path(__file__).parents[2]
@@ -142,7 +147,6 @@ def test_the_environment_is_read_only_where_it_may_be():
 
 
 GUARANTEES = {"coverage", "regret", "error"}
-KINDS = GUARANTEES | {"agreement", "preference"}
 ELSEWHERE = {"regret"}
 """Names that mean a kind of guarantee wherever they are compared; the others also name figures and fields."""
 
@@ -151,7 +155,7 @@ def _branches(node: ast.AST) -> bool:
     """Whether a comparison, or a list of cases, tells one kind of guarantee from another."""
     if isinstance(node, ast.Compare):
         texts = {one.value for one in ast.walk(node) if isinstance(one, ast.Constant) and isinstance(one.value, str)}
-        return bool(texts & ELSEWHERE or (texts & KINDS and ".kind" in ast.unparse(node)))
+        return bool(texts & ELSEWHERE or (texts & {*KINDS.built_in} and ".kind" in ast.unparse(node)))
     cases = node.keys if isinstance(node, ast.Dict) else getattr(node, "elts", ())
     return len(GUARANTEES & {one.value for one in cases if isinstance(one, ast.Constant)}) > 1
 
@@ -260,6 +264,17 @@ def test_what_is_cited_exists():
             cited |= set(LINK.findall(text))
         lost += [f"{path.relative_to(ROOT)}: {name}" for name in sorted(cited) if not (ROOT / name).exists()]
     assert lost == []
+
+
+def test_a_page_lists_all_that_its_room_offers():
+    offered = {
+        "docs/import.md": [*presets()],
+        "docs/certificates.md": [*KINDS.built_in, *(field.name for field in fields(Certificate))],
+        "design/promises.md": [*KINDS.built_in],
+        "design/signals.md": [*LIVE],
+    }
+    pages = {page: (ROOT / page).read_text("utf-8") for page in offered}
+    assert [(page, name) for page, names in offered.items() for name in names if f"`{name}`" not in pages[page]] == []
 
 
 def test_every_benchmark_is_cited_by_a_page():

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import zipfile
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -15,7 +14,6 @@ from cascade.logs.schema import Dropped
 
 pytest.importorskip("duckdb")
 
-from cascade.logs.presets import presets
 from cascade.money import PriceTable
 from cascade.types import Usage
 from unit.logs.reading import lines, picked, rows_of
@@ -601,8 +599,3 @@ def test_chat_requests_of_several_models_are_a_ladder(tmp_path):
     assert dropped.count == 1
     with pytest.raises(UsageError):
         rows_of(tmp_path / "r.jsonl", models=["s", "x"])
-
-
-def test_the_page_lists_the_formats():
-    page = (Path(__file__).parents[3] / "docs" / "import.md").read_text()
-    assert [name for name in presets() if f"`{name}`" not in page] == []
