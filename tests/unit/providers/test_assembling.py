@@ -138,6 +138,8 @@ def test_half_a_character_and_what_is_no_text_are_noted():
     halved.payload()
     texts, made = assembled(chunk([{"type": "text", "text": "Dan"}, {"type": "image_url"}]), chunk("ube"))
     assert (texts, len(halved.notes), len(made.notes), "1 of 2" in made.notes[0]) == (["Dan", "ube"], 1, 1, True)
+    late = {"choices": [{"index": 0, "delta": {"content": "b", "refusal": None}}]}
+    assert [len(assembled(chunk("a", "stop"), more)[1].notes) for more in (late, chunk(None))] == [1, 0]
 
 
 def test_an_endless_text_is_not_kept():

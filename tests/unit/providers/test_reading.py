@@ -153,6 +153,7 @@ def test_an_error_inside_repeats_no_secret():
         ({"type": "permission_error"}, 403),
         ({"type": "invalid_request_error"}, 400),
         ({"type": "request_timeout"}, 408),
+        ({"type": "exceed_context_size_error"}, 400),
         ({"code": 1.5, "status": "418"}, 418),
         *(({"code": code}, 500) for code in ("²", "9" * 5_000, " 404", "-404", "399", "600", 399, 600, True)),
         *(({"code": code}, int(code)) for code in (400, 599, "400", "599")),
@@ -258,6 +259,12 @@ def test_the_parts_of_a_usage_add_up_or_its_cost_is_unknown(name):
     usage |= {"prompt_tokens_details": prompt, "completion_tokens_details": completion}
     made = read_usage(usage, request(), "", [])
     assert made == counted if counted is not None else made.estimated
+
+
+@pytest.mark.parametrize(("tokens", "believed"), [(10, True), (10**9, False)])
+def test_one_run_that_the_request_cannot_have_had_makes_the_usage_unknown(tokens, believed):
+    runs = [{"input_tokens": read_tokens, "output_tokens": 2} for read_tokens in (10, tokens)]
+    assert read_usage({**USED, "iterations": runs}, request(), "", []).estimated is not believed
 
 
 ADD = {"name": "add", "arguments": '{"n": 1}'}
