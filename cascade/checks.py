@@ -7,6 +7,7 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
+from numbers import Real
 from urllib.parse import urlsplit
 
 from cascade.errors import UsageError
@@ -116,21 +117,22 @@ def secret_problems(value: object, path: str = "") -> Iterable[str]:
         yield f"{path}: this looks like a key; {advice}"
 
 
-def share_problems(*, ends: bool = False, **shares: float | None) -> list[str]:
+def share_problems(*, ends: bool = False, **shares: object) -> list[str]:
     """Return the problems of shares and probabilities; None means not given.
 
     Args:
         ends: whether 0 and 1 are allowed.
         shares: the values, by their names in messages.
 
-    >>> share_problems(alpha=1.0, delta=None, level=0.05), share_problems(alpha=1.5, ends=True)
-    (['alpha must lie between 0 and 1, not 1'], ['alpha must lie in 0..1, not 1.5'])
+    >>> share_problems(alpha=1.0, delta=None, level=0.05), share_problems(alpha="1", ends=True)
+    (['alpha must lie between 0 and 1, not 1.0'], ["alpha must lie in 0..1, not '1'"])
     """
     bounds = "in 0..1" if ends else "between 0 and 1"
+    given = {name: share for name, share in shares.items() if share is not None}
     return [
-        f"{name} must lie {bounds}, not {share:g}"
-        for name, share in shares.items()
-        if share is not None and not (0 < share < 1 or (ends and share in {0, 1}))  # NaN is neither
+        f"{name} must lie {bounds}, not {share!r}"
+        for name, share in given.items()
+        if not (isinstance(share, Real) and (0 < float(share) < 1 or (ends and share in {0, 1})))  # NaN is neither
     ]
 
 

@@ -218,7 +218,7 @@ class BudgetExceededError(CascadeError):
 class BatchError(CascadeError):
     """Some questions of a batch failed; the other answers are kept.
 
-    `results` has one entry per question, in order: its Answer or its CascadeError.
+    `results` has one entry per question, in order: its Answer or its error.
     """
 
     exit_code = 5

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from cascade.checks import checked_key
+from cascade.checks import checked_key, did_you_mean, shown_name
 from cascade.config import (
     DEFAULT_BASE_VARIABLE,
     DEFAULT_KEY_VARIABLE,
@@ -244,6 +244,9 @@ def build_guards(
     pace = Pace(first_s, limits.idle_s or limits.per_call_s, limits.per_stream_s)
     for entry in config.models.values():
         by_kind.setdefault(config.provider_of(entry), []).append(entry)
+    if unknown := [kind for kind in providers if kind not in (*by_kind, *registry.PROVIDERS.names)]:
+        asks = "no model of this configuration asks the provider"
+        raise ConfigError([f"providers: {asks} {shown_name(kind)}{did_you_mean(kind, by_kind)}" for kind in unknown])
     for kind, entries in by_kind.items():
         options = config.provider.options if kind == config.provider.kind else {}
         settings = ProviderSettings(options, endpoints(config, kind, entries))

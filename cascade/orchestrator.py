@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Self
 from cascade import config as configuration
 from cascade.chat import Chat
 from cascade.config import CascadeConfig
-from cascade.errors import CascadeError, UsageError
+from cascade.errors import UsageError
 from cascade.providers.base import Provider
 from cascade.resilience.portal import iterate, run
 from cascade.runtime import Asked, Runtime, all_or_error, listed
@@ -182,14 +182,14 @@ class Orchestrator:
         """Answer without blocking, at most `concurrency` at a time. Raises as `many` does."""
         self.runtime.serves(level)
         questions = listed(asked, concurrency)
-        results: list[Answer | CascadeError | None] = [None] * len(questions)
+        results: list[Answer | Exception | None] = [None] * len(questions)
         waiting = iter(enumerate(questions))
 
         async def answer() -> None:
             for number, question in waiting:
                 try:
                     results[number] = await self.aask(question, level=level)
-                except CascadeError as error:
+                except Exception as error:  # noqa: BLE001 - a provider of one's own may raise any; other answers are paid
                     results[number] = error
 
         tasks = [asyncio.create_task(answer()) for _ in range(min(concurrency, len(questions)))]

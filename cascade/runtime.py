@@ -16,7 +16,7 @@ from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.engine import Run, drive, run
-from cascade.errors import BatchError, CascadeError, ClosedError, UsageError
+from cascade.errors import BatchError, ClosedError, UsageError
 from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
 from cascade.money import Price, exact_dollars, nano_usd
 from cascade.plans.nodes import Plan
@@ -466,9 +466,9 @@ def listed(asked: Iterable[Asked], concurrency: object) -> list[Asked]:
     return list(asked)
 
 
-def all_or_error(results: Sequence[Answer | CascadeError | None]) -> list[Answer]:
+def all_or_error(results: Sequence[Answer | Exception | None]) -> list[Answer]:
     """Return the answers of `many`. Raises BatchError, with every answer and every error, if there is an error."""
-    failed = [result for result in results if isinstance(result, CascadeError)]
+    failed = [result for result in results if isinstance(result, Exception)]
     if failed:
         raise BatchError(
             f"{len(failed)} of {len(results)} questions failed, first {type(failed[0]).__name__}: {failed[0]}. "

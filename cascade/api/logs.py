@@ -53,6 +53,14 @@ class LogOptions(NamedTuple):
         return log if isinstance(log, LogOptions) else cls(log)
 
     @property
+    def place(self) -> str:
+        """The path or the name of the log. Raises UsageError if it is neither, such as a table in memory."""
+        if isinstance(self.log, str | PathLike):
+            return fspath(self.log)
+        kind = type(self.log).__name__
+        raise UsageError(f"A log is a path, a name or an opened log, not a {kind}: save a table, as to_parquet does.")
+
+    @property
     def ordered(self) -> tuple[str, ...]:
         """The names of the models, in their order."""
         names = self.models.split(",") if isinstance(self.models, str) else self.models or ()
@@ -156,7 +164,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         return options.log
     dropped, where = Dropped(), parse_where(options.where or ())
     reading = opening.open_log(
-        fspath(options.log),
+        options.place,
         where,
         dropped,
         matcher=options.matcher,
@@ -174,7 +182,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         )
     for read in reading.reads if reading.unlabelled else ():
         tell(about_truth(read, unjudged=reading.unjudged))
-    return reading._replace(command=options.command, file=opening.file_of(fspath(options.log)))
+    return reading._replace(command=options.command, file=opening.file_of(options.place))
 
 
 def _reviewed(options: LogOptions, kind: str | None, tell: Tell) -> Reading:

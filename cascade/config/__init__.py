@@ -228,6 +228,8 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
         return source
     if isinstance(source, Mapping):
         return _validated(CascadeConfig, _with_texts(source), None)
+    if not isinstance(source, str | PathLike):
+        raise ConfigError([f"a configuration is a path, a mapping or a CascadeConfig, not {type(source).__name__}"])
     path = Path(source)
     config = _validated(CascadeConfig, read_yaml(path), str(source))
     return beside_folder(config, path.parent) if path.is_file() else config

@@ -266,9 +266,9 @@ class Promise:
 
     def __post_init__(self) -> None:
         problems = share_problems(risk=self.risk, confidence=self.confidence)
-        kind = kind_of(self.kind)
+        kind = kind_of(str(self.kind))
         if kind is None:
-            problems.append(f"there is no promise {self.kind!r}{did_you_mean(self.kind, KINDS.names)}")
+            problems.append(f"there is no promise {self.kind!r}{did_you_mean(str(self.kind), KINDS.names)}")
         elif not kind.of_set and self.confidence is None:
             problems.append(f"{self.kind} needs a confidence, as in 0.9")
         problems += share_problems(ends=True, rate=self.rate)

@@ -134,6 +134,8 @@ async def test_one_question_is_no_batch_and_none_at_once_is_refused(batch, setti
 def odd_one_fails(request: Request) -> Any:
     if request.question.text == "odd":
         raise AuthenticationError("no key")
+    if request.question.text == "own":
+        raise KeyError("of a provider of one's own")
     return "Yes" if request.purpose == "judge" else f"Answer: about {request.question.text}"
 
 
@@ -160,12 +162,12 @@ async def test_an_empty_batch_is_empty():
 
 
 async def test_a_batch_with_failures_holds_every_answer_and_every_error():
-    for error in await both_batches(wired(FakeProvider(odd_one_fails)), ["a", "odd", "b", ""]):
+    for error in await both_batches(wired(FakeProvider(odd_one_fails)), ["a", "odd", "b", "", "own"]):
         assert isinstance(error, BatchError)
         kinds = [type(result) for result in error.results]
-        assert kinds == [Answer, AuthenticationError, Answer, UsageError]
+        assert kinds == [Answer, AuthenticationError, Answer, UsageError, KeyError]
         assert error.results[2].text == "about b"
-        assert "2 of 4 questions failed, first AuthenticationError: no key" in str(error)
+        assert "3 of 5 questions failed, first AuthenticationError: no key" in str(error)
 
 
 async def test_no_more_are_asked_at_once_than_allowed():
@@ -227,6 +229,12 @@ def test_two_names_and_settings_are_a_configuration():
     assert made.runtime.policy.rule == Depth(serves="surest")
     assert repr(made).startswith("Orchestrator(")
     assert len(repr(made.ask("Hi"))) < 400  # without its steps and calls
+
+
+def test_what_is_no_configuration_and_a_provider_that_nothing_asks_are_refused():
+    for source, providers in ((None, {}), ({"models": {"base": "x", "guide": "y"}, "provider": "fake"}, {"fkae": 1})):
+        with pytest.raises(ConfigError):
+            Orchestrator.from_config(source, providers=providers)  # type: ignore[arg-type, dict-item]
 
 
 def test_a_wrong_setting_is_a_configuration_error(tmp_path):

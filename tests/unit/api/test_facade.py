@@ -62,6 +62,11 @@ def test_what_must_be_known_of_a_log_is_logged_or_told(tmp_path, caplog):
     assert len(told) == 1
 
 
+def test_a_table_in_memory_is_no_log():
+    with pytest.raises(cascade.UsageError):
+        cascade.open_log([])  # type: ignore[arg-type]
+
+
 def test_an_open_log_takes_no_second_choice(log):
     with pytest.raises(cascade.UsageError, match="open_log"):
         cascade.evaluate(LogOptions(log, where={"split": "test"}), {"kind": "fixed"})

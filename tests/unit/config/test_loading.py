@@ -444,7 +444,7 @@ def test_shares_are_held_against_their_range_with_its_ends_or_without():
     assert share_problems(**good) == share_problems(ends=True, **good) == share_problems(ends=True, a=0, b=1.0) == []
     assert share_problems(alpha=0, delta=1.0) == [
         "alpha must lie between 0 and 1, not 0",
-        "delta must lie between 0 and 1, not 1",
+        "delta must lie between 0 and 1, not 1.0",
     ]
     for wrong in (-1e-9, 1 + 1e-9, math.nan, math.inf):
         assert len(share_problems(a=wrong)) == len(share_problems(ends=True, a=wrong)) == 1
