@@ -128,11 +128,11 @@ def share_problems(*, ends: bool = False, **shares: object) -> list[str]:
     (['alpha must lie between 0 and 1, not 1.0'], ["alpha must lie in 0..1, not '1'"])
     """
     bounds = "in 0..1" if ends else "between 0 and 1"
-    given = {name: share for name, share in shares.items() if share is not None}
     return [
         f"{name} must lie {bounds}, not {share!r}"
-        for name, share in given.items()
-        if not (isinstance(share, Real) and (0 < float(share) < 1 or (ends and share in {0, 1})))  # NaN is neither
+        for name, share in shares.items()
+        if share is not None
+        and not (isinstance(share, Real) and (0 < float(share) < 1 or (ends and share in {0, 1})))  # NaN is neither
     ]
 
 

@@ -53,7 +53,7 @@ class LogOptions(NamedTuple):
         return log if isinstance(log, LogOptions) else cls(log)
 
     @property
-    def place(self) -> str:
+    def path(self) -> str:
         """The path or the name of the log. Raises UsageError if it is neither, such as a table in memory."""
         if isinstance(self.log, str | PathLike):
             return fspath(self.log)
@@ -164,7 +164,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         return options.log
     dropped, where = Dropped(), parse_where(options.where or ())
     reading = opening.open_log(
-        options.place,
+        options.path,
         where,
         dropped,
         matcher=options.matcher,
@@ -182,7 +182,7 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         )
     for read in reading.reads if reading.unlabelled else ():
         tell(about_truth(read, unjudged=reading.unjudged))
-    return reading._replace(command=options.command, file=opening.file_of(options.place))
+    return reading._replace(command=options.command, file=opening.file_of(options.path))
 
 
 def _reviewed(options: LogOptions, kind: str | None, tell: Tell) -> Reading:

@@ -427,7 +427,7 @@ def _recorded(
     if all(node.purpose != "judge" for node in runtime.configured.nodes):
         raise UsageError("The strategy has no judge with a P(yes), so it needs no canaries.")
     where, made = parse_where(log.where or ()), policy.requests
-    rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, log.place, where)
+    rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, log.path, where)
     requests = {row["episode_id"]: (row["question"] or "", row["context"]) for row in rows()}
     seen = {*made.fitted, *made.chose, *made.certified}
     known = [name for name, request in requests.items() if hash_of(identity(*request)) in seen]
