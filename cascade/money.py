@@ -123,6 +123,10 @@ class Price:
     audio_output: int | None = None
     cache_write_1h: int | None = None
 
+    def at_tier(self, tier: str | None) -> Price | None:
+        """Return the price at a service tier; None if it is unknown."""
+        return self if tier is None or tier in PLAIN_TIERS else dict(self.tiers).get(tier)
+
     @classmethod
     def per_million(
         cls,

@@ -21,7 +21,7 @@ from typing import Any, NamedTuple
 from cascade.budget.tokens import bound_tokens
 from cascade.chat import ChatRequest
 from cascade.errors import BudgetExceededError, ProviderError
-from cascade.money import PICO_PER_NANO, PLAIN_TIERS, Price, PriceTable, exact_dollars
+from cascade.money import PICO_PER_NANO, Price, PriceTable, exact_dollars
 from cascade.text import same_model
 from cascade.types import Call, Completion, Request, Usage
 
@@ -43,8 +43,8 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     """Return the cost of an answered call by the usage in its reply: of each run at the price of its model."""
     if completion.iterations:
         return _of_runs(request, completion, price)
-    tier, usage = completion.tier if completion.tier is not None else _asked_tier(request), completion.usage
-    priced, more = at_tier(price, tier), _searched(request.chat, price)
+    tier, usage = completion.tier if completion.tier is not None else request.tier, completion.usage
+    priced, more = price.at_tier(tier), _searched(request.chat, price)
     if priced is None:
         return _tier_unknown(tier)
     rate = priced.for_input(usage.input_tokens or 0)
@@ -108,8 +108,8 @@ def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
 
 def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     """Return the highest possible cost of a call whose prompt has at most `input_tokens` tokens."""
-    tier, chat = _asked_tier(request), request.chat
-    rate, more = at_tier(price, tier), _searched(chat, price)
+    tier, chat = request.tier, request.chat
+    rate, more = price.at_tier(tier), _searched(chat, price)
     if rate is None:
         return _tier_unknown(tier)
     if more.nano_usd is None:
@@ -153,17 +153,6 @@ def _thinking(request: Request) -> int:
     wanted = request.sends.get("thinking", {} if request.chat is None else request.chat.options.get("thinking"))
     budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
     return max(0, budget) if isinstance(budget, int) else 0  # a negative one leaves the amount to the model
-
-
-def _asked_tier(request: Request) -> str | None:
-    options = {} if request.chat is None else request.chat.options
-    tier = request.sends.get("service_tier", options.get("service_tier"))
-    return tier if isinstance(tier, str) else None
-
-
-def at_tier(price: Price, tier: str | None) -> Price | None:
-    """Return the price at a service tier; None if it is unknown."""
-    return price if tier is None or tier in PLAIN_TIERS else dict(price.tiers).get(tier)
 
 
 def _searched(chat: ChatRequest | None, price: Price) -> Charged:

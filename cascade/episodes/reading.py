@@ -18,7 +18,7 @@ from cascade.checks import did_you_mean
 from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
-from cascade.logs.schema import FAILED, Dropped, answers, chat_of, replay_of, usage_in
+from cascade.logs.schema import FAILED, TIER, Dropped, answers, chat_of, replay_of, usage_in
 from cascade.matching import Matcher, agreement, default_of, get_matcher
 from cascade.money import Price
 from cascade.table import AGREEMENT
@@ -168,7 +168,8 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
             continue
-        priced = price.cost_nano_usd(usage_in(row, hour=0))
+        rate = price.at_tier(replay_of(row).get(TIER))
+        priced = None if rate is None else rate.cost_nano_usd(usage_in(row, hour=0))
         compared += priced is not None
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
             first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from cascade.errors import UsageError, refused_for_good
 from cascade.identity import question_id
-from cascade.money import PriceTable
+from cascade.money import PLAIN_TIERS, PriceTable
 from cascade.text import counted
 from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
@@ -45,6 +45,8 @@ WRITTEN = "written_input_tokens"
 """Key there: how many tokens of the prompt the provider wrote to its cache."""
 HOUR = "hour_input_tokens"
 """Key there: how many of these it keeps for an hour, if it said so."""
+TIER = "service_tier"
+"""Key there: the tier that the call is charged at, if that is not the plain one."""
 ECHOED = "echoed"
 """Key there: the model's name in the reply."""
 FINGERPRINT = "fingerprint"
@@ -279,6 +281,9 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     if completion.usage.written_input_tokens:
         replay[WRITTEN] = completion.usage.written_input_tokens
         replay |= {} if (hour := completion.usage.hour_input_tokens) is None else {HOUR: hour}
+    tier = call.request.tier if completion.tier is None else completion.tier
+    if tier is not None and tier not in PLAIN_TIERS:
+        replay[TIER] = tier
     if completion.fingerprint is not None:
         replay[FINGERPRINT] = completion.fingerprint
     if completion.deployment is not None:

@@ -9,7 +9,6 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit, urlunsplit
 
-from cascade.budget.charges import at_tier
 from cascade.conformal.certificate import SETTINGS, Certificate, MadeFor, differences, digest, renaming
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
@@ -105,7 +104,7 @@ def bare_address(address: str) -> str:
 
 def _price(listed: Price | None, tier: str | None = None) -> Mapping[str, Any] | None:
     """Return a price at a service tier as whole pico-USD, without its place and notes."""
-    price = None if listed is None else at_tier(listed, tier)
+    price = None if listed is None else listed.at_tier(tier)
     if price is None:
         return None
     rates = {name: getattr(price, name) for name in _RATES}

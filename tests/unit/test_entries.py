@@ -10,11 +10,12 @@ import pytest
 from cascade.api.collecting import collect
 from cascade.chat import ChatRequest
 from cascade.config import load
+from cascade.episodes.reading import mispriced
 from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.factory import build_fields
 from cascade.logs.files import read_rows
 from cascade.logs.questions import AskedQuestion
-from cascade.logs.schema import uncached_nano_usd
+from cascade.logs.schema import rows, uncached_nano_usd
 from cascade.money import PriceTable, Usage
 from cascade.orchestrator import Orchestrator
 from cascade.plans.base import ModelUse
@@ -91,9 +92,12 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
     config = load(entries({"service_tier": "flex", "thinking": {"type": "enabled", "budget_tokens": 1_000}}))
     fake, price = FakeProvider(), config.prices()[LOW]
     with Orchestrator.from_config(config, providers={"fake": fake}) as orchestrator:
-        orchestrator.ask("Which river?")
+        answer = orchestrator.ask("Which river?")
     asked = fake.requests[0]._replace(max_tokens=100)
     assert price is not None
+    logged = [each for each in rows(answer) if each["model"] == LOW]
+    assert mispriced(logged, {LOW: price}) == (1, [])
+    assert mispriced([{**each, "signals": {}} for each in logged], {LOW: price})[1]
     assert cost_of(asked, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
     assert bound_of(asked, price, 0).nano_usd == 1_100 * 4_000
     by_itself = asked._replace(sends={**asked.sends, "thinking": {"budget_tokens": -1}})

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import random
 from collections.abc import Mapping, Sequence
-from dataclasses import fields
+from dataclasses import fields, replace
 from importlib import resources
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -22,7 +22,7 @@ from cascade.errors import UsageError
 from cascade.identity import identity, plain, question_id
 from cascade.logs.columns import Calls, calls_of
 from cascade.logs.files import opened_log, read_rows, write_rows
-from cascade.logs.schema import CHAT, COLUMNS, FAILED, TOLD, UNJUDGED, WRITTEN, Dropped
+from cascade.logs.schema import CHAT, COLUMNS, FAILED, TIER, TOLD, UNJUDGED, WRITTEN, Dropped
 from cascade.money import Price
 from cascade.policies import features
 from cascade.policies.policy import tie_of
@@ -358,9 +358,13 @@ def test_costs_are_compared_with_prices():
     usage = {"input_tokens": 1_000, "output_tokens": 1_000}
     rows = [row(model="a", cost_nano_usd=cost, **usage) for cost in (1, 750_000)]
     rows.append(row(model="b", cost_nano_usd=18_900_000, signals={"replay": {WRITTEN: 900}}, **usage))
+    prices["c"] = replace(prices["a"], tiers=(("flex", Price.per_million(input=1, output=1)),))
+    rows += [
+        row(model="c", cost_nano_usd=2_000_000, signals={"replay": {TIER: tier}}, **usage) for tier in ("flex", "x")
+    ]
     rows.append(row(model="a", cost_nano_usd=1))  # without tokens nothing can be compared
     compared, found = reading.mispriced(rows, prices)
-    assert compared == 3
+    assert compared == 4  # the price of the tier "x" is unknown
     assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("a", 1, 1)]
 
 
