@@ -116,12 +116,6 @@ class Request(NamedTuple):
         return str(self.sends.get("model", self.model))
 
     @property
-    def tier(self) -> str | None:
-        """The service tier that it asks for; the operator's before the client's."""
-        asked = self.sends.get("service_tier", None if self.chat is None else self.chat.options.get("service_tier"))
-        return asked if isinstance(asked, str) else None
-
-    @property
     def site(self) -> str:
         """The name of what is asked among a provider's endpoints: the model's, or "model at deployment"."""
         return self.model if self.deployment is None else f"{self.model} at {self.deployment}"

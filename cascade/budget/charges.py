@@ -43,8 +43,8 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
     """Return the cost of an answered call by the usage in its reply: of each run at the price of its model."""
     if completion.iterations:
         return _of_runs(request, completion, price)
-    tier, usage = completion.tier if completion.tier is not None else request.tier, completion.usage
-    priced, more = price.at_tier(tier), _searched(request.chat, price)
+    tier, usage = completion.tier if completion.tier is not None else asked_tier(request), completion.usage
+    priced, more = price if tier is None else price.at_tier(tier), _searched(request.chat, price)
     if priced is None:
         return _tier_unknown(tier)
     rate = priced.for_input(usage.input_tokens or 0)
@@ -108,7 +108,7 @@ def _audio(details: Mapping[str, Any], rate: Price, *, cached: bool) -> Charged:
 
 def bound_of(request: Request, price: Price, input_tokens: int) -> Charged:
     """Return the highest possible cost of a call whose prompt has at most `input_tokens` tokens."""
-    tier, chat = request.tier, request.chat
+    tier, chat = asked_tier(request), request.chat
     rate, more = price.at_tier(tier), _searched(chat, price)
     if rate is None:
         return _tier_unknown(tier)
@@ -153,6 +153,13 @@ def _thinking(request: Request) -> int:
     wanted = request.sends.get("thinking", {} if request.chat is None else request.chat.options.get("thinking"))
     budget = wanted.get("budget_tokens") if isinstance(wanted, Mapping) else None
     return max(0, budget) if isinstance(budget, int) else 0  # a negative one leaves the amount to the model
+
+
+def asked_tier(request: Request) -> str | None:
+    """Return the service tier that a request asks for; the operator's before the client's."""
+    options = {} if request.chat is None else request.chat.options
+    tier = request.sends.get("service_tier", options.get("service_tier"))
+    return tier if isinstance(tier, str) else None
 
 
 def _searched(chat: ChatRequest | None, price: Price) -> Charged:

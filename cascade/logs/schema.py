@@ -28,7 +28,6 @@ from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
 
-
 SCHEMA_VERSION = 5
 """The version of the columns. Rows of another one are refused (`rowcheck`)."""
 CARRIED_OVER = "carried over: no call"
@@ -266,6 +265,8 @@ def _candidate_of(step: Step, call: Call) -> int | None:
 
 
 def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
+    from cascade.budget.charges import asked_tier  # of what writes rows alone
+
     tokens = None if completion.tokens is None else [token_row(token) for token in completion.tokens]
     replay: dict[str, Any] = {
         "purpose": call.request.purpose,
@@ -281,7 +282,7 @@ def _signals(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     if completion.usage.written_input_tokens:
         replay[WRITTEN] = completion.usage.written_input_tokens
         replay |= {} if (hour := completion.usage.hour_input_tokens) is None else {HOUR: hour}
-    tier = call.request.tier if completion.tier is None else completion.tier
+    tier = asked_tier(call.request) if completion.tier is None else completion.tier
     if tier is not None and tier not in PLAIN_TIERS:
         replay[TIER] = tier
     if completion.fingerprint is not None:

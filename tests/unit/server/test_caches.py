@@ -203,7 +203,8 @@ def test_three_turns_with_a_cache(served, dialect, model, *, stream):
     vendors, url = served
     vendors.got.clear()
     talk = Conversation(dialect, url)
-    turns = [talk.ask(model, text, stream=stream) for text in ("First?", "Second?", "Third?")]
+    with talk.client:
+        turns = [talk.ask(model, text, stream=stream) for text in ("First?", "Second?", "Third?")]
     assert [turn.text for turn in turns] == SAID
     assert [turn.cost_nano_usd for turn in turns] == [cost for _, cost, _ in TURNS[model]]
     assert {*turns[0].unsent} == {"cache_control", "prompt_cache_key"}  # none of the four models knows both

@@ -97,9 +97,12 @@ def served() -> Iterator[tuple[Vendors, Any, Any]]:
         flash = {**MODELS["flash"], "api_base": vendors.environment["OPENAI_API_BASE"].replace("openai", "google")}
         config["models"] = {**MODELS, "flash": flash}
         orchestrator = Orchestrator.from_config({**config, "policy": policy, "traces": "off"})
-        with orchestrator, listening(orchestrator) as url:
-            first = openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0)
-            second = anthropic.Anthropic(base_url=url, api_key="none", max_retries=0)
+        with (
+            orchestrator,
+            listening(orchestrator) as url,
+            openai.OpenAI(base_url=f"{url}/v1", api_key="none", max_retries=0) as first,
+            anthropic.Anthropic(base_url=url, api_key="none", max_retries=0) as second,
+        ):
             yield vendors, first, second
 
 
