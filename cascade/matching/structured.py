@@ -63,9 +63,15 @@ class JsonMatcher(KeyedMatcher):
         self._ignored = frozenset(ignore.split("+")) - {""}
 
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
-        """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON."""
-        spellings = {self._spelled(text, None) for text in accepted(gold)} - {None}
-        return self._spelled(answer, None) in spellings if spellings else None
+        """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON.
+
+        A list of texts may be the value itself, as a table has it: `["x", "y"]`.
+        """
+        texts, value = accepted(gold), self._spelled(answer, None)
+        values = {self._spelled(text, None) for text in texts} - {None}
+        if not values and (not texts or (len(texts) == 1 and not isinstance(read_json(answer), list))):
+            return None
+        return value in {*values, spelled(list(texts))}
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""

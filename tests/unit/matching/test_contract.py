@@ -237,12 +237,20 @@ TOOLS_AND_JSON = [
     ("json:ignore=note+id", '{"a": {"id": 1, "v": 2}, "note": "n"}', '{"a": {"v": 2}}', True),
     ("json", "not json", '{"a": 1}', False),
     ("json", '{"a": 1}', "not json", None),
+    ("json", '["x", "1"]', ["x", "1"], True),  # a list of texts may be the value
+    ("json", '["1", "x"]', ["x", "1"], False),
+    ("json", '"x"', ["x", "1"], False),
+    ("json", '["x"]', "x", True),
+    ("json", '["y"]', "x", False),
+    ("json", '["1", "2"]', ["1", "2"], True),
+    ("json", "2", ["1", "2"], True),
+    ("json", "{}", [], None),
 ]
 
 
 @each("spec, answer, gold, right", TOOLS_AND_JSON)
 def test_tool_calls_and_json(spec, answer, gold, right):
-    assert get_matcher(spec).matches(answer, [gold]) is right
+    assert get_matcher(spec).matches(answer, [gold] if isinstance(gold, str) else gold) is right
 
 
 # --- two outputs of a request ---

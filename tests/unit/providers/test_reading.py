@@ -202,6 +202,8 @@ def test_what_is_no_count_is_estimated_high_and_says_so(usage):
     assert (made.usage.estimated, figures(made.notes)) == (True, [[0] if counted else []])
     assert made.usage.input_tokens == 10 if counted else made.usage.input_tokens > 8
     assert made.usage.output_tokens >= 1
+    asked = request(chat=ChatRequest([{"role": "user", "content": "Which river?" * 9}]))
+    assert read_usage(usage, asked, "text", []).input_tokens >= (10 if counted else 20)
 
 
 @each(
