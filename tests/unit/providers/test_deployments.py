@@ -106,6 +106,7 @@ async def test_the_next_deployment_answers_for_one_that_fails_but_none_is_billed
         return
     made = await ask(guard, asked, stream=stream)
     assert (made.text, made.deployment, made.maybe_billed) == ("Danube", "west", billed)
+    assert made.notes[0].endswith(f"{type(error).__name__} at east")
     assert (sites.order, guard.retried["small"]) == (["east", "west"], 1)
     assert guard.tried == {("small", "east", type(error).__name__): 1, ("small", "west", "answered"): 1}
 
