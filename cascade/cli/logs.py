@@ -245,7 +245,8 @@ def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str,
     rows, datasets = f"{counted(document['rows'], 'row')} from {document['source']}", document["datasets"]
     lines = [f"{counted(document['episodes'], 'episode')}, {rows} ({document['from']}) in {document['output']}"]
     if document["unjudged_answers"]:
-        lines.append(f"{counted(document['unjudged_answers'], 'answer')} not marked right or wrong (--matcher judges by accepted ones)")
+        unmarked = counted(document["unjudged_answers"], "answer")
+        lines.append(f"{unmarked} not marked right or wrong (--matcher judges by accepted ones)")
     if document["rows_without_cost"]:
         unpriced = counted(document["rows_without_cost"], "row")
         lines.append(f"{unpriced} whose cost is not known: fit needs it (--cost MODEL=USD gives it)")
