@@ -65,13 +65,15 @@ class JsonMatcher(KeyedMatcher):
     def matches(self, answer: str, gold: Sequence[str]) -> bool | None:
         """Return whether the answer is one of the accepted values; unknown if no accepted one is JSON.
 
-        A list of texts may be the value itself, as a table has it: `["x", "y"]`.
+        A list of texts may be the value itself, as a table has it: `["x", "y"]`. An answer that is right by one of the
+        two readings and wrong by the other is unknown.
         """
-        texts, value = accepted(gold), self._spelled(answer, None)
-        values = {self._spelled(text, None) for text in texts} - {None}
-        if not values and (not texts or (len(texts) == 1 and not isinstance(read_json(answer), list))):
+        values = {text: self._spelled(text, None) for text in accepted(gold)}
+        texts, parsed = [text for text, value in values.items() if value is None], read_json(answer)
+        is_text = answer.strip() in texts or (isinstance(parsed, str) and parsed in texts)
+        if is_text or not values or (len(values) == len(texts) == 1 and not isinstance(parsed, list)):
             return None
-        return value in {*values, spelled(list(texts))}
+        return self._spelled(answer, None) in {*filter(None, values.values()), spelled(list(accepted(gold)))}
 
     def key(self, output: str, request: ChatRequest | None = None) -> str:
         """Return the value in one spelling; an output that is not JSON is the same only as one with the same words."""

@@ -63,9 +63,7 @@ class Responses(Dialect):
         if body.get("max_output_tokens") is not None:
             request["max_completion_tokens"] = body["max_output_tokens"]
         if tools:
-            listed = [each for number, tool in enumerate(tools) for each in _tools(tool, f"tools[{number}]")]
-            self._spaced = {tool["function"]["name"]: named for tool, named in listed if named}
-            request["tools"] = [tool for tool, _ in listed]
+            request["tools"] = self._functions(tools)
         if body.get("tool_choice") not in (None, *(() if tools else ("auto", "none"))):
             request["tool_choice"] = _choice(body["tool_choice"], "tool_choice")
         if (effort := only(body.get("reasoning"), "reasoning", *_REASONING).get("effort")) is not None:
@@ -74,6 +72,15 @@ class Responses(Dialect):
         if most is not None or (isinstance(include, list) and _LOGPROBS in include):
             request |= {"logprobs": True, "top_logprobs": most or 0}
         return request | _text(body.get("text"))
+
+    def _functions(self, tools: list[Mapping[str, Any]]) -> list[dict[str, Any]]:
+        """Return the functions of all tools, and note which are of a namespace. Raises GatewayError."""
+        listed = [each for number, tool in enumerate(tools) for each in _tools(tool, f"tools[{number}]")]
+        self._spaced = {tool["function"]["name"]: named for tool, named in listed if named}
+        functions = [tool for tool, _ in listed]
+        if self._spaced and len({tool["function"]["name"] for tool in functions}) < len(functions):
+            raise GatewayError(400, "tools: two functions have one name, with its namespace.", param="tools")
+        return functions
 
     def whole(self, reply: ServedMessage, extension: Mapping[str, Any] | None) -> dict[str, Any]:
         """Return an answer as a response."""

@@ -239,7 +239,8 @@ TOOLS_AND_JSON = [
     ("json", '{"a": 1}', "not json", None),
     ("json", '["x", "1"]', ["x", "1"], True),  # a list of texts may be the value
     ("json", '["1", "x"]', ["x", "1"], False),
-    ("json", '"x"', ["x", "1"], False),
+    ("json", "{}", ["x", "1"], False),
+    *(("json", answer, ["x", "y"], None) for answer in ('"x"', "x")),  # right as one of two, wrong as the list
     ("json", '["x"]', "x", True),
     ("json", '["y"]', "x", False),
     ("json", '["1", "2"]', ["1", "2"], True),

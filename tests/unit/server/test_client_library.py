@@ -383,6 +383,8 @@ def test_a_whole_conversation_of_responses_is_translated():
             {"reasoning": {"mode": "pro"}}, {"text": {"tone": "dry"}}, {"text": "short"},
         )),
         (Messages, {"messages": ASK, "thread": {"type": "create"}}),
+        (Responses, {"input": "Hi", "tools": [{"type": "function", "name": "a__f"}, {
+            "type": "namespace", "name": "a", "tools": [{"type": "function", "name": "f"}]}]}),
     ],
 )  # fmt: skip
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):
