@@ -202,8 +202,8 @@ class _QuestionWalk:
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
             if use.lacks(request) is None:
-                asked = use.in_place_of(self.fallbacks[request.model][0], request)
-                return asked._replace(instead_of=request.instead_of or request.model)
+                following = use.in_place_of(self.fallbacks[request.model][0], request)
+                return following._replace(instead_of=request.instead_of or request.model)
         if isinstance(error, ProviderTimeoutError) and self.deadline.over:
             self.late = error
         return None
@@ -442,26 +442,26 @@ def _by_answer(steps: Sequence[Step], chat: ChatRequest | None) -> list[list[_Ke
 
     Every candidate counts if none was kept: the walk was broken off, or its last step gave no answer.
     """
-    kept = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
-    if not kept:
-        kept = [(step, index) for step in steps for index in range(len(step.candidates))]
-    if len(kept) == 1:  # nothing to compare
-        return [[_Kept(*kept[0], -1.0)]]
+    pairs = [(step, index) for step in steps for index in (step.decision.keep if step.decision else ())]
+    if not pairs:
+        pairs = [(step, index) for step in steps for index in range(len(step.candidates))]
+    if len(pairs) == 1:  # nothing to compare
+        return [[_Kept(*pairs[0], -1.0)]]
     groups: dict[str, list[_Kept]] = {}
-    for step, index in kept:
+    for step, index in pairs:
         confidence = step.confidence(index)
         candidate = _Kept(step, index, -1.0 if confidence is None else confidence)
         groups.setdefault(answer_key(step.candidates[index].text, chat), []).append(candidate)
 
     def worth(group: list[_Kept]) -> tuple[float, int, int]:
-        return max(kept.confidence for kept in group), len(group), max(kept.step.number for kept in group)
+        return max(each.confidence for each in group), len(group), max(each.step.number for each in group)
 
     return sorted(groups.values(), key=worth, reverse=True)
 
 
 def _surest(group: Sequence[_Kept]) -> str:
     """Return the text to serve for an answer: that of its surest candidate; of equal ones, the one kept first."""
-    surest = max(group, key=lambda kept: kept.confidence)
+    surest = max(group, key=lambda candidate: candidate.confidence)
     return surest.step.candidates[surest.position].text
 
 

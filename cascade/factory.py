@@ -168,7 +168,7 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         ConfigError: a variable's value cannot be a key; the message does not contain it.
     """
     shared = config.provider
-    found, problems = dict[str, Endpoint](), list[str]()
+    endpoints, problems = dict[str, Endpoint](), list[str]()
     for entry in (site for whole in entries for site in whole.sites.values()):
         base = address(config, kind, entry)
         key_env = entry.api_key_env or (shared.api_key_env if entry.provider in {None, shared.kind} else None)
@@ -180,12 +180,12 @@ def endpoints(config: CascadeConfig, kind: str, entries: Iterable[ModelConfig]) 
         key = environment(variable)
         try:
             key = key and checked_key(key, f"the environment variable {variable}")
-            found[entry.id] = Endpoint(base, key, None if entry.id == entry.model else entry.model, entry.decides)
+            endpoints[entry.id] = Endpoint(base, key, None if entry.id == entry.model else entry.model, entry.decides)
         except ValueError as error:
             problems.append(f"models: {error}")
     if problems:
         raise ConfigError(dict.fromkeys(problems))
-    return found
+    return endpoints
 
 
 def build_fields(config: CascadeConfig, guards: Mapping[str, Guard], prices: Mapping[str, Price | None]) -> Fields:

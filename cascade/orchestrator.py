@@ -14,7 +14,7 @@ from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.providers.base import Provider
 from cascade.resilience.portal import iterate, run
-from cascade.runtime import Asked, Runtime, all_or_error, listed
+from cascade.runtime import Input, Runtime, all_or_error, listed
 from cascade.types import Answer, Step, TextDelta
 
 if TYPE_CHECKING:  # loaded only if a policy promises something
@@ -73,11 +73,13 @@ class Orchestrator:
         orchestrator.runtime = Runtime(configuration.load(source), providers or {})
         return orchestrator
 
-    def ask(self, asked: Asked, *, level: str | None = None, deadline_s: float | None = None, **fields: Any) -> Answer:
+    def ask(
+        self, question: Input, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
+    ) -> Answer:
         """Answer one question, or one chat request as `chat` does.
 
         Args:
-            asked: the question, or what `chat` takes.
+            question: the question, or what `chat` takes.
             level: the level to ask at, by its name ("low" is the cheapest), if the policy has levels.
             deadline_s: seconds after which the best answer so far is returned; overrides `timeouts.per_question_s`.
             **fields: of a question its `segment` (a tenant, a task, a language), if the policy has a certificate for
@@ -88,13 +90,13 @@ class Orchestrator:
             BudgetExceededError: the cap would have been passed.
             UsageError: the orchestrator is closed, the question is empty, or the level does not exist.
         """
-        return self.runtime.start(asked, fields, level=level, deadline_s=deadline_s).wait()
+        return self.runtime.start(question, fields, level=level, deadline_s=deadline_s).wait()
 
     async def aask(
-        self, asked: Asked, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
+        self, question: Input, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
     ) -> Answer:
         """Answer one question without blocking the event loop. Raises as `ask` does."""
-        return await self.runtime.start(asked, fields, level=level, deadline_s=deadline_s).answer()
+        return await self.runtime.start(question, fields, level=level, deadline_s=deadline_s).answer()
 
     def chat(
         self, messages: Chat, *, level: str | None = None, deadline_s: float | None = None, **fields: Any
@@ -130,7 +132,7 @@ class Orchestrator:
 
     def stream(
         self,
-        asked: Asked,
+        question: Input,
         *,
         level: str | None = None,
         deadline_s: float | None = None,
@@ -143,18 +145,18 @@ class Orchestrator:
         its place.
 
         Args:
-            asked: as in `ask` or in `chat`.
+            question: as in `ask` or in `chat`.
             level: as in `ask`.
             deadline_s: as in `ask`.
             raw: yield everything that the models write, also the reasoning before an answer, verdicts and decisions.
             **fields: as in `chat`; of a question its `segment`.
         """
-        started = self.runtime.start(asked, fields, level=level, deadline_s=deadline_s)
+        started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
         return iterate(started.drafts(raw=raw))
 
     async def astream(
         self,
-        asked: Asked,
+        question: Input,
         *,
         level: str | None = None,
         deadline_s: float | None = None,
@@ -162,12 +164,12 @@ class Orchestrator:
         **fields: Any,
     ) -> AsyncGenerator[TextDelta | Step | Answer, None]:
         """Do as `stream` without blocking the event loop."""
-        started = self.runtime.start(asked, fields, level=level, deadline_s=deadline_s)
+        started = self.runtime.start(question, fields, level=level, deadline_s=deadline_s)
         async with aclosing(started.drafts(raw=raw)) as events:
             async for event in events:
                 yield event
 
-    def many(self, asked: Iterable[Asked], *, concurrency: int = 8, level: str | None = None) -> list[Answer]:
+    def many(self, questions: Iterable[Input], *, concurrency: int = 8, level: str | None = None) -> list[Answer]:
         """Answer questions and chat requests, at most `concurrency` at a time, in their order, all at one level.
 
         Ctrl-C stops at once: running calls are cancelled and no other is made. Finished answers are in the traces.
@@ -176,14 +178,16 @@ class Orchestrator:
             BatchError: some failed; `results` has every answer and every error.
             UsageError: an argument is not valid.
         """
-        return run(self.amany(listed(asked, concurrency), concurrency=concurrency, level=level))
+        return run(self.amany(listed(questions, concurrency), concurrency=concurrency, level=level))
 
-    async def amany(self, asked: Iterable[Asked], *, concurrency: int = 32, level: str | None = None) -> list[Answer]:
+    async def amany(
+        self, questions: Iterable[Input], *, concurrency: int = 32, level: str | None = None
+    ) -> list[Answer]:
         """Answer without blocking, at most `concurrency` at a time. Raises as `many` does."""
         self.runtime.serves(level)
-        questions = listed(asked, concurrency)
-        results: list[Answer | Exception | None] = [None] * len(questions)
-        waiting = iter(enumerate(questions))
+        every = listed(questions, concurrency)
+        results: list[Answer | Exception | None] = [None] * len(every)
+        waiting = iter(enumerate(every))
 
         async def answer() -> None:
             for number, question in waiting:
@@ -192,7 +196,7 @@ class Orchestrator:
                 except Exception as error:  # noqa: BLE001 - a provider of one's own may raise any; other answers are paid
                     results[number] = error
 
-        tasks = [asyncio.create_task(answer()) for _ in range(min(concurrency, len(questions)))]
+        tasks = [asyncio.create_task(answer()) for _ in range(min(concurrency, len(every)))]
         try:
             await asyncio.gather(*tasks)
         finally:

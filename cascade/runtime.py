@@ -222,7 +222,7 @@ class Runtime:
 
     def start(
         self,
-        asked: Asked,
+        question: Input,
         fields: Mapping[str, Any] = {},
         *,
         level: str | None = None,
@@ -237,7 +237,7 @@ class Runtime:
         """Begin a question.
 
         Args:
-            asked: as in `Orchestrator.ask`.
+            question: as in `Orchestrator.ask`.
             fields: other fields of a chat's body, as in `Orchestrator.chat`; of a question its `segment`.
             level: as in `Orchestrator.ask`.
             deadline_s: as there.
@@ -255,11 +255,11 @@ class Runtime:
             raise UsageError("This orchestrator was closed. Make a new one.")
         if model is not None and (only := self._alone.get(model)) is None:
             raise UsageError(f"No model is called {model!r}{did_you_mean(model, self._alone)}")
-        question, deadline = asked_question(asked, fields), self._deadline(deadline_s)
+        parsed, deadline = question_of(question, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
-        plan = only or (self._plain if serving is None else serving.plan(question))
+        plan = only or (self._plain if serving is None else serving.plan(parsed))
         walk = run(
-            question,
+            parsed,
             strategy=plan.strategy,
             policy=plan.policy,
             prices=self._prices,
@@ -267,7 +267,7 @@ class Runtime:
             on_exhausted=self.config.budget.on_exhausted,
             certificate=plan.certificate,
             audit=plan.audit or audit,
-            warnings=(*plan.warnings, *left_out(question)),
+            warnings=(*plan.warnings, *left_out(parsed)),
             level=plan.level,
             scope=plan.scope,
             deadline=deadline,
@@ -281,7 +281,7 @@ class Runtime:
             from cascade.records.asks import Trace
 
             trace = Trace(self.traces, plan.strategy.horizon, self._prices, plan.walk, trace_id, key)
-            walk = trace.follow(question, walk)
+            walk = trace.follow(parsed, walk)
         return Started(self, walk, plan, trace, deadline, key)
 
     async def complete(self, request: Request) -> Completion:
@@ -422,48 +422,48 @@ def left_out(question: Question) -> list[str]:
     return [says.format(name) for name, text in texts.items() if defuse(text) != text]
 
 
-Asked: TypeAlias = str | Question | Chat
+Input: TypeAlias = str | Question | Chat
 """A question, or a chat request: messages in OpenAI's form, the body of a request, or a `ChatRequest`."""
 
 
-def asked_question(asked: Asked, fields: Mapping[str, Any]) -> Question:
+def question_of(question: Input, fields: Mapping[str, Any]) -> Question:
     """Return what a caller asks as a question.
 
     Args:
-        asked: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
+        question: a question, messages in OpenAI's form, the body of a request, or a `ChatRequest`.
         fields: other fields of the body; of a question its `segment`.
 
     Raises:
         UsageError: it is empty, too long or none of these, or has a field that does not belong to it.
     """
-    if not isinstance(asked, str | Question):
-        return Question.of_chat(chat_request(asked, fields))
+    if not isinstance(question, str | Question):
+        return Question.of_chat(chat_request(question, fields))
     if alien := sorted(set(fields) - {"segment"}):
         raise UsageError(f"A question has no {', '.join(alien)}: these are fields of a chat request.")
-    question = Question(asked) if isinstance(asked, str) else asked
+    parsed = Question(question) if isinstance(question, str) else question
     if (segment := fields.get("segment")) is not None:
-        question = replace(question, segment=segment)
-    given: object = question.text
+        parsed = replace(parsed, segment=segment)
+    given: object = parsed.text
     if not isinstance(given, str) or not given.strip():
         raise UsageError("There is no question: give a text that is not empty, or Question(text, context).")
-    if question.chat is None and len(question.text) + len(question.context or "") > MAX_QUESTION_CHARS:
+    if parsed.chat is None and len(parsed.text) + len(parsed.context or "") > MAX_QUESTION_CHARS:
         raise UsageError(f"The question with its context is longer than {MAX_QUESTION_CHARS:,} characters.")
-    return question
+    return parsed
 
 
-def listed(asked: Iterable[Asked], concurrency: object) -> list[Asked]:
+def listed(questions: Iterable[Input], concurrency: object) -> list[Input]:
     """Return the questions of `many` as a list.
 
     Raises:
         UsageError: it is one question or chat, or `concurrency` is no whole number of at least 1.
     """
-    if isinstance(asked, str | Question | Mapping | ChatRequest):
+    if isinstance(questions, str | Question | Mapping | ChatRequest):
         raise UsageError("many takes a list of questions or of chat requests; for one question use ask or chat.")
-    if isinstance(asked, list | tuple) and any(isinstance(entry, Mapping) and "role" in entry for entry in asked):
+    if isinstance(questions, list | tuple) and any(isinstance(turn, Mapping) and "role" in turn for turn in questions):
         raise UsageError("These are messages of one chat: orchestrator.chat(messages), or many([messages, …]).")
     if isinstance(concurrency, bool) or not isinstance(concurrency, SupportsIndex) or concurrency.__index__() < 1:
         raise UsageError(f"concurrency must be a whole number of at least 1, not {concurrency!r}.")
-    return list(asked)
+    return list(questions)
 
 
 def all_or_error(results: Sequence[Answer | Exception | None]) -> list[Answer]:

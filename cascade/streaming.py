@@ -98,10 +98,10 @@ class Flow:
         return self._open and last and request.chat is not None and not _checked_whole(request.chat)
 
 
-def _checked_whole(asked: ChatRequest) -> bool:
+def _checked_whole(request: ChatRequest) -> bool:
     """Whether the whole reply is needed before it can be served: JSON, a required tool call, log-probs."""
-    choice = asked.options.get("tool_choice")
-    return asked.wants_json or choice not in (None, "auto", "none") or bool(asked.top_logprobs)
+    choice = request.options.get("tool_choice")
+    return request.wants_json or choice not in (None, "auto", "none") or bool(request.top_logprobs)
 
 
 async def served(

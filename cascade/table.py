@@ -198,7 +198,7 @@ class Log:
         chosen = np.flatnonzero(rows) if rows.dtype == np.bool_ else rows
         if np.array_equal(chosen, np.arange(self.n)):
             return self
-        return replace(self, **{name: _taken(getattr(self, name), chosen) for name in _OF_REQUESTS})
+        return replace(self, **{name: _rows_of(getattr(self, name), chosen) for name in _OF_REQUESTS})
 
     def only(self, nodes: Sequence[int]) -> Log:
         """Return the same requests as if there were no other nodes; numbers from 0, rising.
@@ -320,16 +320,16 @@ _OF_REQUESTS = tuple([column.name for column in fields(Log) if column.name not i
 """The columns with a value for each request, or with several such columns by name."""
 
 
-def _taken(column: Any, rows: Ints | Bools) -> Any:
+def _rows_of(column: Any, rows: Ints | Bools) -> Any:
     """Return the chosen requests of a column."""
     if column is None or isinstance(column, bool):
         return column
     if isinstance(column, np.ndarray):
         return column[rows]
     if isinstance(column, Mapping):
-        return {name: _taken(values, rows) for name, values in column.items()}
+        return {name: _rows_of(values, rows) for name, values in column.items()}
     if isinstance(column, Reference | Baseline):
-        return type(column)(*[_taken(values, rows) for values in column])
+        return type(column)(*[_rows_of(values, rows) for values in column])
     return tuple([column[row] for row in rows.tolist()])
 
 

@@ -74,7 +74,7 @@ class Requester:
     """The caller of a call that goes on without it: whether it has gone, and the nano-dollars held for the call."""
 
     gone: bool = False
-    held: int = 0
+    held_nano_usd: int = 0
 
 
 class Request(NamedTuple):

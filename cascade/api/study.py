@@ -426,17 +426,17 @@ def _recorded(
     """Return inputs of the judge that the fit saw, drawn by the hash of the policy; P(yes) in the log; and the cost."""
     if all(node.purpose != "judge" for node in runtime.configured.nodes):
         raise UsageError("The strategy has no judge with a P(yes), so it needs no canaries.")
-    where, made = parse_where(log.where or ()), policy.requests
+    where, used = parse_where(log.where or ()), policy.requests
     rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, log.path, where)
     requests = {row["episode_id"]: (row["question"] or "", row["context"]) for row in rows()}
-    seen = {*made.fitted, *made.chose, *made.certified}
+    seen = {*used.fitted, *used.chose, *used.certified}
     known = [name for name, request in requests.items() if hash_of(identity(*request)) in seen]
     drawn = {*sorted(known, key=lambda name: uniform(policy.policy_sha256, "canary", name))[:MOST]}
     if not drawn or any(is_hashed(text) for text, _ in requests.values()):
         raise UsageError("A log with hashes instead of texts, or with none of the policy's requests, has no canaries.")
     calls = LoggedCalls([row for row in rows() if row["episode_id"] in drawn], runtime.configured, frozenset())
     bought = policy.policy.nodes or range(runtime.configured.horizon)
-    judged = (state for asked in calls.questions() for state in _judged(runtime, calls, asked))
+    judged = (state for logged in calls.questions() for state in _judged(runtime, calls, logged))
     states = {(canary.step, canary.messages): (canary, p) for canary, p in judged if canary.step - 1 in bought}
     rounds, cost = _ask(runtime, [canary for canary, _ in states.values()][:MOST], REPEATS, tell)
     whole = [(*state, p_yes) for state, *p_yes in zip(states.values(), *rounds, strict=False) if None not in p_yes]
@@ -446,16 +446,16 @@ def _recorded(
     return recorded, [logged for _, logged, _ in whole], cost
 
 
-def _judged(runtime: Runtime, calls: LoggedCalls, asked: AskedQuestion) -> Iterator[tuple[Canary, float | None]]:
+def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iterator[tuple[Canary, float | None]]:
     """Yield what a judge was asked about a question of a log, with its verdicts."""
 
     async def replied(request: Request) -> Completion:
-        if isinstance(reply := calls.completion(asked.id, request), Completion):
+        if isinstance(reply := calls.completion(logged.id, request), Completion):
             return reply
         raise reply or ProviderError("no such call")
 
     try:
-        answer = portal.run(drive(walk(asked.question, strategy=runtime.configured, policy=None, prices={}), replied))
+        answer = portal.run(drive(walk(logged.question, strategy=runtime.configured, policy=None, prices={}), replied))
     except ProviderError:  # by the log, no model answered
         return
     for step in answer.steps:

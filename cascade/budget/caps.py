@@ -280,10 +280,10 @@ class Lease:
         self._usual = self._most if self._calls >= _OFTEN else 0
         self._most, self._turn_spent, self._calls = self.carved, 0, 0
 
-    def slack(self, kept: int, room: int) -> int:
+    def slack(self, in_use: int, room: int) -> int:
         """Return what to lease beyond `kept`: never a large share of the room, and nothing that no call fits in."""
-        now = max(self._most, kept + self._turn_spent) if self._calls >= _OFTEN else 0
-        slack = min(max(self._usual, now) - kept, int(room * _SHARE))
+        now = max(self._most, in_use + self._turn_spent) if self._calls >= _OFTEN else 0
+        slack = min(max(self._usual, now) - in_use, int(room * _SHARE))
         return slack if slack >= max(1, self._last) else 0
 
     @property
@@ -336,12 +336,12 @@ def renewals(
             room[name], granted[name] = room[name] - amount, granted[name] + amount
             leases[name].last_s = max(leases[name].last_s, claim.hold.expires_s)
     for name, lease in leases.items():
-        kept, over = lease.carved + granted.get(name, 0), lease.carved + lease.spent > lease.amount
-        amount = kept + (0 if name in exact else lease.slack(kept, room[name]))
+        in_use, over = lease.carved + granted.get(name, 0), lease.carved + lease.spent > lease.amount
+        amount = in_use + (0 if name in exact else lease.slack(in_use, room[name]))
         # The row tells whether a cost beyond the lease was written. One within it is covered by a row that is lost.
-        row = new_id() if amount > kept or lease.holds or name in granted or over else None
+        row = new_id() if amount > in_use or lease.holds or name in granted or over else None
         end_s = max(lease.expires_s, lease.last_s + _AHEAD_S)
-        change = Renewal(row, amount, amount - lease.amount, lease.spent, kept - lease.carved, end_s)
+        change = Renewal(row, amount, amount - lease.amount, lease.spent, in_use - lease.carved, end_s)
         lease.change = changes[name] = change
     return changes
 

@@ -62,10 +62,10 @@ def cost_of(request: Request, completion: Completion, price: Price) -> Charged:
 
 def _of_runs(request: Request, completion: Completion, price: Price) -> Charged:
     """Return the cost of the runs that a vendor made for one call; those of another model have the table's price."""
-    total, asked = 0, request.wire_model
+    total, wire_model = 0, request.wire_model
     for run in completion.iterations:
-        own = run.model is None or same_model(asked, run.model)
-        name = f"{asked.rpartition('/')[0]}/{run.model}".lstrip("/")
+        own = run.model is None or same_model(wire_model, run.model)
+        name = f"{wire_model.rpartition('/')[0]}/{run.model}".lstrip("/")
         rate = price if own else PriceTable.bundled().price(name)
         if rate is None:
             return Charged(None, f"{run.model}, another model that the vendor asked (usage.iterations)")
@@ -244,7 +244,7 @@ class Budget:
 
     limit_nano_usd: int | None = None
     spent_nano_usd: int = 0
-    _held: int = field(default=0, init=False)
+    _held_nano_usd: int = field(default=0, init=False)
     _changed: threading.Condition = field(default_factory=threading.Condition, init=False)
 
     def hold(self, request: Request, price: Price | None) -> int:
@@ -260,17 +260,17 @@ class Budget:
             cap = f"the cap of {exact_dollars(self.limit_nano_usd)}"
             raise BudgetExceededError(no_price(request.model, cap, unpriced))
         with self._changed:
-            while self.spent_nano_usd + self._held + bound > self.limit_nano_usd:
-                if not self._held:
+            while self.spent_nano_usd + self._held_nano_usd + bound > self.limit_nano_usd:
+                if not self._held_nano_usd:
                     raise BudgetExceededError(_over(request.model, bound, self.spent_nano_usd, self.limit_nano_usd))
                 self._changed.wait()
-            self._held += bound
+            self._held_nano_usd += bound
         return bound
 
     def settle(self, hold_nano_usd: int, cost_nano_usd: int | None) -> None:
         """Book what a call really cost; an unknown cost is booked at the full hold (F20)."""
         with self._changed:
-            self._held -= hold_nano_usd
+            self._held_nano_usd -= hold_nano_usd
             self.spent_nano_usd += hold_nano_usd if cost_nano_usd is None else cost_nano_usd
             self._changed.notify_all()
 

@@ -24,7 +24,7 @@ from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.files import Dropped, is_there, replaced, write_rows
 from cascade.logs.importing import imported
-from cascade.logs.presets import SIGNALS, Asked, presets
+from cascade.logs.presets import SIGNALS, ImportOptions, presets
 from cascade.logs.questions import AskedQuestion
 from cascade.money import dollars, nano_usd, usd_or_none
 from cascade.policies.signals import about_live, not_live
@@ -171,7 +171,7 @@ def import_log(
         raise UsageError("--output is the file that is read; choose another one.")
     if is_there(output) and not force:
         raise UsageError(f"{output} exists already. Choose another name, or --force to overwrite it.")
-    wanted = Asked(
+    wanted = ImportOptions(
         kind=kind,
         columns=parse_pairs("--map", "COLUMN=FIELD, as answer=reply", mapped),
         models=[name.strip() for name in (models or "").split(",") if name.strip()],

@@ -177,8 +177,8 @@ alone is right.
         share, rest = percent(promise.risk, rest=True), percent(promise.risk)
         compared = "" if self.comparator is None else f", as {self.comparator} compares them"
         text = (
-            f"{sure} {over}, at least {share} of requests are served such that {rules.kept}{compared}. "
-            f"On at most {rest}, {rules.lost}."
+            f"{sure} {over}, at least {share} of requests are served such that {rules.kept_when}{compared}. "
+            f"On at most {rest}, {rules.lost_when}."
         )
         return whose + (text if self.reference is None else text.replace("the reference", self.reference))
 

@@ -4,7 +4,7 @@ A promise says how often what is served may be lost (`Promise.risk`), on average
 Its kind says what a loss is. A new kind is a class with a name, two sentences and `loss`:
 
 >>> class Answered(Kind):
-...     name, kept, lost = "answered", "an answer is served", "no answer is served"
+...     name, kept_when, lost_when = "answered", "an answer is served", "no answer is served"
 ...     def loss(self, log):
 ...         return np.where(log.answer >= 0, 0.0, 1.0)
 """
@@ -39,14 +39,14 @@ class Audit:
         right: judges a text.
         reference: says whether the reference alone is right; None: unknown.
         served: the answer served; None: none.
-        kept: the answers kept, and `answers` those of all calls.
+        kept_answers: those kept, and `answers` those of all calls.
         complete: whether every call of the plan was made.
     """
 
     right: Judge
     reference: Callable[[], bool | None] = lambda: None
     served: str | None = None
-    kept: tuple[str, ...] = ()
+    kept_answers: tuple[str, ...] = ()
     answers: tuple[str, ...] = ()
     complete: bool = False
 
@@ -61,8 +61,8 @@ class Kind(ABC):
 
     Attributes:
         name: its name in configurations and certificates.
-        kept: what is true of a request for which the promise is kept.
-        lost: what is true of one that is lost.
+        kept_when: what is true of a request for which the promise is kept.
+        lost_when: what is true of one that is lost.
         of_set: whether the promise is about the set of answers kept, not about the one served.
         covers_all: whether it also speaks of requests of which the log lacks the reference's answer.
         reference_keeps_it: whether asking the reference alone loses nothing by definition.
@@ -71,8 +71,8 @@ class Kind(ABC):
     """
 
     name: ClassVar[str]
-    kept: ClassVar[str]
-    lost: ClassVar[str]
+    kept_when: ClassVar[str]
+    lost_when: ClassVar[str]
     of_set: ClassVar[bool] = False
     covers_all: ClassVar[bool] = True
     reference_keeps_it: ClassVar[bool] = False
@@ -107,10 +107,10 @@ class Kind(ABC):
             UsageError: it has another shape, or lies outside 0..1, or `loss` of one's own raises.
         """
         with code_of(self):
-            lost = np.asarray(self.loss(log), dtype=np.float64)
-        if lost.shape != log.answer.shape or (lost < 0).any() or (lost > 1).any():
+            losses = np.asarray(self.loss(log), dtype=np.float64)
+        if losses.shape != log.answer.shape or (losses < 0).any() or (losses > 1).any():
             raise UsageError(f"The loss of {self.name} must lie in 0..1 and have the shape {log.answer.shape}.")
-        return np.where(np.isnan(lost), 1.0, lost)
+        return np.where(np.isnan(losses), 1.0, losses)
 
     def at_stop(self, walks: Walks) -> Floats:
         """Return the loss of a walk that ends after each node, float64 (n, T)."""
@@ -136,8 +136,8 @@ class Coverage(Kind):
     """A request is lost if no right answer is kept though a node had one, or may have had one."""
 
     name = "coverage"
-    kept = "a right answer is among those kept, or no call would have given one"
-    lost = "no right answer is among those kept, though a call gave one"
+    kept_when = "a right answer is among those kept, or no call would have given one"
+    lost_when = "no right answer is among those kept, though a call gave one"
     of_set = True
 
     def loss(self, log: Log) -> Floats:
@@ -151,9 +151,9 @@ class Coverage(Kind):
 
     def audited(self, audit: Audit) -> float:
         """Return 1 if no right answer was kept, unless every call was made and every answer is wrong."""
-        verdicts = {text: audit.right(text) for text in dict.fromkeys([*audit.answers, *audit.kept])}
+        verdicts = {text: audit.right(text) for text in dict.fromkeys([*audit.answers, *audit.kept_answers])}
         hopeless = audit.complete and all(verdict is False for verdict in verdicts.values())
-        return float(not hopeless and True not in [verdicts[text] for text in audit.kept])
+        return float(not hopeless and True not in [verdicts[text] for text in audit.kept_answers])
 
 
 class OfAnswer(Kind):
@@ -176,16 +176,16 @@ class Error(OfAnswer):
     """A request is lost if the answer served is wrong."""
 
     name = "error"
-    kept = "the answer served is right"
-    lost = "the answer served is wrong"
+    kept_when = "the answer served is right"
+    lost_when = "the answer served is wrong"
 
 
 class Regret(OfAnswer):
     """A request is lost if the answer served is wrong and the reference alone is right."""
 
     name = "regret"
-    kept = "the answer served is right, or the reference is wrong too"
-    lost = "the answer served is wrong, and the reference alone is right"
+    kept_when = "the answer served is right, or the reference is wrong too"
+    lost_when = "the answer served is wrong, and the reference alone is right"
     covers_all = False
     reference_keeps_it = True
     needs = ("labels", "reference")
@@ -206,8 +206,8 @@ class Agreement(OfAnswer):
     """A request is lost if the answer served differs from the reference's own: "right" means equal to that."""
 
     name = "agreement"
-    kept = "the answer served equals the reference's"
-    lost = "the answer served differs from the reference's"
+    kept_when = "the answer served equals the reference's"
+    lost_when = "the answer served differs from the reference's"
     reference_keeps_it = True
     needs = ("reference",)
 
@@ -219,8 +219,8 @@ class Preference(OfAnswer):
     """
 
     name = "preference"
-    kept = "no reviewer prefers the reference's answer to the one served"
-    lost = "a reviewer prefers the reference's answer to the one served"
+    kept_when = "no reviewer prefers the reference's answer to the one served"
+    lost_when = "a reviewer prefers the reference's answer to the one served"
     reference_keeps_it = True
     needs = ("reference", "judgements")
 

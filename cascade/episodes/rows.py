@@ -182,10 +182,10 @@ class _CallTable:
         self.source, self.step = calls.columns["source"][self.answer], bought.step[self.answers_in]
         self.width, self.own, self.place = self._placed(bought.place[mine])
         self.row = row_of[bought.episode[self.answers_in]]
-        said = np.full(self.n, -1)
-        np.maximum.at(said, row_of[episode[self.every]], calls.columns["horizon"][self.every])
-        self.horizon = int(max(said.max(), bought.step[self.steps].max(), 1))
-        self.horizons = np.where(said > 0, said, self.horizon)
+        logged = np.full(self.n, -1)
+        np.maximum.at(logged, row_of[episode[self.every]], calls.columns["horizon"][self.every])
+        self.horizon = int(max(logged.max(), bought.step[self.steps].max(), 1))
+        self.horizons = np.where(logged > 0, logged, self.horizon)
 
     def _placed(self, place: Ints) -> tuple[int, Ints, Ints]:
         """Return how many places a step has, the place of each source, and that of each answer.
@@ -387,9 +387,9 @@ class _CallTable:
         there[row_of_step[mine]] = True
         source = np.where(answer >= 0, calls.columns["source"][answer], first[np.minimum(step, self.horizon)])
         row = row_of_step[self.bought.step_of]
-        asked = (row >= 0) & (self.bought.step[self.bought.step_of] == step[row])
-        asked &= calls.columns["source"][self.bought.calls] == source[row]
-        own, row = self.bought.calls[asked], row[asked]
+        in_step = (row >= 0) & (self.bought.step[self.bought.step_of] == step[row])
+        in_step &= calls.columns["source"][self.bought.calls] == source[row]
+        own, row = self.bought.calls[in_step], row[in_step]
         replied = np.bincount(row[calls.flags["replied"][own]], minlength=self.n) > 0
         known = there & (source >= 0) & ((answer >= 0) | replied)
         size, truth = (answer >= 0).astype(np.int64), np.where(answer >= 0, calls.right[answer], 0.0)

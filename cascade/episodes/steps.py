@@ -122,13 +122,13 @@ def problems_of(calls: Calls, bought: Bought, *, unjudged: bool) -> Ints:
     unknown = np.bincount(bought.answers_in[np.isnan(calls.right[bought.answer])], minlength=steps) > 0
     kinds = {_AMBIGUOUS: bought.ambiguous, _SILENT: silent, _UNJUDGED: unknown & (not unjudged)}
     of_step = np.select(list(kinds.values()), list(kinds), -1)
-    found = np.full(n, -1)
+    of_episode = np.full(n, -1)
     bad = np.flatnonzero(of_step >= 0)
     bad = bad[np.argsort(-bought.first[bad])]  # the first step in the log counts
-    found[bought.episode[bad]] = of_step[bad]
+    of_episode[bought.episode[bad]] = of_step[bad]
     lacks = failed & (~refuses | bought.stood_in | (count == 0) | ~leaves_out)
     tests = (lacks, doubled, count == 0, (highest > count) & ~leaves_out, any_of(bought.episode[later]))
-    return np.select(tests, list(range(len(tests))), found)
+    return np.select(tests, list(range(len(tests))), of_episode)
 
 
 def _reads_later(calls: Calls, bought: Bought) -> Bools:

@@ -40,8 +40,8 @@ def walked(
     # of an answer that is there several times the first row counts, and the first that says whether it was kept
     first, group = first_of(row[gives], step[gives], column["candidate"][at[gives]] + 1)
     answer, of, candidate = at[gives[first]], row[gives[first]], column["candidate"][at[gives[first]]]
-    kept, keeps = column["kept"][at[gives]], np.full(first.size, -1)
-    keeps[group[kept >= 0][::-1]] = kept[kept >= 0][::-1]
+    flags, keeps = column["kept"][at[gives]], np.full(first.size, -1)
+    keeps[group[flags >= 0][::-1]] = flags[flags >= 0][::-1]
     right, served = calls.right[answer], keeps != 0
 
     def rows_with(condition: Bools) -> Bools:

@@ -13,7 +13,7 @@ from typing import Any
 from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
 from cascade.logs.own import Tables, bits, copy_rows, sql_type, value_of
-from cascade.logs.presets import SIGNALS, Asked, Preset
+from cascade.logs.presets import SIGNALS, ImportOptions, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
@@ -232,7 +232,7 @@ def _drop(tables: Tables, reason: str, condition: str) -> None:
     tables.duck.run(f"DELETE FROM known WHERE n IN (SELECT n FROM calls WHERE {condition})")
 
 
-def place_calls(tables: Tables, preset: Preset, options: Asked, models: Sequence[str]) -> None:
+def place_calls(tables: Tables, preset: Preset, options: ImportOptions, models: Sequence[str]) -> None:
     """Make the relation `placed`: the calls with their episode, step and place, and what is equal in an episode.
 
     `models` are the steps, in their order; none: each call is a step, in the order of time.
@@ -338,7 +338,7 @@ def _place_flat(tables: Tables, episode: str, dataset: str | None, models: Seque
     duck.run(f"CREATE VIEW placed AS SELECT * EXCLUDE (episode, asked, rung) REPLACE ({changed}) FROM ({query})")
 
 
-def models_in_order(tables: Tables, preset: Preset, options: Asked) -> tuple[list[str], str]:
+def models_in_order(tables: Tables, preset: Preset, options: ImportOptions) -> tuple[list[str], str]:
     """Return the models of a ladder by rising mean cost, or as they are given, and why.
 
     Raises:
@@ -367,7 +367,7 @@ def models_in_order(tables: Tables, preset: Preset, options: Asked) -> tuple[lis
 # --- writing ---
 
 
-def write_rows(tables: Tables, options: Asked, path: Path, *, placed: bool, sort: bool = True) -> int:
+def write_rows(tables: Tables, options: ImportOptions, path: Path, *, placed: bool, sort: bool = True) -> int:
     """Write the rows with cascade's columns into a Parquet file, and return their number.
 
     `placed`: `calls` has all columns, as they are; else `placed` has the calls of foreign models. `sort`: by `n`.
@@ -398,7 +398,7 @@ def write_rows(tables: Tables, options: Asked, path: Path, *, placed: bool, sort
 _FAULTY = "coalesce(step < horizon AND number(json_extract_string(signals, '/message_faults')) > 0, false)"
 
 
-def _given_by_hand(tables: Tables, options: Asked) -> dict[str, str]:
+def _given_by_hand(tables: Tables, options: ImportOptions) -> dict[str, str]:
     """Return the columns that --cost and --rename change; note those that change nothing."""
     columns = dict[str, str]()
     if not options.costs and not options.rename:

@@ -142,9 +142,9 @@ def calls_of(rows: Iterable[Row]) -> Calls:
     for name, of_calls in signals.items():
         spread[name][list(of_calls)] = list(of_calls.values())
     columns = np.array(heads, dtype=object).reshape(-1, 8).T
-    asked = [(at, *request) for at, request in enumerate(columns[7]) if request is not None]
+    requests = [(at, *request) for at, request in enumerate(columns[7]) if request is not None]
     return Calls(
-        Episodes._make([*columns[:7], _features(len(heads), [asked])]),
+        Episodes._make([*columns[:7], _features(len(heads), [requests])]),
         names.values_in_order,
         reads.values_in_order,
         refused,

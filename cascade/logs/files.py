@@ -17,7 +17,7 @@ from cascade.errors import UsageError
 from cascade.logs.importing import Imported, imported
 from cascade.logs.lines import short_name, writing
 from cascade.logs.own import write_lines, write_parquet
-from cascade.logs.presets import Asked
+from cascade.logs.presets import ImportOptions
 from cascade.logs.rowcheck import checked_where
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION, Dropped
 
@@ -78,7 +78,7 @@ def opened_log(
         MissingExtraError: duckdb is not installed.
     """
     filters = checked_where(where)
-    with imported([path], Asked(models=models), dropped, where=filters) as log:
+    with imported([path], ImportOptions(models=models), dropped, where=filters) as log:
         yield log
 
 

@@ -19,7 +19,7 @@ from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
 from cascade.logs.own import Tables, dicts, matching, own_rows, spooled, sql_type
-from cascade.logs.presets import ALSO, OWN, SIGNALS, Asked, Mapped, Preset, kind_of, mapping, preset, presets
+from cascade.logs.presets import ALSO, OWN, SIGNALS, ImportOptions, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
 from cascade.logs.source import Source, as_json, common_start, opened_up, sources
 from cascade.logs.table import Layout, layout, missing
@@ -71,7 +71,7 @@ class Imported:
 @contextmanager
 def imported(
     paths: Sequence[Path | str],
-    options: Asked | None = None,
+    options: ImportOptions | None = None,
     dropped: Dropped | None = None,
     *,
     tell: Tell | None = None,
@@ -94,7 +94,7 @@ def imported(
         UsageError: the log is of no known kind, or something is missing; one message has all problems.
         MissingExtraError: duckdb is not installed.
     """
-    typed, counted = options or Asked(), Dropped() if dropped is None else dropped
+    typed, counted = options or ImportOptions(), Dropped() if dropped is None else dropped
     options = replace(typed, dataset=typed.dataset or Path(paths[0]).name.split(".")[0])
     files = [] if rows is not None else [file.absolute() for path in paths for file in _files(Path(path))]
     with opened([*files, *([] if output is None else [output.absolute()])], options.memory) as duck:
@@ -117,7 +117,7 @@ def imported(
         yield Imported(duck, kind, f"SELECT * FROM ({query}) WHERE {matching(where or {})} ORDER BY n", counted)
 
 
-def _refuse_options(options: Asked) -> None:
+def _refuse_options(options: ImportOptions) -> None:
     """Raise UsageError for options that a log of cascade's own rows does not take: its rows have their places."""
     refused = {"--map": options.columns, "--models": options.models, "--dataset": options.dataset}
     wrong = [name for name, value in (refused | {"--request": options.request is not None}).items() if value]
@@ -156,7 +156,7 @@ def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | N
     return json.dumps(answers, ensure_ascii=False) if answers else None
 
 
-def _recognised(tables: Tables, options: Asked) -> str:
+def _recognised(tables: Tables, options: ImportOptions) -> str:
     """Return the kind of the log, and put the records of its files in reach."""
     duck = tables.duck
     files = [opened_up(duck, source, ("data",)) if _is_page(source) else source for source in tables.sources]
@@ -184,7 +184,7 @@ def _is_page(source: Source) -> bool:
     return source.is_json and "data" in source.names and {*source.names} <= _OF_PAGE
 
 
-def _import(tables: Tables, chosen: Preset, options: Asked, tell: Tell | None) -> Callable[[Path], int]:
+def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell | None) -> Callable[[Path], int]:
     """Make the calls of a foreign log, and return what writes their rows into a file."""
     mapped = mapping(options.columns)
     names = list(dict.fromkeys(name for source in tables.sources for name in source.names))
@@ -237,7 +237,7 @@ def _with_request(duck: Duck, chosen: Preset, body: Mapping[str, Any] | None) ->
 
 
 def _import_calls(
-    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: Asked, mapped: Mapped
+    tables: Tables, chosen: Preset, paths: Mapping[str, Sequence[str]], options: ImportOptions, mapped: Mapped
 ) -> list[str]:
     """Make and place the calls, and return the models if they are the steps."""
     read_raw(tables, {**paths, **chosen.let}, chosen)
@@ -363,7 +363,7 @@ def _flat(names: Sequence[str], mapped: Mapped, chosen: Preset) -> Layout | None
 
 
 def _import_flat(
-    tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: Asked, tell: Tell | None
+    tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: ImportOptions, tell: Tell | None
 ) -> Callable[[Path], int]:
     path, models = tables.sources[0].path, list(flat.models)
     if not flat.question.keys() & {"question", "episode_id"}:

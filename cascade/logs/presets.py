@@ -37,7 +37,7 @@ OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ImportOptions:
     """How a log is to be read.
 
     Attributes:

@@ -273,7 +273,7 @@ class _Walk:
 
     def _answer(self, number: int, node: PlanNode, draft: _StepDraft) -> _Buying:
         """Ask a model for an answer; it reads its parents' results."""
-        request = self._asked(self._drawn(number), node, draft)
+        request = self._request(self._drawn(number), node, draft)
         if not self.plan.logprobs and not (self.chat is not None and self.chat.top_logprobs):
             request = request._replace(top_logprobs=None)
         last = not self._answers() and not self._is_followed(number)
@@ -292,7 +292,7 @@ class _Walk:
         completion = yield from self._reply(request)
         self._take(number, draft, completion, reply.read(completion, request, last=last))
 
-    def _asked(self, use: ModelUse, node: PlanNode, draft: _StepDraft) -> Request:
+    def _request(self, use: ModelUse, node: PlanNode, draft: _StepDraft) -> Request:
         """Return the call that asks a model for its answer: with the prompt, or a chat request unchanged."""
         chat, name, at, question = self.chat, node.name, draft.number, self.question
         if chat is None:
@@ -379,7 +379,7 @@ class _Walk:
         if first.bought and not refused and not ends:
             return
         draft.final = True
-        request = self._asked(node.use, node, draft)
+        request = self._request(node.use, node, draft)
         if self.chat is None:
             request = request._replace(purpose="direct", top_logprobs=None)
         earlier = self._answers()

@@ -282,8 +282,8 @@ def document_of(file: Path, form: type[_Form]) -> _Form:
 def _check_format(document: Any) -> None:
     """Refuse a document of another format than this release's."""
     version = document.get("format") if isinstance(document, dict) else None
-    said = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
-    _refuse([] if version == FORMAT else [f"format: {said}; this release of cascade reads {FORMAT}"])
+    problem = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
+    _refuse([] if version == FORMAT else [f"format: {problem}; this release of cascade reads {FORMAT}"])
 
 
 def _policy(written: _PolicyFile, folder: Path) -> Policy:

@@ -76,7 +76,7 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
     for node, candidate in given:
         key = answer_key(candidate.text, question.chat) if len(given) > 1 else ""  # one is compared with none
         answer[node] = numbers.setdefault(key, len(numbers))
-    name, features = _asked(question) if columns is None or REQUEST in columns else ("", {})
+    name, features = _request_of(question) if columns is None or REQUEST in columns else ("", {})
     return Log(
         "live", nodes, (name,), (question.group or name,), np.array([answer]), np.full((1, width), np.nan),
         np.array([cost]), np.array([bought]), np.array([observation.last]), np.array([confidence]),
@@ -85,7 +85,7 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
     )  # fmt: skip
 
 
-def _asked(question: Question) -> tuple[str, dict[str, Floats]]:
+def _request_of(question: Question) -> tuple[str, dict[str, Floats]]:
     """Return the id and the features of a request."""
     from cascade.identity import identity  # loaded only for a policy that reads the request
     from cascade.policies.features import asked_numbers

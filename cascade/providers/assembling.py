@@ -103,8 +103,8 @@ class Assembler:
         """
         index, name = piece.get("index"), fields_of(piece.get("function")).get("name")
         at_index = [call for place, call in self._calls if place == index and index is not None]
-        if told := piece.get("id"):
-            known = [call for _, call in self._calls if call.get("id") == told]
+        if call_id := piece.get("id"):
+            known = [call for _, call in self._calls if call.get("id") == call_id]
             known = known or [call for call in at_index[-1:] if call.get("id") in {None, ""}]
         elif name:
             known = [call for call in at_index[-1:] if _goes_on(call, piece)]
@@ -155,7 +155,7 @@ def _whole_blocks(pieces: list[Any]) -> list[Any]:
     blocks: list[Any] = []
     for piece in pieces:
         last: Any = blocks[-1] if blocks else None
-        thinks = [isinstance(one, dict) and one.get("type") == "thinking" for one in (last, piece)]
+        thinks = [isinstance(block, dict) and block.get("type") == "thinking" for block in (last, piece)]
         if all(thinks) and not last.get("signature"):
             _join(last, piece)
         else:

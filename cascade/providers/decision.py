@@ -82,9 +82,9 @@ def parsed(text: bytes) -> Any:
 
 
 def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(found := dict(pairs)) < len(pairs):
+    if len(fields := dict(pairs)) < len(pairs):
         raise ValueError("a name occurs twice")
-    return found
+    return fields
 
 
 def completion(reply: Payload, request: Request, dialect: str) -> Payload:
@@ -99,7 +99,7 @@ def completion(reply: Payload, request: Request, dialect: str) -> Payload:
     inner = reply.get("result")
     whole = reply if inner is None else {**reply, "answers": None, **fields_of(inner)}
     usage = _named_as_in_chats(whole.get("usage"))
-    told = {"model": request.model, "usage": read_usage(usage, request, "", [])}
+    about = {"model": request.model, "usage": read_usage(usage, request, "", [])}
     try:
         check_success(reply)
         check_model(whole, request)
@@ -107,9 +107,9 @@ def completion(reply: Payload, request: Request, dialect: str) -> Payload:
         refuses = answer.get("type") == "refusal"
         p_yes = 0.0 if refuses else probability(typed(answer, dialect).get(DIALECTS[dialect].field))
     except ValueError as error:
-        raise BadResponseError(f"{request.model} sent no verdict: {error}.", status=200, **told) from None
+        raise BadResponseError(f"{request.model} sent no verdict: {error}.", status=200, **about) from None
     if refuses:
-        raise RefusedError(f"{request.model} declined to judge.", **told)
+        raise RefusedError(f"{request.model} declined to judge.", **about)
     names = {name: whole[name] for name in ("id", "model") if name in whole}
     return {**names, "object": DECISION, "choices": [_chosen(p_yes)], "usage": usage}
 

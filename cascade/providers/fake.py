@@ -60,8 +60,8 @@ def reply(
     if p_yes is not None:
         pair = {"Yes": p_yes, "No": 1.0 - p_yes}
         top = [{"token": token, "logprob": math.log(p) if p > 0 else -math.inf} for token, p in pair.items()]
-        said = "Yes" if words[0].strip(".,:").lower() == "yes" else "No"
-        first = next(entry for entry in top if entry["token"] == said)
+        verdict = "Yes" if words[0].strip(".,:").lower() == "yes" else "No"
+        first = next(entry for entry in top if entry["token"] == verdict)
         content[0] = {**first, "top_logprobs": top}
     payload: dict[str, Any] = {
         "choices": [
@@ -88,8 +88,8 @@ def reply(
 
 def _call(index: int, call: tuple[str, Mapping[str, Any] | str]) -> dict[str, Any]:
     name, arguments = call
-    said = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": said}}
+    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
+    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": text}}
 
 
 @dataclass(slots=True)
@@ -100,7 +100,7 @@ class FakeProvider:
     keep: int = 1_000
     requests: list[Request] = field(default_factory=list)
     closed: bool = False
-    _told: dict[str, int] = field(default_factory=dict)
+    _counts: dict[str, int] = field(default_factory=dict)
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return the script's next reply for this request. A callable may block, so it is called in a thread."""
@@ -109,10 +109,10 @@ class FakeProvider:
     async def _reply(self, request: Request) -> Payload:
         if len(self.requests) < self.keep:
             self.requests.append(request)
-        said = await in_thread(partial(self.script, request)) if callable(self.script) else self._next(request)
-        if isinstance(said, BaseException):
-            raise copy(said)  # a copy, since an exception that is raised again keeps all earlier tracebacks
-        return reply(said) if isinstance(said, str) else said
+        scripted = await in_thread(partial(self.script, request)) if callable(self.script) else self._next(request)
+        if isinstance(scripted, BaseException):
+            raise copy(scripted)  # a copy, since an exception that is raised again keeps all earlier tracebacks
+        return reply(scripted) if isinstance(scripted, str) else scripted
 
     async def stream(self, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:  # noqa: ARG002
         """Yield the reply word by word."""
@@ -128,8 +128,8 @@ class FakeProvider:
         replies = script.get(request.model) or script.get(request.role)
         if not replies:
             return _echo(request)
-        place = self._told.get(request.model, 0)
-        self._told[request.model] = place + 1
+        place = self._counts.get(request.model, 0)
+        self._counts[request.model] = place + 1
         return replies[min(place, len(replies) - 1)]
 
 

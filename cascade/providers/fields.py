@@ -237,15 +237,15 @@ def _unmarked(holder: Any, names: frozenset[str]) -> Any:
     """
     if not isinstance(holder, Mapping):
         return holder
-    made = {name: value for name, value in holder.items() if name not in names}
+    bare = {name: value for name, value in holder.items() if name not in names}
     for name in _HOLDING:
-        if isinstance(made.get(name), list | tuple):
-            made[name] = [_unmarked(part, names) for part in made[name]]
-            if len(made[name]) == 1 and isinstance(made[name][0], Mapping) and made[name][0].keys() == {"type", "text"}:
-                made[name] = made[name][0]["text"]
-    if isinstance(made.get("function"), Mapping):
-        made["function"] = {name: value for name, value in made["function"].items() if name not in names}
-    return made
+        if isinstance(bare.get(name), list | tuple):
+            bare[name] = [_unmarked(part, names) for part in bare[name]]
+            if len(bare[name]) == 1 and isinstance(bare[name][0], Mapping) and bare[name][0].keys() == {"type", "text"}:
+                bare[name] = bare[name][0]["text"]
+    if isinstance(bare.get("function"), Mapping):
+        bare["function"] = {name: value for name, value in bare["function"].items() if name not in names}
+    return bare
 
 
 _LONGEST, _MOST = 100, 20

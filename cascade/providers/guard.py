@@ -61,7 +61,7 @@ _T = TypeVar("_T")
 class _Tries:
     """The request, its deadline, and the failed tries."""
 
-    asked: Request
+    request: Request
     deadline: Deadline
     limit_s: float
     """The limit of the tries at one deployment."""
@@ -74,17 +74,17 @@ class _Tries:
     failed: list[ProviderError] = field(default_factory=list)
     began_s: float = field(default_factory=time.monotonic)
 
-    def go_on(self, asked: Request) -> None:
+    def go_on(self, request: Request) -> None:
         """Go on at another deployment, which has as much time as the one before."""
-        self.asked, self.began_s = asked, time.monotonic()
+        self.request, self.began_s = request, time.monotonic()
         self.deadline = Deadline(min(self.ends_s, self.began_s + self.limit_s))
 
     def left_s(self, now_s: float, *, billed: str = "no") -> float:
         """Return how much time is left. Raises ProviderTimeoutError if none is."""
         remaining = self.deadline.at_s - now_s
         if remaining <= 0:
-            says = f"{self.asked.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
-            raise ProviderTimeoutError(says, model=self.asked.model, billed=billed)
+            says = f"{self.request.model} was not done in time. Raise timeouts.per_call_s or timeouts.per_question_s."
+            raise ProviderTimeoutError(says, model=self.request.model, billed=billed)
         return remaining
 
 
@@ -143,7 +143,7 @@ class Guard:
             started = time.monotonic()
             try:
                 left_s = tries.left_s(time.monotonic())
-                payload = await _in_time(tries, left_s + _LATE_S, self.provider.complete(tries.asked, left_s))
+                payload = await _in_time(tries, left_s + _LATE_S, self.provider.complete(tries.request, left_s))
                 return self._checked(_with_calls(payload, request), request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
@@ -157,7 +157,7 @@ class Guard:
             if all(failed.billed == "no" for failed in tries.failed):
                 cancelled.args = (NOT_BEGUN,)
             raise
-        if tries.asked.caller is not None and tries.asked.caller.gone:
+        if tries.request.caller is not None and tries.request.caller.gone:
             raise error
 
     def _wait_s(self, tries: _Tries, error: ProviderError) -> float:
@@ -168,13 +168,13 @@ class Guard:
         """
         from cascade.resilience.health import RetryPolicy
 
-        if gone := refused(tries.asked, error):
-            tries.asked = tries.asked._replace(without=tuple(sorted(gone.union(tries.asked.without))))
+        if gone := refused(tries.request, error):
+            tries.request = tries.request._replace(without=tuple(sorted(gone.union(tries.request.without))))
             return 0.0
-        self._note_history(tries.asked, error)
+        self._note_history(tries.request, error)
         tries.failed.append(error)
         health, policy = self._broke(tries, error), self.retry or RetryPolicy()
-        forbidden = tries.asked.at_most_once and error.billed != "no"
+        forbidden = tries.request.at_most_once and error.billed != "no"
         if tries.others and not forbidden and self._goes_on(tries, error, policy):
             return 0.0
         until = Deadline(min(tries.deadline.at_s, tries.caller_s))
@@ -182,12 +182,12 @@ class Guard:
         if delay is None:
             health.gave_up(error)
         if delay is None or forbidden or health.open or not health.allows(error):
-            error.maybe_billed = sum(one.billed != "no" for one in tries.failed)
+            error.maybe_billed = sum(failure.billed != "no" for failure in tries.failed)
             if error.maybe_billed and error.billed == "no":
                 error.billed = "maybe"
-            raise _naming_ours(error, tries.asked)
+            raise _naming_ours(error, tries.request)
         error.__traceback__ = error.__context__ = None  # only its class is needed; its frames hold data
-        self.retried[tries.asked.model] += 1
+        self.retried[tries.request.model] += 1
         return delay
 
     def _goes_on(self, tries: _Tries, error: ProviderError, policy: RetryPolicy) -> bool:
@@ -195,10 +195,10 @@ class Guard:
         over = Deadline(min(tries.ends_s, tries.caller_s)).over
         if over or len(tries.failed) > policy.max_retries or not error.another_may_answer:
             return False
-        if (asked := self._admitted(tries.others, [])) is None:
+        if (following := self._admitted(tries.others, [])) is None:
             return False
-        tries.go_on(asked)
-        self.retried[asked.model] += 1
+        tries.go_on(following)
+        self.retried[following.model] += 1
         return True
 
     def _note_history(self, request: Request, error: ProviderError) -> None:
@@ -226,9 +226,9 @@ class Guard:
         tries = self._begun(request, deadline, first_s, whole_s)
         ends_s = tries.ends_s
         while True:
-            started, assembler = time.monotonic(), Assembler(tries.asked, self.secrets)
+            started, assembler = time.monotonic(), Assembler(tries.request, self.secrets)
             try:
-                coming = self.provider.stream(tries.asked, max(tries.left_s(started), ends_s - started))
+                coming = self.provider.stream(tries.request, max(tries.left_s(started), ends_s - started))
                 async with aclosing(coming) as chunks:
                     while True:
                         left_s = tries.left_s(time.monotonic(), billed="maybe")
@@ -261,16 +261,16 @@ class Guard:
         """Count a failure, except a time-out after too little time from the caller; return the health of the site."""
         from cascade.resilience.health import Health
 
-        asked, health = tries.asked, self.health.setdefault(_site(tries.asked), Health(shared=self.shared))
-        error.deployment = asked.deployment
-        if asked.deployment is not None:
-            self.tried[asked.model, asked.deployment, type(error).__name__] += 1
+        request, health = tries.request, self.health.setdefault(_site(tries.request), Health(shared=self.shared))
+        error.deployment = request.deployment
+        if request.deployment is not None:
+            self.tried[request.model, request.deployment, type(error).__name__] += 1
         had_s = time.monotonic() - tries.began_s
         if not isinstance(error, ProviderTimeoutError) or had_s >= _FAIR * tries.limit_s:
-            health.failed(error, lost=asked.deployment is not None and error.another_may_answer)
-        if self.shared and health.outage(warned_before=_site(asked) in self._warned):
-            self._warned.add(_site(asked))
-            logger.warning("calls to %s fail: %s", _site(asked), error)
+            health.failed(error, lost=request.deployment is not None and error.another_may_answer)
+        if self.shared and health.outage(warned_before=_site(request) in self._warned):
+            self._warned.add(_site(request))
+            logger.warning("calls to %s fail: %s", _site(request), error)
         return health
 
     def _begun(self, request: Request, deadline: Deadline, limit_s: float, whole_s: float) -> _Tries:
@@ -287,10 +287,10 @@ class Guard:
             sites = ranked(request, weights)
             sites.sort(key=lambda at: (health := self.health.get(_site(at))) is not None and health.limited)
         waits = list[float]()
-        if (asked := self._admitted(sites, waits)) is None:
+        if (first := self._admitted(sites, waits)) is None:
             raise _none_admitted(request, waits)
         first_ends, ends_s = Deadline(_ends_s(request, deadline, limit_s)), _ends_s(request, deadline, whole_s)
-        return _Tries(asked, first_ends, limit_s, ends_s, sites, deadline.at_s)
+        return _Tries(first, first_ends, limit_s, ends_s, sites, deadline.at_s)
 
     def _admitted(self, sites: list[Request], waits: list[float]) -> Request | None:
         """Take a request from a list, with those before it: the first whose site may be asked; None if none may.
@@ -322,9 +322,9 @@ class Guard:
         tries: _Tries,
         notes: Sequence[str] = (),
     ) -> Completion:
-        site = _site(tries.asked)
+        site = _site(tries.request)
         completion = read_completion(payload, request, time.monotonic() - started, self.secrets)
-        if (deployment := tries.asked.deployment) is not None:
+        if (deployment := tries.request.deployment) is not None:
             completion = completion._replace(deployment=deployment)
             self.tried[request.model, deployment, "answered"] += 1
         if notes:
@@ -333,9 +333,9 @@ class Guard:
             health.succeeded()
         if request.top_logprobs is not None and completion.tokens is None and _written(completion):
             completion = completion._replace(notes=(*completion.notes, f"{request.model} sent no log-probs"))
-        if tries.asked.without:
-            self._learn(tries.asked)
-            note = f"{request.model} was asked without what it refuses: {', '.join(tries.asked.without)}"
+        if tries.request.without:
+            self._learn(tries.request)
+            note = f"{request.model} was asked without what it refuses: {', '.join(tries.request.without)}"
             completion = completion._replace(notes=(*completion.notes, note))
         if tries.failed:
             note = f"earlier tries failed: {', '.join(map(_named, tries.failed))}"
@@ -351,12 +351,12 @@ class Guard:
             self._warned.add(kind)
             logger.warning("%s: %s", model, note)
 
-    def _learn(self, asked: Request) -> None:
+    def _learn(self, request: Request) -> None:
         """Note that a site answered a request without the additions that it had refused."""
-        if (without := frozenset(asked.without)) != self._left_out(asked):
+        if (without := frozenset(request.without)) != self._left_out(request):
             if len(self._refused) >= _MAX_WARNINGS:
                 self._refused.clear()
-            self._refused[_kind(asked)] = without, time.monotonic() + _REFUSED_S
+            self._refused[_kind(request)] = without, time.monotonic() + _REFUSED_S
 
 
 class Around(ABC):
@@ -425,8 +425,8 @@ async def _in_time(tries: _Tries, limit_s: float, work: Awaitable[_T]) -> _T:
         async with asyncio.timeout(limit_s):
             return await work
     except TimeoutError:
-        says = f"{tries.asked.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
-        raise ProviderTimeoutError(says, model=tries.asked.model, billed="maybe") from None
+        says = f"{tries.request.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
+        raise ProviderTimeoutError(says, model=tries.request.model, billed="maybe") from None
 
 
 def _with_calls(payload: Payload, request: Request) -> Payload:
@@ -441,9 +441,9 @@ def _written(completion: Completion) -> str:
     return completion.text if completion.message is None else text_of(completion.message.get("content"))
 
 
-def _naming_ours(error: ProviderError, asked: Request) -> ProviderError:
+def _naming_ours(error: ProviderError, request: Request) -> ProviderError:
     """Return the error of a refused request, with the fields that cascade added to the request."""
-    if isinstance(error, BadRequestError) and asked.chat is not None and (ours := added(asked)):
+    if isinstance(error, BadRequestError) and request.chat is not None and (ours := added(request)):
         error.args = (f"{error} cascade added to the request: {', '.join(ours)}.",)
     return error
 
@@ -454,5 +454,5 @@ def _interrupted(error: ProviderError, assembler: Assembler, failed: list[Provid
     broke = broke and not getattr(error, "partial", "")  # else the assembler says so itself
     site, error = error.deployment, assembler.interrupted(str(error)) if broke else error
     error.deployment = site
-    error.maybe_billed = sum(one.billed != "no" for one in (*failed, error))
+    error.maybe_billed = sum(failure.billed != "no" for failure in (*failed, error))
     return error

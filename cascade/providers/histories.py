@@ -259,10 +259,10 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> 
     if by is None and vendor is None:
         return message
     may_be_own = by == mark or (by in {None, _OF_ITS_FORM} and vendor is not None)
-    kept, parts = _kept(message, vendor, own=by == mark) if may_be_own else (frozenset[str](), frozenset[str]())
-    left_out = {*(_THINKING - kept), _WRITTEN_BY, *(() if may_be_own else (_ASIDE,))}
+    fields, parts = _sent(message, vendor, own=by == mark) if may_be_own else (frozenset[str](), frozenset[str]())
+    left_out = {*(_THINKING - fields), _WRITTEN_BY, *(() if may_be_own else (_ASIDE,))}
     copy = {field: value for field, value in message.items() if field not in left_out}
-    copy |= {name: _resealed(copy[name], _bare) for name in kept & copy.keys() if by is not None}
+    copy |= {name: _resealed(copy[name], _bare) for name in fields & copy.keys() if by is not None}
     content = copy.get("content")
     if isinstance(content, list | tuple):
         foreign = _PARTS - parts
@@ -294,7 +294,7 @@ def _sealed(calls: Sequence[Any], vendor: _Vendor | None, *, own: bool) -> Seque
     return [{**calls[0], **signs} if isinstance(calls[0], Mapping) else calls[0], *calls[1:]]
 
 
-def _kept(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> tuple[frozenset[str], frozenset[str]]:
+def _sent(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> tuple[frozenset[str], frozenset[str]]:
     """Return the fields and types of parts with thinking that a model is sent: its own, or of its vendor's form."""
     if own or vendor is None:
         return _THINKING, _PARTS

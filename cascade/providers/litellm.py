@@ -198,9 +198,9 @@ class LiteLLM:
         """Ask a decision model with litellm's own addresses and keys, and read its reply strictly."""
         call = getattr(litellm, "adecisions" if dialect == "openai" else "asystemone", None)
         if call is None:
-            found = importlib.metadata.version("litellm")
+            version = importlib.metadata.version("litellm")
             says = (
-                f"litellm {found} asks no decision models: install 1.110 or newer, or give {request.model} an api_base."
+                f"litellm {version} asks no decision models: take 1.110 or newer, or set api_base for {request.model}."
             )
             raise BadRequestError(says, model=request.model)
         body = decision.body(request, dialect, self._name(request))
@@ -301,8 +301,8 @@ def _controls() -> frozenset[str]:
 def _refuse_controls(chat: ChatRequest) -> None:
     """Raise RefusedFieldError for a field that the operator has opened but that would steer litellm itself."""
     if steering := tuple(name for name in chat.options if name not in STANDARD and name in _controls()):
-        said = f"litellm would read these fields itself: {', '.join(steering)}. Use provider: openai_http for them."
-        raise RefusedFieldError(said, fields=steering)
+        problem = f"litellm would read these fields itself: {', '.join(steering)}. Use provider: openai_http for them."
+        raise RefusedFieldError(problem, fields=steering)
 
 
 _PASSED_ON = frozenset({"openai", "azure", "openrouter"})
@@ -351,8 +351,8 @@ _SCHEME = 64
 def _supported(model: str) -> list[str] | None:
     """Return the fields in litellm's list of a model, which it looks up without its own prefix of OpenAI's."""
     bare = model.removeprefix("openai/")
-    found: list[str] | None = load_litellm().get_supported_openai_params(bare, None if bare == model else "openai")
-    return found
+    supported: list[str] | None = load_litellm().get_supported_openai_params(bare, None if bare == model else "openai")
+    return supported
 
 
 def missing_keys(model: str) -> list[str]:
@@ -378,8 +378,8 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         says = f"{model}: no key was found. Set {variable}, or name another one: api_key_env."
         return AuthenticationError(says, model=model)
     if _NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON):
-        said = quote(text, secrets)
-        return BadResponseError(f"{model} sent something other than a completion: {said}", model=model)
+        quoted = quote(text, secrets)
+        return BadResponseError(f"{model} sent something other than a completion: {quoted}", model=model)
     if "Connection" in name or "Connection error" in text:
         return _broken(model, name, error)
     headers = getattr(getattr(error, "response", None), "headers", None) or {}

@@ -366,7 +366,7 @@ class _Connections:
         """Return the pool of connections, which a task holds until it is cancelled."""
         if self._session is None or self._session.closed:
             self._session = _session()
-            self._tasks.add(asyncio.create_task(_held(self._session)))
+            self._tasks.add(asyncio.create_task(_kept_open(self._session)))
         return self._session
 
     async def close(self) -> None:
@@ -405,7 +405,7 @@ async def post(url: str, data: bytes, limit_s: float) -> str | None:
         return type(error).__name__
 
 
-async def _held(session: aiohttp.ClientSession) -> None:
+async def _kept_open(session: aiohttp.ClientSession) -> None:
     """Close a pool when this task is cancelled: by `close`, or by the end of the loop."""
     async with session:
         await asyncio.get_running_loop().create_future()
@@ -435,17 +435,17 @@ class _MappingErrors:
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:
     """Return cascade's error for a foreign one. A call that broke after the request was sent may be billed."""
     model, billed = exchange.request.model, "maybe" if exchange.left() else "no"
-    said = f"{type(error).__name__} at {_server(exchange.url)}"
+    cause = f"{type(error).__name__} at {_server(exchange.url)}"
     if isinstance(error, TimeoutError):
-        says = f"{model} was not done in {exchange.timeout_s:.1f} s ({said})."
+        says = f"{model} was not done in {exchange.timeout_s:.1f} s ({cause})."
         return ProviderTimeoutError(says, model=model, billed=billed)
     if (wrong := _wrong_address(error, exchange.url)) is not None:
         return AddressError(f"{model} could not be asked: {wrong}", model=model)
     if billed == "no":
-        return ProviderUnavailableError(f"{model} could not be reached: {said}.", model=model)
+        return ProviderUnavailableError(f"{model} could not be reached: {cause}.", model=model)
     if exchange.answered:
-        return StreamInterruptedError(f"{model}: the connection broke in the answer ({said}).", model=model)
-    says = f"{model}: the connection broke before an answer came ({said}); the call may be billed."
+        return StreamInterruptedError(f"{model}: the connection broke in the answer ({cause}).", model=model)
+    says = f"{model}: the connection broke before an answer came ({cause}); the call may be billed."
     return ProviderUnavailableError(says, model=model, billed=billed)
 
 
@@ -461,8 +461,8 @@ def _wrong_address(error: Exception, url: str) -> str | None:
     """Return what is wrong with the address and what to do; None if the error does not show it."""
     server = _server(url)
     if isinstance(error, aiohttp.ClientConnectorCertificateError):
-        found = error.certificate_error
-        why = found.verify_message if isinstance(found, ssl.SSLCertVerificationError) else str(found)
+        refusal = error.certificate_error
+        why = refusal.verify_message if isinstance(refusal, ssl.SSLCertVerificationError) else str(refusal)
         return (
             f"the certificate of {server} could not be verified: {why.rstrip('.')}. If you trust its issuer, name "
             "the issuer's PEM file in the variable SSL_CERT_FILE; an expired certificate or one for another name is "

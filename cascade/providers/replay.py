@@ -48,13 +48,13 @@ class Replay:
         calls: dict[_Key, dict[str | None, Payload]] = {}
         number = 0
         for number, row in enumerate(rows, 1):
-            if row.get("question") is None or _said(row) is None:
+            if row.get("question") is None or _reply_text(row) is None:
                 continue
             try:
                 key, digest, payload = _indexed(row)
             except (KeyError, TypeError, AttributeError, ValueError, IndexError) as error:
-                said = f"{type(error).__name__} {error}"
-                raise UsageError(f"Row {number} of {source} is not a row of an episode log: {said}") from None
+                problem = f"{type(error).__name__} {error}"
+                raise UsageError(f"Row {number} of {source} is not a row of an episode log: {problem}") from None
             calls.setdefault(key, {}).setdefault(digest, payload)
         if number and not calls:
             raise UsageError(f"No row of {source} has both a question and a model's text or answer to replay.")
@@ -62,15 +62,15 @@ class Replay:
 
     async def complete(self, request: Request, timeout_s: float) -> Payload:  # noqa: ARG002 - it answers at once
         """Return the logged reply to this call."""
-        asked = question_id(request.question.text, request.question.context)
-        key = (asked, request.step, request.role, request.purpose, request.sample)
+        question = question_id(request.question.text, request.question.context)
+        key = (question, request.step, request.role, request.purpose, request.sample)
         replies = self.calls.get(key, {})
         payload = replies.get(request_digest(request))
         if payload is None and (None in replies or request.top_logprobs is None):
             # A request without log-probs, perhaps because the model gave none before, differs from the logged one.
             payload = next(iter(replies.values()), None)
         if payload is None and not replies:
-            payload = self._at_another_step(request, asked)
+            payload = self._at_another_step(request, question)
         if payload is None:
             call = f"call of the {request.role} ({request.purpose}) at step {request.step} of this question"
             differs = "with this prompt, model and settings" if replies else "with this text and context"
@@ -78,11 +78,11 @@ class Replay:
         # A row without the server's name for the model has an entry's id there, which no server answers with.
         return {**payload, "model": request.wire_model} if payload["model"] == request.model else payload
 
-    def _at_another_step(self, request: Request, asked: str) -> Payload | None:
+    def _at_another_step(self, request: Request, question: str) -> Payload | None:
         """Return the same call logged at a later step, since a policy may leave out steps of a ladder."""
         rest, digest = (request.role, request.purpose, request.sample), request_digest(request)
         for later in range(request.step + 1, _MOST_STEPS + 1):
-            replies = self.calls.get((asked, later, *rest), {})
+            replies = self.calls.get((question, later, *rest), {})
             payload = replies.get(digest, replies.get(None))  # a log that cascade did not write has no digests
             if payload is not None:
                 return payload
@@ -99,28 +99,28 @@ _MOST_STEPS = 100
 def _indexed(row: Mapping[str, Any]) -> tuple[_Key, str | None, Payload]:
     signals = row["signals"] or {}
     replay = signals.get("replay") or {}
-    asked = question_id(row["question"], row.get("context"))
-    key = (asked, row["step"], row["source"], replay.get("purpose", "answer"), replay.get("sample", 0))
+    question = question_id(row["question"], row.get("context"))
+    key = (question, row["step"], row["source"], replay.get("purpose", "answer"), replay.get("sample", 0))
     digest = replay.get("request")
     return key, digest if isinstance(digest, str) else None, _payload(row, replay)
 
 
-def _said(row: Mapping[str, Any]) -> str | None:
+def _reply_text(row: Mapping[str, Any]) -> str | None:
     """Return a model's reply, or what an importer knows of it: the answer."""
     text = row.get("text")
     return row.get("answer") if text is None else text
 
 
 def _payload(row: Mapping[str, Any], replay: Mapping[str, Any]) -> Payload:
-    said, tokens = _said(row), replay.get("tokens")
+    text, tokens = _reply_text(row), replay.get("tokens")
     choice: dict[str, Any] = {
         "index": 0,
-        "message": json.loads(said or "") if replay.get(CHAT) else {"role": "assistant", "content": said},
+        "message": json.loads(text or "") if replay.get(CHAT) else {"role": "assistant", "content": text},
         "finish_reason": replay.get("finish_reason", "stop"),
     }
     mean = (row["signals"] or {}).get("reply_mean_logprob")
     if not tokens and mean is not None:  # a table has the mean alone, and one token of that log-prob has this mean
-        tokens = [[said, mean]]
+        tokens = [[text, mean]]
     if tokens:
         choice["logprobs"] = {"content": [_token(token) for token in tokens]}
     written = Usage(None, None, written_input_tokens=replay.get(WRITTEN), hour_input_tokens=replay.get(HOUR))

@@ -62,21 +62,21 @@ class Verifier:
     def _verdict(self, request: Request) -> Payload:
         message = json.loads(request.messages[-1].content)
         try:
-            said = self.verify(request.question, message)
+            verdict = self.verify(request.question, message)
         except Exception as error:  # noqa: BLE001 - a user's function raises what it likes
             says = f"the verifier {self.name} failed: {type(error).__name__}: {quote(str(error))}"
             raise BadRequestError(says, model=request.model) from None
-        choice = {"index": 0, "message": {"role": "assistant", "content": _text(said)}, "finish_reason": "stop"}
+        choice = {"index": 0, "message": {"role": "assistant", "content": _text(verdict)}, "finish_reason": "stop"}
         return {"choices": [choice], "usage": {"prompt_tokens": 1, "completion_tokens": 1}}
 
     async def close(self) -> None:
         """Do nothing: there is nothing to release."""
 
 
-def _text(said: object) -> str:
+def _text(verdict: object) -> str:
     """Return a verdict as a completion's text."""
-    plain: Any = said
-    if getattr(said, "shape", None) == ():  # numpy's scalars are no bools
+    plain: Any = verdict
+    if getattr(verdict, "shape", None) == ():  # numpy's scalars are no bools
         plain = plain.item()
     if isinstance(plain, bool | int | float) and 0 <= plain <= 1:
         return str(float(plain))

@@ -216,17 +216,17 @@ class SqlLedger:
             return
         now_s = datetime.now(UTC).timestamp()
         with self._database.transaction() as connection:
-            if made := [{"name": name} for name, lease in leases.items() if lease.id is None]:
-                connection.execute(_MADE, made)
-            found = connection.execute(_LOCKED, {"names": list(leases), "now_s": now_s}).all()
+            if new := [{"name": name} for name, lease in leases.items() if lease.id is None]:
+                connection.execute(_MADE, new)
+            stored = connection.execute(_LOCKED, {"names": list(leases), "now_s": now_s}).all()
             ids = [row for lease in leases.values() for row in lease.rows]
             rows = set(connection.scalars(_ENDED, {"ids": ids}))
-            stands = {row.name: Account(row.spent, row.held) for row in found}
-            exact = {row.name for row in found if row.waited or self._closing}
+            stands = {row.name: Account(row.spent, row.held) for row in stored}
+            exact = {row.name for row in stored if row.waited or self._closing}
             with self._lock:
                 leases = {name: lease.end_change(rows) for name, lease in leases.items()}
                 self._leases |= leases
-                for row in found:
+                for row in stored:
                     leases[row.name].learn(row.resets)
                 changes = renewals(claims, leases, stands, exact)
             self._change(connection, changes, claims, now_s)

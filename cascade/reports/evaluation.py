@@ -97,7 +97,7 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     fresh = unseen(test, requests.fitted, requests.chose, requests.certified)
     lost = next(iter(ways.values())).play(fresh, promise).loss
     fresh_lost = float(np.nanmean(lost)) if (~np.isnan(lost)).any() else None
-    hand = f"Nothing is certified. A request is lost where {promise.rules.lost}."
+    hand = f"Nothing is certified. A request is lost where {promise.rules.lost_when}."
     lines = [promise_line(promise) if requests.certified else hand]
     lines.append(f"Played on {counted(size, 'request')} of {counted(groups, 'group')}: lost {_cell('loss', first)}.")
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}

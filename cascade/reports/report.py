@@ -112,7 +112,7 @@ def promise_line(promise: Promise) -> str:
 confidence 90 %.'
     """
     sure = "on average" if promise.confidence is None else f"with confidence {percent(promise.confidence)}"
-    return f"Promised: {promise.rules.lost}, on at most {percent(promise.risk)} of requests, {sure}."
+    return f"Promised: {promise.rules.lost_when}, on at most {percent(promise.risk)} of requests, {sure}."
 
 
 def promise_options(promise: Promise) -> list[str]:

@@ -97,7 +97,7 @@ class Health:
         self.tokens: float = SHARED_CAPACITY if shared else CAPACITY
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
         self._opens_at_s = self._limited_until_s = 0.0
-        self._failed, self._told = set[str | None](), False
+        self._failed, self._warned = set[str | None](), False
 
     def pause_s(self) -> float | None:
         """Return None if the caller may make a call, else the seconds until it may; one after a pause is the probe."""
@@ -119,15 +119,15 @@ class Health:
     def _recovered(self) -> None:
         self._failures, self._length_s, self._probing = 0, FIRST_PAUSE_S, False
         self._failed.clear()
-        self._told = False
+        self._warned = False
 
     def outage(self, *, warned_before: bool) -> bool:
         """Return whether to warn that the server fails: once until its next success.
 
         A server that was `warned_before` about may fail now and then: its circuit must be open.
         """
-        is_new = not self._told and (self.open if warned_before else self._failures > 0)
-        self._told |= is_new
+        is_new = not self._warned and (self.open if warned_before else self._failures > 0)
+        self._warned |= is_new
         return is_new
 
     def failed(self, error: ProviderError, *, lost: bool = False) -> None:

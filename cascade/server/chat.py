@@ -282,7 +282,7 @@ class Cascade:
         self.feedback.hold(exchange.trace_id, answer)
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
-            exchange.visit.tokens = sum([(one.input_tokens or 0) + (one.output_tokens or 0) for one in usages])
+            exchange.visit.tokens = sum([(usage.input_tokens or 0) + (usage.output_tokens or 0) for usage in usages])
         receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
         failing = self.runtime.failing_stores
         exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)

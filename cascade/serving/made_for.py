@@ -57,8 +57,8 @@ def made_for(config: CascadeConfig, templates: Prompts | None = None) -> MadeFor
 def _settings(entry: ModelConfig, written: Prompts) -> dict[str, Any]:
     agent = {} if entry.agent is None else {"agent": entry.agent}
     sent = {"settings": dict(entry.settings)} if entry.settings else {}
-    asked = {} if entry.decides is None else {"decision": described(entry.decides, example_verdicts(written))}
-    return {"name": entry.id, **{name: getattr(entry, name) for name in SETTINGS}, **agent, **sent, **asked}
+    decides = {} if entry.decides is None else {"decision": described(entry.decides, example_verdicts(written))}
+    return {"name": entry.id, **{name: getattr(entry, name) for name in SETTINGS}, **agent, **sent, **decides}
 
 
 def _own_files(config: CascadeConfig, used: Sequence[ModelConfig]) -> Mapping[str, str | None]:

@@ -142,10 +142,10 @@ class Spending:
         amount, unpriced = most_nano_usd(request, self.prices.get(request.model))
         if amount is None:
             raise BudgetExceededError(no_price(request.model, "a cap", unpriced))
-        if (held := self.unsettled[key]) and held + amount > self.most_unsettled:
+        if (unsettled_nano_usd := self.unsettled[key]) and unsettled_nano_usd + amount > self.most_unsettled:
             if waits:
                 return None
-            raise _unsettled(request.model, held, self.most_unsettled)
+            raise _unsettled(request.model, unsettled_nano_usd, self.most_unsettled)
         question, now_s = request.question, datetime.now(UTC).timestamp()
         user = None if question.chat is None else question.chat.user  # request.chat may lack the field
         names = {"all": None, "key": key, "user": user, "segment": question.segment, "model": request.model}
@@ -241,7 +241,7 @@ class SpendingGuard(Around):
         try:
             if caller.gone:
                 raise asyncio.CancelledError(NOT_BEGUN)  # noqa: TRY301 - booked below
-            caller.held = hold.amount
+            caller.held_nano_usd = hold.amount
             yield replies
         except BaseException as error:
             failure = error
@@ -251,18 +251,18 @@ class SpendingGuard(Around):
 
     async def _reserved(self, request: Request, ends_s: float, deadline: Deadline) -> Hold | None:
         """Ask the ledger for a hold. If the caller leaves before the reply, the hold is released."""
-        spending, asked = self._spending, (request, self._key, ends_s)
+        spending, call = self._spending, (request, self._key, ends_s)
         if (hold := spending.carve(request, self._key)) is not None:
             return hold
         if spending.link is None:
-            return spending.reserve(*asked)
+            return spending.reserve(*call)
         within_s = deadline.remaining_s() / 2  # the rest is for the call
         try:
-            return await spending.link.call(spending.reserve, *asked, within_s=within_s, late=self._give_back)
+            return await spending.link.call(spending.reserve, *call, within_s=within_s, late=self._give_back)
         except StoreError as error:
             if spending.stand_in is None or spending.bookings is None:
                 raise _down(str(error)) from None
-        hold = spending.reserve(*asked, spending.stand_in)
+        hold = spending.reserve(*call, spending.stand_in)
         spending.bookings.allowed += hold is not None
         return hold
 
@@ -302,7 +302,7 @@ class FinishingGuard(SpendingGuard):
         """Yield the events of a call, its completion once it is booked, for as long as the caller stays."""
         caller, came, unsettled = Requester(), asyncio.Queue[_Event | BaseException](_AHEAD), self._spending.unsettled
         events = call(request._replace(caller=caller), deadline)
-        task, event = asyncio.create_task(self._made(events, caller, came)), None
+        task, event = asyncio.create_task(self._pump(events, caller, came)), None
         try:
             while not isinstance(event, Completion):
                 async with asyncio.timeout(min(deadline.remaining_s() + _LATE_S, threading.TIMEOUT_MAX)):
@@ -318,10 +318,10 @@ class FinishingGuard(SpendingGuard):
             while not came.empty():  # so that none waits for room
                 came.get_nowait()
             if not task.done():
-                unsettled[self._key] += caller.held
-                task.add_done_callback(lambda _: unsettled.subtract({self._key: caller.held}))
+                unsettled[self._key] += caller.held_nano_usd
+                task.add_done_callback(lambda _: unsettled.subtract({self._key: caller.held_nano_usd}))
 
-    async def _made(
+    async def _pump(
         self, events: AsyncGenerator[_Event, None], caller: Requester, came: asyncio.Queue[_Event | BaseException]
     ) -> None:
         outcome: _Event | BaseException | None = None
@@ -345,10 +345,10 @@ def _down(why: str) -> StoreError:
     return StoreError(says, retryable=True)
 
 
-def _unsettled(model: str, held: int, limit: int) -> BudgetExceededError:
+def _unsettled(model: str, held_nano_usd: int, limit_nano_usd: int) -> BudgetExceededError:
     error = BudgetExceededError(
-        f"the next call to {model} does not fit under budget.unsettled_per_key: of {exact_dollars(limit)} "
-        f"{exact_dollars(held)} is held by calls whose clients have left. Wait until they have ended."
+        f"the next call to {model} does not fit under budget.unsettled_per_key: of {exact_dollars(limit_nano_usd)} "
+        f"{exact_dollars(held_nano_usd)} is held by calls whose clients have left. Wait until they have ended."
     )
     error.cap, error.spent, error.retry_after_s, error.public = "unsettled_per_key", True, 1.0, str(error)
     return error

@@ -11,8 +11,8 @@ class Avoidable(Kind):
     """A request is lost if the answer served is wrong though a call gives a right one, or may give one."""
 
     name = "avoidable"
-    kept = "the answer served is right, or no call would have given a right one"
-    lost = "the answer served is wrong, though a call gives a right one"
+    kept_when = "the answer served is right, or no call would have given a right one"
+    lost_when = "the answer served is wrong, though a call gives a right one"
 
     def loss(self, log: Log) -> np.ndarray:
         """Return the loss if a node's answer is served, (n, T)."""

@@ -22,7 +22,7 @@ from cascade.errors import UsageError
 from cascade.logs import lines
 from cascade.logs.files import Dropped, read_rows, write_rows
 from cascade.logs.importing import imported
-from cascade.logs.presets import Asked
+from cascade.logs.presets import ImportOptions
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 CHANCE = random.Random(20261121)
@@ -294,7 +294,7 @@ def read_mutated_table(folder: Path, seed: int) -> None:
     path, dropped = folder / "t.csv", Dropped()
     path.write_bytes(chance.choice(MUTATIONS[:3])(chance, written.getvalue().encode()))
     try:
-        with imported([path], Asked(), dropped) as log:
+        with imported([path], ImportOptions(), dropped) as log:
             read = list(log.rows())
     except UsageError as error:
         assert path.name in str(error)  # noqa: PT017 - a refusal names the file, whatever else it says

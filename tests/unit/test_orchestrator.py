@@ -403,7 +403,7 @@ def with_fallbacks(place: str, *names: str) -> dict[str, Any]:
 def asked(script: Any, *, ask: Any = None, **settings: Any) -> Answer:
     provider = FakeProvider(script)
     with Orchestrator.from_config({**SETTINGS, **settings}, providers={"fake": provider}) as orchestrator:
-        return orchestrator.ask(**{"asked": "Who?", **(ask or {})})
+        return orchestrator.ask(**{"question": "Who?", **(ask or {})})
 
 
 def down(*models: str, error: Any = ProviderUnavailableError) -> Any:
@@ -441,7 +441,7 @@ def test_a_fallback_that_takes_no_tools_is_left_out():
     tool = {"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}
     chat = ChatRequest([{"role": "user", "content": "Who?"}], {"tools": [tool]})
     with pytest.raises(ProviderUnavailableError):
-        asked(down("small", "large"), ask={"asked": Question.of_chat(chat)}, models=models)
+        asked(down("small", "large"), ask={"question": Question.of_chat(chat)}, models=models)
 
 
 def test_a_configuration_lists_what_is_wrong_with_its_fallbacks():

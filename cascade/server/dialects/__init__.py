@@ -273,9 +273,9 @@ def content_of(contents: list[dict[str, Any]]) -> str | list[dict[str, Any]] | N
     return contents or None
 
 
-def marked(made: dict[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+def marked(converted: dict[str, Any], source: Mapping[str, Any]) -> dict[str, Any]:
     """Return a part, call, tool or message with the marks for prompt caches of what it was made from."""
-    return made | {name: given[name] for name in CACHE_MARKS if given.get(name) is not None}
+    return converted | {name: source[name] for name in CACHE_MARKS if source.get(name) is not None}
 
 
 def without(fields: Mapping[str, Any], *names: str) -> dict[str, Any]:

@@ -19,7 +19,7 @@ from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
 from cascade.logs.importing import imported
-from cascade.logs.presets import Asked
+from cascade.logs.presets import ImportOptions
 from cascade.orchestrator import Orchestrator
 from cascade.providers.fake import FakeProvider
 from cascade.reports.study import of_study
@@ -106,7 +106,7 @@ def test_a_request_that_could_not_be_sent_is_refused(cli, tmp_path, request_):
 
 def test_a_log_that_says_what_was_sent_takes_no_request(tmp_path):
     (tmp_path / "own.jsonl").write_text(json.dumps({"question": "q", "step": 1, "source": "a", "answer": "x"}))
-    with pytest.raises(UsageError), imported([tmp_path / "own.jsonl"], Asked(request=SENT)):
+    with pytest.raises(UsageError), imported([tmp_path / "own.jsonl"], ImportOptions(request=SENT)):
         pass
 
 

@@ -128,7 +128,7 @@ def test_each_promise_is_two_sentences(kind, confidence):
     said = certificate.statement()
     kept, lost = (
         words.replace("the reference", "large")
-        for words in (certificate.promise.rules.kept, certificate.promise.rules.lost)
+        for words in (certificate.promise.rules.kept_when, certificate.promise.rules.lost_when)
     )
     assert said.count(". ") == 1
     assert all(words in said for words in ("97.5 %", "2.5 %", kept, lost, "600"))

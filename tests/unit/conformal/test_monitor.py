@@ -232,7 +232,7 @@ TRUTH = {"Danube": True, "Rhine": False, "Mur": False}
 
 
 def audit(served: str | None = None, kept: str = "", answers: str = "", **fields: object) -> Audit:
-    return Audit(TRUTH.get, served=served, kept=tuple(kept.split()), answers=tuple(answers.split()), **fields)  # type: ignore[arg-type]
+    return Audit(TRUTH.get, served=served, kept_answers=tuple(kept.split()), answers=tuple(answers.split()), **fields)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def test_a_loss_of_ones_own_that_is_unknown_counts_as_lost_and_one_of_another_ra
     right = np.where(np.arange(40)[:, None] < 30, np.nan, log.right)
 
     class Own(Kind):
-        name, kept, lost = "own", "it is kept", "it is lost"
+        name, kept_when, lost_when = "own", "it is kept", "it is lost"
         returned: ClassVar[Any] = 1.0 - right
 
         def loss(self, log: Log) -> np.ndarray:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.logs.importing import imported
-from cascade.logs.presets import Asked
+from cascade.logs.presets import ImportOptions
 from cascade.logs.schema import Dropped
 
 
@@ -21,7 +21,7 @@ def lines(path: Path, *records: Any) -> Path:
 def rows_of(
     *paths: Path, dropped: Dropped | None = None, told: list[str] | None = None, **asked: Any
 ) -> list[dict[str, Any]]:
-    with imported(paths, Asked(**asked), dropped, tell=None if told is None else told.extend) as log:
+    with imported(paths, ImportOptions(**asked), dropped, tell=None if told is None else told.extend) as log:
         return list(log.rows())
 
 

@@ -1,4 +1,4 @@
-"""Asked at a level of a policy: which one serves, under which certificate, and what audits of one do to the others."""
+"""ImportOptions at a level of a policy: which one serves, under which certificate, and what audits of one do to the others."""
 
 from __future__ import annotations
 
