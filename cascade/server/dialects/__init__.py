@@ -107,8 +107,7 @@ class ChatCompletions(Dialect):
         """Yield the rest of an answer in chunks. All keep the model's name in the first one."""
         completion, message = reply.completion, signed(reply.message, reply.writer)
         rest = {name: value for name, value in message.items() if name not in {"role", "content"}}
-        if rest.get("tool_calls"):
-            rest["tool_calls"] = [{"index": index, **call} for index, call in enumerate(rest["tool_calls"])]
+        calls = rest.pop("tool_calls", None) or []
         if not self.begun:
             self._begin(reply.model)
             content = message.get("content")
@@ -116,6 +115,8 @@ class ChatCompletions(Dialect):
         self._head |= {name: completion[name] for name in ("system_fingerprint", "service_tier") if name in completion}
         if rest:
             yield self._chunk(rest, logprobs=reply.logprobs)
+        for index, call in enumerate(calls):  # one in a chunk, as OpenAI sends them: LlamaIndex reads no second one
+            yield self._chunk({"tool_calls": [{"index": index, **call}]})
         yield self._chunk({}, finish=reply.finish, **cascade_field(extension))
         if self.counts:
             yield event({**self._head, "choices": [], "usage": completion["usage"]})

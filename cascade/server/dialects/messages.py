@@ -39,6 +39,7 @@ _ENDS = {"stop": "end_turn", "length": "max_tokens", "tool_calls": "tool_use", "
 _KINDS = {413: "request_too_large", 503: "overloaded_error"}
 _ERRORS = {"server_error": "api_error", "insufficient_quota": "rate_limit_error"}
 """What differs from OpenAI's types of errors, by status and by type."""
+_TOO_LONG = "prompt is too long"  # the words by which Claude Code and LangChain know what a shorter prompt avoids
 _UNREAD = ("thinking", "redacted_thinking")
 _TIERS = {"default": "standard", "standard": "standard", "priority": "priority", "batch": "batch"}
 _UNSIGNED = {"signature": ""}
@@ -98,7 +99,8 @@ class Messages(Dialect):
         """Return Anthropic's error object."""
         of = refusal.body["error"]
         kind = _KINDS.get(refusal.status, _ERRORS.get(of["type"], of["type"]))
-        error = {"type": kind, "message": of["message"], "code": of["code"]}
+        unsaid = of["code"] == "context_length_exceeded" and _TOO_LONG not in of["message"].lower()
+        error = {"type": kind, "message": f"{_TOO_LONG}: " * unsaid + of["message"], "code": of["code"]}
         return {"type": "error", "error": error, "request_id": trace_id}
 
     def broken(self, refusal: Refusal) -> bytes:

@@ -49,6 +49,10 @@ def script(request: Request) -> Any:
     if text == "call a tool":
         days: Any = "3" if request.model == "small" else 3
         return reply("", tool_calls=[("get_weather", {"days": days})], logprobs=sure)
+    if text == "call two":
+        return reply("", tool_calls=[("get_weather", {"days": 3}), ("get_weather", {"days": 4})], logprobs=sure)
+    if text == "too long":
+        return errors.from_status(400, "maximum context length is 8 tokens")
     if text == "write JSON":
         people = '"many"' if request.model == "small" else "2"
         return reply(f'{{"name": "Vienna", "people": {people}}}', logprobs=sure)
@@ -171,6 +175,28 @@ def test_a_tool_is_called(form, stream):
     assert answer.model == "large"  # the base's call breaks the schema
     end = answer.choices[0].finish_reason if name == "chatcmpl" else reads.end(answer)[0]
     assert end == ENDS[name][1]
+
+
+def test_a_chunk_has_one_tool_call_as_of_openai(clients):
+    """LlamaIndex reads the first call of a chunk alone, and so lost every other."""
+    asked: dict[str, Any] = {"model": "cascade", "messages": ask("call two"), "tools": TOOLS, "stream": True}
+    deltas = [chunk.choices[0].delta for chunk in clients[openai].chat.completions.create(**asked)]
+    calls = [
+        [(call.index, call.function.arguments) for call in delta.tool_calls] for delta in deltas if delta.tool_calls
+    ]
+    assert calls == [[(0, '{"days": 3}')], [(1, '{"days": 4}')]]
+    assert [delta.role for delta in deltas].count("assistant") == 1
+
+
+@pytest.mark.parametrize("stream", [False, True])
+def test_a_prompt_that_is_too_long_has_the_sign_by_which_each_library_knows_it(form, stream):
+    """Without it Claude Code does not shorten the conversation, and LangChain raises no error of its own kind."""
+    name, reads, part = form
+    with pytest.raises(reads.library.BadRequestError) as caught:
+        part.create(model="cascade", stream=stream, **reads.asked("too long"))
+    error = caught.value.body["error"] if name == "msg" else caught.value.body
+    assert error["code"] == "context_length_exceeded"
+    assert (error["message"].count("prompt is too long") == 1) is (name == "msg")
 
 
 @pytest.mark.parametrize("stream", [False, True])
