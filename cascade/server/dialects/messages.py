@@ -130,7 +130,7 @@ class Messages(Dialect):
         if effort is not None or thinking.get("type") == "adaptive":
             return "high" if effort is None else effort
         budget = thinking.get("budget_tokens")
-        tokens = budget if isinstance(budget, int) else 0
+        tokens = max(0, budget) if isinstance(budget, int) else 0
         return next(word for least, word in _EFFORTS if tokens >= least)
 
     @property

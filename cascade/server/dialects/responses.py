@@ -310,7 +310,8 @@ def _tools(tool: Mapping[str, Any], path: str) -> Iterator[tuple[dict[str, Any],
 def _tool(tool: Mapping[str, Any], path: str) -> dict[str, Any]:
     if tool.get("type") != "function":
         raise unknown_kind(path, tool.get("type"))
-    return marked({"type": "function", "function": without(tool, "type", *CACHE_MARKS)}, tool)
+    named = {**without(tool, "type", *CACHE_MARKS), "name": text_field(tool, "name", path)}
+    return marked({"type": "function", "function": named}, tool)
 
 
 def _choice(choice: Any, path: str) -> Any:

@@ -411,6 +411,9 @@ def test_a_whole_conversation_of_responses_is_translated():
         (Messages, {"messages": ASK, "thread": {"type": "create"}}),
         (Responses, {"input": "Hi", "tools": [{"type": "function", "name": "a__f"}, {
             "type": "namespace", "name": "a", "tools": [{"type": "function", "name": "f"}]}]}),
+        *((Responses, {"input": "Hi", "tools": [{"type": "function", **name}, {
+            "type": "namespace", "name": "a", "tools": [{"type": "function", "name": "f"}]}]})
+          for name in ({}, {"name": ["f"]})),
     ],
 )  # fmt: skip
 def test_what_cannot_be_translated_is_refused_and_not_dropped(dialect, field):

@@ -270,6 +270,7 @@ def test_no_judge_reads_thinking():
             {"reasoning_effort": "low", "output_config": {"effort": "low"}},
         ),
         ({"thinking": {"type": "enabled", "budget_tokens": 2_048}}, {"reasoning_effort": "medium"}),
+        ({"thinking": {"type": "enabled", "budget_tokens": -1}}, {"reasoning_effort": "low"}),
         ({"output_config": {"effort": "low"}}, {"output_config": {"effort": "low"}}),
     ],
 )
