@@ -26,10 +26,14 @@ JUDGES = ("feedback", "admin")
 SCOPES: Mapping[str, tuple[str, ...]] = {
     "/v1/feedback": ("ask", *JUDGES),
     "/v1/cascades": ("view", "admin"),
+    "POST /v1/cascades": ("admin",),
     "/v1/budgets": ("admin",),
     "/metrics": ("metrics", "admin"),
+    "/ui": ("view", "admin"),
+    "/ui/review": ("review", "admin"),
+    "/ui/review/press": ("review", "admin"),
 }
-"""The scopes that open a path. The others check their own, or any key opens them."""
+"""The scopes that open a path, or a method of it. Any key opens the others, but for those of dialects (`ask`)."""
 
 
 class NewKey(NamedTuple):

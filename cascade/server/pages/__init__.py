@@ -24,7 +24,6 @@ from starlette.routing import Route
 from cascade.errors import CascadeError
 from cascade.money import dollars, usd
 from cascade.safety import redact
-from cascade.server import auth
 from cascade.server.chat import Cascade
 from cascade.server.errors import GatewayError
 from cascade.server.limits import read_object
@@ -97,7 +96,7 @@ class Pages:
         ]
 
     async def _status(self, request: Request) -> Response:
-        if self._locked(request, "view"):
+        if self._locked(request):
             return self._page(request, "login.html", "status")
         from cascade.server.pages.status import status  # loads numpy
 
@@ -113,7 +112,7 @@ class Pages:
         return self._page(request, "status.html", "status", **contents)
 
     async def _review(self, request: Request) -> Response:
-        if self._locked(request, "review"):
+        if self._locked(request):
             return self._page(request, "login.html", "review")
         reviewer = request.scope["exchange"].key or _name(request.query_params.get("as", ""))
         if reviewer is None:
@@ -130,18 +129,13 @@ class Pages:
         if request.headers.get("sec-fetch-site", "same-origin") not in {"same-origin", "none"}:
             raise GatewayError(403, "Another site asked for this.", code="cross_site")
         exchange = request.scope["exchange"]
-        auth.refuse_without(self._settings, exchange.owner, "review", "admin")
         reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
         view = await asyncio.to_thread(self._desk(request).view, exchange.key or reviewer, pair, keys)
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
-    def _locked(self, request: Request, scope: str) -> bool:
-        """Whether a page has to ask for a key. Raises GatewayError (403) for a key without the scope."""
-        key = request.scope["exchange"].owner
-        if self._settings.keys and key is None:
-            return True
-        auth.refuse_without(self._settings, key, scope, "admin")
-        return False
+    def _locked(self, request: Request) -> bool:
+        """Whether a page has to ask for a key; a key without the scope was refused before (`auth.SCOPES`)."""
+        return bool(self._settings.keys) and request.scope["exchange"].owner is None
 
     def _problem(self, request: Request, here: str, status: int, heading: str, error: CascadeError) -> Response:
         return self._page(request, "problem.html", here, status, heading=heading, message=redact(str(error)))
