@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -155,6 +155,7 @@ class Cascade:
         runtime: makes the calls.
         modes: its modes, if it has any.
         feedback: takes feedback on its answers.
+        guide: the guide's price; None: unknown.
 
     Raises:
         ConfigError: it can have no modes.
@@ -168,7 +169,7 @@ class Cascade:
 
             self.modes = Modes(orchestrator, self.catalog)
         self.feedback = AnswerFeedback(orchestrator, self.modes)
-        self._settings, self._guide = config.server, config.prices()[self.catalog.guide]
+        self.guide = config.prices()[self.catalog.guide]
 
     def take_over(self, before: Cascade) -> None:
         """Go on where the cascade of an earlier configuration leaves off."""
@@ -179,50 +180,67 @@ class Cascade:
 
     async def answer(self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt) -> None:
         """Answer one request, as its mode says."""
+        reply = _Reply(self, request, exchange, draft)
         if self.modes is None:
-            await self._answer(request, exchange, receive, draft, None)
+            await reply.send(receive)
             return
-        within_s = self._left_s(request, exchange) / 2  # the rest is for the answer
+        within_s = reply.left_s / 2  # the rest is for the answer
         async with self.modes.turn(request, exchange.trace_id, exchange.key, exchange.headers, within_s) as turn:
             if turn is not None:
-                request, draft = turn.request, draft._replace(mode=turn.mode)
-            await self._answer(request, exchange, receive, draft, turn)
+                reply = replace(reply, request=turn.request, draft=draft._replace(mode=turn.mode), turn=turn)
+            await reply.send(receive)
 
-    async def _answer(
-        self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt, turn: Turn | None
-    ) -> None:
-        """Answer in one piece, or in server-sent events. An error before the first text has its own status."""
-        started = self.runtime.start(
+
+@dataclass(frozen=True, slots=True)
+class _Reply:
+    """The answer of a cascade to one request.
+
+    Attributes:
+        draft: its receipt, as far as that is known before it.
+        turn: how its mode serves it; None where none applies.
+    """
+
+    cascade: Cascade
+    request: ClientRequest
+    exchange: HttpExchange
+    draft: Receipt
+    turn: Turn | None = None
+
+    @property
+    def left_s(self) -> float:
+        """How long it may take: the rest of the request's time, or less if the client asks for less."""
+        config, asked_s = self.cascade.runtime.config, self.request.deadline_s
+        whole_s = config.server.request_s if asked_s is None else min(asked_s, config.server.request_s)
+        left_s, question_s = max(_SHORTEST_S, whole_s - self.exchange.duration_s), config.timeouts.per_question_s
+        return left_s if question_s is None else min(left_s, question_s)
+
+    async def send(self, receive: Receive) -> None:
+        """Send it in one piece, or in server-sent events. An error before the first text has its own status."""
+        request, exchange = self.request, self.exchange
+        started = self.cascade.runtime.start(
             request.chat,
             level=request.route.level,
             model=request.route.model,
             trace_id=exchange.trace_id,
             key=exchange.key,
-            deadline_s=self._left_s(request, exchange),
-            traced=turn is None or not turn.completed_later,
+            deadline_s=self.left_s,
+            traced=self.turn is None or not self.turn.completed_later,
         )
         if request.stream:
             exchange.writer = request.dialect
-            await connected(receive, self._stream(started, request, exchange, draft, turn))
+            await connected(receive, self._stream(started))
             await exchange.end()
             return
-        answer = await connected(receive, self._completed(started, request, exchange, turn))
-        receipt = self._receipt(request, exchange, answer, draft)
+        answer, receipt = await connected(receive, self._whole(started))
         extension = receipt.extension(answer) if request.explain else None
         await exchange.respond(200, request.dialect.whole(ServedMessage(answer), extension), receipt.headers())
 
-    async def _completed(
-        self, started: Started, request: ClientRequest, exchange: HttpExchange, turn: Turn | None
-    ) -> Answer:
+    async def _whole(self, started: Started) -> tuple[Answer, Receipt]:
         answer = await started.answer()
-        if turn is not None and self.modes is not None:
-            await self.modes.answered(turn, answer, self._left_s(request, exchange) + LATE_S)
-        return answer
+        return answer, await self._receipt(answer)
 
-    async def _stream(
-        self, started: Started, request: ClientRequest, exchange: HttpExchange, draft: Receipt, turn: Turn | None
-    ) -> None:
-        writer, beats = request.dialect, asyncio.create_task(self._beat(exchange, draft))
+    async def _stream(self, started: Started) -> None:
+        writer, exchange, beats = self.request.dialect, self.exchange, asyncio.create_task(self._beat())
         try:
             async with aclosing(started.served()) as events:
                 async for event in events:
@@ -231,59 +249,55 @@ class Cascade:
                         continue
                     model = event.model or event.role
                     if not writer.begun:
-                        await self._begin(exchange, draft._replace(served_by=model, uncovered=self._uncovered(request)))
+                        await self._begin(self.draft._replace(served_by=model, uncovered=self._uncovered()))
                     await exchange.more(writer.text(event.text, model))
-            if turn is not None and self.modes is not None:
-                await self.modes.answered(turn, answer, self._left_s(request, exchange) + LATE_S)
-            await self._end(request, exchange, answer, draft)
+            await self._end(answer)
         finally:
             beats.cancel()
 
-    async def _beat(self, exchange: HttpExchange, draft: Receipt) -> None:
+    async def _beat(self) -> None:
         """Send a comment whenever the stream is silent: load balancers close a connection on which nothing comes."""
+        exchange, every_s = self.exchange, self.cascade.runtime.config.server.heartbeat_s
         while True:
             silent_s = time.monotonic() - exchange.sent_s
-            if silent_s < self._settings.heartbeat_s:
-                await asyncio.sleep(self._settings.heartbeat_s - silent_s)
+            if silent_s < every_s:
+                await asyncio.sleep(every_s - silent_s)
                 continue
             if exchange.status is None:
-                await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *draft.headers()])
+                await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *self.draft.headers()])
             await exchange.more(b": \n\n")
 
-    async def _begin(self, exchange: HttpExchange, receipt: Receipt) -> None:
-        self.metrics.first_text.observe(exchange.duration_s)
-        if exchange.status is None:  # else a comment has begun it
-            receipt = receipt._replace(failing=self.runtime.failing_stores)
-            await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
+    async def _begin(self, receipt: Receipt) -> None:
+        self.cascade.metrics.first_text.observe(self.exchange.duration_s)
+        if self.exchange.status is None:  # else a comment has begun it
+            receipt = receipt._replace(failing=self.cascade.runtime.failing_stores)
+            await self.exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
-    async def _end(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> None:
+    async def _end(self, answer: Answer) -> None:
         """Send the rest of an answer: all of it if no text was sent before the decision."""
-        receipt, writer = self._receipt(request, exchange, answer, draft), request.dialect
-        is_first = not writer.begun
-        extension = receipt.extension(answer if request.explain else None)
-        rest = b"".join(writer.ending(ServedMessage(answer), extension if request.explain or writer.counts else None))
-        if is_first:
-            await self._begin(exchange, receipt)
-        await exchange.more(rest)
+        receipt, writer, explain = await self._receipt(answer), self.request.dialect, self.request.explain
+        extension = receipt.extension(answer if explain else None) if explain or writer.counts else None
+        rest = b"".join(writer.ending(ServedMessage(answer), extension))
+        if not writer.begun:
+            await self._begin(receipt)
+        await self.exchange.more(rest)
 
-    def _uncovered(self, request: ClientRequest) -> str | None:
-        """Return why no certificate covers a request, as far as it is known before it is answered."""
-        serving = None if request.route.model is not None else self.runtime.serves(request.route.level)
-        return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(request.chat))) or None
+    def _uncovered(self) -> str | None:
+        """Return why no certificate covers the request, as far as it is known before it is answered."""
+        route, runtime = self.request.route, self.cascade.runtime
+        serving = None if route.model is not None else runtime.serves(route.level)
+        return None if serving is None else "; ".join(serving.uncovered(Question.of_chat(self.request.chat))) or None
 
-    def _left_s(self, request: ClientRequest, exchange: HttpExchange) -> float:
-        """Return how long an answer may take: the rest of the request's time, or less if the client asks for less."""
-        asked_s, question_s = request.deadline_s, self.runtime.config.timeouts.per_question_s
-        whole_s = self._settings.request_s if asked_s is None else min(asked_s, self._settings.request_s)
-        left_s = max(_SHORTEST_S, whole_s - exchange.duration_s)
-        return left_s if question_s is None else min(left_s, question_s)
-
-    def _receipt(self, request: ClientRequest, exchange: HttpExchange, answer: Answer, draft: Receipt) -> Receipt:
-        self.feedback.hold(exchange.trace_id, answer)
+    async def _receipt(self, answer: Answer) -> Receipt:
+        """Return the receipt of an answer, which its mode has noted."""
+        cascade, exchange = self.cascade, self.exchange
+        if self.turn is not None and cascade.modes is not None:
+            await cascade.modes.answered(self.turn, answer, self.left_s + LATE_S)
+        cascade.feedback.hold(exchange.trace_id, answer)
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
             exchange.visit.tokens = sum([(usage.input_tokens or 0) + (usage.output_tokens or 0) for usage in usages])
-        receipt = Receipt.of(answer, exchange.trace_id, self._guide, cascaded=request.route.cascaded)
-        failing = self.runtime.failing_stores
-        exchange.receipt = receipt._replace(mode=draft.mode, unsent=draft.unsent, failing=failing)
+        receipt = Receipt.of(answer, exchange.trace_id, cascade.guide, cascaded=self.request.route.cascaded)
+        failing = cascade.runtime.failing_stores
+        exchange.receipt = receipt._replace(mode=self.draft.mode, unsent=self.draft.unsent, failing=failing)
         return exchange.receipt
