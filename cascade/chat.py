@@ -398,10 +398,17 @@ def _problems(messages: object, options: object) -> Iterable[str]:
     for name in ("response_format", "audio", "logit_bias"):
         if not (options.get(name) is None or isinstance(options[name], Mapping)):
             yield f"{name} must be a dict, not {type(options[name]).__name__}"
+    yield from _limit_problems(options)
+
+
+def _limit_problems(options: Mapping[str, Any]) -> Iterable[str]:
     for name in ("max_tokens", "max_completion_tokens"):
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _LARGEST):
             yield f"{name} must be a whole number of at least 1, not {str(limit)[:40]}"
+    budget = fields_in(options.get("thinking")).get("budget_tokens")
+    if budget is not None and type(budget) is not int:  # else no cap knows it, and a server may read 5e4 or "50000"
+        yield f"thinking.budget_tokens must be a whole number, not {str(budget)[:40]}"
 
 
 def _tool_problems(options: Mapping[str, Any]) -> Iterable[str]:

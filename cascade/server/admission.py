@@ -171,12 +171,14 @@ class Visit:
 
     Attributes:
         tokens: read and written for it, as far as providers said.
+        sent: bytes of the answer that its client has so far.
     """
 
     admission: Admission
     key: str | None
     limits: LimitsConfig
     tokens: int = 0
+    sent: int = 0
     _places: int = field(default=0, init=False)
     _bytes: int = field(default=0, init=False)
 
@@ -213,14 +215,14 @@ class Visit:
             raise GatewayError(403, message, code="model_not_allowed", param="model")
 
     def end(self) -> None:
-        """Give back what the request has taken, and spend its tokens; without an answer its body's bytes / 4."""
-        spent = self.tokens or (self._places and self._bytes // 4)
+        """Give back what the request has taken, and spend its tokens; if they are unknown, the bytes / 4."""
+        spent = self.tokens or (self._places and (self._bytes + self.sent) // 4)
         tokens = self.admission.bucket(self.key, "tokens", self.limits.tokens_per_minute)
         if tokens is not None:
             tokens.spend(spent)
         self.admission.places.give_back(self.key, self._places)
         self.admission.buffered.give_back(self.key, self._bytes)
-        self._places = self._bytes = self.tokens = 0
+        self._places = self._bytes = self.tokens = self.sent = 0
 
     def _full(self, share: Share, amount: int, what: str) -> NoReturn:
         if share.used + amount > share.total:

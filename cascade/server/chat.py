@@ -180,7 +180,7 @@ class Cascade:
 
     async def answer(self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt) -> None:
         """Answer one request, as its mode says."""
-        reply = _Reply(self, request, exchange, draft)
+        reply = _ChatReply(self, request, exchange, draft)
         if self.modes is None:
             await reply.send(receive)
             return
@@ -192,7 +192,7 @@ class Cascade:
 
 
 @dataclass(frozen=True, slots=True)
-class _Reply:
+class _ChatReply:
     """The answer of a cascade to one request.
 
     Attributes:
@@ -250,6 +250,8 @@ class _Reply:
                     model = event.model or event.role
                     if not writer.begun:
                         await self._begin(self.draft._replace(served_by=model, uncovered=self._uncovered()))
+                    if exchange.visit is not None:
+                        exchange.visit.sent += len(event.text.encode("utf-8", "replace"))
                     await exchange.more(writer.text(event.text, model))
             await self._end(answer)
         finally:

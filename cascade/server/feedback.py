@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -36,6 +37,8 @@ MOST_HELD = 1_000
 """The most audited answers that wait for feedback; beyond that the oldest is dropped."""
 _FLUSH_S = 10.0
 """How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
+_THREADS = 4
+"""So many wait for a store at once, apart from the threads that other requests need."""
 _AGAIN_S = 1
 """After how many seconds a client may repeat feedback that came before its trace."""
 _NOT_HERE = ("trace_not_found", "no_traces")
@@ -114,6 +117,7 @@ class AnswerFeedback:
         self._orchestrator, self._modes = orchestrator, modes
         self._url = traces_url(orchestrator.runtime.config.traces)
         self.waiting: OrderedDict[str, Answer] = OrderedDict()
+        self._threads = ThreadPoolExecutor(_THREADS, "cascade-feedback")
 
     def hold(self, trace_id: str, answer: Answer) -> None:
         """Keep an answer whose feedback would be counted."""
@@ -133,7 +137,8 @@ class AnswerFeedback:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         complete = self._modes is None or await self._modes.completed(feedback.trace_id, _FLUSH_S)
         try:
-            models, new = await asyncio.to_thread(self._store, feedback, key, self._url)
+            store = asyncio.get_running_loop().run_in_executor
+            models, new = await store(self._threads, self._store, feedback, key, self._url)
         except UsageError as error:  # its message names the store
             raise StoreError(str(error)) from None
         if not models and complete:

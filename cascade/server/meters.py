@@ -108,7 +108,10 @@ class AccessLog:
 
     def _run(self) -> None:
         while (line := self._lines.get()) is not None:
-            self._handler.emit(logging.makeLogRecord({"msg": line}))
+            try:
+                self._handler.emit(logging.makeLogRecord({"msg": line}))
+            except OSError:  # the file was moved away, and cannot be made again yet
+                self.lost += 1
         with suppress(OSError):  # the last lines, on a full disk
             self._handler.close()
 

@@ -64,7 +64,7 @@ class Pages:
         self._cascades, self._first = cascades, next(iter(cascades))
         self._desks: dict[str, Desk] = {}
         self._settings = cascades[self._first].runtime.config.server
-        self._reading = asyncio.Lock()
+        self._reading = asyncio.Lock()  # one at a time, however many people look: others need the threads
 
     def _names(self, request: Request) -> list[str]:
         """Return the names of the cascades that a key may see."""
@@ -77,12 +77,13 @@ class Pages:
             raise GatewayError(404, "There is no such cascade.")
         return name
 
-    def _desk(self, request: Request) -> Desk:
+    async def _view(self, request: Request, *pressed: str) -> dict[str, Any]:
         from cascade.server.pages.desk import Desk  # numpy and the readers of logs: once somebody opens a page
 
         if (name := self._name(request)) not in self._desks:
             self._desks[name] = Desk(self._cascades[name].runtime.config)
-        return self._desks[name]
+        async with self._reading:
+            return await asyncio.to_thread(self._desks[name].view, *pressed)
 
     @property
     def routes(self) -> list[Route]:
@@ -102,7 +103,7 @@ class Pages:
 
         cascade = self._cascades[self._name(request)]
         try:
-            async with self._reading:  # one at a time, however many people look
+            async with self._reading:
                 now, guide = datetime.now(UTC), cascade.catalog.guide
                 contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now)
         except CascadeError as error:
@@ -118,7 +119,7 @@ class Pages:
         if reviewer is None:
             return self._page(request, "review.html", "review", view=None)
         try:
-            view = await asyncio.to_thread(self._desk(request).view, reviewer)
+            view = await self._view(request, reviewer)
         except CascadeError as error:
             return self._problem(request, "review", 409, "Nothing can be judged", error)
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
@@ -130,7 +131,7 @@ class Pages:
             raise GatewayError(403, "Another site asked for this.", code="cross_site")
         exchange = request.scope["exchange"]
         reviewer, pair, keys = await read_object(request.receive, request.headers, exchange.visit, _pressed)
-        view = await asyncio.to_thread(self._desk(request).view, exchange.key or reviewer, pair, keys)
+        view = await self._view(request, exchange.key or reviewer, pair, keys)
         return self._page(request, "review.html", "review", view=view, keyed=bool(self._settings.keys))
 
     def _locked(self, request: Request) -> bool:

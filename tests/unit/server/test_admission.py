@@ -193,6 +193,35 @@ def test_buckets_fill_as_time_goes_by():
     admission.visit(app).begin()
 
 
+async def test_a_client_that_leaves_a_stream_spends_what_it_has_read():
+    """1.0: it spent a quarter of its prompt's bytes, however much it had read before it hung up."""
+    text, left = "a" * 8_000, asyncio.Event()
+    held = Held(lambda _: reply(text, logprobs=[-0.01]), after_words=1)
+    sent, pieces = list[dict[str, Any]](), iter([json.dumps({**BODY, "stream": True}).encode()])
+
+    async def receive() -> dict[str, Any]:
+        if (piece := next(pieces, None)) is not None:
+            return {"type": "http.request", "body": piece, "more_body": False}
+        await left.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: dict[str, Any]) -> None:
+        sent.append(message)
+        if b"aaaa" in message.get("body", b""):
+            left.set()
+
+    server = {"keys": keys(tokens_per_minute=1_500)}
+    names = {**HEADERS["app"], "content-type": "application/json"}
+    headers = [(name.encode(), value.encode()) for name, value in names.items()]
+    async with orchestrator(held, server=server) as served, asgi(served) as client:
+        app = client._transport.app  # type: ignore[attr-defined]
+        await app(
+            {"type": "http", "method": "POST", "path": CHAT, "headers": headers, "query_string": b""}, receive, send
+        )
+        assert sent[-1]["more_body"] is True
+        assert (await client.post(CHAT, json=BODY, headers=HEADERS["app"])).status_code == 429
+
+
 async def test_a_request_that_ends_without_an_answer_spends_what_it_sent():
     """Else a client that hangs up at the end has no limit."""
     admission = Admission(ServerConfig(keys=keys(tokens_per_minute=100)), ())

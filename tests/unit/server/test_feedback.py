@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
@@ -21,7 +23,7 @@ from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
 from unit.certified import certificate, directory
 
-from .served import ASK, CONFIG, asgi, orchestrator
+from .served import ASK, CONFIG, WAIT_S, asgi, orchestrator
 from .test_contract import SURE, UNSURE
 
 SCRIPT = {"small": [UNSURE], "large": [SURE]}
@@ -124,6 +126,26 @@ async def test_feedback_on_a_trace_that_is_written_waits_for_no_other(tmp_path, 
         ]
     assert [one.status_code for one in found] == [200, 404]
     assert len(waits) == 1
+
+
+async def test_feedback_that_waits_for_its_trace_leaves_the_threads_to_others(tmp_path, monkeypatch):
+    waits, ends, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+    traces = {"store": f"sqlite:///{tmp_path}/traces.db"}
+    async with orchestrator(SCRIPT, traces=traces) as served, asgi(served) as client:
+        await asked(client)
+        monkeypatch.setattr(
+            served.runtime, "flush_traces", lambda _: loop.call_soon_threadsafe(waits.set) and ends.wait(WAIT_S)
+        )
+        with ThreadPoolExecutor(1) as pool:
+            loop.set_default_executor(pool)
+            body = {"trace_id": new_trace(None), "right": True}
+            posting = asyncio.create_task(client.post("/v1/feedback", json=body))
+            await waits.wait()
+            async with asyncio.timeout(WAIT_S):
+                assert await asyncio.to_thread(int) == 0
+            assert not posting.done()
+            ends.set()
+            assert (await posting).status_code == 404
 
 
 async def test_without_traces_there_is_nowhere_to_keep_it():

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import asyncio
 import re
+import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
+from patience import PATIENCE_S
 from stores import postgres_url
 
 from cascade.api.judging import Judging
@@ -16,6 +20,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import read_reviews, reviews_at
 from cascade.review.session import Session
 from cascade.server.auth import new_key
+from cascade.server.pages.desk import Desk
 
 from .observed import settled
 from .served import asgi, living, orchestrator
@@ -88,6 +93,22 @@ async def test_nothing_on_the_page_tells_whose_output_is_whose(tmp_path):
     file = read_reviews(tmp_path / "t.db")
     digests = [digest for one in file.judgements for digest in (one.output, one.reference)]
     assert not [name for name in ("small", "large", file.terms.key, *digests) if name in page + after]
+
+
+async def test_reviewers_that_wait_for_a_store_leave_the_threads_to_others(tmp_path, monkeypatch):
+    waits, ends, loop = asyncio.Event(), threading.Event(), asyncio.get_running_loop()
+    monkeypatch.setattr(Desk, "view", lambda *_: (loop.call_soon_threadsafe(waits.set) and ends.wait(PATIENCE_S)) or {})
+    served, client = opened(tmp_path)
+    async with served, client:
+        with ThreadPoolExecutor(2) as pool:
+            loop.set_default_executor(pool)
+            looking = [asyncio.create_task(client.get("/ui/review?as=ann")) for _ in range(3)]
+            await waits.wait()
+            async with asyncio.timeout(PATIENCE_S):
+                assert await asyncio.to_thread(int) == 0
+            assert not any(task.done() for task in looking)
+            ends.set()
+            await asyncio.wait(looking)
 
 
 async def test_it_is_the_terminal_s_room(tmp_path):

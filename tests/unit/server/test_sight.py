@@ -11,6 +11,7 @@ from typing import Any
 import httpx
 import pytest
 import yaml
+from patience import until
 
 from cascade.errors import BadRequestError, ConfigError, ProviderUnavailableError
 from cascade.providers.fake import FakeProvider
@@ -145,6 +146,19 @@ def test_lines_that_a_disk_does_not_take_are_counted_and_hold_nobody_up(tmp_path
     assert log.lost == 3
     with pytest.raises(ConfigError):
         AccessLog(str(tmp_path))
+
+
+def test_a_log_whose_folder_was_moved_away_is_written_again_once_it_is_back(tmp_path):
+    path = tmp_path / "logs" / "access.log"
+    path.parent.mkdir()
+    log = AccessLog(str(path))
+    path.parent.rename(tmp_path / "old")
+    log.write(HttpExchange(None), "GET", "/", 200)  # type: ignore[arg-type]
+    until(lambda: log.lost == 1)
+    path.parent.mkdir()
+    log.write(HttpExchange(None), "GET", "/", 200)  # type: ignore[arg-type]
+    log.close()
+    assert (log.lost, len(path.read_text("utf-8").splitlines())) == (1, 1)
 
 
 # --- dashboard and alerts ---
