@@ -45,7 +45,7 @@ from cascade.plans.verdict import read as read_verdict
 from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, suspension
 from cascade.policies.directory import PolicyDirectory, Requests, hash_of
 from cascade.policies.networks import NetworkSettings
-from cascade.reports.evaluation import Served, audits_of, evaluation, served, watch
+from cascade.reports.evaluation import audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
 from cascade.reports.report import Report, Result, Show, Tell, promise_options, warn
 from cascade.reports.study import of_study
@@ -56,7 +56,7 @@ from cascade.serving.made_for import made_for
 from cascade.studies.diagnosis import Signal, keeps
 from cascade.studies.proof import Check, checks, counted_as, same_cascade, same_reference
 from cascade.studies.study import Study, default_promise, study
-from cascade.studies.ways import ways
+from cascade.studies.ways import Served, ways
 from cascade.table import Log as Columns
 from cascade.types import Call, Completion, Message, Question, Request
 

@@ -96,15 +96,10 @@ def estimate_tokens(text: str) -> int:
 
 
 def estimate_prompt(request: Request) -> int:
-    """Return a high estimate of the tokens in a prompt, chat template included."""
-    if request.chat is not None:
-        return estimate_chat(request.chat)
+    """Return a high estimate of the tokens in a prompt, tools and chat template included."""
+    if (chat := request.chat) is not None:
+        return estimate_tokens(chat.canonical) + _TOKENS_PER_MESSAGE * len(chat.messages)
     return sum(estimate_tokens(message.content) + _TOKENS_PER_MESSAGE for message in request.messages)
-
-
-def estimate_chat(chat: ChatRequest) -> int:
-    """Return a high estimate of the tokens of a chat request, tools and chat template included."""
-    return estimate_tokens(chat.canonical) + _TOKENS_PER_MESSAGE * len(chat.messages)
 
 
 @cache

@@ -6,12 +6,10 @@ No mean of costs includes such a turn, or one of unknown cost.
 
 from __future__ import annotations
 
-import tempfile
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypeAlias
 
@@ -197,7 +195,8 @@ def _looked(
     in_force = InForce(
         certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns, observed.signs
     )
-    return LookResult({**page, "certificate": certificate.id}, in_force, _files(directory))
+    files = {name: data for name, data in directory.files().items() if data is not None}
+    return LookResult({**page, "certificate": certificate.id}, in_force, files)
 
 
 def _proven(
@@ -323,9 +322,3 @@ def _directory(
         assumptions=(*ASSUMPTIONS, *_HOW, *moving(made_of)),
     )
     return bare.certified(certificate)
-
-
-def _files(directory: PolicyDirectory) -> dict[str, bytes]:
-    with tempfile.TemporaryDirectory(prefix="cascade-policy-") as folder:
-        directory.write(folder)
-        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}

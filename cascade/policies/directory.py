@@ -135,14 +135,19 @@ class PolicyDirectory:
             UsageError: it cannot be written there.
             ConfigError: it could not be read back; lists every problem.
         """
-        model, target = self._model(), Path(folder)
-        policy = self._policy_document(model)
-        _refuse(self._problems(policy["sha256"]), str(folder))
-        files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
+        target, files = Path(folder), self.files(str(folder))
         try:
-            write_whole(target, {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())})
+            write_whole(target, files)
         except OSError as error:
             raise unwritten(target, error) from None
+
+    def files(self, folder: str | None = None) -> dict[str, bytes | None]:
+        """Return what is in each file; None: there is none. Raises ConfigError, of the folder, as `write` does."""
+        model = self._model()
+        policy = self._policy_document(model)
+        _refuse(self._problems(policy["sha256"]), folder)
+        files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
+        return {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())}
 
     @classmethod
     def read(cls, folder: str | Path) -> PolicyDirectory:

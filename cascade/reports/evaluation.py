@@ -24,7 +24,7 @@ from cascade.logs.rowcheck import instant
 from cascade.policies.directory import PolicyDirectory, Requests
 from cascade.policies.policy import Alone, Depth, Policy, drawn_number
 from cascade.reports.report import Report, Table, promise_line
-from cascade.studies.ways import STRICTEST, Played, play
+from cascade.studies.ways import STRICTEST, Played, Served
 from cascade.table import Bools, Floats, Log
 from cascade.text import counted
 
@@ -32,22 +32,6 @@ REPLICATES = 1_000
 _LONG_AGO = datetime.min.replace(tzinfo=UTC)
 _FIGURES = {"cost_usd": "cost, USD per 1,000", "cost_share": "cost / reference", "loss": "lost", "right": "right"}
 _FIGURES |= {"length": "calls", "size": "kept"}
-
-
-class Served(NamedTuple):
-    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`."""
-
-    policy: Policy
-    kappa: float = STRICTEST
-    kappas: Mapping[str, float] = {}
-
-    def play(self, log: Log, promise: Promise) -> Played:
-        """Return what it does on requests; NaN where the log lacks a call that it makes."""
-        listed = [self.kappas.get(name or "", STRICTEST) if self.kappas else self.kappa for name in log.segments]
-        kappa, walked = np.array(listed), self.policy.walks(log)
-        played, stop = play(self.policy, kappa, log, promise), walked.stop(kappa)
-        logged = (stop >= 0) & ~walked.log.open_end[np.arange(log.n), np.maximum(stop, 0)]
-        return Played._make(np.where(logged, column, np.nan) for column in played)
 
 
 def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:

@@ -39,9 +39,9 @@ def judgements(
     terms = _terms(compared, reviews, kind)
     share = terms.rate if rate is None else rate
     losses = dict[PairId, bool]()
-    for file in reviews:
-        for pair_id, lost in file.losses(kind).items():
-            losses[pair_id] = losses.get(pair_id, False) or lost
+    for judgement in (judgement for file in reviews for judgement in file.judgements):
+        if (lost := judgement.loses(kind)) is not None:
+            losses[judgement.pair] = losses.get(judgement.pair, False) or lost
 
     def loses(row: Row) -> bool | None:
         pair = compared.pair_of(row)

@@ -122,15 +122,6 @@ class Reviews(NamedTuple):
         """Return a reviewer's judgement of each pair."""
         return {judgement.pair: judgement for judgement in self.judgements if judgement.reviewer == reviewer}
 
-    def losses(self, ask: str) -> dict[PairId, bool]:
-        """Return whether each judged pair is a loss, "preference" or "regret"; if reviewers differ, it is."""
-        losses: dict[PairId, bool] = {}
-        for judgement in self.judgements:
-            lost = judgement.loses(ask)
-            if lost is not None:
-                losses[judgement.pair] = losses.get(judgement.pair, False) or lost
-        return losses
-
 
 def now() -> str:
     """Return the current time, UTC, ISO 8601."""

@@ -31,7 +31,7 @@ from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
-from cascade.serving.plan import RunPlan, no_level, reference_walk
+from cascade.serving.plan import RunPlan, no_level, plain_plan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
@@ -69,11 +69,9 @@ class CertifiedPolicy:
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        selection = policy.selection
-        self._whole = strategy
-        self._strategy = strategy if selection is None else strategy.only(selection)
+        self._whole, self._plain = strategy, plain_plan(strategy, policy)
+        self._strategy = self._plain.strategy
         self._reference = strategy.only(Selection(reference=True))
-        self._walk = reference_walk(strategy) if selection is not None and selection.reference else None
         self.monitors, self._today, self._level = monitors, today, level
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
@@ -150,7 +148,7 @@ class CertifiedPolicy:
         audited = UNAUDITED if certificate is None else self.monitors.of(certificate)
         if audited.alarm is not None or (reasons and self._to_guide and self._by_segment):
             return self._fallback(plain, certificate, alarmed=audited.alarm is not None)
-        plain = plain._replace(policy=self._live(question.segment), walk=self._walk)
+        plain = plain._replace(policy=self._live(question.segment), walk=self._plain.walk)
         if reasons or certificate is None:
             return plain
         return plain._replace(certificate=certificate, scope=self._scopes[certificate.id])

@@ -20,7 +20,7 @@ from cascade.fitting.attempts import FIRST, LATER
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
 from cascade.policies.directory import PolicyDirectory, Requests
-from cascade.studies.ways import play
+from cascade.studies.ways import Served
 from cascade.table import Log
 
 _ROUNDED = 1 + 1e-9
@@ -162,10 +162,8 @@ def _recomputed(read: PolicyDirectory, certificate: Certificate, mine: Log, logg
 def _on_fresh(read: PolicyDirectory, certificate: Certificate, fresh: Log) -> Check:
     """Test a promise on requests that neither made nor certified the policy."""
     promise = certificate.promise
-    played = play(read.policy, certificate.kappa, fresh, promise)
-    walked = read.policy.walks(fresh)
-    stop, rows = walked.stop(certificate.kappa), np.arange(fresh.n)
-    ended = ~walked.log.open_end[rows, stop] & (stop >= 0)  # else the log does not say how the request ends
+    played = Served(read.policy, certificate.kappa).play(fresh, promise)
+    ended = ~np.isnan(played.length)  # else the log does not say how the request ends
     lost, tested = int(np.floor(played.loss[ended].sum() + 1e-9)), int(np.count_nonzero(ended))
     if not tested:
         return Check("fresh", False, f"{_whom(certificate)}the log lacks a call of every fresh request")

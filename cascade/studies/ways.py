@@ -5,7 +5,7 @@ Each is prepared on requests as a user would prepare it, and then played on othe
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from copy import copy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -95,6 +95,22 @@ def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, s
     size = np.count_nonzero(np.diff(ordered, axis=1, prepend=-1), axis=1)
     counts = (column.astype(np.float64) for column in (stop + 1, served >= 0 if single else size))
     return Played(loss, right, cost, *counts)
+
+
+class Served(NamedTuple):
+    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`."""
+
+    policy: Policy
+    kappa: float = STRICTEST
+    kappas: Mapping[str, float] = {}
+
+    def play(self, log: Log, promise: Promise) -> Played:
+        """Return what it does on requests; NaN where the log lacks a call that it makes."""
+        listed = [self.kappas.get(name or "", STRICTEST) if self.kappas else self.kappa for name in log.segments]
+        kappa, walked = np.array(listed), self.policy.walks(log)
+        played, stop = play(self.policy, kappa, log, promise), walked.stop(kappa)
+        logged = (stop >= 0) & ~walked.log.open_end[np.arange(log.n), np.maximum(stop, 0)]
+        return Played._make(np.where(logged, column, np.nan) for column in played)
 
 
 def hopeless(log: Log) -> Bools:
