@@ -8,11 +8,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import traceback
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, MutableMapping, Sequence
-from contextlib import AbstractAsyncContextManager, asynccontextmanager, closing
+from collections.abc import AsyncIterator, Awaitable, Iterable, MutableMapping, Sequence
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from http import HTTPStatus
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
@@ -26,10 +26,10 @@ from cascade.resilience.health import CALLER
 from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server import auth
-from cascade.server.admission import ADMITTED, Admission
+from cascade.server.admission import ADMITTED, Admission, Newcomers
 from cascade.server.budgets import Budgets
 from cascade.server.catalog import Catalog, Menu
-from cascade.server.chat import Cascade, ChatEndpoint, HttpExchange, Scope, Send
+from cascade.server.chat import Cascade, HttpExchange, Scope, Send, answer_chat
 from cascade.server.dialects import ChatCompletions, Dialect, encoded
 from cascade.server.dialects.messages import Messages
 from cascade.server.dialects.responses import Responses
@@ -45,7 +45,6 @@ if TYPE_CHECKING:
     from cascade.server.modes import Modes
 
 logger = logging.getLogger("cascade")
-App: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
 _DIALECTS: dict[str, type[Dialect]] = {kind.path: kind for kind in (ChatCompletions, Responses, Messages)}
 _OPEN = frozenset({"/healthz", "/readyz"})
 """Paths that need no key: they show only whether the process is healthy."""
@@ -76,7 +75,7 @@ def application(*orchestrators: Orchestrator, instruments: Instruments | None = 
     Raises:
         ConfigError: no chat request can be served with a configuration, or two share a name.
     """
-    return Gateway(edge(orchestrators, instruments or Instruments()))
+    return Gateway(Edge(orchestrators, instruments or Instruments()))
 
 
 def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> Cascade:
@@ -99,98 +98,6 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
             server = "policy" if guarantee is not None and guarantee.uncovered == "policy" else "guide"
             logger.warning("the %s answers what these certificates covered: %s", server, "; ".join(lapsed))
     return Cascade(orchestrator, catalog, metrics)
-
-
-def edge(orchestrators: Sequence[Orchestrator], tools: Instruments) -> Edge:
-    """Return what serves the requests of some configurations. Raises as `application` does."""
-    settings = orchestrators[0].runtime.config.server
-    catalogs = [Catalog.of(runtime.config, runtime.levels) for runtime in (at.runtime for at in orchestrators)]
-    menu, counts = Menu(*catalogs), [tools.counts[number] for number in range(len(catalogs))]
-    admission = Admission(settings, menu.routes)
-    cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
-    for cascade in cascades[1:]:
-        cascade.runtime.spend_with(cascades[0].runtime)
-    stores = [Stores(cascade.runtime) for cascade in cascades]
-    modes = [cascade.modes for cascade in cascades if cascade.modes is not None]
-    budgets = [Budgets(orchestrators[0].runtime, tools)] if orchestrators[0].runtime.config.budget.caps else []
-    ready = False
-
-    @asynccontextmanager
-    async def lifespan(_: object) -> AsyncIterator[None]:
-        nonlocal ready
-        works = [*tools.works(counted), *(mode.forever() for mode in modes), *(budget.forever() for budget in budgets)]
-        whole.tasks, ready = [*map(asyncio.create_task, works)], True
-        yield
-        ready = False
-        await whole.leave()
-        await asyncio.gather(*(mode.drain(settings.drain_s) for mode in modes))
-        await asyncio.gather(*(  # calls whose clients have left
-            asyncio.to_thread(cascade.runtime.halt.wait_idle, settings.drain_s) for cascade in cascades
-        ))  # fmt: skip
-        for cascade in reversed(cascades):  # the first one's caps are those of all
-            await cascade.orchestrator.aclose()
-
-    async def readyz(_: Request) -> Response:
-        if not ready:
-            return _json({"status": "stopping"}, 503)
-        states = await asyncio.gather(*(store.states() for store in stores))
-        values = {name: {state[name] for state in states if name in state} for state in states for name in state}
-        merged = {name: value.pop() if len(value) == 1 else "degraded" for name, value in values.items()}
-        serves = any("failing" not in map(state.get, at.needed) for at, state in zip(stores, states, strict=True))
-        return _json({"status": "ready" if serves else "failing", **merged}, 200 if serves else 503)
-
-    async def counted() -> str:
-        text = tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
-        text += family("in_flight", "Requests under way.", admission.places.used)
-        text += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
-        text += family("newcomers_closed_total", "Those closed for later ones.", admission.newcomers.closed)
-        text += "".join(budget.metrics() for budget in budgets)
-        return await _counted(text, cascades)
-
-    async def metrics(_: Request) -> Response:
-        return Response(await tools.whole(await counted()), headers={"content-type": CONTENT_TYPE})
-
-    async def models(request: Request) -> Response:
-        allowed = request.scope["exchange"].visit.limits.models
-        names = menu.routes if allowed is None else [name for name in menu.routes if name in allowed]
-        return _json({"object": "list", "data": [*map(menu.entry, names)], "has_more": False})
-
-    async def model(request: Request) -> Response:
-        name = request.path_params["name"]
-        request.scope["exchange"].visit.refuse_model(name)
-        return _json(menu.entry(name))
-
-    by_name = {cascade.catalog.name: cascade for cascade in cascades}
-    chat = ChatEndpoint(menu, by_name)
-    routes = [
-        *(Route(path, chat, methods=["POST"]) for path in _DIALECTS),
-        Route("/v1/feedback", endpoint([cascade.feedback for cascade in cascades], settings), methods=["POST"]),
-        Route("/v1/models", models),
-        Route("/v1/models/{name:path}", model),
-        Route("/healthz", _json({"status": "ok"}), methods=["GET"]),
-        Route("/readyz", readyz),
-        Route("/metrics", metrics),
-        *Pages(by_name).routes,
-        *_of_modes(modes),
-        *(route for budget in budgets for route in budget.routes),
-    ]
-    paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
-    routes.append(Route("/", _json({"paths": paths}), methods=["GET"]))
-    whole = Edge(Router(routes, redirect_slashes=False), chat, admission, tools, cascades)
-    whole.life = lifespan(None)
-    return whole
-
-
-async def _counted(shared: str, cascades: Sequence[Cascade]) -> str:
-    """Return what the server counts, and each cascade; `shared` is what is counted of none."""
-
-    async def of(cascade: Cascade) -> str:
-        text = await cascade.metrics.text(cascade.runtime)
-        text += "" if cascade.modes is None else cascade.modes.metrics()
-        return text if len(cascades) == 1 else labelled(text, cascade.catalog.name)
-
-    texts = await asyncio.gather(*map(of, cascades))
-    return shared + texts[0] if len(texts) == 1 else total([shared, *texts])
 
 
 class Gateway:
@@ -307,24 +214,102 @@ def _takes_writes(url: str, tables: Iterable[str]) -> bool:
 
 
 class Edge:
-    """Wraps the application. `scope["exchange"]` is the request's `HttpExchange`.
+    """What serves the requests of some configurations. `scope["exchange"]` is the request's `HttpExchange`.
 
     Attributes:
         life: begins and ends it.
-        newcomers: connections over which no request was admitted yet.
         tasks: what runs beside the requests.
+
+    Raises:
+        ConfigError: as `application` does.
     """
 
-    life: AbstractAsyncContextManager[None]
+    def __init__(self, orchestrators: Sequence[Orchestrator], tools: Instruments) -> None:
+        first = orchestrators[0].runtime
+        catalogs = [Catalog.of(runtime.config, runtime.levels) for runtime in (at.runtime for at in orchestrators)]
+        counts = [tools.counts[number] for number in range(len(catalogs))]
+        self.settings, self._menu, self._tools = first.config.server, Menu(*catalogs), tools
+        self._admission = Admission(self.settings, self._menu.routes)
+        self.cascades = [_cascade(*parts) for parts in zip(orchestrators, catalogs, counts, strict=True)]
+        for cascade in self.cascades[1:]:
+            cascade.runtime.spend_with(first)
+        self._stores = [Stores(cascade.runtime) for cascade in self.cascades]
+        self._modes = [cascade.modes for cascade in self.cascades if cascade.modes is not None]
+        self._budgets = [Budgets(first, tools)] if first.config.budget.caps else []
+        self._tracer = tracer() if any(at.runtime.config.telemetry.spans for at in self.cascades) else None
+        self._by_name = {cascade.catalog.name: cascade for cascade in self.cascades}
+        self._app = Router(self._routes(), redirect_slashes=False)
+        self.life, self.tasks, self._under_way, self._ready = self._living(), list[asyncio.Task[None]](), 0, False
 
-    def __init__(
-        self, app: App, chat: App, admission: Admission, instruments: Instruments, cascades: Sequence[Cascade]
-    ) -> None:
-        self._tracer = tracer() if any(cascade.runtime.config.telemetry.spans for cascade in cascades) else None
-        self._app, self._chat, self._admission, self._instruments = app, chat, admission, instruments
-        self.newcomers = admission.newcomers
-        self.cascades, self.settings = cascades, admission.settings
-        self.tasks, self._under_way = list[asyncio.Task[None]](), 0
+    def _routes(self) -> list[Route]:
+        feedback = endpoint([cascade.feedback for cascade in self.cascades], self.settings)
+        routes = [
+            *(Route(path, _json(None), methods=["POST"]) for path in _DIALECTS),  # `_answered` takes these itself
+            Route("/v1/feedback", feedback, methods=["POST"]),
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._model),
+            Route("/healthz", _json({"status": "ok"}), methods=["GET"]),
+            Route("/readyz", self._readyz),
+            Route("/metrics", self._metrics),
+            *Pages(self._by_name).routes,
+            *_of_modes(self._modes),
+            *(route for budget in self._budgets for route in budget.routes),
+        ]
+        paths = [f"{' '.join(sorted((route.methods or set()) - {'HEAD'}))} {route.path}" for route in routes]
+        return [*routes, Route("/", _json({"paths": paths}), methods=["GET"])]
+
+    @asynccontextmanager
+    async def _living(self) -> AsyncIterator[None]:
+        works = [*self._tools.works(self._counted), *(mode.forever() for mode in self._modes)]
+        works += [budget.forever() for budget in self._budgets]
+        self.tasks, self._ready, drain_s = [*map(asyncio.create_task, works)], True, self.settings.drain_s
+        yield
+        self._ready = False
+        await self.leave()
+        await asyncio.gather(*(mode.drain(drain_s) for mode in self._modes))
+        await asyncio.gather(*(  # calls whose clients have left
+            asyncio.to_thread(cascade.runtime.halt.wait_idle, drain_s) for cascade in self.cascades
+        ))  # fmt: skip
+        for cascade in reversed(self.cascades):  # the first one's caps are those of all
+            await cascade.orchestrator.aclose()
+
+    async def _readyz(self, _: Request) -> Response:
+        if not self._ready:
+            return _json({"status": "stopping"}, 503)
+        states = await asyncio.gather(*(store.states() for store in self._stores))
+        values = {name: {state[name] for state in states if name in state} for state in states for name in state}
+        merged = {name: value.pop() if len(value) == 1 else "degraded" for name, value in values.items()}
+        serves = any("failing" not in map(state.get, at.needed) for at, state in zip(self._stores, states, strict=True))
+        return _json({"status": "ready" if serves else "failing", **merged}, 200 if serves else 503)
+
+    async def _counted(self) -> str:
+        """Return what the server counts, and each cascade."""
+        admission = self._admission
+        shared = self._tools.text + family("buffered_bytes", "Bodies of requests under way.", admission.buffered.used)
+        shared += family("in_flight", "Requests under way.", admission.places.used)
+        shared += family("newcomers", "Connections without an admitted request.", len(admission.newcomers))
+        shared += family("newcomers_closed_total", "Those closed for later ones.", admission.newcomers.closed)
+        shared += "".join(budget.metrics() for budget in self._budgets)
+        texts = await asyncio.gather(*(cascade.counted() for cascade in self.cascades))
+        return shared + texts[0] if len(texts) == 1 else total([shared, *map(labelled, texts, self._by_name)])
+
+    async def _metrics(self, _: Request) -> Response:
+        return Response(await self._tools.whole(await self._counted()), headers={"content-type": CONTENT_TYPE})
+
+    async def _models(self, request: Request) -> Response:
+        allowed = request.scope["exchange"].visit.limits.models
+        names = [name for name in self._menu.routes if allowed is None or name in allowed]
+        return _json({"object": "list", "data": [*map(self._menu.entry, names)], "has_more": False})
+
+    async def _model(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        request.scope["exchange"].visit.refuse_model(name)
+        return _json(self._menu.entry(name))
+
+    @property
+    def newcomers(self) -> Newcomers:
+        """Connections over which no request was admitted yet."""
+        return self._admission.newcomers
 
     @property
     def busy(self) -> bool:
@@ -375,7 +360,7 @@ class Edge:
         """Count a request that has ended, log it, and give back what it took."""
         if exchange.visit is not None:
             exchange.visit.end()
-        status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._instruments.access
+        status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._tools.access
         if exchange.model is not None:
             took_s, metrics = exchange.duration_s, exchange.metrics or self.cascades[0].metrics
             metrics.count(exchange.model, status, took_s, exchange.receipt, exchange.key)
@@ -390,10 +375,12 @@ class Edge:
                 self._admit(scope)
                 exchange: HttpExchange = scope["exchange"]
                 asks, name = scope["path"] in _DIALECTS, f"{scope['method']} {scope['path']}"
-                answer = self._chat if asks and scope["method"] == "POST" else self._app
                 traced = self._tracer if asks else None
                 with request_span(traced, name, exchange.trace_id, exchange.caller, exchange.key) as span:
-                    await answer(scope, receive, send)
+                    if asks and scope["method"] == "POST":
+                        await answer_chat(self._by_name, self._menu, exchange, receive)
+                    else:
+                        await self._app(scope, receive, send)
                     if span is not None and exchange.status is not None:
                         span.set_attribute("http.response.status_code", exchange.status)
         except ClientLeftError:

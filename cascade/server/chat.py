@@ -125,27 +125,23 @@ class HttpExchange:
         self.reason = refusal.body["error"]["code"] or refusal.body["error"]["type"]
 
 
-class ChatEndpoint:
-    """Answers the chat requests of all dialects, each by the cascade that it names."""
+async def answer_chat(cascades: Mapping[str, Cascade], menu: Menu, exchange: HttpExchange, receive: Receive) -> None:
+    """Answer a chat request of any dialect, by the cascade that it names.
 
-    def __init__(self, menu: Menu, cascades: Mapping[str, Cascade]) -> None:
-        self._menu, self._cascades = menu, cascades
+    Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields` do.
+    """
+    exchange.model, visit = "", exchange.visit
+    assert visit is not None  # noqa: S101 - it was admitted
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:  # noqa: ARG002 - ASGI's
-        """Answer one request. Raises as `read_object`, `ClientRequest.of`, `Visit.refuse_model` and `Fields` do."""
-        exchange: HttpExchange = scope["exchange"]
-        exchange.model, visit = "", exchange.visit
-        assert visit is not None  # noqa: S101 - it was admitted
+    def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
+        visit.refuse_model(body.get("model"))  # before it is known whether there is such a model
+        request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, menu)
+        cascade = cascades[request.route.cascade]
+        exchange.model, exchange.metrics = request.name, cascade.metrics
+        return cascade, request, cascade.runtime.fields.unsent(request.chat)
 
-        def request_of(body: dict[str, Any]) -> tuple[Cascade, ClientRequest, tuple[str, ...]]:
-            visit.refuse_model(body.get("model"))  # before it is known whether there is such a model
-            request = ClientRequest.of(exchange.dialect(body, exchange.trace_id), exchange.headers, self._menu)
-            cascade = self._cascades[request.route.cascade]
-            exchange.model, exchange.metrics = request.name, cascade.metrics
-            return cascade, request, cascade.runtime.fields.unsent(request.chat)
-
-        cascade, request, unsent = await read_object(receive, exchange.headers, visit, request_of)
-        await cascade.answer(request, exchange, receive, Receipt(exchange.trace_id, unsent=unsent))
+    cascade, request, unsent = await read_object(receive, exchange.headers, visit, request_of)
+    await cascade.answer(request, exchange, receive, Receipt(exchange.trace_id, unsent=unsent))
 
 
 class Cascade:
@@ -177,6 +173,10 @@ class Cascade:
         self.feedback.waiting = before.feedback.waiting
         if self.modes is not None and before.modes is not None:
             self.modes.take_over(before.modes)
+
+    async def counted(self) -> str:
+        """Return its counts in Prometheus' text form."""
+        return await self.metrics.text(self.runtime) + ("" if self.modes is None else self.modes.metrics())
 
     async def answer(self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt) -> None:
         """Answer one request, as its mode says."""

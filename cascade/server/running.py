@@ -267,7 +267,7 @@ def run(
 
 def _built(configs: Sequence[CascadeConfig], instruments: Instruments) -> Edge:
     """Return what serves configurations, loaded."""
-    from cascade.server.app import edge
+    from cascade.server.app import Edge
 
     if export(environment):
         configs = [
@@ -280,7 +280,7 @@ def _built(configs: Sequence[CascadeConfig], instruments: Instruments) -> Edge:
             for guard in orchestrators[-1].runtime.guards.values():  # no request waits for it once `/readyz` is ready
                 if isinstance(guard.provider, Loads):
                     guard.provider.load()
-        return edge(orchestrators, instruments)
+        return Edge(orchestrators, instruments)
     except CascadeError:
         for orchestrator in orchestrators:
             orchestrator.close()

@@ -21,7 +21,7 @@ from cascade import Orchestrator
 from cascade.config import load
 from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.server import app, running
-from cascade.server.app import application, edge
+from cascade.server.app import Edge, application
 from cascade.server.auth import new_key
 from cascade.server.meters import Instruments
 from cascade.server.modes import Modes
@@ -51,7 +51,7 @@ async def reloading(served: Orchestrator) -> AsyncIterator[tuple[httpx.AsyncClie
     tools = Instruments()
     gateway = application(served, instruments=tools)
     async with living(gateway) as client:
-        yield client, lambda now: gateway.swap(edge([now], tools))
+        yield client, lambda now: gateway.swap(Edge([now], tools))
 
 
 async def test_streams_end_on_the_configuration_that_they_began_with(monkeypatch):

@@ -16,7 +16,7 @@ from cascade.config import load
 from cascade.errors import ConfigError, ProviderUnavailableError
 from cascade.providers.fake import reply
 from cascade.resilience.health import FAILURES
-from cascade.server.app import application, edge
+from cascade.server.app import Edge, application
 from cascade.server.auth import new_key
 from cascade.server.meters import Instruments
 from cascade.server.running import together
@@ -139,7 +139,7 @@ async def test_caps_and_limits_are_of_all_cascades_together_also_after_a_reload(
         holds = [each.runtime.balances()["all"][1].held for each in first]
         assert holds[0] == holds[1] > 0
         second = both(holds[0] / 10**9)
-        await gateway.swap(edge(second, tools))
+        await gateway.swap(Edge(second, tools))
         held.go()
         assert (await request).status_code == 200
         await asyncio.to_thread(until, lambda: all(each.runtime._closed for each in first))
