@@ -63,7 +63,7 @@ def build_fallbacks(config: CascadeConfig) -> Mapping[str, tuple[ModelUse, ...]]
     return {entry.id: tuple([use[at] for at in (name, *entry.fallbacks)]) for name, entry in config.models.items()}
 
 
-def plan_of(strategy: StrategyConfig) -> tuple[Node, ...]:
+def nodes_of(strategy: StrategyConfig) -> tuple[Node, ...]:
     """Return the nodes of a strategy's plan: the answers of each step, in their order."""
     from cascade.table import Node  # numpy, which a configuration does not need
 
@@ -93,7 +93,7 @@ def build_policy(config: CascadeConfig) -> Live:
         return serving_of(config, PolicyDirectory.read(config.policy.path))
     if config.lacks_policy and config.modes is None:
         raise ConfigError([_NO_THRESHOLD])
-    plan = plan_of(config.strategy)
+    plan = nodes_of(config.strategy)
     if config.modes is not None and "policy" not in config.model_fields_set:
         from cascade.policies.policy import Alone
 

@@ -8,11 +8,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from cascade.config import CascadeConfig, load, modes_url, traces_url
+from cascade.config import CascadeConfig, load
 from cascade.config.schema import ModesConfig
 from cascade.errors import ConfigError, UsageError
+from cascade.modes.due import NextLook, next_look
 from cascade.modes.look import LookResult, Row, complete, look_at, observed_in, unseen
-from cascade.modes.plan import LookPlan, plan_of
 from cascade.modes.state import CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.records.traces import Store
@@ -35,7 +35,7 @@ class Promotion(Result):
     cascade: str
     promoted: bool = False
     page: Mapping[str, Any] = field(default_factory=dict)
-    plan: LookPlan | None = None
+    plan: NextLook | None = None
 
 
 def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool = False) -> Promotion:
@@ -61,15 +61,15 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
     modes, name = settings.modes, settings.server.name
     if modes is None:
         raise ConfigError(["modes: the configuration has no such section, so nothing was observed"])
-    with ModeStore.shared(modes_url(settings) or "") as store:
+    with ModeStore.shared(settings.modes_url or "") as store:
         if plan:
-            return _planned(name, plan_of(store.state(name), store.counts(name), modes))
+            return _planned(name, next_look(store.state(name), store.counts(name), modes))
         store.expire(name, now_s - LOST_S)
         look = store.open_look(name, now_s, modes)
-        return _planned(name, look) if isinstance(look, LookPlan) else _promoted(store, look, settings, modes)
+        return _planned(name, look) if isinstance(look, NextLook) else _promoted(store, look, settings, modes)
 
 
-def _planned(name: str, plan: LookPlan) -> Promotion:
+def _planned(name: str, plan: NextLook) -> Promotion:
     report = Report((f"{name}: {plan.describe()}",), document={"cascade": name, **plan._asdict()})
     return Promotion(reports=(report,), cascade=name, plan=plan)
 
@@ -117,7 +117,7 @@ def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesC
 def _rows(settings: CascadeConfig, drawn: list[Draw]) -> list[Row]:
     """Read the traces of drawn requests."""
     models = [settings.models[name].id for name in settings.strategy.entries]
-    with Store(traces_url(settings.traces) or "", read_only=True) as traces:
+    with Store(settings.traces_url or "", read_only=True) as traces:
         return complete(traces.read({"walk": "null"}), drawn, models)
 
 

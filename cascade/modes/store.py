@@ -18,7 +18,7 @@ import sqlalchemy as sa
 from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
 from cascade.modes.draws import GROUP_PREFIX
-from cascade.modes.plan import LookPlan, plan_of
+from cascade.modes.due import NextLook, next_look
 from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
@@ -187,7 +187,7 @@ class ModeStore(Database):
 
     # --- looks ---
 
-    def open_look(self, cascade: str, opened_s: float, modes: ModesConfig) -> Look | LookPlan:
+    def open_look(self, cascade: str, opened_s: float, modes: ModesConfig) -> Look | NextLook:
         """Begin a look: count it, and take the conversations that certify, which never certify again.
 
         It is counted before anybody sees a row, so an interrupted look has spent its share. An interrupted look is
@@ -205,7 +205,7 @@ class ModeStore(Database):
             row = connection.execute(open_look.order_by(looks.c.look).limit(1)).one_or_none()
             if row is not None:
                 return _resumed(connection, _look(row), opened_s)
-            plan = plan_of(state, self._counts(connection, state, opened_s), modes)
+            plan = next_look(state, self._counts(connection, state, opened_s), modes)
             if not plan.is_ready:
                 return plan
             level = state.next_level(modes.delta)

@@ -19,9 +19,8 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
-from cascade.config import modes_url
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import drive
@@ -29,7 +28,7 @@ from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
-from cascade.modes.state import CascadeState, Draw, InForce
+from cascade.modes.state import CascadeState, Draw, InForce, Mode
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import StoreLink
@@ -48,7 +47,7 @@ _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _EVERY_S = 15.0
 """Seconds between two turns in which rows expire and audits of ended conversations count."""
-_MODES = ("observe", "enforce", "fallback", "void", "unknown")
+_MODES = get_args(Mode)
 _LONGEST_WHY = 500
 _PAUSE_S, _LONGEST_S = 1.0, 60.0
 """The shortest and the longest pause between two tries to write an outcome to a failed store; it doubles each time."""
@@ -99,7 +98,7 @@ class Modes:
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog) -> None:
         runtime = orchestrator.runtime
-        settings, url = runtime.config.modes, modes_url(runtime.config)
+        settings, url = runtime.config.modes, runtime.config.modes_url
         assert settings is not None  # noqa: S101 - the caller looked
         if not runtime.strategy.ends_with_reference:
             raise ConfigError(
@@ -413,8 +412,8 @@ class Modes:
     async def change(self, body: Mapping[str, Any], by: str) -> None:
         """Set the mode by hand, as the body of a request says. Raises GatewayError (400)."""
         mode, why = body.get("mode"), body.get("why", "by hand")
-        if mode not in ("observe", "enforce", "fallback"):
-            raise GatewayError(400, "mode must be observe, enforce or fallback.", param="mode")
+        if mode not in _MODES:
+            raise GatewayError(400, f"mode must be one of {', '.join(_MODES)}.", param="mode")
         if not isinstance(why, str) or len(why) > _LONGEST_WHY:
             raise GatewayError(400, f"why must be a text of at most {_LONGEST_WHY} characters.", param="why")
         await self._changed(CascadeState.set_mode, mode, by, why)
@@ -423,7 +422,7 @@ class Modes:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
         mode = self._mode if self.link.problem is None else "unknown"
-        modes = {name: int(name == mode) for name in _MODES}
+        modes = {name: int(name == mode) for name in (*_MODES, "void", "unknown")}
         text = family("mode", "1 for the mode that the cascade is in.", modes, "mode")
         text += family("turns_total", "Requests by mode, drawn rows by outcome.", self.counted, "what")
         if state.monitor is not None:

@@ -39,7 +39,7 @@ class Receipt(NamedTuple):
         certificate: the id of the certificate that covers the answer.
         uncovered: why no certificate covers the answer, where the policy has one for other requests.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
-        mode: the cascade's mode, if it has modes: "observe", "enforce", "fallback", or "killed".
+        mode: the cascade's mode, if it has modes; "void" or "unknown" where the guide serves for want of one.
         failing: the stores that did not answer when the response began.
         unsent: the fields of the request that at least one model was not sent, since its provider does not know them.
         faulty: the models whose messages had a fault, one for each such message.

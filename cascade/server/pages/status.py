@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-from cascade.config import CascadeConfig, modes_url, traces_url
+from cascade.config import CascadeConfig
 from cascade.errors import UsageError
-from cascade.modes.plan import plan_of
+from cascade.modes.due import next_look
 from cascade.modes.state import CascadeState
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
@@ -38,7 +38,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     A saving is counted against the `guide`. Raises StoreError.
     """
     config, service = orchestrator.runtime.config, orchestrator.runtime.service
-    url, standing = traces_url(config.traces), _standing(config)
+    url, standing = config.traces_url, _standing(config)
     state = None if standing is None else standing["state"]
     watched, rows = _watched(state, service), _latest(url)
     cut = len(rows) == MOST_CALLS
@@ -76,12 +76,12 @@ def _watched(state: CascadeState | None, service: ServingState | None) -> list[t
 
 def _standing(config: CascadeConfig) -> dict[str, Any] | None:
     """Return the state of a cascade with modes, else None."""
-    url, name = modes_url(config), config.server.name
+    url, name = config.modes_url, config.server.name
     if config.modes is None or url is None:
         return None
     with ModeStore.shared(url) as store:
         state, counts, looks = store.state(name), store.counts(name), store.looks(name)
-    return {"state": state, "looks": looks, "plan": plan_of(state, counts, config.modes)}
+    return {"state": state, "looks": looks, "plan": next_look(state, counts, config.modes)}
 
 
 def _latest(url: str | None) -> list[Row]:

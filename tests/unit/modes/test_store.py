@@ -18,7 +18,7 @@ from stores import postgres_url
 
 from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
-from cascade.modes.plan import LookPlan
+from cascade.modes.due import NextLook
 from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, Look, counted, signs_of
 from cascade.modes.store import LOOK_S, ModeStore
 from cascade.records import database
@@ -85,7 +85,7 @@ def promoted(state: CascadeState) -> CascadeState:
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every look begin, however few rows there are."""
-    monkeypatch.setattr("cascade.modes.store.plan_of", lambda state, *_: LookPlan(state.looks + 1, 0, 0, 0, 0))
+    monkeypatch.setattr("cascade.modes.store.next_look", lambda state, *_: NextLook(state.looks + 1, 0, 0, 0, 0))
 
 
 def begin(store: ModeStore, now_s: float = 9.0) -> Look:
@@ -244,7 +244,7 @@ def test_of_those_that_race_one_looks(store, opened):
 def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store):
     settled(store, row(1), row(2, role="fit"), row(3, conversation="c1", turn="2"))
     plan = store.open_look(NAME, 9.0, MODES)
-    assert isinstance(plan, LookPlan)
+    assert isinstance(plan, NextLook)
     assert (plan.look, plan.have, plan.fit, plan.is_ready) == (1, 1, 1, False)
     assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).conversations) == (0, [], 1)
 

@@ -15,7 +15,7 @@ import pytest
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.scope import PLAIN, seen
-from cascade.modes.plan import LookPlan
+from cascade.modes.due import NextLook
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider, reply
@@ -199,7 +199,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, m
     store = ModeStore.shared(f"sqlite:///{tmp_path}/t.db")
     store.begin("cascade")
     with monkeypatch.context() as patched:
-        patched.setattr("cascade.modes.store.plan_of", lambda *_: LookPlan(1, 0, 0, 0, 0))
+        patched.setattr("cascade.modes.store.next_look", lambda *_: NextLook(1, 0, 0, 0, 0))
         look = store.open_look("cascade", 0.0, ModesConfig())
     assert isinstance(look, Look)
     store.close_look(look, {"why": EVIL, "losses": 3})

@@ -13,7 +13,7 @@ from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
 from cascade.modes.certify import ConversationTurns, Proof, Stops, grid
 from cascade.modes.draws import conversation_of, goes_on, look_level, role_of
-from cascade.modes.plan import conversations_for, plan_of
+from cascade.modes.due import conversations_for, next_look
 from cascade.modes.state import CascadeState, Counts
 
 SEEN = Counts(fit=60, conversations=40)
@@ -32,7 +32,7 @@ MODES = ModesConfig(share=0.1, certify=0.5)
     ],
 )
 def test_a_look_takes_conversations_and_rows_to_fit(looks, counts, needed, wait):
-    plan = plan_of(CascadeState("cascade", looks=looks), counts, MODES)
+    plan = next_look(CascadeState("cascade", looks=looks), counts, MODES)
     assert (plan.look, plan.needed, plan.wait, plan.is_ready) == (looks + 1, needed, wait, wait == 0)
 
 

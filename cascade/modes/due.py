@@ -13,7 +13,7 @@ LEAST_FIT = 50
 """The fewest rows that a policy is fitted on."""
 
 
-class LookPlan(NamedTuple):
+class NextLook(NamedTuple):
     """What the next look takes, as far as counts tell.
 
     Attributes:
@@ -36,22 +36,22 @@ class LookPlan(NamedTuple):
         return self.wait == 0
 
     def describe(self) -> str:
-        """Describe the plan in a sentence."""
+        """Describe it in a sentence."""
         return (
             f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
             f"{self.have} and {self.fit}, which takes about {self.wait} more conversations"
         )
 
 
-def plan_of(state: CascadeState, counts: Counts, modes: ModesConfig) -> LookPlan:
-    """Return the plan of a cascade's next look.
+def next_look(state: CascadeState, counts: Counts, modes: ModesConfig) -> NextLook:
+    """Return what a cascade's next look takes.
 
     It reads no outcome of a row that may certify, so the time of a look does not depend on them.
     """
     needed = conversations_for(modes.risk, state.next_level(modes.delta))
     certify, fit = modes.share * modes.certify, modes.share * (1 - modes.certify)
     waits = (needed - counts.conversations) / certify, (LEAST_FIT - counts.fit) / fit
-    return LookPlan(state.looks + 1, counts.conversations, needed, counts.fit, max(0, *map(math.ceil, waits)))
+    return NextLook(state.looks + 1, counts.conversations, needed, counts.fit, max(0, *map(math.ceil, waits)))
 
 
 def conversations_for(risk: float, level: float) -> int:
