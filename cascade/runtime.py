@@ -9,7 +9,6 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, SupportsIndex, TypeAlias, TypeVar
 
-from cascade import config as configuration
 from cascade.budget.charges import Budget
 from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
@@ -172,7 +171,7 @@ class Runtime:
         return Spending.of(self.config)
 
     def _make_writer(self) -> TraceWriter | None:
-        wanted, url = self.config.traces, configuration.traces_url(self.config.traces)
+        wanted, url = self.config.traces, self.config.traces_url
         if wanted is None or url is None:
             return None
         from cascade.records.writer import TraceWriter

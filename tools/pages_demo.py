@@ -23,7 +23,7 @@ from uuid import uuid4
 
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
-from cascade.config import load, modes_url
+from cascade.config import load
 from cascade.conformal.monitor import is_drawn
 from cascade.demo import requests as demonstration
 from cascade.demo.requests import (
@@ -74,7 +74,7 @@ async def fill(folder: Path, replay: Replay) -> None:
     config = settings.model_copy(update={"policy": load(configured(folder)).policy, "traces": None})
     asked = demonstration.demo_requests("log")
     begin = datetime.now(UTC) - timedelta(days=DAYS)
-    modes = ModeStore.shared(modes_url(load(configured(folder))) or "")
+    modes = ModeStore.shared(load(configured(folder)).modes_url or "")
     (certificate,) = fitted.certificates
     name, at = "shop-mail", now_iso()
     modes.begin(name)

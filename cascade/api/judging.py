@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple, cast
 
 from cascade.api.logs import LogOptions, read_log
-from cascade.config import CascadeConfig, traces_url
+from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.records.address import is_url
 from cascade.reports.report import Tell
@@ -70,7 +70,7 @@ def review_location(settings: CascadeConfig) -> Location | None:
 
     That is `server.review.file`, or else a file beside the named log, or else the store of the traces.
     """
-    options, traces = settings.server.review, traces_url(settings.traces)
+    options, traces = settings.server.review, settings.traces_url
     if options.file is not None:
         return Path(options.file)
     if options.log is not None:

@@ -143,10 +143,9 @@ def _settings(paths: Sequence[Path], server: Mapping[str, Any]) -> dict[str, Cas
 
 def _recorded(settings: CascadeConfig) -> str:
     """Return where requests are recorded, and what of them."""
-    from cascade.config import traces_url
     from cascade.records.address import parse
 
-    traces, url = settings.traces, traces_url(settings.traces)
+    traces, url = settings.traces, settings.traces_url
     if traces is None or url is None:
         return "records nothing of requests and answers (traces: off)"
     texts = {"full": "questions and answers as text", "hash": "hashes of texts", "none": "no texts"}[traces.content]

@@ -12,7 +12,7 @@ import typer
 
 from cascade.cli import options as opt
 from cascade.cli.main import print_report
-from cascade.config import CascadeConfig, alerts_url, default_traces_url, environment, ledger_url, load, traces_url
+from cascade.config import CascadeConfig, default_traces_url, environment, load
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.certificate import MOVES
@@ -86,7 +86,7 @@ def _findings(path: Path) -> Iterator[Finding]:
         return
     yield Finding(str(path), "ok", "well-formed")
     yield from _models(config)
-    yield _tried("traces", lambda: _traces(traces_url(config.traces)))
+    yield _tried("traces", lambda: _traces(config.traces_url))
     if config.budget.caps:
         yield _tried("budget", lambda: _budget(config))
     if config.budget.alerts is not None:
@@ -116,13 +116,13 @@ def _server(paths: Sequence[Path]) -> Iterator[Finding]:
 
 def _budget(config: CascadeConfig) -> tuple[str, str]:
     """Check where the caps are counted."""
-    url = ledger_url(config.budget)
+    url = config.ledger_url
     return ("ok", "caps are counted in this process") if url is None else _traces(url)
 
 
 def _alerts(config: CascadeConfig) -> tuple[str, str]:
     """Check whether alerts have an address to be posted to."""
-    return ("note", "logged, and posted nowhere") if alerts_url(config.budget) is None else ("ok", "posted")
+    return ("note", "logged, and posted nowhere") if config.alerts_url is None else ("ok", "posted")
 
 
 def _traces(url: str | None) -> tuple[str, str]:

@@ -17,7 +17,7 @@ from cascade.api.collecting import spending
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, notes, print_report, print_result, say
 from cascade.collection.collector import BASELINES
-from cascade.config import CascadeConfig, default_traces_url, load, traces_url
+from cascade.config import CascadeConfig, default_traces_url, load
 from cascade.config.yamlfile import parse_yaml, read_yaml
 from cascade.episodes.opening import rows_of
 from cascade.errors import UsageError
@@ -378,7 +378,7 @@ def _url(store: str | None, config: Path) -> str:
     """Return the store to use: the named one, the configuration's, or the project's own file."""
     if store is not None:
         return store
-    url = traces_url(load(config).traces) if config != opt.CONFIG or config.exists() else default_traces_url()
+    url = load(config).traces_url if config != opt.CONFIG or config.exists() else default_traces_url()
     if url is None:
         raise UsageError("The configuration has traces: off, so it names no store. Name one: --store sqlite:///FILE")
     return url

@@ -117,6 +117,49 @@ class CascadeConfig(Section):
         prices |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
         return prices | {entry.id: entry.price.price() for entry in self.models.values() if entry.price}
 
+    @property
+    def alerts_url(self) -> str | None:
+        """The address that alerts are posted to; None if there is none. Raises ConfigError."""
+        if self.budget.alerts is None or (name := self.budget.alerts.webhook_env) is None:
+            return None
+        with suppress(ValueError):
+            parts = urlsplit(url := environment(name) or "")
+            if parts.scheme in {"http", "https"} and parts.hostname and not is_link_local(parts.hostname):
+                return url
+        advice = f"the variable {name} must hold the address of a server, https://…, and no metadata address"
+        raise ConfigError([f"budget.alerts.webhook_env: {advice}"])
+
+    @property
+    def ledger_url(self) -> str | None:
+        """The URL of the ledger's store; None for a ledger in memory. Raises ConfigError."""
+        return _store("budget", self.budget)
+
+    @property
+    def modes_url(self) -> str | None:
+        """The URL of the store of the modes, by default that of the traces; None without modes.
+
+        Raises ConfigError for a variable without a valid store, and for modes without traces.
+        """
+        if self.modes is None:
+            return None
+        if (url := _store("modes", self.modes) or self.traces_url) is None:
+            raise ConfigError(
+                ["modes: drawn requests are kept in the traces, which are off; give them a store: traces"]
+            )
+        return url
+
+    @property
+    def traces_url(self) -> str | None:
+        """The URL of the trace store; None if traces are off.
+
+        The configuration has priority, then CASCADE_TRACES, then a file in the project's folder: that of the
+        configuration's file, or the working directory.
+
+        Raises:
+            ConfigError: the named environment variable is not set, or a variable has no valid store.
+        """
+        return None if self.traces is None else _store("traces", self.traces) or default_traces_url()
+
 
 def with_ids(models: Mapping[str, ModelConfig]) -> dict[str, ModelConfig]:
     """Return entries with their ids: the model's name, or "model@entry" where another entry of the model differs.
@@ -314,48 +357,6 @@ def _validated(kind: type[S], document: Mapping[str, Any], source: str | None) -
 def environment(name: str | None) -> str | None:
     """Return the value of an environment variable; None if it is not set or empty."""
     return (os.environ.get(name) or None) if name else None
-
-
-def alerts_url(budget: BudgetConfig) -> str | None:
-    """Return the address that alerts are posted to; None if there is none. Raises ConfigError."""
-    if budget.alerts is None or (name := budget.alerts.webhook_env) is None:
-        return None
-    with suppress(ValueError):
-        parts = urlsplit(url := environment(name) or "")
-        if parts.scheme in {"http", "https"} and parts.hostname and not is_link_local(parts.hostname):
-            return url
-    advice = f"the variable {name} must hold the address of a server, https://…, and no metadata address"
-    raise ConfigError([f"budget.alerts.webhook_env: {advice}"])
-
-
-def ledger_url(budget: BudgetConfig) -> str | None:
-    """Return the URL of the ledger's store; None for a ledger in memory. Raises ConfigError."""
-    return _store("budget", budget)
-
-
-def modes_url(config: CascadeConfig) -> str | None:
-    """Return the URL of the store of the modes, by default that of the traces; None without modes.
-
-    Raises ConfigError for a variable without a valid store, and for modes without traces.
-    """
-    if config.modes is None:
-        return None
-    url, traces = _store("modes", config.modes), traces_url(config.traces)
-    if url is None and traces is None:
-        raise ConfigError(["modes: drawn requests are kept in the traces, which are off; give them a store: traces"])
-    return url or traces
-
-
-def traces_url(traces: TracesConfig | None) -> str | None:
-    """Return the URL of the trace store; None if traces are off.
-
-    The configuration has priority, then CASCADE_TRACES, then a file in the project's folder: that
-    of the configuration's file, or the working directory.
-
-    Raises:
-        ConfigError: the named environment variable is not set, or a variable has no valid store.
-    """
-    return None if traces is None else _store("traces", traces) or default_traces_url()
 
 
 def default_traces_url() -> str | None:

@@ -19,7 +19,6 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, Router
 
-from cascade.config import ledger_url, modes_url, traces_url
 from cascade.errors import CascadeError
 from cascade.orchestrator import Orchestrator
 from cascade.resilience.health import CALLER
@@ -171,11 +170,8 @@ class Stores:
 
     def __init__(self, runtime: Runtime) -> None:
         self._runtime, config = runtime, runtime.config
-        urls = {
-            "traces": traces_url(config.traces),
-            "modes": None if config.modes is None else modes_url(config),
-            "budget": ledger_url(config.budget) if config.budget.caps else None,
-        }
+        urls = {"traces": config.traces_url, "modes": config.modes_url}
+        urls |= {"budget": config.ledger_url} if config.budget.caps else {}
         self._urls = {name: url for name, url in urls.items() if url is not None}
         strict, refuses = config.traces is not None and config.traces.strict, config.budget.on_unreachable == "refuse"
         self.needed = ("models", *(("budget",) if refuses else ()), *(("traces",) if strict else ()))

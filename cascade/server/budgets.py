@@ -14,7 +14,6 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cascade.budget.caps import OF_CLIENTS, Account, label, period, scope
-from cascade.config import alerts_url
 from cascade.errors import CascadeError
 from cascade.money import exact_dollars, usd
 from cascade.providers.openai_http import post
@@ -41,7 +40,7 @@ class Budgets:
 
     def __init__(self, runtime: Runtime, tools: Instruments) -> None:
         self._runtime, self._tools, self._posts = runtime, tools, set[asyncio.Task[None]]()
-        self._alerts, self._url = runtime.config.budget.alerts, alerts_url(runtime.config.budget)
+        self._alerts, self._url = runtime.config.budget.alerts, runtime.config.alerts_url
         self._today = ""
 
     @property

@@ -18,7 +18,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import Response
 
-from cascade.config import traces_url
 from cascade.config.schema import ServerConfig, ServerKeyConfig
 from cascade.errors import StoreError, UsageError
 from cascade.orchestrator import Orchestrator
@@ -115,7 +114,7 @@ class AnswerFeedback:
 
     def __init__(self, orchestrator: Orchestrator, modes: Modes | None = None) -> None:
         self._orchestrator, self._modes = orchestrator, modes
-        self._url = traces_url(orchestrator.runtime.config.traces)
+        self._url = orchestrator.runtime.config.traces_url
         self.waiting: OrderedDict[str, Answer] = OrderedDict()
         self._threads = ThreadPoolExecutor(_THREADS, "cascade-feedback")
 

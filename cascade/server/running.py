@@ -17,7 +17,7 @@ from contextlib import contextmanager, suppress
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeAlias, cast
 
-from cascade.config import CascadeConfig, environment, ledger_url, traces_url
+from cascade.config import CascadeConfig, environment
 from cascade.config.schema import ServerConfig
 from cascade.errors import CascadeError, ConfigError, MissingExtraError, StoreError
 from cascade.orchestrator import Orchestrator
@@ -97,7 +97,7 @@ def together(configs: Configs) -> list[CascadeConfig]:
             ]
         merged[name] = config.model_copy(update=update)
     problems += _mixed(merged)
-    if several and first.budget.caps and ledger_url(first.budget) is None:
+    if several and first.budget.caps and first.ledger_url is None:
         problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
     if several and any(config.guarantee and config.guarantee.audit for config in merged.values()):
         problems.append("guarantee.audit: each worker would count its own; use modes, or server.workers: 1")
@@ -116,7 +116,7 @@ def _mixed(configs: Configs) -> Iterator[str]:
         yield from error.problems
     stores = dict[object, str]()
     for name, config in configs.items():
-        if (url := traces_url(config.traces)) is not None:
+        if (url := config.traces_url) is not None:
             address = parse(url)
             before = stores.setdefault(address.path or address.url, name)
             if before != name:

@@ -78,15 +78,13 @@ class Spending:
     @classmethod
     def of(cls, config: CascadeConfig) -> Spending:
         """Return the caps of a configuration. Raises ConfigError for a wrong store."""
-        from cascade.config import ledger_url
-
         budget = config.budget
         ids = {"": None, **{name: entry.id for name, entry in config.models.items()}}
         caps = [
             Cap(at.per, at.window, ids.get(at.name or "", at.name) if at.per == "model" else at.name, nano_usd(at.usd))
             for at in budget.caps
         ]
-        url, limit_s = ledger_url(budget), config.timeouts.per_store_s
+        url, limit_s = config.ledger_url, config.timeouts.per_store_s
         link = None if url is None else StoreLink("budget", limit_s)
         stand_in = MemoryLedger(_STAND_IN) if link is not None and budget.on_unreachable == "allow_and_record" else None
         limit = _SHARE * min(cap.usd for cap in budget.caps)

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 from cascade.api.judging import Judging, review_location
 from cascade.api.logs import LogOptions
-from cascade.config import CascadeConfig, traces_url
+from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.records.traces import Store
 from cascade.review.pairs import Compared, output_lines, request_lines
@@ -80,7 +80,7 @@ class Desk:
         options = self._config.server.review
         log, where, file = options.log, None, review_location(self._config)
         if log is None:
-            log, where = traces_url(self._config.traces), {"split": "audit"}
+            log, where = self._config.traces_url, {"split": "audit"}
             if log is None:
                 raise UsageError("There is nothing to judge: traces are off. Set traces, or server.review.log.")
             _refuse_unaudited(log)

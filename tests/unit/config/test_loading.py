@@ -14,7 +14,7 @@ from cases import each
 from pydantic import ValidationError
 
 from cascade.checks import checked_base, did_you_mean, is_link_local, is_secret_name, secret_problems, share_problems
-from cascade.config import CascadeConfig, environment, ledger_url, load, policy_section, traces_url
+from cascade.config import CascadeConfig, environment, load, policy_section
 from cascade.config.policies import DirectoryConfig, FixedConfig, RandomConfig, ThresholdConfig, UalaConfig
 from cascade.config.yamlfile import MAX_FILE_BYTES, read_yaml
 from cascade.errors import ConfigError
@@ -322,8 +322,8 @@ def test_every_path_in_a_file_is_relative_to_the_file(tmp_path, monkeypatch):
         assert Path(config.strategy.prompts or "").resolve() == folder / "my-prompts"
         assert Path(config.provider.options["path"]).resolve() == folder / "log.jsonl"
         assert Path(config.server.review.log or "").resolve() == folder / "log.jsonl"
-        assert traces_url(config.traces) == f"sqlite:///{folder}/traces.db"
-        assert ledger_url(config.budget) == f"sqlite:///{folder}/spent.db"
+        assert config.traces_url == f"sqlite:///{folder}/traces.db"
+        assert config.ledger_url == f"sqlite:///{folder}/spent.db"
         with Orchestrator.from_config(config.model_copy(update={"policy": FixedConfig(kind="fixed")})) as made:
             assert made.runtime.config.strategy.prompts == config.strategy.prompts
     monkeypatch.chdir(folder)
@@ -346,7 +346,7 @@ def test_a_path_in_python_an_absolute_one_and_a_servers_url_stay_as_written(tmp_
         path = tmp_path / "cascade.yaml"
         path.write_text(json.dumps(settings | {"provider": provider, "traces": traces}))
         config = load(path)
-        assert (config.provider.options["path"], traces_url(config.traces)) == (name, traces)
+        assert (config.provider.options["path"], config.traces_url) == (name, traces)
 
 
 def test_without_a_store_traces_go_beside_the_configuration(tmp_path, monkeypatch):
@@ -358,7 +358,7 @@ def test_without_a_store_traces_go_beside_the_configuration(tmp_path, monkeypatc
         monkeypatch.delenv("CASCADE_TRACES", raising=False)
         if value is not None:
             monkeypatch.setenv("CASCADE_TRACES", value)
-        assert traces_url(load(tmp_path / "cascade.yaml").traces) == place
+        assert load(tmp_path / "cascade.yaml").traces_url == place
 
 
 @each(

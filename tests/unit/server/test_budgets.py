@@ -14,7 +14,7 @@ from patience import PATIENCE_S
 from stores import postgres_url
 
 from cascade import Orchestrator
-from cascade.config import alerts_url, load
+from cascade.config import load
 from cascade.errors import ConfigError
 from cascade.providers.fake import reply
 from cascade.server import budgets
@@ -44,9 +44,9 @@ def test_alerts_go_to_a_server_that_the_operator_names(monkeypatch):
     for wrong in ("", "localhost", "ftp://a/b", "http://169.254.169.254/", "http://[::1"):
         monkeypatch.setenv("HOOK", wrong)
         with pytest.raises(ConfigError):
-            alerts_url(config.budget)
+            assert config.alerts_url
     monkeypatch.setenv("HOOK", "https://hooks.example/T1?token=x")
-    assert alerts_url(config.budget) == "https://hooks.example/T1?token=x"
+    assert config.alerts_url == "https://hooks.example/T1?token=x"
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgres"])

@@ -15,7 +15,7 @@ import pytest
 import yaml
 from patience import until
 
-from cascade.config import ledger_url, load, traces_url
+from cascade.config import load
 from cascade.server.auth import listening_problems
 from cascade.server.catalog import Catalog
 
@@ -39,7 +39,7 @@ def test_the_configuration_can_be_served_with_what_the_compose_file_gives(monkey
     config = load(DEPLOY / "cascade.yaml")
     assert list(listening_problems(config.server)) == []
     assert Catalog.of(config, ()).guide == "openai/gpt-6.1-sol"
-    assert ledger_url(config.budget) == traces_url(config.traces) == "postgresql://cascade:secret@database/cascade"
+    assert config.ledger_url == config.traces_url == "postgresql://cascade:secret@database/cascade"
 
 
 def test_the_image_runs_what_the_compose_file_mounts():
