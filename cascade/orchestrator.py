@@ -13,7 +13,7 @@ from cascade.chat import Chat
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.providers.base import Provider
-from cascade.resilience.portal import iterate, run
+from cascade.resilience.portal import iterate, run, running_loop
 from cascade.runtime import Input, Runtime, all_or_error, listed
 from cascade.types import Answer, Step, TextDelta
 
@@ -196,7 +196,8 @@ class Orchestrator:
                 except Exception as error:  # noqa: BLE001 - a provider of one's own may raise any; other answers are paid
                     results[number] = error
 
-        tasks = [asyncio.create_task(answer()) for _ in range(min(concurrency, len(every)))]
+        loop = running_loop()
+        tasks = [loop.create_task(answer()) for _ in range(min(concurrency, len(every)))]
         try:
             await asyncio.gather(*tasks)
         finally:

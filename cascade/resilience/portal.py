@@ -58,6 +58,15 @@ class Deadline(NamedTuple):
         return self.at_s - time.monotonic() <= _CLOCK_S
 
 
+def running_loop() -> asyncio.AbstractEventLoop:
+    """Return asyncio's running loop. Raises UsageError without one, as under trio."""
+    try:
+        return asyncio.get_running_loop()
+    except RuntimeError:
+        instead = "Elsewhere call ask, many or close in a thread: await trio.to_thread.run_sync(orchestrator.ask, …)."
+        raise UsageError(f"An await of cascade needs asyncio's event loop. {instead}") from None
+
+
 class Halt:
     """A switch that is off until `stop`. Safe between threads."""
 
@@ -84,7 +93,7 @@ class Halt:
     @contextmanager
     def covering(self) -> Iterator[None]:
         """If the switch is thrown, cancel what the running task awaits in the block, and raise ClosedError."""
-        task, loop = asyncio.current_task(), asyncio.get_running_loop()
+        loop, task = running_loop(), asyncio.current_task()
         assert task is not None  # noqa: S101 - a coroutine runs in a task
         cancelled, ended, before = False, False, task.cancelling()
 
@@ -455,7 +464,7 @@ class Worker:
 
     async def do(self, work: Callable[[], _T]) -> _T:
         """Return the result of some work, or raise its error. If the caller is cancelled, the work still ends."""
-        loop, context = asyncio.get_running_loop(), copy_context()
+        loop, context = running_loop(), copy_context()
         future: asyncio.Future[tuple[Any, BaseException | None]] = loop.create_future()
 
         def settle(value: Any, error: BaseException | None) -> None:

@@ -55,6 +55,17 @@ def same(one: Answer, other: Answer) -> bool:
     return bool(kept(one) == kept(other))
 
 
+def test_an_await_without_asyncios_loop_as_under_trio_says_what_to_call_instead():
+    """It was a RuntimeError of asyncio's, and of `amany` also coroutines that were never awaited."""
+    with wired() as orchestrator:
+        for call in (orchestrator.aask, orchestrator.amany, lambda each: orchestrator.astream(each).__anext__()):
+            with pytest.raises(UsageError):
+                call([RIVER] if call == orchestrator.amany else RIVER).send(None)
+        assert orchestrator.ask(RIVER).text is not None
+        with pytest.raises(UsageError):
+            orchestrator.aclose().send(None)
+
+
 async def test_all_four_ways_to_ask_come_to_the_same_answer():
     orchestrator = wired(two_models(guide=reply("Yes", p_yes=0.6)))
     asked = await asyncio.to_thread(orchestrator.ask, RIVER)
