@@ -258,7 +258,8 @@ class _Entered:
     def __init__(self, call: Coroutine[Any, Any, Any]) -> None:
         if _background.here:
             call.close()
-            raise UsageError("A blocking call on the loop that makes all calls would never return: use the async form.")
+            instead = "use the async form; under gevent, whose threads share the loop, real threads"
+            raise UsageError(f"A blocking call on the loop that makes all calls would never return: {instead}.")
         self._call, self._ended, self._left = call, threading.Event(), False
         self._task: asyncio.Task[Any] | None = None
         self._future: Future[Any] | None = None
