@@ -21,7 +21,7 @@ from types import ModuleType
 from typing import Any
 
 from cascade.budget.tokens import written_out
-from cascade.chat import ENDINGS, ChatRequest, objects_in
+from cascade.chat import ENDINGS, ChatRequest, fields_in, objects_in
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -209,16 +209,16 @@ class LiteLLM:
 
     async def _chunks(self, litellm: Any, request: Request, timeout_s: float) -> AsyncGenerator[Payload, None]:
         wrapper = await litellm.acompletion(**self._arguments(request, timeout_s), **_STREAMED)
-        ends: list[str] = []
+        ends, refusals = list[str](), list[str]()
         if isinstance(getattr(wrapper, "completion_stream", None), AsyncIterable):
-            wrapper.completion_stream = _noting_ends(wrapper.completion_stream, ends)
+            wrapper.completion_stream = _noting_ends(wrapper.completion_stream, ends, refusals)
         try:
             async for chunk in wrapper:
                 yield _streamed(chunk)
         finally:
             with suppress(Exception):
                 await wrapper.aclose()
-        yield _ending(request, wrapper, ends)
+        yield _ending(request, wrapper, ends, "".join(refusals))
 
     async def close(self) -> None:
         """Do nothing: litellm keeps its connections for the process."""
@@ -428,12 +428,17 @@ def _plain(response: Any) -> Payload:
 
 
 def _whole(payload: Payload) -> Payload:
-    """Return a reply with what litellm puts aside: an end that it calls "stop", and an error inside a choice (F27)."""
+    """Return a reply with what litellm puts aside: an end that it calls "stop", a choice's error (F27), a refusal."""
     return {**payload, "choices": [_with_its_end(choice) for choice in payload.get("choices") or ()]}
 
 
 def _with_its_end(choice: Any) -> Any:
-    aside = choice.get("provider_specific_fields") if isinstance(choice, dict) else None
+    if not isinstance(choice, dict):
+        return choice
+    message = fields_in(choice.get("message"))
+    if (refusal := fields_in(message.get("provider_specific_fields")).get("refusal")) is not None:
+        choice = {**choice, "message": {**message, "refusal": refusal}}
+    aside = choice.get("provider_specific_fields")
     if not isinstance(aside, dict):
         return choice
     finish, native = choice.get("finish_reason"), aside.get("native_finish_reason")
@@ -449,7 +454,7 @@ def _streamed(chunk: Any) -> Payload:
     return payload
 
 
-async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str]) -> AsyncGenerator[Any, None]:
+async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str], refusals: list[str]) -> AsyncGenerator[Any, None]:
     """Pass on the provider's own chunks up to the text after their end, and note the bad ends and refusals among them.
 
     litellm calls each bad end "stop", leaves out refusals, and goes on after an end.
@@ -466,13 +471,13 @@ async def _noting_ends(chunks: AsyncIterable[Any], ends: list[str]) -> AsyncGene
                 ends.append("error")
             elif isinstance(end, str) and end.lower() not in ENDINGS:
                 ends.append(end)
-            elif getattr(getattr(choice, "delta", None), "refusal", None):
-                ends.append("content_filter")
+            elif isinstance(refusal := getattr(getattr(choice, "delta", None), "refusal", None), str):
+                refusals.append(refusal)
         yield chunk
 
 
-def _ending(request: Request, wrapper: Any, ends: list[str]) -> Payload:
-    """Return a last chunk with the finish reason and usage that the provider sent, as litellm's wrapper remembers.
+def _ending(request: Request, wrapper: Any, ends: list[str], refusal: str) -> Payload:
+    """Return a last chunk with the refusal, the finish reason and the usage that the provider sent.
 
     A bad end among the provider's own, `ends`, counts before it.
     """
@@ -483,7 +488,7 @@ def _ending(request: Request, wrapper: Any, ends: list[str]) -> Payload:
             f"the stream of {request.model} ended without a finish reason.", model=request.model
         )
     sent = [usage for chunk in getattr(wrapper, "chunks", ()) if (usage := getattr(chunk, "usage", None)) is not None]
-    choice = {"index": 0, "delta": {}, "finish_reason": str(finish)}
+    choice = {"index": 0, "delta": {"refusal": refusal} if refusal else {}, "finish_reason": str(finish)}
     return {"choices": [choice], "usage": _plain(sent[-1]) if sent else None}
 
 

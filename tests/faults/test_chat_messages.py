@@ -12,6 +12,8 @@ from cascade.chat_faults import message_faults, schema_problem
 from cascade.providers.fake import FakeProvider, reply
 from cascade.types import Answer, Request
 
+from .bench import PROVIDERS, Bench
+
 PARAMETERS = {
     "type": "object",
     "properties": {"n": {"type": "integer"}},
@@ -103,6 +105,19 @@ def test_a_fault_is_served_with_a_warning_only_where_no_model_is_left(name):
     refused = {**sent_message, "content": None, "refusal": NO_HELP["refusal"]}
     assert last.message == (refused if in_parts else sent_message)
     assert any("no other model is left" in warning and said in warning for warning in last.warnings)
+
+
+@pytest.mark.parametrize("mode", ["refusal", "stream_refusal"])
+@pytest.mark.parametrize("provider", PROVIDERS)
+def test_a_refusal_that_is_served_has_its_field_through_each_provider(bench: Bench, provider, mode):
+    """litellm puts it aside, and leaves it out of a stream: a client read an empty answer of a model that had refused."""
+    orchestrator = bench.alone(mode, provider)
+    streamed = mode.startswith("stream")
+    ways = {False: orchestrator.chat, True: lambda messages: list(orchestrator.stream(messages))[-1]}
+    answer: Any = ways[streamed]([{"role": "user", "content": "Hi"}])
+    assert answer.message["refusal"] == ("I cannot." if streamed else NO_HELP["refusal"])
+    assert answer.to_openai()["choices"][0]["finish_reason"] == "stop"
+    assert any("refused" in warning for warning in answer.warnings)
 
 
 def test_f111_parallel_calls_whose_pieces_come_out_of_order_are_put_in_order():
