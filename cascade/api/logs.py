@@ -134,13 +134,13 @@ def read_judged(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
     Raises:
         UsageError: as there; or none was drawn.
     """
-    reading, reads = read_log(options, kind, tell), list[Read]()
-    for read in reading.reads:
-        drawn = read.log.drawn
-        reads.append(read if drawn is None else read._replace(log=read.log.take(drawn)))
-    if not all(read.log.n for read in reads):
+    reading = read_log(options, kind, tell)
+    logs = [read.log if read.log.drawn is None else read.log.take(read.log.drawn) for read in reading.reads]
+    if not all(log.n for log in logs):
         raise UsageError("No question of this log was drawn for review: review more of them, at a higher --label-rate.")
-    return reading._replace(reads=tuple(reads))
+    return reading._replace(
+        reads=tuple([read._replace(log=log) for read, log in zip(reading.reads, logs, strict=True)])
+    )
 
 
 def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:

@@ -39,20 +39,17 @@ class SafeConsole(Console):
     def print(self, *objects: Any, **options: Any) -> None:
         """Print; a terminal's lines are broken between words, and what goes elsewhere stays as it is."""
         if self.is_terminal:
-            objects = tuple(
-                [
-                    "\n".join([wrapped(line, self.width) for line in text.split("\n")])
-                    if isinstance(text, str)
-                    else text
-                    for text in objects
-                ]
-            )
+            objects = tuple([_broken(text, self.width) for text in objects])
         super().print(*objects, **options)
 
     def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
         """Yield the output of a renderable, its texts passed through `shown`."""
         for segment in super().render(renderable, options):
             yield segment if segment.control else Segment(shown(segment.text), segment.style)
+
+
+def _broken(text: Any, width: int) -> Any:
+    return "\n".join([wrapped(line, width) for line in text.split("\n")]) if isinstance(text, str) else text
 
 
 class LogFormatter(logging.Formatter):

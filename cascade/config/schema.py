@@ -458,6 +458,8 @@ class ServerConfig(Section):
     @classmethod
     def _distinct(cls, value: tuple[ServerKeyConfig, ...]) -> tuple[ServerKeyConfig, ...]:
         distinct(tuple([key.name for key in value]))
+        if len({key.sha256 for key in value}) < len(value):
+            raise ValueError("two names have one sha256, and requests would count for one of them alone; leave one out")
         return value
 
 

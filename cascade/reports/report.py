@@ -93,9 +93,6 @@ class Result:
         texts = [report.text(details=details, width=width) for report in self.reports]
         return shown("\n\n".join(map("".join, zip(titles, texts, strict=True))))
 
-    def __str__(self) -> str:
-        return self.text()
-
     def __repr__(self) -> str:
         return self.text()
 

@@ -32,8 +32,8 @@ from cascade.types import Answer
 if TYPE_CHECKING:
     from cascade.server.modes import Modes
 
-MOST_HELD = 1_000
-"""The most audited answers that wait for feedback; beyond that the oldest is dropped."""
+MOST_HELD, MOST_CHARS = 1_000, 50_000_000
+"""The most audited answers that wait for feedback, and characters of their requests; the oldest is dropped first."""
 _FLUSH_S = 10.0
 """How long feedback waits for its trace, which is written 50 ms after the response, or when a drawn one is complete."""
 _THREADS = 4
@@ -122,8 +122,9 @@ class AnswerFeedback:
         """Keep an answer whose feedback would be counted."""
         if answer.audited and answer.certificate is not None:
             self.waiting[trace_id] = answer
-            while len(self.waiting) > MOST_HELD:
-                self.waiting.popitem(last=False)
+            chars = sum([len(held.question.context or "") for held in self.waiting.values()])
+            while len(self.waiting) > MOST_HELD or chars > MOST_CHARS:
+                chars -= len(self.waiting.popitem(last=False)[1].question.context or "")
 
     async def take(self, feedback: Feedback, key: ServerKeyConfig | None, *, judges: bool) -> dict[str, Any]:
         """Store a key's feedback; return what its response says.
@@ -136,8 +137,9 @@ class AnswerFeedback:
             raise GatewayError(409, "Traces are off, so feedback cannot be stored: set traces.", code="no_traces")
         complete = self._modes is None or await self._modes.completed(feedback.trace_id, _FLUSH_S)
         try:
-            store = asyncio.get_running_loop().run_in_executor
-            models, new = await store(self._threads, self._store, feedback, key, self._url)
+            models, new = await asyncio.get_running_loop().run_in_executor(
+                self._threads, self._store, feedback, key, self._url
+            )
         except UsageError as error:  # its message names the store
             raise StoreError(str(error)) from None
         if not models and complete:

@@ -132,7 +132,7 @@ def refused(error: Exception, reloads: Counter[str]) -> None:
 
 
 _FIXED = {
-    "server": ("host", "port", "workers", "access_log", "max_head_bytes", "keep_alive_s"),
+    "server": ("host", "port", "workers", "access_log", "max_head_bytes", "body_s", "drain_s", "keep_alive_s"),
     "traces": ("store", "store_env", "strict"),
     "modes": ("store", "store_env"),
     "budget": ("store", "store_env"),

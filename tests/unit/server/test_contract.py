@@ -73,6 +73,7 @@ _KEY = {"name": "a", "sha256": "0" * 64}
         ({"server": {"prot": 1, "name": "a b", "port": 70_000, "keys": [{"nam": "x"}]}},
          {"server.prot", "server.name", "server.port", "server.keys[0].nam", "server.keys[0].name", "server.keys[0].sha256"}),
         ({"server": {"keys": [_KEY, _KEY]}}, {"server.keys"}),
+        ({"server": {"keys": [_KEY, {**_KEY, "name": "b"}]}}, {"server.keys"}),
         ({"server": {"keys": [{"name": "a", "sha256": "sk-cascade-0123456789"}]}}, {"server.keys[0].sha256"}),
         ({"server": {"name": "small"}, "strategy": {"kind": "exit", "model": "base"}, "policy": {"kind": "fixed"}},
          {"strategy", "server.name"}),

@@ -12,12 +12,13 @@ from typing import Any
 import pytest
 from stores import postgres_url
 
+from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.config.schema import ServerConfig
 from cascade.records.traces import Store
 from cascade.server.auth import new_key, new_trace, owns
 from cascade.server.errors import GatewayError
-from cascade.server.feedback import MOST_HELD, AnswerFeedback, Feedback
+from cascade.server.feedback import MOST_CHARS, MOST_HELD, AnswerFeedback, Feedback
 from cascade.serving.made_for import made_for
 from cascade.types import Answer, Question
 from unit.certified import SURE as SURE_ENOUGH
@@ -174,6 +175,10 @@ def test_only_what_would_be_counted_is_held_and_never_more_than_so_much():
         assert len(endpoint.waiting) == MOST_HELD
         assert "plain" not in endpoint.waiting
         assert "0" not in endpoint.waiting
+        large = Question.of_chat(ChatRequest([{"role": "user", "content": "a" * (MOST_CHARS // 3)}]))
+        for name in "abc":
+            endpoint.hold(name, Answer(large, "a", ("a",), (), "policy", 0.1, audited=True, certificate=certificate()))
+        assert [*endpoint.waiting] == ["b", "c"]
 
 
 def test_nan_is_no_score():

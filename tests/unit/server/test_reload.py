@@ -195,14 +195,15 @@ def test_what_a_reload_does_not_move(tmp_path, caplog):
                 **CONFIG,
                 "traces": {"store": at},
                 "budget": {"caps": [{"usd": cap}], "store": at},
-                "server": {"port": cap},
+                "server": {"port": cap, "body_s": cap},
             }
         )
         for cap, at in enumerate(stores, 1)
     )
     merged = fixed(before, now)
-    assert (merged.server.port, merged.traces, merged.budget.store) == (1, before.traces, stores[0])
-    assert (merged.budget.caps[0].usd, len(caplog.records)) == (2, 3)
+    assert (merged.server.port, merged.server.body_s) == (1, 1)  # connections have the one, bodies would have another
+    assert (merged.traces, merged.budget.store) == (before.traces, stores[0])
+    assert (merged.budget.caps[0].usd, len(caplog.records)) == (2, 4)
     plain = load(CONFIG)
     assert (fixed(plain, now).budget, fixed(now, plain).budget) == (now.budget, plain.budget)  # nothing was kept there
 
