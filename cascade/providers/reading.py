@@ -65,11 +65,13 @@ def read_completion(payload: Payload, request: Request, latency_s: float, secret
     finish = ending(choice.get("finish_reason"), request, usage)
     if reply is None:
         raise_refusal(message, text, finish, request, usage)
+    own = {} if request.chat is None else request.chat.options
+    alternatives = (request.top_logprobs or 0) > 1 or bool(own.get("logprobs") and own.get("top_logprobs"))
     return Completion(
         text=storable(text, notes),
         finish_reason=finish,
         usage=usage,
-        tokens=read_tokens(choice.get("logprobs"), notes, request.top_logprobs),
+        tokens=read_tokens(choice.get("logprobs"), notes, alternatives),
         model=echoed_model(payload, request, notes, secrets),
         request_id=as_storable(payload["id"])[:200] if isinstance(payload.get("id"), str) else None,
         latency_s=latency_s,
@@ -421,10 +423,10 @@ def echoed_model(payload: Payload, request: Request, notes: list[str], secrets: 
     return echo
 
 
-def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tuple[Token, ...] | None:
+def read_tokens(raw: object, notes: list[str], alternatives: bool = False) -> tuple[Token, ...] | None:
     """Return the tokens with their log-probs; None if none came (F24). No non-finite value passes (F25).
 
-    Alternatives are kept only if more than one was wanted: a token is its own first alternative.
+    A single alternative, mostly the token itself, is read only where an application asked for it.
     """
     content = raw.get("content") if isinstance(raw, dict) else None
     if not isinstance(content, list) or not content:
@@ -434,7 +436,7 @@ def read_tokens(raw: object, notes: list[str], wanted: int | None = None) -> tup
         return None
     values: Sequence[float | None] = _logprobs(entries)
     tops: Iterable[_Alternatives] = repeat(())
-    if wanted is not None and wanted > 1:
+    if alternatives:
         values, tops = zip(*map(_with_alternatives, values, entries), strict=True)
     fields = zip(_texts(entries), values, tops, strict=False)
     tokens = list(map(tuple.__new__, repeat(Token), fields))  # a third faster than `Token`; replies have hundreds

@@ -234,6 +234,15 @@ def test_a_reply_without_text_says_nothing_of_whether_its_model_gives_log_probs(
     assert [request.top_logprobs for request in fake.requests] == [1, 1]
 
 
+@pytest.mark.parametrize(("fields", "texts"), [({}, []), ({"top_logprobs": 0}, []), ({"top_logprobs": 1}, ["Sunny."])])
+def test_one_alternative_comes_where_an_application_asks_for_it(fields, texts):
+    """It was left out as the token itself, so a client that reads the first of them failed."""
+    orchestrator, _ = served_by({"small": [reply("Sunny.", logprobs=[-0.1])]})
+    with orchestrator:
+        choice = orchestrator.chat([USER], logprobs=True, **fields).to_openai()["choices"][0]
+    assert [each["token"] for each in choice["logprobs"]["content"][0]["top_logprobs"]] == texts
+
+
 @pytest.mark.parametrize("wanted", [False, None])
 def test_log_probs_that_the_application_does_not_want_are_asked_for_and_not_given_back(wanted):
     orchestrator, fake = served_by({"small": [reply("Sunny.", logprobs=[-0.1])]})

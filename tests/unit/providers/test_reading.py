@@ -337,38 +337,37 @@ SAID, BOTH = Token("Yes", -0.1), Token("Yes", -0.1, (("Yes", -0.1), ("No", -2.5)
 
 
 @each(
-    "content, most, tokens",
+    "content, alternatives, tokens",
     [
-        *((content, 20, None) for content in (None, [], "x", [7])),
-        ([TOP], 20, (BOTH,)),
-        ([TOP], 2, (BOTH,)),
-        *(([TOP], most, (SAID,)) for most in (1, None)),
+        *((content, True, None) for content in (None, [], "x", [7])),
+        ([TOP], True, (BOTH,)),
+        ([TOP], False, (SAID,)),
         *(
-            ([{"token": "Yes", "logprob": -0.1, "top_logprobs": shape}], 20, (SAID,))
+            ([{"token": "Yes", "logprob": -0.1, "top_logprobs": shape}], True, (SAID,))
             for shape in (None, [], {}, "x")  # alternatives of another shape
         ),
         *(
-            ([entry(token)], 20, (Token(text, -0.1),))
+            ([entry(token)], True, (Token(text, -0.1),))
             for token, text in ((None, ""), (7, ""), ("a\x00b", "a\ufffdb"), ("\ud800", "\ufffd"))
         ),
-        ([entry(), entry("")], None, (SAID,)),  # an end mark behind the text is no token of it
-        ([entry("")], None, (Token("", -0.1),)),
-        ([None, entry(), 7], 20, (SAID,)),
+        ([entry(), entry("")], False, (SAID,)),  # an end mark behind the text is no token of it
+        ([entry("")], False, (Token("", -0.1),)),
+        ([None, entry(), 7], True, (SAID,)),
     ],
 )
-def test_the_tokens_of_a_reply(content, most, tokens):
-    assert read_tokens({"content": content}, [], *(() if most is None else (most,))) == tokens
+def test_the_tokens_of_a_reply(content, alternatives, tokens):
+    assert read_tokens({"content": content}, [], alternatives) == tokens
 
 
 @each("raw", [None, {}, [], "x"])
 def test_without_logprobs_there_are_no_tokens(raw):
-    assert read_tokens(raw, [], 20) is None
+    assert read_tokens(raw, [], True) is None
 
 
 @each("bad", [math.nan, math.inf, "x", None, True, 0.5])
 def test_one_bad_alternative_makes_its_place_unknown(bad):
     notes: list[str] = []
-    assert read_tokens({"content": [entry(Yes=-0.1, No=bad), entry()]}, notes, 20) == (Token("Yes", None), SAID)
+    assert read_tokens({"content": [entry(Yes=-0.1, No=bad), entry()]}, notes, True) == (Token("Yes", None), SAID)
     assert figures(notes) == [[1, 2]]
 
 
