@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 import sqlite3
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from typing import NamedTuple
 
 NAMES = ("Anna", "Ben", "Clara", "David", "Emma", "Felix", "Greta", "Hugo", "Ida", "Jonas")
@@ -63,6 +64,10 @@ class Shop:
         """Return every order."""
         return tuple(self._orders.execute("SELECT * FROM orders ORDER BY id"))
 
+    def close(self) -> None:
+        """Drop the database."""
+        self._orders.close()
+
 
 class Task(NamedTuple):
     """What a customer writes, and the calls that do it right; their final state is what counts."""
@@ -74,16 +79,16 @@ class Task(NamedTuple):
     @property
     def wanted(self) -> tuple[tuple[object, ...], ...]:
         """The state of a shop in which the task is done."""
-        shop = Shop()
-        for call in self.calls:
-            shop.use(call)
-        return shop.state()
+        with closing(Shop()) as shop:
+            for call in self.calls:
+                shop.use(call)
+            return shop.state()
 
 
 def tasks() -> tuple[Task, ...]:
     """Return the 60 tasks, six of each of ten customers, in a random order that is always the same."""
-    shop = Shop()
-    made = [task for person, name in enumerate(NAMES) for task in _of(shop, person, name)]
+    with closing(Shop()) as shop:
+        made = [task for person, name in enumerate(NAMES) for task in _of(shop, person, name)]
     random.Random(SEED).shuffle(made)
     return tuple(made)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import closing
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -72,7 +73,12 @@ class Models:
 
 def play(task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Played:
     """Serve one customer. If the budget does not allow the large model, ask the small one; if neither, end the task."""
-    shop, purse, turns = Shop(), Budget(budget_nano_usd), [Message("user", task.message)]
+    with closing(Shop()) as shop:
+        return _play(shop, task, policy, models, budget_nano_usd)
+
+
+def _play(shop: Shop, task: Task, policy: Policy, models: Models, budget_nano_usd: int) -> Played:
+    purse, turns = Budget(budget_nano_usd), [Message("user", task.message)]
     calls, errors, large, stopped = list[str](), 0, 0, False
     for turn in range(1, MOST_TURNS + 1):
         left = 1 - purse.spent_nano_usd / budget_nano_usd
