@@ -7,7 +7,7 @@ never chained, since they hold request headers; `from None` only hides them, so 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, ClassVar
 
 from cascade.safety import redact
@@ -22,6 +22,15 @@ def quote(text: str, secrets: Iterable[str] = ()) -> str:
     # Blanks go first and the cut comes last, so that no cut leaves a piece of a key too short to recognise.
     flat = " ".join(text[:_LOOKED_AT].split())
     return redact(flat, secrets)[:_MAX_QUOTED]
+
+
+def causes_of(error: BaseException) -> Iterator[BaseException]:
+    """Yield an error and those that it came of, at most 20."""
+    cause: BaseException | None = error
+    for _ in range(20):
+        if cause is not None:
+            yield cause
+            cause = cause.__cause__ or cause.__context__
 
 
 def _link(name: str) -> Any:

@@ -34,6 +34,7 @@ from cascade.errors import (
     RefusedFieldError,
     StreamInterruptedError,
     UsageError,
+    causes_of,
     from_status,
     quote,
 )
@@ -280,8 +281,8 @@ def _more(name: str) -> frozenset[str]:
 _LISTED = (STANDARD & SETTABLE) | {"thinking", "verbosity"}
 """The settings that litellm lists for each model; it passes others on to some vendors without listing them."""
 _NO_COMPLETION = re.compile(
-    r"invalid response|returned an unexpected response|Received response - |'choices' that is not"
-    r"|Expecting value|JSONDecodeError|Unable to (?:get|parse) json",
+    r"invalid response|returned an unexpected response|Received response - |provider returned .*'choices'"
+    r"|Error building chunks|Expecting value|JSONDecodeError|Unable to (?:get|parse) json",
     re.IGNORECASE,
 )
 
@@ -377,7 +378,8 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         variable = " and ".join(missing_keys(model)) or "the environment variable of its provider"
         says = f"{model}: no key was found. Set {variable}, or name another one: api_key_env."
         return AuthenticationError(says, model=model)
-    if _NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON):
+    refused = isinstance(status, int) and 400 <= status < 500  # its text is the server's: "Invalid response_format"
+    if not refused and (_NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON)):
         quoted = quote(text, secrets)
         return BadResponseError(f"{model} sent something other than a completion: {quoted}", model=model)
     if "Connection" in name or "Connection error" in text:
@@ -406,24 +408,16 @@ _CONNECTING = re.compile(
 )
 """Errors that mean that there was no connection. Under aiohttp, httpx's ConnectError can also mean a reset."""
 _NO_JSON = re.compile(r"\S*JSONDecodeError|builtins\.UnicodeDecodeError")
-_MOST_CAUSES = 20
 
 
 def _caused_by(error: BaseException, kinds: re.Pattern[str]) -> bool:
     """Whether an error, or one of its causes, is of such a class."""
-    cause: BaseException | None = error
-    for _ in range(_MOST_CAUSES):
-        if cause is None:
-            break
-        if kinds.fullmatch(f"{type(cause).__module__}.{type(cause).__name__}"):
-            return True
-        cause = cause.__cause__ or cause.__context__
-    return False
+    return any(kinds.fullmatch(f"{type(cause).__module__}.{type(cause).__name__}") for cause in causes_of(error))
 
 
 def _plain(response: Any) -> Payload:
     """Return litellm's object as plain values; it has log-probs only if some were requested."""
-    payload: Payload = response.model_dump() if hasattr(response, "model_dump") else dict(response)
+    payload: Payload = response.model_dump(warnings=False) if hasattr(response, "model_dump") else dict(response)
     return payload
 
 

@@ -30,6 +30,7 @@ from cascade.errors import (
     ProviderTimeoutError,
     ProviderUnavailableError,
     StreamInterruptedError,
+    causes_of,
     from_status,
     quote,
 )
@@ -429,7 +430,10 @@ class _MappingErrors:
         if isinstance(error, asyncio.CancelledError) and not self._exchange.left():
             error.args = (portal.NOT_BEGUN,)
         elif isinstance(error, TimeoutError | aiohttp.ClientError):
-            raise _mapped(error, self._exchange) from None
+            mapped = _mapped(error, self._exchange)
+            for cause in causes_of(error):  # their frames refer to each other, and hold what was read
+                cause.__traceback__ = None
+            raise mapped from None
 
 
 def _mapped(error: Exception, exchange: Exchange) -> ProviderError:

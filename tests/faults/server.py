@@ -209,6 +209,10 @@ def _quota(handler: Any, _body: Any) -> None:
     handler._send(429, encode({"error": {"message": "You exceeded your current quota.", "code": "insufficient_quota"}}))
 
 
+def _named_invalid(handler: Any, _body: Any) -> None:
+    handler._send(400, encode({"error": {"message": "Invalid response_format.", "type": "invalid_request_error"}}))
+
+
 @cache
 def bomb(layers: int) -> bytes:
     """Return 64 MB of blanks, packed so many times: a thousandth of that, or less, on the wire."""
@@ -292,6 +296,7 @@ RAW: dict[str, Callable[[Any, Any], None]] = {
     "flood_of_heads": _flood_of_heads,
     "silent": _silent,
     "quota": _quota,
+    "named_invalid": _named_invalid,
     "cut_short": _cut_short,
     "invalid_utf8": _invalid_utf8,
     "hang": _hang,
