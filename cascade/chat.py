@@ -223,19 +223,38 @@ def chat_request(chat: Chat, fields: Mapping[str, Any]) -> ChatRequest:
         fields: further fields of the body, and `group` and `segment`.
 
     Raises:
-        UsageError: it is not a chat request, or a field is given twice.
+        UsageError: it is not a chat request, a field is given twice, or it may not be sent.
     """
     hangs_with = {name: value for name, value in fields.items() if name in {"group", "segment"}}
     options = {name: value for name, value in fields.items() if name not in hangs_with and not _is_left_out(value)}
     if isinstance(chat, ChatRequest):
         if options:
             raise UsageError(f"A ChatRequest has its own fields; {', '.join(sorted(options))} cannot be added to it.")
-        return replace(chat, **hangs_with) if hangs_with else chat
+        return sendable(replace(chat, **hangs_with) if hangs_with else chat)
     body = chat if isinstance(chat, Mapping) else {"messages": chat}
     twice = sorted(options.keys() & body.keys())
     if twice:
         raise UsageError(f"Given twice, in the body and by name: {', '.join(twice)}.")
-    return ChatRequest.from_openai({**body, **options}, **hangs_with)
+    return sendable(ChatRequest.from_openai({**body, **options}, **hangs_with))
+
+
+def sendable(request: ChatRequest) -> ChatRequest:
+    """Return a request if it may be sent; one in a log may have been, and is read as it is. Raises UsageError."""
+    if (problem := budget_problem(request.options)) is not None:
+        raise UsageError(f"The chat request cannot be sent:\n  - {problem}")
+    return request
+
+
+def budget_problem(fields: Mapping[str, Any]) -> str | None:
+    """Return what is wrong with the thinking budget among the fields of a request.
+
+    >>> budget_problem({"thinking": {"budget_tokens": "5e4"}}), budget_problem({"thinking": {"budget_tokens": 50_000}})
+    ('thinking.budget_tokens must be a whole number, not 5e4', None)
+    """
+    budget = fields_in(fields.get("thinking")).get("budget_tokens")
+    if budget is None or type(budget) is int:
+        return None
+    return f"thinking.budget_tokens must be a whole number, not {str(budget)[:40]}"  # no cap knows another's bound
 
 
 def _is_left_out(value: object) -> bool:
@@ -398,17 +417,10 @@ def _problems(messages: object, options: object) -> Iterable[str]:
     for name in ("response_format", "audio", "logit_bias"):
         if not (options.get(name) is None or isinstance(options[name], Mapping)):
             yield f"{name} must be a dict, not {type(options[name]).__name__}"
-    yield from _limit_problems(options)
-
-
-def _limit_problems(options: Mapping[str, Any]) -> Iterable[str]:
     for name in ("max_tokens", "max_completion_tokens"):
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _LARGEST):
             yield f"{name} must be a whole number of at least 1, not {str(limit)[:40]}"
-    budget = fields_in(options.get("thinking")).get("budget_tokens")
-    if budget is not None and type(budget) is not int:  # else no cap knows it, and a server may read 5e4 or "50000"
-        yield f"thinking.budget_tokens must be a whole number, not {str(budget)[:40]}"
 
 
 def _tool_problems(options: Mapping[str, Any]) -> Iterable[str]:

@@ -12,6 +12,7 @@ from zoneinfo import ZoneInfo, available_timezones
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
 from cascade.budget.caps import OF_CLIENTS
+from cascade.chat import budget_problem
 from cascade.checks import checked_base, distinct, shown_name, unknown
 from cascade.errors import UsageError
 from cascade.money import Price, price_from_entry
@@ -162,6 +163,8 @@ class ModelConfig(Section):
     def _settable(cls, value: Mapping[str, Any]) -> Mapping[str, Any]:
         if wrong := [unknown("setting", name, sorted(SETTABLE)) for name in value if name not in SETTABLE]:
             raise ValueError("; ".join(wrong))
+        if (problem := budget_problem(value)) is not None:
+            raise ValueError(problem)
         return value
 
     @field_validator("allow_fields")

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, fields_in, objects_in
+from cascade.chat import ChatRequest, fields_in, objects_in, sendable
 from cascade.checks import did_you_mean
 from cascade.config import CascadeConfig
 from cascade.errors import ConfigError
@@ -159,7 +159,7 @@ class ClientRequest(NamedTuple):
         if not (options is None or isinstance(options, Mapping)):
             raise GatewayError(400, "stream_options must be an object.", param="stream_options")
         group, segment = headers.get("x-cascade-group") or None, headers.get("x-cascade-segment") or None  # "" is none
-        chat = ChatRequest.from_openai(dialect.request(), group=group, segment=segment)
+        chat = sendable(ChatRequest.from_openai(dialect.request(), group=group, segment=segment))
         if "file_id" in chat.canonical and any(map(_names_a_file, chat.messages)):
             raise GatewayError(400, "A file_id names a file of the server's own account. Send the file's data.")
         explain = headers.get("x-cascade-explain", "").strip().lower() in {"1", "true", "yes", "on"}
