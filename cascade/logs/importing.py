@@ -338,8 +338,25 @@ def _of_table(tables: Tables, chosen: Preset, paths: dict[str, Sequence[str]], n
         )
     if "episode_id" in paths:
         paths["trace"] = paths.pop("episode_id")
-    by_model = (several or "model" in paths) and not paths.keys() & {"trace", "step", "walk", "candidate"}
-    return replace(chosen, steps="models" if by_model else "time", runs="trace" not in paths, files=several)
+    each_file = several and "model" not in paths  # the id of a question then joins the files; the steps are the models
+    if each_file:
+        _check_joined(tables, paths)
+    timed = {"step", "walk", "candidate"} if each_file else {"step", "walk", "candidate", "trace"}
+    by_model = (several or "model" in paths) and not paths.keys() & timed
+    return replace(
+        chosen, steps="models" if by_model else "time", runs=each_file or "trace" not in paths, files=several
+    )
+
+
+def _check_joined(tables: Tables, paths: Mapping[str, Sequence[str]]) -> None:
+    """Raise UsageError for a model's file that has no field by which its rows are joined with those of the others."""
+    joining = [path for name in ("question", "trace", "question_id") for path in paths.get(name, ())]
+    for source in tables.sources:
+        if not any({path, path.split(".")[0]} & {*source.names} for path in joining):
+            raise UsageError(
+                f"{source.path} has no {' nor '.join(joining)}, by which the files of the models are joined: add --map "
+                f"question_id=FIELD with a field that all files have. Its fields: {', '.join(source.names[:60])}"
+            )
 
 
 def _notes_of_table(paths: Mapping[str, Sequence[str]], names: Sequence[str]) -> list[str]:

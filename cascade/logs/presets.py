@@ -23,15 +23,24 @@ from cascade.checks import did_you_mean, hint_at
 from cascade.errors import UsageError
 from cascade.logs.duck import MEMORY
 from cascade.logs.schema import COLUMNS
+from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
 
 OWN = "cascade"
 """The kind of cascade's own logs; all other kinds are names of presets."""
 ALSO = ("cost_usd", "latency_s")
 """Targets of a mapping beside cascade's columns: an amount in USD, seconds. And a signal, as "signals.NAME"."""
 SIGNALS = "signals."
-OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
-"""What a mapping may say of a model of a flat table, as small.answer=FIELD; and small.signals.NAME."""
-_TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{'|'.join(OF_MODEL)}|signals\.\w+)")
+LOGPROB = "signals.reply_mean_logprob"
+_OF_MODEL = ("answer", "correct", *ALSO, "cost_nano_usd", "latency_ms", "input_tokens", "output_tokens")
+ENDS = {
+    **{name: name for name in _OF_MODEL},
+    "ms": "latency_ms",
+    "logprob": LOGPROB,
+    **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
+}
+"""What a flat table says of a model, after its name and `_` or a dot, and what each is read as; mapped the same."""
+ANY_END = "|".join(sorted(ENDS, key=len, reverse=True))
+_TARGET = re.compile(rf"(?P<model>.+?)\.(?P<what>{ANY_END}|signals\.\w+)")
 _SIGNAL = re.compile(r"signals\.\w+")
 OF_CENTS = re.compile(r"(?<![a-z])(?i:cents?|cts?|pence)$|C(?:en)?ts?$")
 
@@ -128,23 +137,23 @@ class Mapped:
 
 def mapping(fields: Mapping[str, str] | None) -> Mapped:
     """Return a mapping of COLUMN or MODEL.COLUMN to a field; raise UsageError that names every unknown column."""
-    targets = {*COLUMNS, *ALSO} - {"schema_version"}
+    targets = {*COLUMNS, *ALSO, "question_id", *ENDS} - {"schema_version"}
     columns, of_model = dict[str, str](), dict[str, dict[str, str]]()
     wrong = []
     for target, path in (fields or {}).items():
-        name, of = "episode_id" if target == "id" else target, _TARGET.fullmatch(target)
+        name, of = "episode_id" if target == "id" else ENDS.get(target, target), _TARGET.fullmatch(target)
         if name.endswith("cost_usd") and OF_CENTS.search(path):
             raise UsageError(f"{path} holds hundredths by its name, and {name} is in USD: divide the column by 100.")
         if name in targets or _SIGNAL.fullmatch(name):
             columns[name] = path
         elif of is not None:
-            of_model.setdefault(of["model"], {})[of["what"]] = path
+            of_model.setdefault(of["model"], {})[ENDS.get(of["what"], of["what"])] = path
         else:
             wrong.append(f"{name}{hint_at(name, targets)}")
     if wrong:
-        names = ", ".join(name for name in (*COLUMNS, *ALSO) if name in targets)
+        names = ", ".join(name for name in (*COLUMNS, *ALSO, "question_id") if name in targets)
         raise UsageError(
             f"Nothing can be mapped to {'; nor to '.join(wrong)}. A field can be mapped to: {names}, signals.NAME, and "
-            f"in a table with columns for each model, to MODEL.answer, MODEL.correct and the like"
+            f"in a table with columns for each model, to MODEL.NAME with a NAME of {', '.join(ENDS)}"
         )
     return Mapped(columns, of_model)

@@ -1,6 +1,6 @@
 """The flat table: a row for each question, and columns for each of two models or more. It needs no mapping.
 
-Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and the others of `_ENDS`.
+Its columns are `question`, `NAME_answer`, `NAME_correct`, `NAME_cost_usd`, `NAME_logprob` and others: `presets.ENDS`.
 No other name is guessed: what is missing, or could mean two things, is asked for with a line to paste.
 """
 
@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
 
-from cascade.logs.presets import OF_CENTS, OF_MODEL, SIGNALS, Mapped
-from cascade.policies.signals import OF_ANSWERS, OF_MESSAGES
+from cascade.logs.presets import ANY_END, ENDS, LOGPROB, OF_CENTS, SIGNALS, Mapped
 
 OF_QUESTION = {
     name: name
@@ -30,15 +29,7 @@ OF_QUESTION = {
     )
 } | {"id": "episode_id"}
 """The columns about the question, and what each is read as."""
-LOGPROB = "signals.reply_mean_logprob"
-_ENDS = {
-    **{name: name for name in OF_MODEL},
-    "ms": "latency_ms",
-    "logprob": LOGPROB,
-    **{name: f"{SIGNALS}{name}" for name in sorted(OF_ANSWERS | OF_MESSAGES)},
-}
-"""The ends of the columns about a model, after its name and `_` or a dot, and what each is read as."""
-_COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{'|'.join(sorted(_ENDS, key=len, reverse=True))})")
+_COLUMN = re.compile(rf"(?P<model>.+?)[_.](?P<what>{ANY_END})")
 _IN_WORDS = {
     "question": "the question",
     "gold": "the accepted answer",
@@ -120,7 +111,7 @@ def layout(names: Sequence[str], mapped: Mapped) -> Layout | None:
     for name in names:
         match = None if name in claimed or name in question.values() else _COLUMN.fullmatch(name)
         if match is not None:
-            by_model.setdefault(match["model"], {}).setdefault(_ENDS[match["what"]], name)
+            by_model.setdefault(match["model"], {}).setdefault(ENDS[match["what"]], name)
     usual = {name for name in names if _names_a_column(name, by_model)} - claimed
     for model, columns in mapped.of_model.items():
         by_model[model] = {**by_model.get(model, {}), **columns}
@@ -147,7 +138,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     """Return the column that an unread field may be misspelt for, or the line that reads it as a model's signal."""
     model = next((model for model in models if name.startswith((f"{model}_", f"{model}."))), None)
     end = name if model is None else name[len(model) + 1 :]
-    fields, of_model = (OF_QUESTION, "") if model is None else (_ENDS, f"{model}.")
+    fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
     if usual is not None and end != "score":  # a score may be a signal
         return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
@@ -161,7 +152,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
 
 def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
     """Return the lines that a table of calls lacks, each ready to paste with the field that it may mean."""
-    lacking = [] if columns.keys() & {"question", "episode_id"} else ["question"]
+    lacking = [] if columns.keys() & {"question", "episode_id", "question_id"} else ["question"]
     lacking += [] if columns.keys() & {"answer", "text", "correct"} else ["answer"]
     lacking += [] if columns.keys() & {"model", "source", "step"} else ["model"]
     if not lacking:

@@ -13,6 +13,7 @@ import pytest
 
 from cascade.errors import UsageError
 from cascade.identity import question_id
+from cascade.logs.presets import ENDS
 from cascade.logs.questions import AskedQuestion, read_questions
 from cascade.logs.schema import Dropped
 from cascade.matching import get_matcher
@@ -294,6 +295,36 @@ def test_one_file_for_each_model_is_joined_on_the_question(tmp_path):
         (f"q{at}", step, model, f"{model}{at}") for at in range(3) for step, model in ((1, "small"), (2, "large"))
     ]
     assert [sum(row["correct"] for row in rows if row["model"] == model) for model in ("small", "large")] == [2, 3]
+
+
+@pytest.mark.parametrize("target", ["question_id", "id", "episode_id"])
+def test_files_of_models_are_joined_on_an_id_and_a_model_that_lacks_a_row_leaves_its_step(tmp_path, target):
+    small = [{"id": at, "question": f"q{at}", "answer": f"small{at}"} for at in (0, 2, 2)]
+    large = [{"id": at, "answer": f"large{at}"} for at in (2, 1, 0)]
+    files = [lines(tmp_path / f"{name}.jsonl", *rows) for name, rows in (("small", small), ("large", large))]
+    rows = rows_of(*files, columns={target: "id"})
+    assert sorted(picked(rows, "episode_id", "step", "model", "answer")) == [
+        ("0", 1, "small", "small0"),
+        ("0", 2, "large", "large0"),
+        ("1", 2, "large", "large1"),
+        ("2", 1, "small", "small2"),
+        ("2", 2, "large", "large2"),
+        ("2#2", 1, "small", "small2"),
+    ]
+    assert {row["question"] for row in rows if row["episode_id"] == "0"} == {"q0"}
+    with pytest.raises(UsageError, match="question_id=FIELD"):  # nothing joins them
+        rows_of(*files)
+
+
+@pytest.mark.parametrize("of", ["a.", ""])
+def test_every_documented_end_of_a_column_can_be_mapped_in_both_kinds_of_a_table(tmp_path, of):
+    values = {end: "-1" if end.endswith("logprob") else "1" for end in ENDS} | {"message_faults": "0"}
+    head = f"question,model,b_answer,{','.join(f'{end} (of a)' for end in ENDS)}"
+    columns = {f"{of}{end}": f"{end} (of a)" for end in ENDS} | ({"b.answer": "b_answer"} if of else {})
+    row, *_ = rows_of(table(tmp_path / "t.csv", f"q,m,y,{','.join(values.values())}", head=head), columns=columns)
+    own = {ENDS[end].removeprefix("signals."): float(value) for end, value in values.items()}
+    read = {**row, **row["signals"], "answer": 1, "cost_usd": 1, "latency_s": 1}
+    assert {name: read[name] for name in own} == own
 
 
 def test_costs_and_names_by_hand(tmp_path):
