@@ -186,6 +186,20 @@ def test_parallel_calls_are_told_apart(name):
     assert [call["function"]["arguments"] for call in calls] == ['{"n": 1}', '{"n": 2}']
 
 
+def test_a_block_of_thinking_ends_with_its_signature_and_has_no_part_of_another_kind():
+    blocks = [
+        {"type": "redacted_thinking", "data": "x"},
+        *({"type": "thinking", "thinking": "a"}, {"type": "thinking", "thinking": "b", "signature": "s"}),
+        {"type": "thinking", "thinking": "c", "signature": "t"},
+    ]
+    made = Assembler(request(chat=ChatRequest([{"role": "user", "content": "Add."}])))
+    for block in blocks:
+        made.add({"choices": [{"index": 0, "delta": {"thinking_blocks": [block]}}]})
+    made.add(chunk("3", "stop"))
+    whole = [blocks[0], {**blocks[2], "thinking": "ab"}, blocks[3]]
+    assert made.payload()["choices"][0]["message"]["thinking_blocks"] == whole
+
+
 def test_two_halves_of_a_character_in_arguments_are_one():
     chat = ChatRequest.from_openai({"messages": [{"role": "user", "content": "Add."}]})
     made = Assembler(request(chat=chat))

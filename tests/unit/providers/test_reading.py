@@ -403,6 +403,8 @@ def test_an_image_that_a_request_only_names_may_have_many_tokens(images, believe
         (40, 30_000, 29_900, True),
         (40, 30_000, None, False),
         (40, 10**9, None, False),
+        (40, 200_000, 200_000, True),
+        (40, 200_001, 200_001, False),
         (40, 10**9, 10**9, False),
         (10**9, 10, None, False),
     ],

@@ -59,6 +59,15 @@ def down(*_: Any, **__: Any) -> Any:
     raise StoreError("down", retryable=True)
 
 
+def test_what_is_spent_when_the_ledger_is_closed_is_counted_as_lost(ledgers):
+    closed, _ = ledgers
+    closed.book(["total"], PRICE)
+    closed.close()
+    assert closed.lost_nano_usd == 0
+    closed.book(["total"], PRICE)
+    assert closed.lost_nano_usd == PRICE
+
+
 def test_a_call_that_a_lease_has_room_for_asks_no_database(ledgers, monkeypatch):
     one, other = ledgers
     busy(one)

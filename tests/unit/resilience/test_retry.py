@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 from unittest.mock import ANY
 
@@ -61,6 +62,7 @@ HTML = BadResponseError("html")
         ({}, RateLimitedError("x", retry_after_s=60.1), 0, NEVER, None),
         # a wait past the deadline is not begun
         ({}, SLOW, 0, Deadline.after(4.0), None),
+        ({}, SLOW, 0, SimpleNamespace(remaining_s=lambda: 5.0), None),  # nor one that ends with it
         ({}, SLOW, 0, Deadline.after(6_000.0), 5.0),
     ],
 )
@@ -125,6 +127,15 @@ def test_a_server_takes_a_token_for_a_retry_that_was_asked_for():
     assert not health.limited
 
 
+def test_a_server_is_limited_until_the_time_that_it_named():
+    clock = Clock()
+    health = Health(shared=True, clock=clock)
+    health.failed(SLOW)
+    assert health.limited
+    clock.now = 5.0
+    assert not health.limited
+
+
 DOWN_BREAKER = ProviderUnavailableError("gone")
 
 
@@ -148,11 +159,14 @@ def broken() -> tuple[Health, Clock]:
 def test_it_opens_after_failures_in_a_row_and_one_success_closes_it():
     health, clock = broken()
     assert health.open
+    assert health.rests
     assert health.pause_s() == FIRST_PAUSE_S
     clock.now = FIRST_PAUSE_S
     assert health.pause_s() is None
+    assert health.rests  # while the probe is under way
     health.succeeded()
     assert not health.open
+    assert not health.rests
     for _ in range(FAILURES - 1):
         health.failed(DOWN_BREAKER)
     assert not health.open

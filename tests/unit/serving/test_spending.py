@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 import threading
 from collections.abc import Mapping
 from contextlib import aclosing, nullcontext
@@ -72,6 +73,9 @@ def test_calls_are_booked_at_their_cost_until_the_cap():
             served.chat(ASK)
         assert (caught.value.cap, caught.value.spent, caught.value.retry_after_s) == ("all", True, None)
         assert stands(served) == Account(3 * BASE, 0)
+        assert served.runtime.spending is not None
+        with pytest.raises(BudgetExceededError):  # at once, since no money that is held may come back
+            served.runtime.spending.reserve(fake.requests[0], None, math.inf)
     assert len(fake.requests) == 3
 
 
