@@ -43,6 +43,8 @@ from cascade.types import Answer, Call, Completion, Question, Request
 logger = logging.getLogger("cascade")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
+_MOST_WAITING, _MOST_CHARS = 1_000, 50_000_000
+"""So many drawn requests, and characters of theirs, wait for their calls; of a further one nothing is known."""
 _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _EVERY_S = 15.0
@@ -91,6 +93,7 @@ class Modes:
         state: the state as it was last read.
         counted: requests by outcome, since the process began.
         completing: the tasks that complete drawn rows, by trace.
+        waiting_chars: how long the requests of these rows are.
 
     Raises:
         ConfigError: the cascade can have no modes.
@@ -118,6 +121,7 @@ class Modes:
         """Why the certificate in force does not hold in this process, whose prices or models are others."""
         self._load_task: asyncio.Task[None] | None = None
         self.completing: dict[str, asyncio.Task[None]] = {}
+        self.waiting_chars = 0
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
 
@@ -154,9 +158,14 @@ class Modes:
             raise
         finally:
             if turn.row is not None:
+                self.waiting_chars += len(request.chat.canonical)
                 task = asyncio.create_task(self._completed(turn, turn.row, why))
                 self.completing[trace_id] = task
-                task.add_done_callback(lambda _: self.completing.pop(trace_id, None))
+                task.add_done_callback(lambda _: self._complete_no_more(turn))
+
+    def _complete_no_more(self, turn: Turn) -> None:
+        self.completing.pop(turn.trace_id, None)
+        self.waiting_chars -= len(turn.request.chat.canonical)
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
@@ -192,8 +201,12 @@ class Modes:
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
             now_s = datetime.now(UTC).timestamp()
             row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
-            if await self.link.call(self.store.draw, row):  # else the client has asked again, and its first try counts
+            if not await self.link.call(self.store.draw, row):
+                pass  # the client has asked again, and its first try counts
+            elif len(self.completing) < _MOST_WAITING and self.waiting_chars < _MOST_CHARS:
                 turn.row = row
+            else:
+                await self._settle(row, "too many drawn requests wait for their other calls")
         return turn
 
     async def _is_observed(self, conversation: str, *, later: bool, named: bool) -> bool:

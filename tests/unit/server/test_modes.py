@@ -8,6 +8,7 @@ import shutil
 import subprocess
 import sys
 from collections import Counter
+from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -23,6 +24,7 @@ from cascade.modes.store import ModeStore
 from cascade.records import database
 from cascade.records.database import Database
 from cascade.records.traces import Store
+from cascade.server import modes
 from cascade.server.catalog import Catalog
 from cascade.server.modes import Modes
 
@@ -85,6 +87,23 @@ async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path)
         await settled(client)
         await ask(client, "three", **first)  # another request under the name of that turn: another row
     assert outcomes(tmp_path) == [*[("observe", "missing", None)] * 2, ("observe", "complete", None)]
+
+
+@pytest.mark.parametrize("bound", ["_MOST_WAITING", "_MOST_CHARS"])
+async def test_of_drawn_requests_beyond_a_bound_nothing_is_known_but_their_trace(tmp_path, monkeypatch, bound):
+    """The others waited without a limit while the base did not answer, each with its request in memory."""
+    provider = Held("small")
+    async with serving(tmp_path, provider) as client:
+        monkeypatch.setattr(modes, bound, 2 if bound == "_MOST_WAITING" else 100)
+        found = [await ask(client, "easy" * 10) for _ in range(5)]
+        assert [each.headers["x-cascade-served-by"] for each in found] == ["large"] * 5
+        pending = (await client.get("/v1/cascades")).json()["data"][0]["rows"]["pending"]
+        provider.free.set()
+        await settled(client)
+    assert pending == 2
+    assert sorted(outcomes(tmp_path)) == 2 * [("observe", "complete", None)] + 3 * [("observe", "missing", None)]
+    with closing(Store(f"sqlite:///{tmp_path}/traces.db", read_only=True)) as traces:
+        assert {row["episode_id"] for row in traces.read()} == {each.headers["x-cascade-trace-id"] for each in found}
 
 
 async def test_only_the_drawn_are_asked_twice(tmp_path):
