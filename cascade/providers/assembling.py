@@ -52,7 +52,7 @@ class Assembler:
             self._usage = chunk["usage"]
         choices = chunk.get("choices")
         for choice in choices if isinstance(choices, list) else ():
-            if isinstance(choice, dict) and choice.get("index") in {0, None}:  # others were not asked for (F30)
+            if isinstance(choice, dict) and choice.get("index") in (0, None):  # others were not asked for (F30)
                 raise_error_inside(choice, self.request, self.secrets)
                 return self._add_choice(choice)
         return ""
@@ -166,7 +166,7 @@ def _whole_blocks(pieces: list[Any]) -> list[Any]:
 def _goes_on(call: Mapping[str, Any], piece: Mapping[str, Any]) -> bool:
     """Whether a piece with a name belongs to a call: of the same name, and more of its arguments may come."""
     so_far, more = fields_of(call.get("function")), fields_of(piece.get("function"))
-    if so_far.get("name") not in {None, "", more.get("name")}:
+    if so_far.get("name") not in (None, "", more.get("name")):
         return False
     try:
         json.loads(so_far.get("arguments") or "")

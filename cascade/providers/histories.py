@@ -258,7 +258,7 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> 
     by = _mark_in(message)
     if by is None and vendor is None:
         return message
-    may_be_own = by == mark or (by in {None, _OF_ITS_FORM} and vendor is not None)
+    may_be_own = by == mark or (by in (None, _OF_ITS_FORM) and vendor is not None)
     fields, parts = _sent(message, vendor, own=by == mark) if may_be_own else (frozenset[str](), frozenset[str]())
     left_out = {*(_THINKING - fields), _WRITTEN_BY, *(() if may_be_own else (_ASIDE,))}
     copy = {field: value for field, value in message.items() if field not in left_out}

@@ -386,7 +386,7 @@ def _call(position: int, call: Any) -> Any:
     if not isinstance(call, dict):
         return call
     kind = call.get("type") if isinstance(call.get("type"), str) else "function"
-    openai = {**call, "type": kind, "id": f"call_{position}" if call.get("id") in {None, ""} else str(call["id"])}
+    openai = {**call, "type": kind, "id": f"call_{position}" if call.get("id") in (None, "") else str(call["id"])}
     function = call.get("function")
     if kind == "function" and isinstance(function, dict) and not isinstance(function.get("arguments"), str):
         raw = function.get("arguments")

@@ -208,3 +208,15 @@ def test_two_halves_of_a_character_in_arguments_are_one():
     completion = read_completion(made.payload(), request(chat=chat), 0.1)
     assert completion.message is not None
     assert completion.message["tool_calls"][0]["function"]["arguments"] == '{"n": "\U0001f600"}'
+
+
+@pytest.mark.parametrize("odd", [[], [7], {}, {"a": 1}])
+def test_a_list_or_object_in_the_place_of_a_text_or_a_number_breaks_no_stream(odd):
+    named = {"index": 0, "function": {"name": odd, "arguments": "{"}}
+    calls = [named, {"index": 0, "id": "c", "function": {"name": "add"}}, named, {**named, "id": odd}, {"index": odd}]
+    pieces = [
+        {"choices": [{"index": odd}]},
+        *[{"choices": [{"index": 0, "delta": {"tool_calls": [at]}}]} for at in calls],
+    ]
+    texts, assembler = assembled(*pieces, {**chunk("x"), "choices": [{"index": odd, "delta": {}}]}, chunk("Vi", "stop"))
+    assert (texts[-1], assembler.payload()["choices"][0]["message"]["content"]) == ("Vi", "Vi")

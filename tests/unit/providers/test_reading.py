@@ -280,6 +280,7 @@ CALLS = {
     "no kind": ({"id": "c1", "function": ADD}, ADDED),
     "no id": ({"type": "function", "function": ADD}, {**ADDED, "id": "call_0"}),
     "a number as id": ({**ADDED, "id": 7}, {**ADDED, "id": "7"}),
+    "a list as id": ({**ADDED, "id": [7]}, {**ADDED, "id": "[7]"}),  # it was a TypeError, and a 500 to the client
 }
 
 
