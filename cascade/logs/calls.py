@@ -99,12 +99,9 @@ def _first_of(*values: str | None, kind: str) -> str:
 def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, str]) -> None:
     """Make the table `calls` from a query with the texts of each call. `fields` has the names of their fields."""
     duck, values = tables.duck, _values(tables.targets)
-    other = f"""SELECT any_value("correct") FROM ({texts}) WHERE number(rtrim("correct", '% ')) NOT BETWEEN 0 AND 1"""
-    if "correct" in tables.targets and (grade := duck.value(other)) is not None:
-        raise UsageError(
-            f"{fields.get('correct', 'correct')} holds {grade}, of a scale where 1 may not mean right: write true or "
-            "false there, or name another field (--map correct=FIELD)."
-        )
+    if "correct" in tables.targets:
+        of_table = preset.name == "table" and "correct" in fields
+        _check_grades(tables, texts, fields.get("correct", "correct"), of_table=of_table)
     faults = {
         f"{fields.get(name, name)} is no {_wrong(name)}, read as null": f"{name_literal(name)} IS NOT NULL "
         f"AND {_converted(name)} IS NULL"
@@ -128,6 +125,26 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
     tables.note_faults([*faults], "calls", duck.value("SELECT bit_or(faults) FROM calls") or 0)
     if preset.chats:
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
+
+
+def _check_grades(tables: Tables, texts: str, field: str, *, of_table: bool) -> None:
+    """Raise UsageError where 1 may not mean right; in a table of the user's own also where no value is read."""
+    scale = "NOT IN (0, 1)" if of_table else "NOT BETWEEN 0 AND 1"
+    grades = f"""any_value("correct") FILTER (number(rtrim("correct", '% ')) {scale})"""
+    others = f"""any_value("correct") FILTER (lower(trim("correct")) NOT IN ({_UNKNOWN}))"""
+    query = f"""SELECT {grades}, {others}, count(truth("correct")) FROM ({texts})"""
+    grade, other, count = tables.duck.rows(query)[0]
+    what = "write true or false there, or name another field (--map correct=FIELD)."
+    if grade is not None:
+        raise UsageError(f"{field} holds {grade}, of a scale where 1 may not mean right: {what}")
+    if of_table and other is not None and not count:
+        raise UsageError(
+            f"{field} holds {other}, and nothing that says whether an answer is right (yes/no, pass/fail, up/down, "
+            f"1/0 and WAHR/FALSCH are read, too): {what}"
+        )
+
+
+_UNKNOWN = "'na', 'n/a', 'nan', 'null', 'none', '-', '?', 'unknown'"
 
 
 def _wrong(name: str) -> str:

@@ -1,7 +1,8 @@
 """Requests and replies of foreign logs as a chat request and a message, and the columns that follow from them.
 
 The forms read are those of OpenAI (chat, responses), Anthropic, Gemini, LangChain, OpenInference and OpenTelemetry. A
-single text of a user with a text as its answer is not kept as a chat request, but as a question and its answer.
+single text of a user with a text as its answer is not kept as a chat request, but as a question and its answer, unless
+the body has options, such as a temperature: a certificate covers them.
 """
 
 from __future__ import annotations
@@ -172,14 +173,10 @@ def _request(body: Mapping[str, Any], sent: list[dict[str, Any]], tools: Any, sy
 
 
 def _is_short(request: ChatRequest, message: Mapping[str, Any]) -> bool:
-    """Whether a request is a question: one text of a user, answered by a text."""
+    """Whether a request is a question: one text of a user and no option that decides the reply, which is a text."""
     first = request.messages[0]
     plain = len(request.messages) == 1 and first.get("role") == "user" and isinstance(first.get("content"), str)
-    return (
-        plain
-        and not any(request.options.get(name) for name in ("tools", "response_format"))
-        and not message.get("tool_calls")
-    )
+    return plain and not request.options and not message.get("tool_calls")
 
 
 def _body(request: Any) -> Mapping[str, Any]:

@@ -22,14 +22,21 @@ MEMORY = "1GB"
 
 _FETCHED = 1_024
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
-_TRUE = "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed'"
-_FALSE = "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed'"
+_TRUE = (
+    "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed', "
+    "'up', 'thumbs_up', 'thumbs up', '👍', 'wahr', 'vrai', 'verdadero', 'verdadeiro', 'vero', 'waar'"
+)
+_FALSE = (
+    "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed', "
+    "'down', 'thumbs_down', 'thumbs down', '👎', 'falsch', 'faux', 'falso', 'onwaar'"
+)
 
 # A lambda binds a value that is used twice: a macro's argument is copied, and such copies multiply.
 # `decimal_point`: a number's text with a point for a decimal comma. `amount`: it, and without separators of thousands,
 # where the text shows what its comma is: 1,234 may be either. `whole`: a count; commas may separate its thousands.
 # `nano`: USD as nano-USD, half to even. `seconds`: a time since 1970, as ISO 8601 (UTC if it does not say), as
-# [seconds, nanoseconds], or as a number whose size tells its unit. `truth`: t and f are those of Postgres.
+# [seconds, nanoseconds], or as a number whose size tells its unit. `truth`: t and f are those of Postgres;
+# up and down of thumbs, wahr and the like of spreadsheets in other languages.
 _MACROS = rf"""
 CREATE MACRO plain_number(t) AS CASE WHEN regexp_full_match(t, '[+-]?(\d+\.?\d*|\.\d+)([eE][+-]?\d+)?') THEN t END;
 CREATE MACRO decimal_point(t) AS list_transform([t], lambda x: CASE WHEN regexp_full_match(trim(x),

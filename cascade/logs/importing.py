@@ -383,6 +383,7 @@ def _import_flat(
     tables: Tables, chosen: Preset, flat: Layout, mapped: Mapped, options: ImportOptions, tell: Tell | None
 ) -> Callable[[Path], int]:
     path, models = tables.sources[0].path, list(flat.models)
+    truths = [] if chosen.models else [columns["correct"] for columns in flat.models.values() if "correct" in columns]
     if not flat.question.keys() & {"question", "episode_id"}:
         present = dict.fromkeys(("answer", "model", "correct", "cost_usd"), "")
         raise UsageError(
@@ -401,7 +402,7 @@ def _import_flat(
             tables.dropped.note(f"the column {name} is not read{line}", str(path))
     _check_models(options.models, models)
     listed = [model for model in models if model in (options.models or models)]
-    make_calls(tables, _calls_of_flat(tables, flat, listed), chosen, {})
+    make_calls(tables, _calls_of_flat(tables, flat, listed), chosen, {"correct": ", ".join(truths)} if truths else {})
     by_step, reason = models_in_order(tables, chosen, options)
     _drop_unasked(tables, by_step)
     if tell is not None and by_step:

@@ -449,7 +449,12 @@ class Dropped:
             clauses.append(f"noted: {_counted(self.notes)}")
         if not clauses:
             return ""
-        return f"{'; '.join(clauses)}. First: {'; '.join([*self.first, *self.noted][:_PLACES_SAID])}"
+        places = [*self.first, *self.noted]
+        of_reason = [
+            [place for place in places if place.endswith(f": {reason}")] for reason in (*self.rows, *self.notes)
+        ]
+        listed = list(dict.fromkeys([*(own[0] for own in of_reason if own), *places]))
+        return f"{'; '.join(clauses)}. First: {'; '.join(listed[:_PLACES_SAID])}"
 
 
 def _counted(counts: Counter[str]) -> str:

@@ -48,7 +48,7 @@ _USUAL = {
     "question": ("prompt", "query", "input", "messages", "question_text", "user_prompt", "instruction", "problem"),
     "model": ("llm", "model_name", "engine", "deployment", "model_id"),
     "answer": ("final_answer", "response", "output", "completion", "reply", "prediction", "generation"),
-    "correct": ("is_correct", "right", "ok", "score", "label", "passed"),
+    "correct": ("is_correct", "right", "ok", "passed"),
     "cost_usd": ("cost", "price", "usd", "spend", "total_cost"),
     "gold": ("expected", "reference", "target", "answer_key", "ground_truth", "correct_answer", "label"),
 }
@@ -140,7 +140,7 @@ def _line_for(name: str, models: Iterable[str]) -> str:
     end = name if model is None else name[len(model) + 1 :]
     fields, of_model = (OF_QUESTION, "") if model is None else (ENDS, f"{model}.")
     usual = next((column for column, names in _USUAL.items() if column in fields and end.casefold() in names), None)
-    if usual is not None and end != "score":  # a score may be a signal
+    if usual is not None:
         return f" ({in_words(usual)}? --map {of_model}{usual}={name})"
     if OF_CENTS.search(name):
         return f" (hundredths? divide by 100, as {of_model}cost_usd)"
@@ -166,6 +166,11 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
 
 
 def _suggested(column: str, names: Sequence[str], used: set[str]) -> str | None:
-    last = {name.rpartition(".")[2].casefold(): name for name in reversed(names) if name not in used}
-    near = get_close_matches(column, last, n=1)
+    ends = [name.rpartition(".")[2].casefold() for name in names]
+    last = {
+        end: name
+        for end, name in zip(ends, names, strict=True)
+        if name not in used and ("." not in name or ends.count(end) == 1)  # else it is of a model each
+    }
+    near = get_close_matches(column, last, n=1, cutoff=0.7)  # score is no correct
     return next((last[usual] for usual in (column, *_USUAL.get(column, ()), *near) if usual in last), None)

@@ -241,6 +241,17 @@ def test_what_is_odd_in_a_file_is_null_or_dropped_and_counted(tmp_path, texts, r
     assert bool(dropped.describe()) is bool(dropped_rows or noted)
 
 
+def test_each_reason_has_a_place_among_the_first_before_a_second_of_another():
+    dropped = Dropped()
+    for at, reason in enumerate(["odd", "odd", "odd", "no time", "not JSON: x"]):
+        dropped.note(reason, f"log.csv:{at}")
+    assert dropped.describe().partition("First: ")[2].split("; ") == [
+        "log.csv:0: odd",
+        "log.csv:3: no time",
+        "log.csv:4: not JSON: x",
+    ]
+
+
 def test_only_the_first_places_of_a_reason_are_kept():
     dropped = Dropped()
     for number in range(10):

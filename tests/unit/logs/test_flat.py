@@ -81,7 +81,7 @@ def test_columns_without_a_name_and_blank_lines_before_the_header_are_no_values(
     assert rows_of(source, dataset="t") == expected
 
 
-@pytest.mark.parametrize("grade", ["5", "-1", "100", "100%"])
+@pytest.mark.parametrize("grade", ["5", "-1", "100", "100%", "0.98"])
 def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_path, grade):
     with pytest.raises(UsageError, match=grade):
         rows_of(
@@ -92,6 +92,27 @@ def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_p
                 head="question,a_answer,a_correct,b_answer,b_correct",
             )
         )
+
+
+@pytest.mark.parametrize(("right", "wrong"), [("up", "down"), ("WAHR", "FALSCH"), ("Vrai", "Faux"), ("👍", "👎")])
+def test_thumbs_and_the_truths_of_spreadsheets_are_read(tmp_path, right, wrong):
+    given = [
+        {"model": name, "question": "q", "answer": "x", "thumb": said}
+        for name, said in zip("abc", (right, wrong, "NA"), strict=True)
+    ]
+    rows = rows_of(lines(tmp_path / "t.jsonl", *given), columns={"correct": "thumb"})
+    assert sorted(picked(rows, "model", "correct")) == [("a", True), ("b", False), ("c", None)]
+
+
+@pytest.mark.parametrize("mapped", [False, True])
+def test_labels_of_which_none_is_read_are_an_error_that_names_one_unless_all_say_unknown(tmp_path, mapped):
+    name = "verdict" if mapped else "a_correct"
+    columns = {"a.correct": name} if mapped else {}
+    head = f"question,a_answer,{name},b_answer"
+    with pytest.raises(UsageError, match=f"{name} holds refund"):
+        rows_of(table(tmp_path / "t.csv", "q,x,refund,y", "r,x,,y", head=head), columns=columns)
+    rows = rows_of(table(tmp_path / "t.csv", "q,x,NA,y", "r,x,None,y", head=head), columns=columns)
+    assert {row["correct"] for row in rows} == {None}
 
 
 @pytest.mark.parametrize("indent", [None, 1])
@@ -204,6 +225,14 @@ def test_what_is_missing_is_asked_for_with_a_line_to_paste(tmp_path, head, row, 
     with pytest.raises(UsageError) as error:
         rows_of(table(tmp_path / "t.csv", row, head=head), columns=columns)
     assert [line for line in lines_to_paste if line not in str(error.value)] == []
+
+
+def test_no_line_to_paste_gives_all_calls_a_field_of_one_model_or_takes_a_label_or_a_score_for_a_truth(tmp_path):
+    runs = {name: {"content": "x", "cost": 1} for name in ("small", "large")}
+    path = lines(tmp_path / "t.jsonl", {"prompt": "q", "label": "refund", "score": 0.98, "responses": runs})
+    with pytest.raises(UsageError) as error:
+        rows_of(path)
+    assert re.findall(r"--map (?:correct|cost_usd|answer|model)=(\w+)", str(error.value)) == ["FIELD", "FIELD"]
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.errors import UsageError
-from cascade.logs.schema import Dropped
+from cascade.logs.schema import Dropped, chat_of
 
 pytest.importorskip("duckdb")
 
@@ -317,6 +317,15 @@ def test_an_output_in_json_that_is_no_message_is_the_answer_but_an_error_is_none
         json.loads(output) if isinstance(output, str) else output,
         None,
     ]
+
+
+@pytest.mark.parametrize("options", [{}, {"temperature": 0}, {"max_tokens": 9, "stream": True}])
+def test_a_short_request_whose_options_are_on_record_is_kept_with_them(tmp_path, options):
+    body = spend()["proxy_server_request"] | options
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", spend(1, proxy_server_request=body)))
+    chat = chat_of(row) if row["context"] else None
+    assert (chat.options if chat else {}) == {name: value for name, value in options.items() if name != "stream"}
+    assert (row["question"], row["answer"]) == ("Which river?", "The Danube.")
 
 
 def test_scores_say_which_answers_are_right(tmp_path):
