@@ -28,9 +28,9 @@ _KEPT = ("tools", "functions", "response_format", "max_tokens", "max_completion_
 """The options of a request that decide its reply, and so whether a certificate covers a live one."""
 _ROLES = {"human": "user", "ai": "assistant", "model": "assistant"}
 _MESSAGES = ("messages", "contents", "input", "prompt")
-_SPOKEN = frozenset({None, "text", "input_text", "output_text"})
-_CALLS = frozenset({"tool_call", "function_call", "tool_use"})
-_RESULTS = frozenset({"tool_call_response", "tool_result", "function_call_output"})
+_SPOKEN = (None, "text", "input_text", "output_text")  # a type may be a list, which no set can be asked for
+_CALLS = ("tool_call", "function_call", "tool_use")
+_RESULTS = ("tool_call_response", "tool_result", "function_call_output")
 _EMPTY: tuple[Any, ...] = (None, "", [], {})
 _MAX_DEPTH = 8
 
@@ -242,7 +242,7 @@ def _message(message: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     listed = message.get("parts", content if role == "user" else loaded(content))
     blocks = [block for block in listed if isinstance(block, Mapping)] if isinstance(listed, list) else []
     fields = {name: message[name] for name in ("name", "refusal", "tool_call_id") if name in message}
-    if "parts" in message or any(block.get("type") in _CALLS | _RESULTS for block in blocks):
+    if "parts" in message or any(block.get("type") in _CALLS + _RESULTS for block in blocks):
         for block in blocks if role else ():
             if block.get("type") in _RESULTS or "functionResponse" in block:
                 names = ("response", "result", "content", "output")

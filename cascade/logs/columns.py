@@ -25,7 +25,7 @@ from cascade.types import ACT
 
 Row: TypeAlias = Mapping[str, Any]
 Objects: TypeAlias = np.ndarray[tuple[int], np.dtype[np.object_]]
-_ABOUT = frozenset({ACT, "judge", "verify"})
+_ABOUT = (ACT, "judge", "verify")
 """The purposes of an agent's own calls, and of calls about an answer: their form is not the request's."""
 
 

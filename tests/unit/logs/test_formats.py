@@ -328,6 +328,15 @@ def test_a_short_request_whose_options_are_on_record_is_kept_with_them(tmp_path,
     assert (row["question"], row["answer"]) == ("Which river?", "The Danube.")
 
 
+def test_parts_of_a_type_that_is_no_text_end_no_import(tmp_path):
+    odd = [{"type": ["tool_use"], "text": "Hi"}, {"type": {"of": "text"}}]
+    asks = [{"role": "user", "content": odd}, {"type": ["function_call"], "name": "f"}]
+    rows = rows_of(
+        lines(tmp_path / "a.jsonl", observed(input=asks, output={"role": "assistant", "content": odd}), observed(2))
+    )
+    assert [row["step"] for row in rows] == [1, 2]
+
+
 def test_scores_say_which_answers_are_right(tmp_path):
     trace = {
         "id": "t1",
