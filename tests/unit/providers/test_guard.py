@@ -11,6 +11,7 @@ import pytest
 from patience import PATIENCE_S
 
 from cascade.chat import ChatRequest
+from cascade.config.schema import TimeoutsConfig
 from cascade.errors import (
     AuthenticationError,
     BadRequestError,
@@ -121,6 +122,14 @@ async def test_no_call_is_begun_after_the_deadline(stream):
     with pytest.raises(ProviderTimeoutError) as caught:
         await (streamed(guard, deadline=passed) if stream else guard.complete(request(), passed))
     assert (provider.asked, provider.started, caught.value.billed) == ([], 0, "no")
+
+
+def test_at_the_deadline_no_time_is_left_and_a_call_has_what_the_configuration_gives_it():
+    tries = room._Tries(request(), Deadline(10.0), 1.0, 10.0)
+    assert tries.left_s(9.5) == 0.5
+    with pytest.raises(ProviderTimeoutError):
+        tries.left_s(10.0)
+    assert Guard(FakeProvider()).per_call_s == TimeoutsConfig().per_call_s
 
 
 async def test_a_reply_without_logprobs_counts_for_itself_alone():
