@@ -188,7 +188,7 @@ def printed(code: str, folder: Path) -> str:
 
 
 def questions(folder: Path) -> set[str]:
-    with sqlite3.connect(folder / "traces.db") as connection:
+    with closing(sqlite3.connect(folder / "traces.db")) as connection, connection:
         return {row[0] for row in connection.execute("SELECT question FROM episodes")}
 
 

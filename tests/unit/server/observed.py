@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from pathlib import Path
 from typing import Any
 
@@ -106,7 +106,7 @@ def state_of(folder: Path) -> CascadeState:
 
 def over(folder: Path) -> None:
     """Let the day pass after which named conversations may certify."""
-    with sqlite3.connect(folder / "traces.db") as database:
+    with closing(sqlite3.connect(folder / "traces.db")) as database, database:
         database.execute("UPDATE cascade_draws SET drawn_s = drawn_s - 86400")
     database.close()
 

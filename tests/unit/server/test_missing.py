@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -36,7 +37,7 @@ def seen(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def lose(folder: Path, role: str, count: int) -> None:
     """Let so many rows of a role have no outcome, as where a call failed."""
-    with sqlite3.connect(folder / "traces.db") as database:
+    with closing(sqlite3.connect(folder / "traces.db")) as database, database:
         database.execute(
             "UPDATE cascade_draws SET outcome = 'missing' WHERE trace_id IN "
             "(SELECT trace_id FROM cascade_draws WHERE role = ? ORDER BY conversation LIMIT ?)",
