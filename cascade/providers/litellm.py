@@ -287,6 +287,7 @@ _NO_COMPLETION = re.compile(
 )
 
 
+_NO_COMPLETION_OF_OLLAMA = re.compile("Invalid response object from API")  # litellm calls it a 400
 _NO_KEY = re.compile(r"missing credentials|api_key client option must be set|missing.{0,40}api[_ ]key", re.IGNORECASE)
 
 
@@ -379,7 +380,8 @@ def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> Pr
         says = f"{model}: no key was found. Set {variable}, or name another one: api_key_env."
         return AuthenticationError(says, model=model)
     refused = isinstance(status, int) and 400 <= status < 500  # its text is the server's: "Invalid response_format"
-    if not refused and (_NO_COMPLETION.search(text) or _caused_by(error, _NO_JSON)):
+    own = _NO_COMPLETION_OF_OLLAMA if refused else _NO_COMPLETION
+    if own.search(text) or _caused_by(error, _NO_JSON):
         quoted = quote(text, secrets)
         return BadResponseError(f"{model} sent something other than a completion: {quoted}", model=model)
     if "Connection" in name or "Connection error" in text:

@@ -161,9 +161,9 @@ class Modes:
                 self.waiting_chars += len(request.chat.canonical)
                 task = asyncio.create_task(self._completed(turn, turn.row, why))
                 self.completing[trace_id] = task
-                task.add_done_callback(lambda _: self._complete_no_more(turn))
+                task.add_done_callback(lambda _: self._forget(turn))
 
-    def _complete_no_more(self, turn: Turn) -> None:
+    def _forget(self, turn: Turn) -> None:
         self.completing.pop(turn.trace_id, None)
         self.waiting_chars -= len(turn.request.chat.canonical)
 

@@ -106,7 +106,7 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
 
 @pytest.mark.parametrize("name", ["api_base", "max_tokens", "tools", "reasoning_efort", "thinking"])
 def test_only_listed_settings_are_sent(name):
-    with pytest.raises(ConfigError) as caught:  # YAML reads 5e4 as a text, of which no cap knows how much it is
+    with pytest.raises(ConfigError) as caught:  # YAML reads 5e4 as a text, which a cap cannot count
         load(entries({name: {"budget_tokens": "5e4"} if name == "thinking" else "low"}))
     assert caught.value.problems[0].startswith("models.low.settings")
 

