@@ -101,7 +101,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
     duck, values = tables.duck, _values(tables.targets)
     if "correct" in tables.targets:
         of_table = preset.name == "table" and "correct" in fields
-        _check_grades(tables, texts, fields.get("correct", "correct"), of_table=of_table)
+        texts = _only_verdicts(tables, texts, fields.get("correct", "correct"), of_table=of_table)
     faults = {
         f"{fields.get(name, name)} is no {_wrong(name)}, read as null": f"{name_literal(name)} IS NOT NULL "
         f"AND {_converted(name)} IS NULL"
@@ -127,13 +127,18 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
 
 
-def _check_grades(tables: Tables, texts: str, field: str, *, of_table: bool) -> None:
-    """Raise UsageError where 1 may not mean right; in a table of the user's own also where no value is read."""
-    scale = "NOT IN (0, 1)" if of_table else "NOT BETWEEN 0 AND 1"
-    grades = f"""any_value("correct") FILTER (number(rtrim("correct", '% ')) {scale})"""
+def _only_verdicts(tables: Tables, texts: str, field: str, *, of_table: bool) -> str:
+    """Return a query of texts without the grades of a scale from 0 to 1: where its segment has others, 1 is a grade too.
+
+    Raises UsageError where 1 may not mean right: beyond such a scale, in a table of the user's own also on it, and in
+    such a table where no value is read.
+    """
+    number = """number(rtrim("correct", '% '))"""
+    graded, scale = f"{number} NOT IN (0, 1)", "NOT IN (0, 1)" if of_table else "NOT BETWEEN 0 AND 1"
+    grades = f"""any_value("correct") FILTER ({number} {scale})"""
     others = f"""any_value("correct") FILTER (lower(trim("correct")) NOT IN ({_UNKNOWN}))"""
-    query = f"""SELECT {grades}, {others}, count(truth("correct")) FROM ({texts})"""
-    grade, other, count = tables.duck.rows(query)[0]
+    query = f"""SELECT {grades}, {others}, count(truth("correct")), count() FILTER ({graded}) FROM ({texts})"""
+    grade, other, count, grades_between = tables.duck.rows(query)[0]
     what = "write true or false there, or name another field (--map correct=FIELD)."
     if grade is not None:
         raise UsageError(f"{field} holds {grade}, of a scale where 1 may not mean right: {what}")
@@ -142,6 +147,12 @@ def _check_grades(tables: Tables, texts: str, field: str, *, of_table: bool) -> 
             f"{field} holds {other}, and nothing that says whether an answer is right (yes/no, pass/fail, up/down, "
             f"1/0 and WAHR/FALSCH are read, too): {what}"
         )
+    if not grades_between:
+        return texts
+    segment = '"segment"' if "segment" in tables.targets else "NULL"
+    of_scale = f"{number} IS NOT NULL AND bool_or({graded}) OVER (PARTITION BY {segment})"
+    return f"""SELECT * REPLACE (CASE WHEN {of_scale} THEN "correct" || ' of a scale' ELSE "correct" END AS "correct")
+    FROM ({texts})"""
 
 
 _UNKNOWN = "'na', 'n/a', 'nan', 'null', 'none', '-', '?', 'unknown'"

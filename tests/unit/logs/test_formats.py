@@ -462,22 +462,19 @@ def test_samples_of_lm_eval(tmp_path):
 
 
 def test_routerbench(tmp_path):
-    record = {
-        "sample_id": "mmlu.1",
-        "prompt": "Which river?",
-        "eval_name": "mmlu",
-        "small": 0.0,
-        "large": 1.0,
-        "half": 0.5,
-        "oracle_model_to_route_to": "large",
-    }
-    for model, cost in (("small", 0.0001), ("large", 0.002), ("half", 0.001)):
-        record |= {f"{model}|model_response": f"by {model}", f"{model}|total_cost": cost}
-    rows = rows_of(lines(tmp_path / "rb.jsonl", record))
-    assert picked(rows, "step", "model", "answer", "correct", "cost_nano_usd", "segment") == [
-        (1, "small", "by small", False, 100_000, "mmlu"),
-        (2, "half", "by half", None, 1_000_000, "mmlu"),
-        (3, "large", "by large", True, 2_000_000, "mmlu"),
+    """Where a set of questions has grades between 0 and 1, its 0 and 1 are grades as well, and no verdicts."""
+    records = []
+    for name, scores in (("mmlu", (0.0, 1.0)), ("mtbench", (0.5, 1.0))):
+        record = {"sample_id": f"{name}.1", "prompt": "Which river?", "eval_name": name}
+        for model, cost, score in zip(("small", "large"), (0.0001, 0.002), scores, strict=True):
+            record |= {model: score, f"{model}|model_response": f"by {model}", f"{model}|total_cost": cost}
+        records.append(record | {"oracle_model_to_route_to": "large"})
+    rows = rows_of(lines(tmp_path / "rb.jsonl", *records))
+    assert sorted(picked(rows, "segment", "step", "model", "answer", "correct", "cost_nano_usd")) == [
+        ("mmlu", 1, "small", "by small", False, 100_000),
+        ("mmlu", 2, "large", "by large", True, 2_000_000),
+        ("mtbench", 1, "small", "by small", None, 100_000),
+        ("mtbench", 2, "large", "by large", None, 2_000_000),
     ]
 
 
