@@ -170,7 +170,10 @@ DRAWN = (
     "web_search_options", "audio", "context_management", "output_config", "function_call", "thinking",
 )  # fmt: skip
 """The settings that change how a reply is sampled. Others (user, metadata, store) do not change the reply."""
-_NEUTRAL = {"tool_choice": "auto", "parallel_tool_calls": True}
+_NEUTRAL = {
+    "tool_choice": "auto", "parallel_tool_calls": True,
+    "top_p": 1, "presence_penalty": 0, "frequency_penalty": 0, "repetition_penalty": 1,
+}  # fmt: skip
 """Settings at their defaults, which are left out."""
 _LIMIT = "a limit of the reply"
 _CHAT_FORM, _OWN_FORM = "a chat request", "a question in cascade's own prompt"

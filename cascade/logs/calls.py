@@ -19,7 +19,7 @@ from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
 
 OF_EPISODE = ("dataset", "split", "group", "segment", "user", "question", "context", "gold")
 """The columns that are equal in all rows of an episode: the first call with a value decides."""
-_TEXTS = ("call_id", "trace", "parent", "question_id", "request", "tools", "system", "reply", "finish")
+_TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
 _MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment", "latency_s": "number"}
 """What converts the texts of other targets than cascade's columns, and times."""
 _WRONG = {"cost_usd": "amount of USD", "at": "time", "ended_at": "time", "created_at": "time"}
@@ -128,7 +128,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
 
 
 def _only_verdicts(tables: Tables, texts: str, field: str, *, of_table: bool) -> str:
-    """Return a query of texts without the grades of a scale from 0 to 1: where its segment has others, 1 is a grade too.
+    """Return a query of texts without the grades of a scale from 0 to 1: 1 is a grade, too, if its segment has others.
 
     Raises UsageError where 1 may not mean right: beyond such a scale, in a table of the user's own also on it, and in
     such a table where no value is read.
@@ -189,7 +189,7 @@ def _with_chats(query: str, preset: Preset) -> str:
     quoted = "json_object('role', 'assistant', 'content', answer)::VARCHAR"  # as it is, though it may be JSON
     reply = f"coalesce(reply, {answer}, CASE WHEN {question} IS NOT NULL AND answer IS NOT NULL THEN {quoted} END)"
     counts = ", ".join(f"{name}::VARCHAR" for name in _COUNTS)
-    arguments = f"{always}, {request}, tools, system, {reply}, finish, {counts}"
+    arguments = f"{always}, {request}, settings, tools, system, {reply}, finish, {counts}"
     chat = f"CASE WHEN coalesce({request}, {reply}) IS NOT NULL THEN chat({arguments}) END"
     of = {name: f"json_extract_string(chat, '/{name}')" for name in ("question", "context", "answer", "text")}
     plain = {

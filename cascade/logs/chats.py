@@ -78,13 +78,14 @@ class Reply(NamedTuple):
 
 
 def chat_columns(
-    always: Any, request: Any, tools: Any, system: Any, reply: Any, finish: Any, *counts: Any
+    always: Any, request: Any, settings: Any, tools: Any, system: Any, reply: Any, finish: Any, *counts: Any
 ) -> str | None:
     """Return, as JSON, the columns that a call's request and reply give: texts, and of a whole chat all of them.
 
     Args:
         always: "yes" for a log of chat requests alone: a short one is a chat, too, and a request must be complete.
         request: a body, its messages, or a prompt; as JSON or as text.
+        settings: its options that are recorded beside it, such as a temperature; as JSON.
         tools: the tools that it offers, where they are not in the body.
         system: the system's instructions, where they are not among the messages.
         reply: a completion, its choices, messages, a message, or a text.
@@ -104,7 +105,7 @@ def chat_columns(
     if answer is not None and answer.tokens is not None:
         columns["signals"] = logprob_signals(_completion(answer, columns["text"], counts), columns["text"])
     try:
-        chat = _request(body, sent, tools, system)
+        chat = _request({**as_mapping(settings), **body}, sent, tools, system)
     except UsageError as error:
         return json.dumps({**columns, **({"problem": str(error)} if always else {})})
     if answer is None and always:

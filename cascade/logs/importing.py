@@ -144,7 +144,7 @@ def _define(duck: Duck) -> None:
         listed = prices.price(model or "")
         return None if listed is None else listed.cost_nano_usd(chats.usage_of(counts))
 
-    duck.define("chat", chats.chat_columns, 10)
+    duck.define("chat", chats.chat_columns, 11)
     duck.define("message_in", chats.message_in, 1)
     duck.define("chat_gold", _chat_gold, 3)
     duck.define("price", price, 5, "BIGINT")

@@ -7,6 +7,7 @@ OpenInference's `llm.input_messages.0.message.role`) become lists; messages in e
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -17,6 +18,9 @@ _MESSAGE = re.compile(r"gen_ai\.(system|user|assistant|tool)\.message")
 _NUMBERED = re.compile(r"(?P<start>.+?)\.(?P<at>\d{1,4})\.(?P<rest>.+)")
 _CAPITAL = re.compile(r"(?<=[a-z0-9])([A-Z])")
 _EVALUATION = "gen_ai.evaluation"
+_SENT = "gen_ai.request."
+_UNSENT = {"temperature": 1, "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0}
+"""What Langfuse's wrapper of OpenAI's client records where nothing was sent (langfuse/openai.py)."""
 
 
 def attributes(raw: Any) -> dict[str, Any]:
@@ -91,7 +95,10 @@ def prepared_span(line: str | None, _around: str | None) -> str | None:
         else:
             flat |= {key: value for key, value in nested(fields).items() if key not in flat}
     own = {name: value for name, value in span.items() if name not in {"attributes", "events"}}
-    return json.dumps({**own, **flat, "request": request or None, "choices": choices or None, "scores": scores})
+    options = {name.removeprefix(_SENT): value for name, value in flat.items() if name.startswith(_SENT)}
+    settings = _numbers({**options, "stop": options.get("stop_sequences")})
+    of_events = {"request": request or None, "choices": choices or None, "scores": scores}
+    return json.dumps({**own, **flat, **of_events, "settings": settings})
 
 
 def prepared_observation(line: str | None, around: str | None) -> str | None:
@@ -100,7 +107,28 @@ def prepared_observation(line: str | None, around: str | None) -> str | None:
     if not record:
         return None
     scores = {**_scores(trace.get("scores"), record.get("id")), **_scores(record.get("scores"), record.get("id"))}
-    return json.dumps({**record, "scores": scores, "around": {**trace, "observations": None}})
+    settings = _numbers(as_mapping(record.get("model_parameters")))
+    sent = {name: value for name, value in settings.items() if value != _UNSENT.get(name)}
+    return json.dumps({**record, "settings": sent, "scores": scores, "around": {**trace, "observations": None}})
+
+
+def _numbers(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Return settings with numbers for texts that are numbers, without those that are infinite or null.
+
+    >>> _numbers({"temperature": "0.2", "max_tokens": "Infinity", "stop": None, "verbosity": "low"})
+    {'temperature': 0.2, 'verbosity': 'low'}
+    """
+    return {name: number for name, value in options.items() if (number := _number(value)) not in (None, "")}
+
+
+def _number(value: Any) -> Any:
+    if not isinstance(value, str | float):
+        return value
+    try:
+        number = float(value)
+    except ValueError:
+        return value
+    return int(number) if number.is_integer() else number if math.isfinite(number) else None
 
 
 def _snake(fields: Mapping[str, Any]) -> dict[str, Any]:

@@ -328,6 +328,44 @@ def test_a_short_request_whose_options_are_on_record_is_kept_with_them(tmp_path,
     assert (row["question"], row["answer"]) == ("Which river?", "The Danube.")
 
 
+SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_calls": False}
+
+
+@pytest.mark.parametrize(
+    ("record", "options"),
+    [
+        (observed(modelParameters=SENT), SENT),
+        (observed(modelParameters=json.dumps({**SENT, "temperature": "0.2", "max_tokens": "100"})), SENT),
+        (
+            observed(
+                modelParameters={
+                    "temperature": 1, "max_tokens": "Infinity", "top_p": 1, "frequency_penalty": 0, "presence_penalty": 0
+                }
+            ),
+            {},
+        ),  # what its wrapper of OpenAI's client writes where nothing was sent
+        (
+            export(
+                span(
+                    1,
+                    {
+                        "gen_ai.request.temperature": 0.2,
+                        "gen_ai.request.max_tokens": 100,
+                        "gen_ai.request.stop_sequences": ["END"],
+                        "gen_ai.request.seed": 7,
+                    },
+                )
+            ),
+            {"temperature": 0.2, "max_tokens": 100, "stop": ["END"]},
+        ),
+        (export(span(1, {"llm.invocation_parameters": json.dumps({"model": "small", **SENT})})), SENT),
+    ],
+)  # fmt: skip
+def test_settings_beside_the_messages_are_of_the_request(tmp_path, record, options):
+    (row,) = rows_of(lines(tmp_path / "log.jsonl", record))
+    assert (chat_of(row).options if row["context"] else {}) == options
+
+
 def test_parts_of_a_type_that_is_no_text_end_no_import(tmp_path):
     odd = [{"type": ["tool_use"], "text": "Hi"}, {"type": {"of": "text"}}]
     asks = [{"role": "user", "content": odd}, {"type": ["function_call"], "name": "f"}]
