@@ -11,6 +11,7 @@ from itertools import count
 from cascade.conformal.certify import most_units
 from cascade.conformal.path import UNITS
 from cascade.conformal.promise import Promise
+from cascade.fitting.attempts import FIRST
 
 ALPHAS = (0.01, 0.02, 0.05, 0.1, 0.2)
 DELTAS = (None, 0.1, 0.05, 0.01)
@@ -24,8 +25,8 @@ def allowed(n: int, alpha: float, delta: float | None) -> int:
 
 
 def needed(alpha: float, delta: float | None) -> int:
-    """Return the least number of questions that can prove anything."""
-    return next(n for n in count(1) if allowed(n, alpha, delta) >= 0)
+    """Return the least number of questions on which a first fit can prove anything."""
+    return next(n for n in count(1) if allowed(n, alpha, delta and FIRST * delta) >= 0)
 
 
 def needed_table() -> list[str]:
@@ -56,8 +57,7 @@ def spread_table(alpha: float = 0.1) -> list[str]:
 
 def main() -> None:
     """Print both tables."""
-    for line in [*needed_table(), "", *spread_table()]:
-        print(line)
+    print("\n".join([*needed_table(), "", *spread_table()]))
 
 
 if __name__ == "__main__":

@@ -4,11 +4,11 @@ In the folder of a log lies a small file with the requests, as hashes, of every 
 read their outcomes, failed ones too; all requests of a group are one piece of evidence. A copy, an import and a part of
 a log have the same requests, and count with it. The first may spend .99 δ, each later one half of what the attempts
 with its most used request left. Losses are whole, so an exact test spends less than its level, by an amount that the
-numbers of requests alone decide: what it spends is recorded before an outcome is read, and the rest stays. A fit on
-average spends its share, since it shows outcomes. What the attempts with one request spend sums to less than δ, so
-with probability 1 − δ no attempt of a list that was fixed beforehand breaks its promise; settings that an earlier
-outcome suggested are on no such list. Only the same fit of the same log by the same code is free. Where no file can be,
-or it cannot be written, the number is unknown.
+numbers of requests alone decide: what it spends is recorded before an outcome is read, and the rest stays. One that can
+prove nothing spends nothing: the next is as the first. A fit on average spends its share, since it shows outcomes. What
+the attempts with one request spend sums to less than δ, so with probability 1 − δ no attempt of a list that was fixed
+beforehand breaks its promise; settings that an earlier outcome suggested are on no such list. Only the same fit of the
+same log by the same code is free. Where no file can be, or it cannot be written, the number is unknown.
 
 What this cannot see: a file that was deleted, a log in another folder, and a choice among fits that share no request.
 Each of those is a first attempt, since its requests are new evidence, and its own certificate holds as it says. To let
@@ -117,9 +117,9 @@ def _next(here: np.ndarray[tuple[int], np.dtype[np.uint64]], earlier: Iterable[M
         spent += shared * attempt["spent"]
         number += bool(shared.any())
     left = 1 - float(spent.max(initial=0.0))
-    if number > 1 and left <= 0:
+    if left <= 0:
         raise UsageError("All of δ is spent on a request of this log by earlier fits: fit on requests that are new.")
-    return Attempts(number, share=FIRST if number == 1 else LATER * left)
+    return Attempts(number, share=FIRST if left == 1 else LATER * left)
 
 
 def _read(file: Path) -> list[dict[str, Any]]:

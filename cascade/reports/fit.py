@@ -44,9 +44,9 @@ def _requests_line(done: Fit) -> str:
     if done.attempt.number is None:
         return f"{sentence}; how often they were used before is unknown: {done.attempt.why}."
     sentence = f"{sentence}: fit {done.attempt.number} on these"
-    if done.attempt.number == 1 or done.level is None:
-        return f"{sentence}."
     first = FIRST * (done.promise.delta or 0)
+    if done.level is None or done.level == first:
+        return f"{sentence}."
     return f"{sentence}, tested at {done.level:.2g}; a first fit of new requests is tested at {first:.2g}."
 
 

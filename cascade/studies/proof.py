@@ -16,7 +16,7 @@ import numpy as np
 from cascade.conformal.binomial import lower_bound, lower_tail, misses_p_value, upper_bound
 from cascade.conformal.certificate import Certificate, MadeFor, differences, models_said, unknown
 from cascade.conformal.certify import certify, path_of, points_of
-from cascade.fitting.attempts import FIRST, LATER
+from cascade.fitting.attempts import FIRST
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
 from cascade.policies.directory import PolicyDirectory, Requests
@@ -106,7 +106,7 @@ def counted_as(read: PolicyDirectory, shares: Mapping[int, float]) -> Check:
         if shares and number not in shares:
             listed = ", ".join(map(str, sorted(shares)))
             return Check("attempts", False, f"{whom}it says fit {number or 'unknown'}, and fits {listed} were counted")
-        most = shares.get(number or 0, FIRST if number in {None, 1} else LATER)
+        most = shares.get(number or 0, FIRST)
         delta = certificate.promise.delta
         if delta is not None and certificate.level is not None and certificate.level > most * delta * _ROUNDED:
             text = f"its level is {certificate.level:.3g}, and fit {number or 1} may spend {most * delta:.3g}"

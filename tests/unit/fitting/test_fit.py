@@ -83,9 +83,17 @@ def test_without_all_costs_of_a_request_it_is_said_whose_are_unknown_and_no_atte
     log = drawn_log(200, models=3)
     costs = log.cost_nano_usd.copy()
     costs[:, 1] = -1
-    with pytest.raises(NotCertifiedError, match="model 1"):
-        fit(replace(log, cost_nano_usd=costs), REGRET, attempts=tmp_path / "count.jsonl")
-    assert not [*tmp_path.iterdir()]
+    assert log.reference is not None
+    unpriced = log.reference._replace(cost_nano_usd=costs[:, 1])
+    for unknown, named in (
+        (replace(log, cost_nano_usd=costs), "model 1"),
+        (replace(log, reference=unpriced), "reference"),
+    ):
+        with pytest.raises(NotCertifiedError, match=named):
+            fit(unknown, REGRET, attempts=tmp_path / "count.jsonl")
+        assert not [*tmp_path.iterdir()]
+        studied = study(unknown, REGRET, [Fitted()], splits=2)
+        assert (studied.verdict, studied.row("cascade fit").refused) == ("unknown", 2)
     costs[50:] = log.cost_nano_usd[50:]
     done = fit(replace(log, cost_nano_usd=costs), REGRET)
     assert (done.saving.requests, done.requests) == (150, 200)
@@ -260,6 +268,12 @@ def test_fits_of_parts_leave_the_whole_what_the_most_used_request_has_left(tmp_p
     assert (whole.attempt.number, 0 < whole.attempt.share < 1) == (3, True)
 
 
+def test_too_few_requests_to_prove_anything_spend_nothing(tmp_path):
+    log = drawn_log(47)  # one request more each time, as the report asks for
+    fits = [fit(log.take(np.arange(n)), REGRET, attempts=tmp_path / "file") for n in (45, 46, 47)]
+    assert [done.level == FIRST * 0.1 for done in fits] == [True, True, False]
+
+
 def test_no_fit_is_possible_where_a_request_has_nothing_left(tmp_path):
     count(tmp_path / "file", ["a", "b"], "x", lambda _share: 1.0)
     with pytest.raises(UsageError):
@@ -403,22 +417,6 @@ def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(graded
     assert path.loss[-1] == losses * UNITS
     assert most_units(500, REGRET, 0.1) == most_losses(500, 0.05, 0.1 * share) * UNITS
     assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
-
-
-def test_where_costs_are_unknown_nothing_is_fitted_and_no_attempt_is_counted(tmp_path):
-    log, file = drawn_log(900), tmp_path / attempts.NAME
-    assert log.reference is not None
-    unknown = replace(
-        log,
-        cost_nano_usd=np.full_like(log.cost_nano_usd, -1),
-        reference=log.reference._replace(cost_nano_usd=np.full_like(log.reference.cost_nano_usd, -1)),
-    )
-    with pytest.raises(NotCertifiedError):
-        fit(unknown, REGRET, attempts=file)
-    assert not file.exists()
-    studied = study(unknown, REGRET, [Fitted()], splits=2)
-    assert (studied.verdict, studied.row("cascade fit").refused) == ("unknown", 2)
-    assert fit(log, REGRET, attempts=file).attempt.number == 1
 
 
 def test_segments_with_too_few_requests_get_no_certificate():
