@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from cascade.api.logs import Where, parse_where
-from cascade.checks import did_you_mean, nano_of
+from cascade.checks import did_you_mean, nano_of, refuse
 from cascade.collection import Collected, Progress, journal_of
 from cascade.collection import collect as collecting
 from cascade.collection.adding import LoggedCalls, added_nodes
@@ -86,6 +86,8 @@ def collect(
         UsageError: the questions or the log cannot be read or written, or a name does not exist.
         ConfigError: the configuration is wrong.
     """
+    wrong = [name for name, count in {"concurrency": concurrency, "limit": limit or 1}.items() if count < 1]
+    refuse(f"{name} must be 1 or more" for name in wrong)
     cap, comparing = nano_of("--max-cost", max_cost_usd), None if matcher is None else get_matcher(matcher)
     settings, recorded = load(config), None
     if judge is not None:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import glob
 import itertools
 import logging
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from importlib.util import find_spec
 from pathlib import Path
@@ -68,7 +69,7 @@ def collect(
         UsageError: the output exists and `resume` is off; or a price is unknown under a cap.
         KeyboardInterrupt: the user stopped the run; all paid calls are recorded.
     """
-    _check(config, output, journal_of(output), resume=resume, capped=max_cost_nano_usd is not None)
+    _check(config, questions, output, resume=resume, capped=max_cost_nano_usd is not None)
     for question in questions:
         for warning in left_out(question.question):
             logger.warning("%s: %s", question.id, warning)
@@ -100,17 +101,21 @@ def journal_of(output: Path) -> Path:
     return output.with_name(f"{output.name}.journal")
 
 
-def _check(config: CascadeConfig, output: Path, journal: Path, *, resume: bool, capped: bool) -> None:
+def _check(
+    config: CascadeConfig, questions: Sequence[AskedQuestion], output: Path, *, resume: bool, capped: bool
+) -> None:
     """Refuse inputs that would fail later; the error lists all problems."""
     problems = [
         f"{path} exists. Add --resume to continue it, or choose another output."
-        for path in (output, journal)
+        for path in (output, journal_of(output))
         if is_there(path) and not resume
     ]
     if output.is_dir():
         problems = [f"{output} is a folder; name a file in it."]
     if not output.name.endswith(WRITTEN_AS):
         problems.append(f"{output} must end in one of {', '.join(WRITTEN_AS)}.")
+    if twice := [name for name, times in Counter(asked.id for asked in questions).items() if times > 1]:
+        problems.append(f"Two questions have the id {twice[0]}: an episode is one question.")
     if not output.parent.is_dir():
         problems.append(f"There is no folder {output.parent}.")
     if capped:

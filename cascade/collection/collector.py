@@ -131,13 +131,20 @@ class _StoppedError(Exception):
     """The collection was stopped; no further call is made."""
 
 
-@dataclass(slots=True)
-class _Tally:
-    """Counters that the threads share.
+@dataclass(eq=False)
+class Collector:
+    """Runs every walk of every question, and counts; the arguments are those of `collection.collect`.
 
     `refused` has the error of each refused call, by its digest; `answered` has the roles that answered any call.
     """
 
+    config: CascadeConfig
+    orchestrator: Orchestrator
+    journal: Journal
+    questions: Sequence[AskedQuestion]
+    baselines: Sequence[RunPlan]
+    max_cost_nano_usd: int | None
+    recorded: LoggedCalls | None
     done: int = 0
     paid: int = 0
     reused: int = 0
@@ -150,53 +157,25 @@ class _Tally:
     stopped: CascadeError | None = None
     lock: threading.Lock = field(default_factory=threading.Lock)
 
-
-class Collector:
-    """Runs every walk of every question, at most `concurrency` questions at a time.
-
-    Args:
-        config: the models, the strategy whose steps are logged, and the provider.
-        baselines: other ways to answer the same questions, which are logged too (`recorded_baselines`).
-        orchestrator: makes the calls.
-        journal: the recorded calls; each new answer is written to it.
-        questions: the questions, with the accepted answers.
-        max_cost_nano_usd: the maximum cost of the whole log, including recorded calls; None for no cap.
-        recorded: a log whose calls are not made again, nor counted as costs of this one; None: none.
-    """
-
-    def __init__(
-        self,
-        config: CascadeConfig,
-        orchestrator: Orchestrator,
-        journal: Journal,
-        questions: Sequence[AskedQuestion],
-        baselines: Sequence[RunPlan],
-        max_cost_nano_usd: int | None,
-        recorded: LoggedCalls | None,
-    ) -> None:
-        self._plans = (RunPlan(build_strategy(config)), *baselines)
-        self._may_lack = config.strategy.has_parts
-        self._log = recorded
-        self._orchestrator = orchestrator
-        self._journal = journal
-        self._questions = questions
-        self._prices = config.prices()
-        self._budget = Budget(max_cost_nano_usd, journal.spent_nano_usd)
-        self._tally = _Tally()
+    def __post_init__(self) -> None:
+        self._plans = (RunPlan(build_strategy(self.config)), *self.baselines)
+        self._may_lack = self.config.strategy.has_parts
+        self._prices = self.config.prices()
+        self._budget = Budget(self.max_cost_nano_usd, self.journal.spent_nano_usd)
         self._whole = 0
         self._logged: set[str] = set()
-        self._refused: dict[str, str] = {}
+        self._refusal_of: dict[str, str] = {}
         self._lacking: dict[str, RefusedRole] = {}
         self._started = time.monotonic()
 
     def run(self, concurrency: int, tell: Callable[[Progress], None]) -> None:
         """Make every call that is not recorded yet; return when all are done or the money is spent."""
-        waiting = iter(self._questions)
+        waiting = iter(self.questions)
         in_flight: set[Future[None]] = set()
         with ThreadPoolExecutor(concurrency, thread_name_prefix="cascade-collect") as threads:
             try:
                 while True:
-                    while len(in_flight) < concurrency and self._tally.stopped is None:
+                    while len(in_flight) < concurrency and self.stopped is None:
                         question = next(waiting, None)
                         if question is None:
                             break
@@ -216,28 +195,27 @@ class Collector:
     @property
     def progress(self) -> Progress:
         """The progress of the collection."""
-        tally = self._tally
         return Progress(
-            tally.done,
-            len(self._questions),
-            len(tally.failures),
-            tally.paid,
-            tally.reused,
+            self.done,
+            len(self.questions),
+            len(self.failures),
+            self.paid,
+            self.reused,
             self._budget.spent_nano_usd,
-            self._journal.cost_known and not tally.unknown_cost,
+            self.journal.cost_known and not self.unknown_cost,
             time.monotonic() - self._started,
         )
 
     def outcome(self, rows: int) -> Collected:
         """Return the result of the collection; `rows` is the number of rows written from `log`."""
         # An agent's answer is logged but is not a recorded call; the calls that the agent made are.
-        tally, unused = self._tally, sum(digest not in self._logged for digest in self._journal)
+        unused = sum(digest not in self._logged for digest in self.journal)
         return Collected(
             self.progress,
             self._whole,
             rows,
-            tuple(tally.failures),
-            tally.stopped,
+            tuple(self.failures),
+            self.stopped,
             unused,
             tuple(self._lacking.values()),
         )
@@ -251,25 +229,25 @@ class Collector:
         everything, *named = self._plans
         self._whole = 0
         judge_named = functools.cache(get_matcher)
-        for question in self._questions:
+        for question in self.questions:
             judge = matcher or judge_named(question.matcher or "exact")
             full = self._on_record(everything, question)
             if full is None:
                 # The model that refused it answered no question at all, so the question counts as failed.
-                refused, tally = self._refused.get(question.id), self._tally
-                if refused is not None and tally.stopped is None and question.id not in dict(tally.failures):
-                    tally.failures.append((question.id, refused))
+                refused = self._refusal_of.get(question.id)
+                if refused is not None and self.stopped is None and question.id not in dict(self.failures):
+                    self.failures.append((question.id, refused))
                 continue
             self._whole += 1
             for role, error in _failed_calls(full).items():
                 lacking = self._lacking.get(role) or RefusedRole(role, 0, question.id, error)
                 self._lacking[role] = lacking._replace(questions=lacking.questions + 1)
             rows = judge_rows(self._rows(everything, full, question, dataset), judge)
-            if self._log is None:
+            if self.recorded is None:
                 yield from rows
             else:
-                yield from map(self._log.merged, rows)
-                yield from self._log.other_walks(question.id)
+                yield from map(self.recorded.merged, rows)
+                yield from self.recorded.other_walks(question.id)
             for plan in named:
                 answer = self._on_record(plan, question)
                 if answer is not None:
@@ -278,18 +256,17 @@ class Collector:
     def _on_record(self, plan: RunPlan, question: AskedQuestion) -> Answer | None:
         """Return a walk rebuilt from the recorded calls; None if a call is missing."""
         try:
-            return self._walk(plan, question, self._recorded)
+            return self._walk(plan, question, self._from_record)
         except (_HoleError, ProviderError):
             return None
 
     def _run_question(self, question: AskedQuestion) -> None:
         """Run one question's walks."""
-        tally = self._tally
         try:
             everything, *named = self._plans
             failed = _failed_calls(self._walk(everything, question, self._paid))
             if failed:
-                self._refused[question.id] = next(iter(failed.values()))
+                self._refusal_of[question.id] = next(iter(failed.values()))
             for plan in named:
                 self._walk(plan, question, self._paid)
         except _StoppedError:
@@ -302,17 +279,16 @@ class Collector:
         except ProviderError as error:  # no model answered
             self._failed(question, _in_words(error))
         else:
-            with tally.lock:
-                tally.done += 1
-                tally.failed_in_a_row = 0
+            with self.lock:
+                self.done += 1
+                self.failed_in_a_row = 0
 
     def _failed(self, question: AskedQuestion, problem: str) -> None:
-        tally = self._tally
-        with tally.lock:
-            tally.done += 1
-            tally.failures.append((question.id, problem))
-            tally.failed_in_a_row += 1
-            outage = tally.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
+        with self.lock:
+            self.done += 1
+            self.failures.append((question.id, problem))
+            self.failed_in_a_row += 1
+            outage = self.failed_in_a_row >= MAX_FAILURES_IN_A_ROW
         if outage:
             self._stop(
                 ProviderError(
@@ -322,8 +298,8 @@ class Collector:
             )
 
     def _stop(self, error: CascadeError) -> None:
-        with self._tally.lock:
-            self._tally.stopped = self._tally.stopped or error
+        with self.lock:
+            self.stopped = self.stopped or error
 
     def _walk(self, plan: RunPlan, question: AskedQuestion, call: Callable[[Request], Completion]) -> Answer:
         """Follow one walk to its end.
@@ -334,7 +310,7 @@ class Collector:
         may_lack = self._may_lack and plan.walk is None
 
         async def answered(request: Request) -> Completion:
-            logged = None if self._log is None else self._log.completion(question.id, request)
+            logged = None if self.recorded is None else self.recorded.completion(question.id, request)
             if isinstance(logged, Completion):
                 return logged
             if isinstance(logged, ProviderError):
@@ -342,32 +318,32 @@ class Collector:
             try:
                 return call(request)
             except _HoleError as hole:
-                if not may_lack or hole.error is None or request_digest(request) not in self._tally.refused:
+                if not may_lack or hole.error is None or request_digest(request) not in self.refused:
                     raise
                 raise hole.error from None
 
-        fields = self._orchestrator.runtime.fields
+        fields = self.orchestrator.runtime.fields
         walked = run(question.question, strategy=plan.strategy, policy=plan.policy, prices=self._prices, fields=fields)
         return _result(drive(walked, answered))
 
-    def _recorded(self, request: Request) -> Completion:
+    def _from_record(self, request: Request) -> Completion:
         """Answer from the record."""
         digest = request_digest(request)
-        completion = self._journal.completion(digest)
+        completion = self.journal.completion(digest)
         if completion is None:
-            role_answered = request.role in self._tally.answered
-            raise _HoleError(self._tally.refused.get(digest) if role_answered else None)
+            role_answered = request.role in self.answered
+            raise _HoleError(self.refused.get(digest) if role_answered else None)
         return completion
 
     def _paid(self, request: Request) -> Completion:
         """Answer from the record, or else make the call and write it to disk before it is used."""
-        with self._journal.claim(request_digest(request)) as recorded:
+        with self.journal.claim(request_digest(request)) as recorded:
             if recorded is not None:
-                with self._tally.lock:
-                    self._tally.reused += 1
-                    self._tally.answered.add(request.role)
+                with self.lock:
+                    self.reused += 1
+                    self.answered.add(request.role)
                 return recorded
-            if self._tally.stopped is not None:
+            if self.stopped is not None:
                 raise _StoppedError
             return self._pay(request)
 
@@ -377,12 +353,12 @@ class Collector:
         # Under a cap, a call that may have been billed is not retried: money was held for one call only.
         sent = request if self._budget.limit_nano_usd is None else request._replace(at_most_once=True)
         try:
-            completion = portal.run(self._orchestrator.runtime.complete(sent))
+            completion = portal.run(self.orchestrator.runtime.complete(sent))
         except ProviderError as error:
             failed = failed_call(request, error, price)
             self._budget.settle(hold, failed.cost_bound_nano_usd)
-            with self._tally.lock:
-                self._tally.unknown_cost |= failed.cost_nano_usd is None or failed.billed == "maybe"
+            with self.lock:
+                self.unknown_cost |= failed.cost_nano_usd is None or failed.billed == "maybe"
             if not error.another_may_answer:
                 self._refuses(request, error)
             raise _HoleError(error) from None
@@ -391,20 +367,19 @@ class Collector:
             raise
         call = paid_call(request, completion, price)
         self._budget.settle(hold, call.cost_bound_nano_usd if call.cost_nano_usd is None else call.cost_nano_usd)
-        self._journal.add([call_row(call, completion)])
-        with self._tally.lock:
-            self._tally.paid += 1
-            self._tally.answered.add(request.role)
-            self._tally.refused_in_a_row[request.role] = 0
+        self.journal.add([call_row(call, completion)])
+        with self.lock:
+            self.paid += 1
+            self.answered.add(request.role)
+            self.refused_in_a_row[request.role] = 0
         return completion
 
     def _refuses(self, request: Request, error: ProviderError) -> None:
         """Note a refused call; stop if a model or an offer refuses too many consecutive questions."""
-        tally = self._tally
-        with tally.lock:
-            tally.refused[request_digest(request)] = error
-            tally.refused_in_a_row[request.role] += 1
-            outage = tally.refused_in_a_row[request.role] >= MAX_FAILURES_IN_A_ROW
+        with self.lock:
+            self.refused[request_digest(request)] = error
+            self.refused_in_a_row[request.role] += 1
+            outage = self.refused_in_a_row[request.role] >= MAX_FAILURES_IN_A_ROW
         if outage and self._may_lack:
             self._stop(
                 ProviderError(
@@ -429,7 +404,7 @@ class Collector:
         for row in rows(answer, horizon=horizon, **columns):
             digest = row["signals"]["replay"]["request"]
             self._logged.add(digest)
-            record = self._journal.row(digest)
+            record = self.journal.row(digest)
             row["created_at"] = row["created_at"] if record is None else record["created_at"]
             if plan.walk is None:
                 row["kept"] = None

@@ -750,6 +750,8 @@ def test_without_a_provider_a_question_or_the_lock_nothing_is_written(log):
     models = Models()
     with pytest.raises(UsageError):
         collect(config(provider="replay:nowhere.jsonl"), asked(1), log, matcher=EXACT)
+    with pytest.raises(UsageError):
+        collected(log, [*asked(1), *asked(1)], models)
     done = collected(log, [], models)
     assert (done.rows, done.progress.total, list(log.parent.iterdir())) == (0, 0, [])
     with Journal(journal_of(log)), pytest.raises(UsageError, match="Another process is writing"):
