@@ -25,6 +25,8 @@ Ints: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
 AGREEMENT = "agrees_with_earlier"
 """The signal that compares a node's answer with those bought before it: the share of them that are the same."""
+COST = "cost"
+"""The name of costs among what a policy reads (`Log.hidden`)."""
 
 
 class Node(NamedTuple):
@@ -41,6 +43,10 @@ class Node(NamedTuple):
     step: int
     model: str | None = None
     reads: tuple[int, ...] | None = None
+
+
+ALONE = (Node("reference", 0),)
+"""The nodes of a log of the reference alone (`Log.alone`)."""
 
 
 class Reference(NamedTuple):
@@ -100,7 +106,7 @@ class Log:
         drawn: bool (n,), the requests that were drawn for people to judge; None: all.
         texts_known: bool (n,), whether unequal numbers of `answer` mean unequal answers; None: for all.
         baselines: other recorded ways to answer the same requests, by name; the reference is not among them.
-        revealing: whether costs show what is right, since a model was told whether it was; no policy may read them.
+        hidden: the names of signals, and "cost", that show what is right or lost: no policy may read them.
     """
 
     name: str
@@ -121,7 +127,7 @@ class Log:
     drawn: Bools | None = None
     texts_known: Bools | None = None
     baselines: Mapping[str, Baseline] = field(default_factory=dict)
-    revealing: bool = False
+    hidden: frozenset[str] = frozenset()
 
     def __post_init__(self) -> None:
         """Raise UsageError, listing every problem, if the columns do not fit together."""
@@ -279,7 +285,7 @@ class Log:
         unknown = np.full((self.n, 1), np.nan)
         return replace(
             self,
-            nodes=(Node("reference", 0),),
+            nodes=ALONE,
             answer=np.where(judged, 0, -1)[:, None],
             right=self.reference.right[:, None],
             cost_nano_usd=cost[:, None],
@@ -313,10 +319,10 @@ def joined(logs: Sequence[Log], name: str) -> Log:
         )
     filled = [_filled(log, logs) for log in logs]
     columns = {name: _stacked([getattr(log, name) for log in filled]) for name in _OF_REQUESTS}
-    return replace(filled[0], name=name, **columns, revealing=any(log.revealing for log in filled))
+    return replace(filled[0], name=name, **columns, hidden=frozenset().union(*[log.hidden for log in logs]))
 
 
-_OF_REQUESTS = tuple([column.name for column in fields(Log) if column.name not in {"name", "nodes", "revealing"}])
+_OF_REQUESTS = tuple([column.name for column in fields(Log) if column.name not in {"name", "nodes", "hidden"}])
 """The columns with a value for each request, or with several such columns by name."""
 
 

@@ -11,13 +11,12 @@ from typing import TYPE_CHECKING, Any
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
 from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import certified_for, of_log
 from cascade.episodes.reading import Reading, mispriced
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
 from cascade.files import writable
 from cascade.fitting.attempts import place_of
-from cascade.fitting.certificates import policy_directory
+from cascade.fitting.certificates import certified_for, of_log, policy_directory
 from cascade.fitting.divide import unseen
 from cascade.fitting.fit import Fit, FitSettings
 from cascade.fitting.fit import fit as fitted
@@ -173,8 +172,7 @@ def _directory(settings: FitSettings) -> PolicyDirectory | None:
 
 def _check_prices(reading: Reading, config: CascadeConfig) -> None:
     """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
-    differing = [model.describe() for model in mispriced(reading.rows(), config.prices())[1]]
-    if differing:
+    if differing := mispriced(reading.rows(), config.prices())[1]:
         advice = "collect a new log, or set the prices of this one in the configuration"
         raise UsageError(f"the log was costed at other prices than the configuration: {'; '.join(differing)}; {advice}")
 

@@ -26,7 +26,6 @@ from cascade.config.policies import DirectoryConfig, FixedConfig
 from cascade.conformal.certificate import differences
 from cascade.conformal.monitor import uniform
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import of_log
 from cascade.engine import drive
 from cascade.engine import run as walk
 from cascade.episodes.opening import SHIPPED, rows_of
@@ -34,6 +33,7 @@ from cascade.episodes.reading import Reading, mispriced, read
 from cascade.episodes.rows import Read, joined
 from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
+from cascade.fitting.certificates import of_log
 from cascade.identity import identity
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import Dropped, is_hashed
@@ -376,8 +376,8 @@ def _prices(log: Reading, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
     compared, differing = mispriced(log.rows(), config.prices())
     if differing:
-        listed = "; ".join([model.describe() for model in differing])
-        return Check("prices", False, f"the log was costed at other prices than the configuration: {listed}")
+        listed = f"the log was costed at other prices than the configuration: {'; '.join(differing)}"
+        return Check("prices", False, listed)
     text = f"of {compared:,} calls whose tokens, cost and price are known, all cost the same at the configured prices"
     return Check("prices", True, text)
 

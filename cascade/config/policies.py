@@ -9,11 +9,10 @@ built.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, TypeAlias
 
 from pydantic import BeforeValidator, Field, ValidationError, model_validator
 
-from cascade.errors import UsageError
 from cascade.registry import Registry
 from cascade.section import ByKind, KindSection
 
@@ -36,7 +35,7 @@ class PolicyConfig(KindSection):
     @property
     def reads(self) -> tuple[str, ...]:
         """The signals that it cannot do without."""
-        return ()
+        return self.rule(())[0].reads
 
     def doubt(self, plan: Sequence[Node]) -> float:  # noqa: ARG002 - most thresholds are for any plan
         """Return the doubt from which it goes on: by default the setting `threshold`."""
@@ -108,11 +107,6 @@ class UalaConfig(PolicyConfig):
     threshold: Annotated[float, Field(ge=0, allow_inf_nan=False)] = 0.3
     accepts_no: bool = True
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The verdict."""
-        return ("p_yes",)
-
 
 class ThresholdConfig(PolicyConfig):
     """Go on while the doubt, `sign` times a signal, is at least `threshold`; an unknown value is full doubt.
@@ -127,11 +121,6 @@ class ThresholdConfig(PolicyConfig):
     sign: Literal[-1, 1] = -1
     tie: str | None = None
     threshold: _Number = 0.3
-
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The signals."""
-        return (self.signal,) if self.tie in {None, "cost", self.signal} else (self.signal, str(self.tie))
 
 
 class PromptedConfig(PolicyConfig):
@@ -164,11 +153,6 @@ class OwnConfig(PolicyConfig):
         self.rule(())
         return self
 
-    @property
-    def reads(self) -> tuple[str, ...]:
-        """The signals that the class names."""
-        return self.rule(())[0].reads
-
     def rule(self, plan: Sequence[Node]) -> Rule:  # noqa: ARG002 - any plan
         """Return the policy that the class reads from the settings. Raises ValueError."""
         from cascade.conformal.certificate import problems_of
@@ -188,9 +172,10 @@ class DirectoryConfig(PolicyConfig):
     kind: Literal["directory"]
     path: str = Field(min_length=1)
 
-    def rule(self, plan: Sequence[Node]) -> NoReturn:  # noqa: ARG002 - the directory has its own
-        """Raise an error: `policies.directory` reads a directory with its certificates."""
-        raise UsageError(f"{self.path} is a policy directory: read it with cascade.policies.directory.PolicyDirectory.")
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Those of its policy are checked when the directory is read."""
+        return ()
 
 
 def _lacks(candidate: Any) -> str | None:

@@ -180,6 +180,8 @@ alone is right.
             f"{sure} {over}, at least {share} of requests are served such that {rules.kept_when}{compared}. "
             f"On at most {rest}, {rules.lost_when}."
         )
+        if rules.graded:
+            text = f"{sure} {over}, the mean loss is at most {rest}: 0 where {rules.kept_when}{compared}, else more."
         return whose + (text if self.reference is None else text.replace("the reference", self.reference))
 
 

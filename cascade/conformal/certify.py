@@ -191,4 +191,4 @@ def _evenly(losses: Floats, limit: int) -> Ints:
     if losses.size <= limit:
         return np.arange(losses.size)
     targets = np.linspace(losses[0], losses[-1], limit)
-    return np.unique(np.searchsorted(losses, targets + 0.5, side="right") - 1)
+    return np.unique(np.append(0, np.searchsorted(losses, targets + 0.5, side="right") - 1))

@@ -25,7 +25,7 @@ from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
 from cascade.registry import Registry, code_of, subclass_of
-from cascade.table import Floats, Log
+from cascade.table import ALONE, COST, Floats, Log
 
 Judge: TypeAlias = Callable[[str], bool | None]
 """Says whether a text is right; None: unknown. It may cost money."""
@@ -68,6 +68,7 @@ class Kind(ABC):
         reference_keeps_it: whether asking the reference alone loses nothing by definition.
         graded: whether a loss may lie between 0 and 1, which halves the level of tests; others count as 1.
         needs: "labels", "reference" or "judgements": what a log must have besides the answers.
+        outcomes: the signals of a log that `loss` reads and that are known afterwards alone: no policy reads them.
     """
 
     name: ClassVar[str]
@@ -78,6 +79,7 @@ class Kind(ABC):
     reference_keeps_it: ClassVar[bool] = False
     graded: ClassVar[bool] = False
     needs: ClassVar[tuple[str, ...]] = ("labels",)
+    outcomes: ClassVar[tuple[str, ...]] = ()
 
     @property
     def compares(self) -> bool:
@@ -101,7 +103,7 @@ class Kind(ABC):
         """
 
     def losses(self, log: Log) -> Floats:
-        """Return `loss` as float64 (n, T); NaN, which is unknown, counts as lost.
+        """Return `loss` as float64 (n, T); NaN, which is unknown, counts as lost, and 0 is what keeps it by definition.
 
         Raises:
             UsageError: it has another shape, or lies outside 0..1, or `loss` of one's own raises.
@@ -110,7 +112,8 @@ class Kind(ABC):
             losses = np.asarray(self.loss(log), dtype=np.float64)
         if losses.shape != log.answer.shape or (losses < 0).any() or (losses > 1).any():
             raise UsageError(f"The loss of {self.name} must lie in 0..1 and have the shape {log.answer.shape}.")
-        return np.where(np.isnan(losses), 1.0, losses)
+        kept = log.answers & (self.reference_keeps_it and log.nodes == ALONE)
+        return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
 
     def at_stop(self, walks: Walks) -> Floats:
         """Return the loss of a walk that ends after each node, float64 (n, T)."""
@@ -124,8 +127,9 @@ class Kind(ABC):
         return loss_jumps(walks, self.at_stop(walks))
 
     def readable(self, log: Log) -> Log:
-        """Return the log as policies may read it: without costs where going on, if a cost is unknown, may lose."""
-        return log if self.of_set or self.safe_last(log) else replace(log, revealing=True)
+        """Return the log as policies may read it: without outcomes, or costs where going on without one may lose."""
+        costs = () if self.of_set or self.safe_last(log) else (COST,)
+        return replace(log, hidden=log.hidden.union(self.outcomes, costs))
 
     def safe_last(self, log: Log) -> bool:
         """Whether a walk to the end loses nothing, so that thresholds are tested from the strictest."""

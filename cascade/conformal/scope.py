@@ -15,9 +15,8 @@ import json
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
-from cascade.conformal.certificate import SETTINGS, MadeFor, differences
 from cascade.text import same_model
 from cascade.types import Step
 
@@ -299,56 +298,3 @@ def has_chats(seen: Seen | None) -> bool:
 def form_unsaid(seen: Seen | None) -> bool:
     """Return whether a log does not say in which form the models saw some of its requests."""
     return seen is not None and _UNSAID in seen["kinds"].get(_FORM, {}).get("texts", ())
-
-
-# --- what a log says of a cascade ---
-
-
-class CallFacts(Protocol):
-    """What a log says about its calls (`episodes.rows.Facts`)."""
-
-    @property
-    def models(self) -> Mapping[str, Sequence[str]]:
-        """The models asked in each role."""
-
-    @property
-    def step_models(self) -> Sequence[str | None]:
-        """Of a ladder, the only model that answered each step; empty for other plans."""
-
-    @property
-    def echoes(self) -> Mapping[str, Sequence[str]]:
-        """By model, the names in its replies."""
-
-
-def of_log(log: Log, calls: CallFacts) -> MadeFor:
-    """Return the part of a cascade that a log records."""
-    unsaid = dict.fromkeys(SETTINGS)
-    return {
-        **dict.fromkeys(("strategy", "prices", "prompts_sha256", "served_by")),
-        "horizon": int(log.steps[-1]) + 1,
-        "models": {role: {"name": " or ".join(names), **unsaid} for role, names in calls.models.items()} or None,
-        "step_models": list(calls.step_models) if any(calls.step_models) else None,
-        "echoes": {model: list(names) for model, names in calls.echoes.items()} or None,
-    }
-
-
-def certified_for(
-    log: Log, bought: Log, calls: CallFacts, cascade: MadeFor | None = None, earlier: MadeFor | None = None
-) -> MadeFor:
-    """Return what a new certificate is made for: the cascade, and what its requests and their steps were like.
-
-    `shown` has the counts of the requests at each step, `requests` their kinds: the certificate covers no others.
-
-    Args:
-        log: the requests that prove it.
-        bought: the same, with the nodes that the policy buys.
-        calls: what the whole log says about its calls.
-        cascade: the configured cascade; None: as the log records it.
-        earlier: what an earlier certificate of the policy is made for. A log records less than a configuration, so its
-            parts stay where there is no configuration, unless the log is of another cascade.
-    """
-    logged = of_log(log, calls)
-    recorded = {**(logged if cascade is None else cascade)}
-    if cascade is None and earlier is not None and not any(differences(earlier, logged)):
-        recorded |= {name: value for name, value in earlier.items() if value is not None}
-    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(log.kinds)}

@@ -19,7 +19,7 @@ from cascade.episodes.rows import Read, Truth, reads_of
 from cascade.errors import UsageError
 from cascade.logs.columns import Calls, Row
 from cascade.logs.schema import FAILED, TIER, Dropped, answers, chat_of, replay_of, usage_in
-from cascade.matching import Matcher, agreement, default_of, get_matcher
+from cascade.matching import Matcher, agreement, default_of, get_matcher, judge_rows
 from cascade.money import Price
 from cascade.table import AGREEMENT
 from cascade.types import GUIDE_ONLY
@@ -105,7 +105,9 @@ def read(
     if reference is not None:
         return _compared(chosen, matcher, dropped)
     try:
-        judged = columns() if columns and matcher is None and not models else _rejudged(chosen(), matcher)
+        judged: Calls | Iterable[Row] = columns() if columns and matcher is None and not models else chosen()
+        if matcher is not None:
+            judged = judge_rows(chosen(), get_matcher(matcher), overwrite=True)
         return Reading(tuple(reads_of(judged, dropped)), chosen, matcher)
     except UsageError:
         if (reading := _unlabelled(chosen, matcher, dropped)) is None:
@@ -128,42 +130,18 @@ def _unlabelled(rows: Rows, matcher: str | None, dropped: Dropped) -> Reading | 
     return reading._replace(unlabelled=True, unjudged=has_gold)
 
 
-def _rejudged(rows: Iterable[Row], matcher: str | None) -> Iterable[Row]:
-    if matcher is None:
-        return rows
-    from cascade.matching import judge_rows
-
-    return judge_rows(rows, get_matcher(matcher), overwrite=True)
-
-
 def _compared(rows: Rows, comparator: str | None, dropped: Dropped) -> Reading:
     labelled = labelled_by_reference(rows, comparator)
     return Reading(tuple(reads_of(labelled.rows(dropped), dropped, labelled.truths)), rows, comparator)
 
 
-class Mispriced(NamedTuple):
-    """The calls of one model that cost something else at the given prices: how many, and the costs of the first."""
-
-    model: str
-    calls: int
-    logged_nano_usd: int
-    priced_nano_usd: int
-
-    def describe(self) -> str:
-        """Return the difference in words."""
-        return (
-            f"{self.model}: {self.calls} calls; one is logged with {self.logged_nano_usd / 1e9:.6g} USD and costs "
-            f"{self.priced_nano_usd / 1e9:.6g} USD at the configured price"
-        )
-
-
-def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[int, list[Mispriced]]:
-    """Return how many calls were compared, and the models whose logged costs differ from the given prices.
+def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[int, list[str]]:
+    """Return how many calls were compared, and a sentence for each model whose logged costs differ from the prices.
 
     Rows without tokens or costs are skipped, and so are models without a price. Imported logs have rounded costs: two
     costs within 1 %, or one nano-dollar, count as equal.
     """
-    compared, models = 0, dict[str, Mispriced]()
+    compared, calls, firsts = 0, Counter[str](), dict[str, str]()
     for row in rows:
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
@@ -172,9 +150,10 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[
         priced = None if rate is None else rate.cost_nano_usd(usage_in(row, hour=0))
         compared += priced is not None
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
-            first = models.setdefault(row["model"], Mispriced(row["model"], 0, logged, priced))
-            models[row["model"]] = first._replace(calls=first.calls + 1)
-    return compared, list(models.values())
+            calls[row["model"]] += 1
+            costs = f"{logged / 1e9:.6g} USD and costs {priced / 1e9:.6g} USD at the configured price"
+            firsts.setdefault(row["model"], costs)
+    return compared, [f"{name}: {calls[name]} calls; one is logged with {costs}" for name, costs in firsts.items()]
 
 
 # --- which models ---

@@ -69,7 +69,6 @@ class Facts:
         callers: who alone was asked in each step, an agent's own calls apart; None where several were.
         parents: the steps, from 1, that each step reads; None if the log does not say.
         echoes: by model, the names in its replies, sorted; models without such names are left out.
-        spelled: by the id of each request that has several spellings, their hashes.
         reference: the recorded walk that is the reference; None if the log has none.
         truth: what "right" means; None if labels say it.
         unjudged: how many episodes are left out because an answer has no judgement.
@@ -81,7 +80,6 @@ class Facts:
     callers: tuple[Caller | None, ...]
     parents: Parents | None
     echoes: Names
-    spelled: Names
     reference: str | None = None
     truth: Truth | None = None
     unjudged: int = 0
@@ -219,7 +217,7 @@ class _CallTable:
             kinds=tuple(kinds),
             drawn=None if drawn is None else np.array([drawn(name) for name in self.ids], dtype=np.bool_),
             texts_known=comparable,
-            revealing=self.is_told,
+            hidden=frozenset({table.COST} if self.is_told else ()),
         )
         baselines, chosen, reference = self._baselines(log, dropped)
         return replace(log, baselines=baselines, reference=reference), replace(facts, reference=chosen)
@@ -264,15 +262,7 @@ class _CallTable:
             callers=tuple([_only(alone[step]) for step in steps]),
             parents=self._parents(),
             echoes=_names((names[model], names[echo]) for model, echo in echoes),
-            spelled=self._spelled(),
         )
-
-    def _spelled(self) -> Names:
-        if self.distinct:
-            return {}
-        both = zip(self.ids, self.calls.episodes.spelled[self.usable], strict=True)
-        spelled = _names((name, text) for name, text in both if text is not None)
-        return {name: texts for name, texts in spelled.items() if len(texts) > 1}
 
     def _parents(self) -> Parents | None:
         """Return the steps that each step reads; None where the log does not say any."""
@@ -490,7 +480,6 @@ def joined(reads: Sequence[Read]) -> Read:
         step_models=tuple([_only(names) for names in models]),
         callers=tuple([_only({*step}) for step in zip(*[dataset.callers for dataset in facts], strict=True)]),
         echoes=_names((model, name) for dataset in facts for model, names in dataset.echoes.items() for name in names),
-        spelled=_names((name, text) for dataset in facts for name, texts in dataset.spelled.items() for text in texts),
         reference=next((name for name in _REFERENCES if name in {dataset.reference for dataset in facts}), None),
         unjudged=sum(dataset.unjudged for dataset in facts),
     )

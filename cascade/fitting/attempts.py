@@ -151,7 +151,7 @@ def fingerprint(log: Log, promise: Promise, policy: Any, kinds: Iterable[type | 
         numbers = [array.tobytes().hex() for _, array in sorted(policy.tensors().items())]
         policy = [policy.kind, policy.settings(), policy.nodes, numbers]
     code = [_code(kind) for kind in kinds if kind is not None]
-    about = [log.nodes, log.ids, log.groups, log.segments, log.revealing]
+    about = [log.nodes, log.ids, log.groups, log.segments, sorted(log.hidden)]
     head = [__version__, code, plain(promise), policy, settings, about]
     digest = hashlib.sha256(json.dumps(head, default=str, sort_keys=True).encode())
     columns: dict[str, Any] = {name: column for name, column in plain(log).items() if isinstance(column, np.ndarray)}

@@ -13,8 +13,10 @@ from typing import Any, Literal
 
 import numpy as np
 
-from cascade.conformal.certificate import Certificate, canonical, moving
+from cascade.conformal.certificate import SETTINGS, Certificate, MadeFor, canonical, differences, moving
 from cascade.conformal.certify import Certified
+from cascade.conformal.scope import seen, shown
+from cascade.episodes.rows import Facts
 from cascade.fitting.fit import Fit, promises
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Alone
@@ -126,3 +128,40 @@ def sha256_of(log: Log) -> str:
     digests = np.frombuffer(rows, dtype=">u8").reshape(log.n, 4)
     rising = digests[np.lexsort(digests.astype(np.uint64).T[::-1])].tobytes()
     return hashlib.sha256(canonical([list(recorded), log.width]) + rising).hexdigest()
+
+
+# --- what a log says of a cascade ---
+
+
+def of_log(log: Log, calls: Facts) -> MadeFor:
+    """Return the part of a cascade that a log records."""
+    unsaid = dict.fromkeys(SETTINGS)
+    return {
+        **dict.fromkeys(("strategy", "prices", "prompts_sha256", "served_by")),
+        "horizon": int(log.steps[-1]) + 1,
+        "models": {role: {"name": " or ".join(names), **unsaid} for role, names in calls.models.items()} or None,
+        "step_models": list(calls.step_models) if any(calls.step_models) else None,
+        "echoes": {model: list(names) for model, names in calls.echoes.items()} or None,
+    }
+
+
+def certified_for(
+    log: Log, bought: Log, calls: Facts, cascade: MadeFor | None = None, earlier: MadeFor | None = None
+) -> MadeFor:
+    """Return what a new certificate is made for: the cascade, and what its requests and their steps were like.
+
+    `shown` has the counts of the requests at each step, `requests` their kinds: the certificate covers no others.
+
+    Args:
+        log: the requests that prove it.
+        bought: the same, with the nodes that the policy buys.
+        calls: what the whole log says about its calls.
+        cascade: the configured cascade; None: as the log records it.
+        earlier: what an earlier certificate of the policy is made for. A log records less than a configuration, so its
+            parts stay where there is no configuration, unless the log is of another cascade.
+    """
+    logged = of_log(log, calls)
+    recorded = {**(logged if cascade is None else cascade)}
+    if cascade is None and earlier is not None and not any(differences(earlier, logged)):
+        recorded |= {name: value for name, value in earlier.items() if value is not None}
+    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(log.kinds)}

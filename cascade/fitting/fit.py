@@ -20,7 +20,7 @@ from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import NormalDist
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from pydantic import ValidationError
@@ -47,7 +47,6 @@ from cascade.fitting.menu import (
 )
 from cascade.policies.directory import ROOMS
 from cascade.policies.policy import (
-    COST,
     KNOWN,
     LEARNED,
     NETWORKS,
@@ -75,6 +74,7 @@ LOG_COSTS = (
 )
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
+_MOST_DAYS = 365_000
 LEAST_GROUPS = 6
 """With fewer there is no interval: of n differences chance gives all one sign with probability 2^(1 − n)."""
 
@@ -110,7 +110,7 @@ class FitSettings:
     seed: int = 0
 
     def __post_init__(self) -> None:
-        problems = share_problems(learns=self.learns, newest=self.newest)
+        problems, policy = share_problems(learns=self.learns, newest=self.newest), cast("object", self.policy)
         if isinstance(self.levels, str):
             object.__setattr__(self, "levels", _levels(self.levels, problems))
         risks = self.risks
@@ -121,16 +121,19 @@ class FitSettings:
             problems.append("there must be two levels, and no two with the same risk")
         if risks and self.by_segment:
             problems.append("certificates are by level or by segment, not both")
-        if isinstance(self.policy, str | Mapping):
+        if isinstance(policy, str | Mapping):
             kind = self.kind
-            folder = isinstance(self.policy, str) and Path(self.policy).is_dir()
+            folder = isinstance(policy, str) and Path(policy).is_dir()
             try:
                 if kind not in CHOICES and not folder and OWN.find(kind) is None:
                     problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
             except UsageError as error:  # the class cannot be imported, or is none
                 problems.append(str(error).removesuffix("."))
-        if self.expires_days is not None and self.expires_days < 0:
-            problems.append("a certificate expires after 0 days or more")
+            problems += _option_problems(kind, self.options)
+        elif not isinstance(policy, Policy):
+            problems.append(f"a policy is a kind, with its settings or without, or a Policy, not {policy!r}")
+        if self.expires_days is not None and self.expires_days not in range(_MOST_DAYS):
+            problems.append(f"a certificate expires after 0 days or more, less than {_MOST_DAYS:,}")
         if problems:
             raise UsageError(f"This cannot be fitted: {'; '.join(problems)}.")
 
@@ -147,6 +150,12 @@ class FitSettings:
         return self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
 
     @property
+    def options(self) -> dict[str, Any]:
+        """The settings of the policy; empty where only its kind is asked for."""
+        section = self.policy if isinstance(self.policy, Mapping) else dict[str, Any]()
+        return {name: value for name, value in section.items() if name != "kind"}
+
+    @property
     def learner(self) -> bool:
         """Whether the policy is to be learned from requests."""
         return not isinstance(self.policy, Policy) and self.kind in LEARNERS
@@ -160,6 +169,19 @@ class FitSettings:
         return (
             max(within, key=within.__getitem__) if within else min(self.risks, key=self.risks.__getitem__, default="")
         )
+
+
+def _option_problems(kind: str, options: Mapping[str, Any]) -> list[str]:
+    """Return the problems with the settings of what learns, which is made after the fit has counted."""
+    if kind not in NETWORKS:
+        return [f"{kind} has no settings, so not {', '.join(options)}"] if options and kind in (AUTO, *LEARNERS) else []
+    from cascade.policies.networks import NetworkSettings
+
+    try:
+        NetworkSettings(**options)
+    except ValidationError as error:
+        return problems_of(error)
+    return []
 
 
 def _levels(text: str, problems: list[str]) -> dict[str, float]:
@@ -291,6 +313,7 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
     settings = settings or FitSettings()
     promise = replace(promise, risk=settings.risks.get(settings.default(promise), promise.risk))
     ready = usable(log, promise)
+    ready = ready._replace(log=promise.rules.readable(ready.log))
     if settings.newest is not None:
         ready = ready._replace(log=ready.log.take(np.arange(round((1 - settings.newest) * ready.log.n), ready.log.n)))
     if not ready.log.n:
@@ -368,10 +391,11 @@ def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSetting
         return menu(certifies, learns, promise, level)
     if settings.policy == Threshold.kind:
         return simple_members(certifies)
-    rows, allowed = None, promise.tested_risk
-    if settings.learner:
-        rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
-        allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, allowed / 3)
+    if not settings.learner:  # made before the fit is counted: one that cannot be made is none
+        policy = _policy(certifies, learns, promise, settings, promise.tested_risk)
+        return [Member(settings.kind, 1.0, lambda: policy)]
+    rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
+    allowed = max((most_losses(rows.size, promise.tested_risk, level) or 0) / rows.size, promise.tested_risk / 3)
     return [Member(settings.kind, 1.0, lambda: _policy(certifies, learns, promise, settings, allowed), rows)]
 
 
@@ -421,15 +445,10 @@ def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allo
     Raises:
         UsageError: the log lacks what it reads or learns from, or its settings are wrong.
     """
-    log, learns = promise.rules.readable(log), promise.rules.readable(learns)
     policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
-    if log.revealing and getattr(policy, "tie", None) == COST:
-        raise UsageError(f"A cost breaks ties of this policy, which {promise.kind} does not allow: name another tie.")
-    for signal in policy.reads:
-        if np.isnan(log.signals.get(signal, np.nan)).all():
-            recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
-            lack = f"The policy {policy.kind} reads the signal {signal}, which {log.name} lacks"
-            raise UsageError(f"{lack}{did_you_mean(signal, recorded)}; it has {', '.join(recorded) or 'no signal'}.")
+    if hidden := log.hidden & {*policy.reads, getattr(policy, "tie", None)}:
+        raise UsageError(f"The policy reads {', '.join(hidden)}, which may show what {promise.kind} loses: forbidden.")
+    policy.refuse_lacking(log)
     return policy
 
 
@@ -440,8 +459,7 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
         UsageError: lists every problem of its settings.
     """
     kind = settings.kind
-    section = settings.policy if isinstance(settings.policy, Mapping) else dict[str, Any]()
-    options = {name: value for name, value in section.items() if name != "kind"}
+    options = settings.options
     named_score, simple = named(log), named_policy(log)
     try:
         if kind in NETWORKS:

@@ -19,11 +19,10 @@ from cascade.config import CascadeConfig
 from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import Certificate, MadeFor, moving
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import certified_for
 from cascade.episodes.reading import labelled_by_reference
 from cascade.episodes.rows import Facts, joined, reads_of
 from cascade.errors import UsageError
-from cascade.fitting.certificates import ASSUMPTIONS, sha256_of
+from cascade.fitting.certificates import ASSUMPTIONS, certified_for, sha256_of
 from cascade.fitting.divide import divided
 from cascade.fitting.menu import menu
 from cascade.logs.schema import DEPLOYMENT, ECHOED, FINGERPRINT, Dropped, replay_of, uncached_nano_usd

@@ -18,14 +18,14 @@ from __future__ import annotations
 
 import re
 import string
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from cascade.table import AGREEMENT, Bools, Floats, Log
+from cascade.table import AGREEMENT, COST, Bools, Floats, Log
 
 if TYPE_CHECKING:
     from cascade.chat import ChatRequest
@@ -65,6 +65,18 @@ def read(log: Log, nodes: Sequence[int], names: Sequence[str]) -> Floats:
     return np.stack(columns, axis=1) if columns else np.empty((log.n, 0))
 
 
+def signals_of(names: Iterable[str]) -> tuple[str, ...]:
+    """Return the signals that features are made of, each once.
+
+    >>> signals_of(["p_yes@1", "tokens", "same@0,1", "request:words", "p_yes@0", "votes"])
+    ('p_yes', 'reply_tokens')
+    """
+    comparisons = ("same@", "confidence@")
+    named = (f"{TOKENS}@" if name == "tokens" else name for name in names)
+    signals = ("" if name.startswith(comparisons) else name.rpartition("@")[0] for name in named)
+    return tuple(dict.fromkeys(filter(None, signals)))
+
+
 def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
     if name.startswith(REQUEST):
         return log.features.get(name.removeprefix(REQUEST), np.full(log.n, np.nan))
@@ -86,7 +98,7 @@ def _so_far(log: Log, nodes: Sequence[int], name: str) -> Floats:
     for node in nodes:
         cost = log.cost_nano_usd[:, node]
         total = total + (
-            tokens[:, node] if name == "tokens" else np.where((cost >= 0) & (not log.revealing), cost, np.nan)
+            tokens[:, node] if name == "tokens" else np.where((cost >= 0) & (COST not in log.hidden), cost, np.nan)
         )
     return total
 
@@ -131,8 +143,8 @@ def offered(log: Log, nodes: Sequence[int], limit: int = MOST) -> tuple[str, ...
 def _candidates(log: Log, nodes: Sequence[int]) -> Iterator[str]:
     """Yield signals of the newest node, comparisons, the first signals of earlier nodes, sums, then the request's."""
     *earlier, newest = nodes or (None,)
-    signals = [name for name in log.signals if name != AGREEMENT]  # `same`, `votes` and `different` say it
-    ranked = [name for name in FIRST if name in signals] + sorted(set(signals) - set(FIRST))
+    signals = log.signals.keys() - {AGREEMENT, *log.hidden}  # `same`, `votes` and `different` say it
+    ranked = [name for name in FIRST if name in signals] + sorted(signals - {*FIRST})
     if newest is not None:
         yield from (f"{name}@{newest}" for name in (*ranked[:1], "confidence", *ranked[1:]))
     if newest is not None and earlier:

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
-from cascade.policies.features import MOST, REQUEST, TOKENS, offered, read
+from cascade.policies.features import MOST, offered, read, signals_of
 from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, named, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
@@ -161,13 +161,9 @@ class Learned(Policy):
     @property
     def reads(self) -> tuple[str, ...]:
         """The signals that no training request lacked; where others are missing, that is a value that it knows."""
-        always = [
-            TOKENS if name == "tokens" else name.rpartition("@")[0]
-            for rule in self.rules
-            for at, name in enumerate(rule.features)
-            if at not in rule.ranks.missing and not name.startswith((REQUEST, "same@", "confidence@"))
-        ]
-        return tuple(dict.fromkeys(filter(None, always)))
+        return signals_of(
+            name for rule in self.rules for at, name in enumerate(rule.features) if at not in rule.ranks.missing
+        )
 
     def scores(self, log: Log) -> Scores:
         """Return the nodes in the order of purchase, with the doubt after each."""

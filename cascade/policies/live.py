@@ -49,9 +49,6 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
     confidence = [math.nan] * width
     names = {name for step in observation.steps for name in step.signals} | LENGTHS.keys()
     signals = {name: [math.nan] * width for name in sorted(names if columns is None else names & columns)}
-    counted = [
-        name for name in LENGTHS if name in signals and all(name not in step.signals for step in observation.steps)
-    ]
     given = list[tuple[int, Candidate]]()
     layout = layout_of(nodes)
     for step in observation.steps:
@@ -66,8 +63,7 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
                 spent = call.cost_nano_usd
                 cost[node] = -1 if spent is None or cost[node] < 0 else cost[node] + spent
         for name, values in signals.items():
-            value = length(step, name) if name in counted else step.signals.get(name)
-            values[at[-1]] = math.nan if value is None else value
+            values[at[-1]] = _signal(step, name, observation)
         for node, candidate in zip(at, in_places(step.candidates, sources), strict=False):
             if candidate is not None:
                 given.append((node, candidate))
@@ -83,6 +79,13 @@ def row_of(observation: Observation, nodes: tuple[Node, ...], columns: frozenset
         {name: np.array([values], np.float64) for name, values in signals.items()}, features=features,
         segments=(question.segment,),
     )  # fmt: skip
+
+
+def _signal(step: Step, name: str, observation: Observation) -> float:
+    """Return a signal of a step, counted where no step gives it; NaN: unknown."""
+    counted = name in LENGTHS and all(name not in bought.signals for bought in observation.steps)
+    value = length(step, name) if counted else step.signals.get(name)
+    return math.nan if value is None else float(value)
 
 
 def _request_of(question: Question) -> tuple[str, dict[str, Floats]]:
@@ -218,9 +221,7 @@ class Live:
         step, signals = observation.steps[-1], dict[str, float]()
         nodes, sources = layout_of(self.nodes)[step.number - 1]
         for name in self.columns or ():
-            counted = name in LENGTHS and all(name not in bought.signals for bought in observation.steps)
-            value = length(step, name) if counted else step.signals.get(name)
-            signals[name] = math.nan if value is None else float(value)
+            signals[name] = _signal(step, name, observation)
         paid = [call.cost_nano_usd for call in step.calls if call.completion and call.request.role not in sources[:-1]]
         row = in_places(step.candidates, sources)
         newest = next((candidate for candidate in reversed(row) if candidate is not None), None)
@@ -230,7 +231,7 @@ class Live:
         served = row[0] if action == 1 and row[0] is not None else newest
         rank = (nodes[-1] + 1) / len(self.nodes)
         ranks = tuple([rank if answer is served else None for answer in step.candidates]) if action != SUREST else None
-        pair = None if sure is None or enough is None else (sure, enough)
+        pair = None if sure is None or enough is None or math.isnan(doubt) else (sure, enough)
         return StepScores((ALWAYS,) * len(step.candidates), float(doubt), ranks, sure=pair)
 
     def _after_row(self, observation: Observation) -> StepScores:

@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cascade.conformal.path import Scores, newest
 from cascade.conformal.promise import Promise
 from cascade.errors import MissingExtraError, UsageError
-from cascade.policies.features import offered, read
+from cascade.policies.features import offered, read, signals_of
 from cascade.policies.policy import Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log
 
@@ -200,8 +200,7 @@ class Networks(Policy):
     def reads(self) -> tuple[str, ...]:
         """The signals that were never missing in training."""
         always = ((self.scaling.gain != 0) & (self.scaling.gap == 0)).any(axis=0)
-        names = (name.rpartition("@") for name, needed in zip(self.features, always.tolist(), strict=True) if needed)
-        return tuple(dict.fromkeys(name for name, at, _ in names if at and name not in {"same", "confidence"}))
+        return signals_of(name for name, needed in zip(self.features, always.tolist(), strict=True) if needed)
 
     def settings(self) -> dict[str, Any]:
         """Return all but the numbers."""
@@ -444,8 +443,8 @@ def _check(log: Log, method: str, settings: NetworkSettings) -> None:
     problems = [f"there is no policy network {method!r}; there are {', '.join(METHODS)}"] * (method not in METHODS)
     if settings.device != "cpu" and int(settings.device.partition(":")[2] or 0) >= gpus:
         problems.append(f"there is no device {settings.device}: torch finds {gpus} GPUs here")
-    if not log.n or steps < 2:
-        problems.append(f"{log.name} has {log.n} requests of {steps} steps: there is nothing to decide")
+    if not log.bought.any() or steps < 2:
+        problems.append(f"{log.name} has {log.n} requests of {steps} steps, or no call: there is nothing to decide")
     if problems:
         raise UsageError(f"This cannot be trained: {'; '.join(problems)}.")
 
@@ -493,7 +492,7 @@ class _Run:
     def _update(self, number: int) -> None:
         """Take one step of the network, κ and the price, from a batch that the seed and its number alone decide."""
         use, n = self.use, len(self.outcomes.counts)
-        rows = np.random.default_rng([self.seed, number]).choice(n, min(use.batch, n), replace=False)
+        rows = np.random.default_rng([self.seed % 2**63, number]).choice(n, min(use.batch, n), replace=False)
         batch = Outcomes(*[column[np.sort(rows)] for column in self.outcomes])
         logs = log_policy(self.net(batch.inputs), self.allowed)
         served = served_sets(logs.detach(), batch, self.kappa, keeps_all=self.keeps_all)

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import ConfigDict, TypeAdapter
 
+from cascade.checks import did_you_mean
 from cascade.conformal.path import Scores, Walks, newest, surest, walks
 from cascade.errors import UsageError
 from cascade.registry import code_of
-from cascade.table import Bools, Floats, Ints, Log
+from cascade.table import COST, Bools, Floats, Ints, Log
 
 REQUEST = "request"
 """Among the columns that a policy may read: what is known before any call, the id and the features of a request."""
@@ -77,6 +78,15 @@ class Policy(ABC):
         unjudged = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
         with code_of(self):
             return walks(bought, self.scores(unjudged))
+
+    def refuse_lacking(self, log: Log) -> None:
+        """Raise UsageError if a log has no value of a signal that it reads."""
+        recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
+        for signal in self.reads:
+            if signal not in recorded:
+                lack = f"The policy {self.kind} reads the signal {signal}, which {log.name} lacks"
+                has = ", ".join(recorded) or "no signal"
+                raise UsageError(f"{lack}{did_you_mean(signal, recorded)}; it has {has}.")
 
     def settings(self) -> dict[str, Any]:
         """Return what `policy.json` says of it, without its kind and nodes: plain JSON values.
@@ -184,7 +194,7 @@ KNOWN = (
 """The signals that name a score before a log is read, in the order of preference."""
 PROBABILITIES = frozenset({"p_yes", "self_check", "gate", "judge_share", "answer_share"})
 """The signals of `KNOWN` that are probabilities; a sign of −1 makes a doubt of them."""
-TIE, COST = "reply_tokens", "cost"
+TIE = "reply_tokens"
 """What breaks ties: the length of a node's reply, or its cost where no length is logged. Large means doubt, in every
 log; both are known before anything else is asked."""
 
@@ -372,7 +382,7 @@ def named(log: Log) -> Known | None:
     value means doubt. It reads which signals at least half of the requests have, and neither an answer nor an outcome:
     a policy does not change its meaning by an odd row.
     """
-    recorded = sorted(name for name, values in log.signals.items() if _is_common(values))
+    recorded = sorted(name for name, values in log.signals.items() if _is_common(values) and name not in log.hidden)
     *scores, length = KNOWN
     foreign = [
         Known(name, 1.0, name.replace("_", " ")) for name in recorded if name.endswith(("uncertainty", "entropy"))
@@ -415,9 +425,9 @@ def tie_of(log: Log) -> str | None:
 
     Only in a pair a cost breaks ties: a server that does not learn a cost goes on, to the last node.
     """
-    if TIE in log.signals and _is_common(log.signals[TIE]):
+    if TIE in log.signals.keys() - log.hidden and _is_common(log.signals[TIE]):
         return TIE
-    return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and not log.revealing else None
+    return COST if log.width == 2 and (log.cost_nano_usd[:, 0] > 0).any() and COST not in log.hidden else None
 
 
 POLICIES: Mapping[str, type[Policy]] = {

@@ -65,7 +65,8 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     Raises:
         UsageError: the log lacks a signal that a policy reads, or every request lacks a call that it makes.
     """
-    _check_signals(log, *(way.policy for way in ways.values()))
+    for way in ways.values():
+        way.policy.refuse_lacking(log)
     distinct = usable(log, promise).log
     lengths = np.stack([way.play(distinct, promise).length for way in ways.values()])
     logged: Bools = np.asarray(np.isfinite(lengths).all(axis=0), dtype=np.bool_)
@@ -97,14 +98,6 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     return Report(tuple(lines), (table,), document, log.name)
 
 
-def _check_signals(log: Log, *policies: Policy) -> None:
-    recorded = sorted(name for name, values in log.signals.items() if not np.isnan(values).all())
-    lacks = sorted({name for policy in policies for name in policy.reads if name not in recorded})
-    if lacks:
-        has = ", ".join(recorded) or "none"
-        raise UsageError(f"The policy reads {', '.join(lacks)}, which {log.name} has not; its signals are {has}.")
-
-
 def _ratios(played: Played, alone: Played | None) -> dict[str, tuple[Floats, Floats]]:
     """Return each figure by name: its mean is the sum of the first column divided by that of the second."""
     columns = played._asdict() | {"cost_usd": played.cost / 1e9}
@@ -125,7 +118,7 @@ def _figures(
     sums = {name: _ratios(played, ways.get("reference alone")) for name, played in ways.items()}
     columns = np.stack([column for values in sums.values() for pair in values.values() for column in pair], axis=1)
     member = np.unique(np.array(groups), return_inverse=True)[1]
-    size, chance = int(member.max()) + 1, np.random.default_rng(seed)
+    size, chance = int(member.max()) + 1, np.random.default_rng(seed % 2**63)
     total = np.zeros((size, columns.shape[1]))
     np.add.at(total, member, columns)
     draws = [np.bincount(chance.integers(0, size, size), minlength=size) @ total for _ in range(REPLICATES)]
@@ -192,7 +185,8 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
         UsageError: the log lacks what the promise or the policy needs.
     """
     assert read.promise is not None  # noqa: S101 - it has certificates
-    _check_signals(log, *(way.policy for way in served(read, log).values()))
+    read.refuse_other_plan(log)
+    read.policy.refuse_lacking(log)
     certificates = read.certificates.values()
     by_segment = any(certificate.covers == "segment" for certificate in certificates)
     counted = drawn(usable(log, read.promise).log, 0, by_segment=by_segment)

@@ -8,7 +8,7 @@ from typing import Any
 
 from cascade.episodes.opening import DEMO_LADDER, DEMO_REQUESTS
 from cascade.fitting.attempts import FIRST
-from cascade.fitting.fit import OWN, Fit, cost_by_segment
+from cascade.fitting.fit import AUTO, OWN, Fit, cost_by_segment
 from cascade.fitting.menu import MemberResult
 from cascade.policies.signals import about_live, not_live
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
@@ -74,7 +74,7 @@ def _doubts(done: Fit) -> Iterator[str]:
         yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
     if done.repeated:
         repeated = counted(done.repeated, "repeated request")
-        yield f"Note: {repeated} counted once: the promise speaks of distinct requests."
+        yield f"Note: {repeated}, but for case and punctuation, counted once: the promise speaks of distinct requests."
     if done.unknown:
         yield (
             f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
@@ -100,9 +100,10 @@ def _next(done: Fit, output: str | None) -> str:
             "directory imports no code that it names, so this fit cannot be served."
         )
     if done.certified and (foreign := not_live(done.policy.reads)):
+        other = "with --policy threshold" if done.settings.policy == AUTO else "without --policy"
         return (
             f"Next: {about_live(foreign)}: serve this policy under a strategy of your own that does "
-            "(docs/write-a-strategy.md), or log one of those, and fit again without --policy."
+            f"(docs/write-a-strategy.md), or log one of those, and fit again {other}."
         )
     if done.certified and (done.saves or done.saving.cost_share is None):
         if not output:

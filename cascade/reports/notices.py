@@ -63,17 +63,6 @@ def _counted_once(reads: Sequence[Read]) -> Iterator[str]:
             f"the column question is empty in {blank:,} episodes, so they count as one question: fill it in, or "
             "leave it null and give each question an episode_id"
         )
-    spelled: dict[str, set[str]] = {}
-    for read in reads:
-        for name, hashes in read.facts.spelled.items():
-            spelled.setdefault(name, set()).update(hashes)
-    alike = [len(hashes) for name, hashes in spelled.items() if name != identity("")]
-    if alike:
-        yield (
-            f"{sum(alike):,} questions are near-duplicates, which differ only in case, blanks, punctuation or Unicode "
-            f"form: they are kept together and count as {counted(len(alike), 'question')}. If other questions belong "
-            "together (one document, one user), name that in the column group"
-        )
 
 
 def _about_calls(read: Read) -> Iterator[str]:

@@ -109,6 +109,8 @@ def promise_line(promise: Promise) -> str:
 confidence 90 %.'
     """
     sure = "on average" if promise.confidence is None else f"with confidence {percent(promise.confidence)}"
+    if promise.rules.graded:
+        return f"Promised: a mean loss of at most {percent(promise.risk)} where {promise.rules.lost_when}, {sure}."
     return f"Promised: {promise.rules.lost_when}, on at most {percent(promise.risk)} of requests, {sure}."
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
+from cascade.conformal.path import hopeless
 from cascade.conformal.promise import Promise, kind_of
 from cascade.episodes.rows import Read
 from cascade.errors import NotCertifiedError, UsageError
@@ -24,7 +25,7 @@ from cascade.fitting.fit import LEAST_GROUPS
 from cascade.policies.policy import Alone, Depth
 from cascade.scale import HERE, spread
 from cascade.studies.diagnosis import Diagnosis, diagnose
-from cascade.studies.ways import Fitted, Played, Way, fixed, hopeless, ways
+from cascade.studies.ways import Fitted, Played, Way, fixed, ways
 from cascade.table import Bools, Floats, Log
 
 FITS = 0.7
@@ -63,9 +64,9 @@ def clairvoyant(log: Log, promise: Promise) -> float | None:
     It buys for each request the cheapest answer that loses nothing, with the calls that this answer reads, or the
     reference alone; and it gives up the requests where that saves most, as many as the risk allows. No policy on these
     nodes costs less on these requests. A call without an answer may be the last one: nothing is served. None if a cost
-    is unknown or the promise cannot be kept.
+    is unknown, losses are graded, or the promise cannot be kept.
     """
-    if not log.priced.all():
+    if promise.rules.graded or not log.priced.all():
         return None
     losses, cost = promise.rules.losses(log), np.maximum(log.cost_nano_usd, 0).astype(np.float64)
     options = [np.where(log.bought[:, at], _with_reads(log, cost, at), np.inf) for at in range(log.width)]
@@ -78,7 +79,7 @@ def clairvoyant(log: Log, promise: Promise) -> float | None:
     safe = np.where(harm <= 0, price, np.inf).min(axis=1)
     least = price.min(axis=1)
     may = math.floor(promise.risk * log.n + 1e-9)
-    gain = np.sort(np.where(np.isinf(safe), np.inf, safe - least))[::-1]
+    gain = np.sort(safe - np.where(np.isinf(safe), 0.0, least))[::-1]
     if may < np.count_nonzero(np.isinf(safe)):
         return None
     given_up = gain[:may]
@@ -226,7 +227,7 @@ def study(
     if splits < 1:
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
-    requests = ready.log
+    requests = promise.rules.readable(ready.log)
     reference: Way = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()
@@ -286,7 +287,7 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
     member = np.array([number[group] for group in log.groups])
     fitting = min(len(names) - 1, max(1, round(FITS * len(names))))
     for split in range(count):
-        order = np.random.default_rng([seed, split]).permutation(len(names))
+        order = np.random.default_rng([seed % 2**63, split]).permutation(len(names))
         yield np.asarray((order < fitting)[member], dtype=np.bool_)
 
 

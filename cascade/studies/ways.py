@@ -14,7 +14,7 @@ from typing import ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from cascade.conformal.certify import certify
-from cascade.conformal.path import UNITS, Scores, loss_jumps, reaches, strict_to_lenient
+from cascade.conformal.path import UNITS, Scores, hopeless, loss_jumps, reaches, strict_to_lenient
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
@@ -33,7 +33,7 @@ from cascade.policies.policy import (
     named_policy,
 )
 from cascade.studies.diagnosis import Signal, limited, signals_of
-from cascade.table import Bools, Floats, Log, Reference
+from cascade.table import Floats, Log, Node, Reference
 from cascade.types import BASE_ONLY
 
 STRICTEST = -np.inf
@@ -113,11 +113,6 @@ class Served(NamedTuple):
         return Played._make(np.where(logged, column, np.nan) for column in played)
 
 
-def hopeless(log: Log) -> Bools:
-    """Return bool (n,): the requests that no call of the log answers rightly."""
-    return np.asarray(log.complete & ~(log.right == 1).any(axis=1), dtype=np.bool_)
-
-
 @dataclass(frozen=True, slots=True)
 class Fitted:
     """What `fit` serves, at its certified thresholds."""
@@ -192,7 +187,7 @@ class Recorded:
             loss = np.where(way.covered | hopeless(log), 0.0, 1.0)
         else:
             alone = replace(log, reference=Reference(right, way.cost_nano_usd, is_last=True)).alone()
-            loss = promise.rules.losses(replace(alone, reference=log.reference))[:, 0]
+            loss = promise.rules.losses(replace(alone, nodes=(Node(self.name, 0),), reference=log.reference))[:, 0]
         cost = np.where(way.cost_nano_usd >= 0, way.cost_nano_usd, np.nan)
         columns = (loss, right, cost, way.length, way.size)
         return Played(*(np.where(way.known, column, np.nan) for column in columns))
@@ -279,7 +274,7 @@ class Router:
 def _routed(log: Log, doubt: Callable[[Log], Floats]) -> Log:
     """Return the first and the last node, with the estimate as a signal of the first."""
     pair = log.only((0, log.width - 1))
-    return replace(pair, signals={ROUTED: np.stack([doubt(pair), np.full(log.n, np.nan)], axis=1)})
+    return replace(pair, signals={**pair.signals, ROUTED: np.stack([doubt(pair), np.full(log.n, np.nan)], axis=1)})
 
 
 def _can_be_routed(log: Log) -> bool:

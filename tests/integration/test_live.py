@@ -14,10 +14,10 @@ from cascade.config import CascadeConfig, load
 from cascade.config.policies import DirectoryConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Promise
-from cascade.conformal.scope import certified_for
 from cascade.demo.requests import PAIR, demo_config, demo_requests, ladder_config
 from cascade.episodes.opening import DEMO, DEMO_REQUESTS, open_log
 from cascade.episodes.rows import Read
+from cascade.fitting.certificates import certified_for
 from cascade.fitting.certificates import policy_directory as written
 from cascade.fitting.fit import Fit, FitSettings, fit
 from cascade.identity import identity

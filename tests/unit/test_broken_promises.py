@@ -25,7 +25,6 @@ from cascade.modes.look import Observed, look_at
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.policies.directory import PolicyDirectory
-from cascade.studies.study import clairvoyant
 from cascade.studies.ways import play_fit
 from cascade.table import Log, Node, Reference
 
@@ -41,11 +40,10 @@ CHEAP, DEAR = 50, 1_000
 
 def log(
     name: str, surety: Floats, base: Bools, guide: Bools, *, groups: Sequence[str] = (), lengths: Floats | None = None,
-    costs: tuple[int, int] = (CHEAP, DEAR),
 ) -> Log:  # fmt: skip
     """Return a log of a base and a guide: how sure the base was, and whether each answer is right."""
     n, names = surety.size, tuple([f"{name}-{number}" for number in range(surety.size)])
-    right, cost = np.stack([base, guide], 1).astype(np.float64), np.tile(np.array(costs, dtype=np.int64), (n, 1))
+    right, cost = np.stack([base, guide], 1).astype(np.float64), np.tile([CHEAP, DEAR], (n, 1))
     answer = np.stack([np.zeros(n, dtype=np.int64), (base != guide).astype(np.int64)], 1)
     return Log(
         "world",
@@ -130,11 +128,11 @@ def noisy(name: str, n: int, wrong: float, seed: int) -> Log:
     )
 
 
-def told_by_length(name: str, n: int, seed: int, costs: tuple[int, int] = (CHEAP, DEAR)) -> Log:
+def told_by_length(name: str, n: int, seed: int) -> Log:
     """Return a log in which the base is right on the short half of the questions, and its score says nothing."""
     rng = np.random.default_rng(seed)
     long = rng.random(n) < 0.5
-    return log(name, rng.random(n), ~long, np.ones(n, dtype=np.bool_), lengths=np.where(long, 400, 40), costs=costs)
+    return log(name, rng.random(n), ~long, np.ones(n, dtype=np.bool_), lengths=np.where(long, 400, 40))
 
 
 def conversations(count: int, seed: int) -> tuple[Log, Bools, Ints]:
@@ -242,12 +240,3 @@ def test_questions_that_chose_a_policy_certify_it_at_a_part_of_delta_and_fresh_o
     assert level(fresh) == pytest.approx(FIRST * DELTA)
     assert level(again) < level(fresh) / 10
     assert fresh.saves
-
-
-def test_no_policy_costs_less_than_knowing_every_answer_beforehand():
-    logged = told_by_length("w", 1_200, 1, costs=(1_000_000, 2_000_000))
-    promise = Promise("regret", ALPHA, 1 - DELTA)
-    done, least = fit(logged, promise), clairvoyant(logged, promise)
-    assert least is not None
-    assert done.saves
-    assert least <= play_fit(done, logged).cost.mean()

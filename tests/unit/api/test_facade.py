@@ -94,6 +94,9 @@ def test_questions_are_collected(tmp_path):
     found = cascade.collect(questions, tmp_path / "log.jsonl", config=settings, walks=())
     assert (found.error, found.to_dict()["questions"]) == (None, 1)
     assert cascade.open_log(tmp_path / "log.jsonl").reads[0].log.n == 1
+    with pytest.raises(cascade.UsageError, match=r"concurrency.*limit"):
+        cascade.collect(questions, tmp_path / "other.jsonl", config=settings, walks=(), concurrency=0, limit=-1)
+    assert cascade.evaluate("demo-ladder", {"kind": "fixed"}, seed=-1).reports
 
 
 def test_all_is_the_sorted_public_names():

@@ -325,17 +325,16 @@ def test_two_answers_under_the_questions_own_id_are_two_runs_in_one():
     assert read.log.cost_nano_usd.tolist() == [[20]]
 
 
-def test_repeated_questions_have_one_id_and_all_their_spellings():
+def test_repeated_questions_have_one_id_however_they_are_spelled():
     (read,) = reads_of([row("a", question="Which?"), row("b", question="which"), row("c", question="Who?"), row("d")])
     same_id = identity("Which?", None)
     assert read.log.ids == (same_id, same_id, identity("Who?", None), "d")
-    assert {name: len(texts) for name, texts in read.facts.spelled.items()} == {same_id: 2}
 
 
 def test_a_run_that_ends_when_a_model_is_told_shows_no_length_and_no_cost_to_a_policy():
     replay = {"replay": {TOLD: True}}
     (read,) = reads_of([row("a", output_tokens=5, signals=replay), row("b", output_tokens=6)])
-    assert read.log.revealing
+    assert "cost" in read.log.hidden
     assert "reply_tokens" not in read.log.signals
     assert tie_of(read.log) is None
     assert np.isnan(features.read(read.log, (0,), ("cost",))).all()
@@ -365,7 +364,7 @@ def test_costs_are_compared_with_prices():
     rows.append(row(model="a", cost_nano_usd=1))  # without tokens nothing can be compared
     compared, found = reading.mispriced(rows, prices)
     assert compared == 4  # the price of the tier "x" is unknown
-    assert [(each.model, each.calls, each.logged_nano_usd) for each in found] == [("a", 1, 1)]
+    assert [text.partition(" ")[0] for text in found] == ["a:"]
 
 
 # --- several data sets ---

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from cascade.conformal.binomial import lower_tail, most_losses
-from cascade.conformal.certify import certify, most_units, path_of, spent
+from cascade.conformal.certify import _evenly, certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Kind, Promise, Regret
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
@@ -24,14 +24,16 @@ from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, Saving, fit
 from cascade.fitting.menu import simple_members
 from cascade.policies.directory import hash_of
-from cascade.policies.policy import COST, Alone, Depth, Policy, Random, Threshold, ranked
+from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
-from cascade.studies.ways import Fitted
-from cascade.table import Floats, Log, Node, Reference
+from cascade.studies.ways import Fitted, Router
+from cascade.table import COST, Floats, Log, Node, Reference
 from unit.fitting.random_logs import random_log
 
 REGRET = Promise("regret", 0.05, 0.9)
+IMPOSSIBLE = [{"policy": policy} for policy in (None, {"kind": "learned", "x": 0}, {"kind": "ccpo", "steps": 0})]
+IMPOSSIBLE += [{"expires_days": days} for days in (-1, 10**9, "7")]
 
 
 def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = None, alike: float = 0.0) -> Log:
@@ -361,7 +363,7 @@ def test_another_constant_beside_the_class_of_a_policy_is_another_attempt(tmp_pa
 
 def test_another_version_promise_or_view_of_the_log_is_another_attempt(tmp_path, monkeypatch):
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
-    for fitted in (log, log, replace(log, revealing=True)):
+    for fitted in (log, log, replace(log, hidden=frozenset({COST}))):
         numbers.append(fit(fitted, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
     monkeypatch.setattr(attempts, "__version__", "1.0.1")
     numbers.append(fit(log, REGRET, FitSettings(policy=Scaled()), attempts=file).attempt.number)
@@ -419,6 +421,39 @@ def test_graded_losses_add_up_at_half_of_the_level_and_others_count_whole(graded
     assert spent(500, REGRET, 0.1) == lower_tail(most_losses(500, 0.05, 0.1 * share), 500, 0.05) / share
 
 
+class Graded(Kind):
+    """What an answer lacks of a score that the log has afterwards."""
+
+    name, kept_when, lost_when = "unit.fitting.test_fit:Graded", "it is as good", "it is worse"
+    graded, reference_keeps_it, needs, outcomes = True, True, ("reference",), ("score",)
+
+    def loss(self, log: Log) -> Floats:
+        return 1.0 - log.signals["score"]
+
+
+def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_loses_nothing():
+    log, rng, promise = drawn_log(600, 3), np.random.default_rng(4), Promise(Graded.name, 0.1, 0.9)
+    score = np.stack([np.clip(log.signals["self_check"][:, 0] + rng.random(600), 0, 1), np.ones(600)], axis=1)
+    log = replace(log, signals={**log.signals, "score": score}, features={"words": log.signals["self_check"][:, 0]})
+    assert ["score" in member.policy.reads for member in fit(log, promise).tested] == [False, False]
+    with pytest.raises(UsageError):
+        fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
+    found = study(log, promise, [Router()], splits=2)
+    assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
+
+
+def test_of_graded_losses_the_safest_point_is_among_those_tested():
+    assert _evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
+
+
+@pytest.mark.parametrize("policy", [{"kind": "uala", "x": 0}, {"kind": "threshold", "signal": "nowhere"}])
+def test_a_policy_that_cannot_be_made_is_no_attempt(policy, tmp_path):
+    log, file = drawn_log(300), tmp_path / attempts.NAME
+    with pytest.raises(UsageError):
+        fit(log, REGRET, FitSettings(policy=policy), attempts=file)
+    assert fit(log, REGRET, attempts=file).attempt.number == 1
+
+
 def test_segments_with_too_few_requests_get_no_certificate():
     log = drawn_log(900)
     log = replace(log, segments=tuple(["many" if row < 860 else "few" for row in range(900)]))
@@ -448,7 +483,7 @@ def test_where_nothing_is_proven_the_reference_alone_is_asked():
         fit(drawn_log(300), Promise("error", 0.01, 0.9))
 
 
-@pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"learns": 1.5}, {"newest": 0.0}])
+@pytest.mark.parametrize("settings", [{"policy": "thresold"}, {"learns": 1.5}, {"newest": 0.0}, *IMPOSSIBLE])
 def test_impossible_settings_are_refused(settings):
     with pytest.raises(UsageError):
         FitSettings(**settings)  # type: ignore[arg-type]
@@ -517,7 +552,7 @@ def test_a_study_prepares_on_one_side_and_counts_on_the_other():
     assert found.bound is not None
     assert found.bound < row.cost_share.mean < 1
     assert found == study(drawn_log(600), REGRET, splits=6)
-    assert study(drawn_log(600), REGRET, [Fitted()], splits=2).rows[1].refused == 0
+    assert study(drawn_log(600), REGRET, [Fitted()], splits=2, seed=-1).rows[1].refused == 0
 
 
 @pytest.mark.parametrize(("confidence", "losses"), [(0.9, [0, 3, 14, 15, 2]), (None, [0, 3, 19, 20, 2])])

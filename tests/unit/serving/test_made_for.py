@@ -14,8 +14,8 @@ import pytest
 
 from cascade.config import load
 from cascade.conformal.certificate import MadeFor, differences, unknown
-from cascade.conformal.scope import certified_for, of_log
 from cascade.errors import UsageError
+from cascade.fitting.certificates import certified_for, of_log
 from cascade.plans.presets import LadderConfig
 from cascade.serving.made_for import made_for, refuse_other_cascade
 from cascade.table import Log, Node
