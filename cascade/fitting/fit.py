@@ -117,8 +117,8 @@ class FitSettings:
         problems += [
             f"level {name}: {problem}" for name, risk in risks.items() for problem in share_problems(risk=risk)
         ]
-        if len(set(risks.values())) < len(risks) or len(risks) == 1:
-            problems.append("there must be two levels, and no two with the same risk")
+        if len(set(risks.values())) < len(risks) or len(risks) == 1 or "" in risks:
+            problems.append("there must be two levels, each with a name, and no two with the same risk")
         if risks and self.by_segment:
             problems.append("certificates are by level or by segment, not both")
         if isinstance(policy, str | Mapping):
@@ -491,7 +491,7 @@ def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
     """Return the rows that each certificate is made from, by its name."""
     if not settings.by_segment:
         return {"": np.arange(log.n)}
-    names = sorted({name for name in log.segments if name is not None})
+    names = sorted({name for name in log.segments if name})  # an empty one is none
     if not names:
         raise UsageError(f"{log.name} has no segments: name what requests belong to in its column segment.")
     segments = np.array(log.segments, dtype=object)

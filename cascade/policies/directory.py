@@ -146,6 +146,8 @@ class PolicyDirectory:
         model = self._model()
         policy = self._policy_document(model)
         _refuse(self._problems(policy["sha256"]), folder)
+        for certificate in self.certificates.values():
+            Certificate.read(certificate.document, folder)
         files = {MODEL_FILE: model, POLICY_FILE: json_bytes(policy)}
         return {**files, CERTIFICATE_FILE: json_bytes(self._certificate_document())}
 
