@@ -38,7 +38,6 @@ from cascade.fitting.menu import (
     Member,
     MemberResult,
     cheapest,
-    cost_share,
     levels,
     menu,
     reference_costs,
@@ -545,15 +544,6 @@ def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings
     if not settings.by_segment:
         return np.full(log.n, kappas.get(default, np.nan))
     return np.array([kappas.get(segment or "", np.nan) for segment in log.segments])
-
-
-def cost_by_segment(done: Fit) -> Mapping[str, float | None]:
-    """Return the cost of each segment as a share of the reference's; None where a cost is unknown."""
-    shares = dict[str, float | None]()
-    for name, rows in _segments(done.log, done.settings).items():
-        segment = done.log.take(rows)
-        shares[name] = cost_share(done.policy.walks(segment), done.kappa_of(name), segment)
-    return shares
 
 
 def _saving(costs: Ints, log: Log, choices: int) -> Saving:

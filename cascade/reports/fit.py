@@ -8,8 +8,9 @@ from typing import Any
 
 from cascade.episodes.opening import DEMO_LADDER, DEMO_REQUESTS
 from cascade.fitting.attempts import FIRST
-from cascade.fitting.fit import AUTO, OWN, Fit, cost_by_segment
-from cascade.fitting.menu import MemberResult
+from cascade.fitting.certificates import covered
+from cascade.fitting.fit import AUTO, OWN, Fit
+from cascade.fitting.menu import MemberResult, cost_share
 from cascade.policies.signals import about_live, not_live
 from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
@@ -124,7 +125,8 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
     rows = tuple([_tested_row(tested, done) for tested in done.tested])
     yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
     if done.settings.by_segment or done.default:
-        cost = cost_by_segment(done) if done.settings.by_segment else dict[str, float | None]()
+        parts = {name: covered(done.log, "segment", name) for name in done.certified if done.settings.by_segment}
+        cost = {name: cost_share(done.policy.walks(part), done.kappa_of(name), part) for name, part in parts.items()}
         listed = [
             (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.kappa:.4g}", share(cost.get(name)))
             for name, proven in done.certified.items()
