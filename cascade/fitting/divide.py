@@ -84,13 +84,13 @@ def once(log: Log) -> Ints:
     return np.array(sorted(first.values()), dtype=np.int64)
 
 
-def drawn(log: Log, seed: int, *, by_segment: bool = False) -> Log:
-    """Return one request of each group, drawn at random; with `by_segment` one of each group in each segment."""
+def drawn(log: Log, seed: int | None, *, by_segment: bool = False) -> Log:
+    """Return one request of each group, drawn at random, without a seed the first; `by_segment`: in each segment."""
     keys = [*zip(log.groups, log.segments, strict=True)] if by_segment else log.groups
     if len({*keys}) == log.n:
         return log
-    row_of = dict(zip(log.ids, range(log.n), strict=True))
-    rows = [row_of[name] for name in reversed(in_random_order(log.ids, f"one of each|{seed}"))]
+    at = dict(zip(log.ids, range(log.n), strict=True))
+    rows = [at[name] for name in reversed(log.ids if seed is None else in_random_order(log.ids, f"one of each|{seed}"))]
     return log.take(np.array(sorted({keys[row]: row for row in rows}.values()), dtype=np.int64))
 
 

@@ -144,12 +144,12 @@ def _cell(name: str, figures: Mapping[str, tuple[float | None, float | None, flo
 class Audits(NamedTuple):
     """The rows of a log's audits, in the order they were asked; how many have no date, and how many are no audits.
 
-    If no row is marked as an audit, all requests are audits. One without a date comes first, in the order of the log.
+    If no row is marked as an audit, all requests are (`others` is None). Those without a date come first.
     """
 
     rows: list[Mapping[str, Any]]
     undated: int
-    others: int
+    others: int | None
 
 
 def audits_of(rows: Iterable[Mapping[str, Any]]) -> Audits:
@@ -169,17 +169,17 @@ def audits_of(rows: Iterable[Mapping[str, Any]]) -> Audits:
         for at in order
         for row in audits[at]
     ]
-    return Audits(in_order, sum(date is None for date in dates), len(requests) - len(audits))
+    return Audits(in_order, sum(date is None for date in dates), len(requests) - len(audits) if marked else None)
 
 
 def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) -> Report:
     """Weigh audits, in the order of the log, as evidence that the certificates of a policy no longer hold.
 
-    Of each group one audit counts. One of a segment without a certificate does not count, nor does one of which the log
-    lacks a call: it is unknown whether it is lost.
+    Of each group one audit counts: of marked ones the first, as in service, else one drawn at random. One of a segment
+    without a certificate does not count, nor one of which the log lacks a call: it is unknown whether it is lost.
 
-    Guarantee: while audited requests are independent draws like those that certified, the probability that any
-    certificate is ever alarmed is at most `level` + δ (on average: + `conformal.monitor.UNLUCKY`).
+    Guarantee: while audits are independent draws like the requests that certified, one of these is ever alarmed, also
+    while a log of marked audits grows, with probability `level` + δ at most (on average: + `monitor.UNLUCKY`).
 
     Raises:
         UsageError: the log lacks what the promise or the policy needs.
@@ -189,7 +189,7 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
     read.policy.refuse_lacking(log)
     certificates = read.certificates.values()
     by_segment = any(certificate.covers == "segment" for certificate in certificates)
-    counted = drawn(usable(log, read.promise).log, 0, by_segment=by_segment)
+    counted = drawn(usable(log, read.promise).log, 0 if audits.others is None else None, by_segment=by_segment)
     rows = [_watched(read.policy, certificate, counted, level / len(certificates)) for certificate in certificates]
     alarmed = sum(row["alarm_after"] is not None for row in rows)
     used = log.n - unseen(log, read.requests.fitted, read.requests.chose, read.requests.certified).n
@@ -199,7 +199,7 @@ def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) 
     lines += [f"Note: {number:,} requests {text}." for text, number in notes.items() if number]
     texts = [tuple([f"{cell:.3g}" if isinstance(cell, float) else str(cell) for cell in row.values()]) for row in rows]
     table = Table("Certificates", tuple([name.replace("_", " ") for name in rows[0]]), tuple(texts))
-    document = {"alarmed": alarmed > 0, "not_audited": audits.others, "undated": audits.undated, "seen": used}
+    document = {"alarmed": alarmed > 0, "not_audited": audits.others or 0, "undated": audits.undated, "seen": used}
     return Report(tuple(lines), (table,), document | {"certificates": rows})
 
 

@@ -344,23 +344,23 @@ def test_audits_alarm_where_more_is_lost_than_promised(cli, policy, tmp_path, lo
     assert (one["alarm_after"] or 0) < 60  # the early ones come first, in whatever order they stand
 
 
-def test_an_audit_counts_for_its_segment_and_once_a_group(cli, tmp_path):
+@pytest.mark.parametrize(("split", "later", "code"), [(None, 0, NotCertifiedError.exit_code), ("audit", 3, 0)])
+def test_an_audit_counts_for_its_segment_and_once_a_group_of_marked_ones_the_first(cli, tmp_path, split, later, code):
     write_rows(tmp_path / "log.jsonl", rows_of(400, segments=("a", "a", "b", "b")))
-    settings = FitSettings(by_segment=True)
-    fit("log.jsonl", Promise("regret", 0.1, 0.9), settings, output=tmp_path / "policy", tell=lambda _: None)
+    fit("log.jsonl", Promise("regret", 0.1, 0.9), FitSettings(by_segment=True), output="policy", tell=lambda _: None)
+    lost = [number for number in range(120) if number % 6 >= later]
     audits = [
         row | {"group": f"user {int(row['episode_id'].split()[1]) // 6}"}
-        for row in rows_of(120, about="new ", lost=range(120), segments=("a", "b", "new"))
+        for row in rows_of(120, about="new ", lost=lost, segments=("a", "b", "new"), split=split)
     ]
     audits[0]["answer"] = None
     write_rows(tmp_path / "audits.jsonl", audits)
     ran = cli("evaluate", "audits.jsonl", "--policy", "policy", "--audits", "--json")
-    (found,) = json.loads(ran.out)["reports"]
-    each = {one["certificate"]: one for one in found["certificates"]}
+    each = {one["certificate"]: one for one in json.loads(ran.out)["reports"][0]["certificates"]}
     assert set(each) == {"a", "b"}
     assert {one["audits"] + one["unknown"] for one in each.values()} == {20}
     assert {one["alarm_at"] for one in each.values()} == {40}
-    assert ran.code == NotCertifiedError.exit_code
+    assert ran.code == code
 
 
 def test_audits_stand_in_the_order_of_asking_whatever_their_data_set():
@@ -370,6 +370,6 @@ def test_audits_stand_in_the_order_of_asking_whatever_their_data_set():
     late, early = row("late", "2026-11-21T10:00:00Z"), row("early", "2026-11-21T10:00:00+02:00", None)
     found = audits_of([late, row("odd", "yesterday"), early, row("late", None)])
     assert [each["episode_id"].split()[-1] for each in found.rows] == ["odd", "early", "late", "late"]
-    assert (found.undated, found.others, {each["dataset"] for each in found.rows}) == (1, 0, {"audits"})
+    assert (found.undated, found.others, {each["dataset"] for each in found.rows}) == (1, None, {"audits"})
     marked = audits_of([late, early | {"split": "audit"}])
     assert (len(marked.rows), marked.others) == (1, 1)
