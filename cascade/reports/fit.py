@@ -125,8 +125,8 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
     rows = tuple([_tested_row(tested, done) for tested in done.tested])
     yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
     if done.settings.by_segment or done.default:
-        parts = {name: covered(done.log, "segment", name) for name in done.certified if done.settings.by_segment}
-        cost = {name: cost_share(done.policy.walks(part), done.kappa_of(name), part) for name, part in parts.items()}
+        logs = {name: covered(done.log, "segment", name) for name in done.certified if done.settings.by_segment}
+        cost = {name: cost_share(done.policy.walks(log), done.kappa_of(name), log) for name, log in logs.items()}
         listed = [
             (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.kappa:.4g}", share(cost.get(name)))
             for name, proven in done.certified.items()
