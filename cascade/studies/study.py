@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -325,6 +325,7 @@ def interval(values: Sequence[float] | Floats, fitted_on: int, tested_on: int) -
     return Interval(mean, mean - half, mean + half)
 
 
+@cache
 def student_quantile(p: float, df: int) -> float:
     """Return the p-quantile of Student's t with a whole number of degrees of freedom, 0.5 ≤ p < 1, to 1e-10.
 

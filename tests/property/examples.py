@@ -1,4 +1,4 @@
-"""How many examples a property is tried on: few in the suite, eight times as many in `make long`."""
+"""How many examples a property is tried on: few in the suite, twelve times as many in `make long`."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from hypothesis import settings
 
-EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "12"))
+EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "8"))
 
 
 def times(many: float) -> settings:

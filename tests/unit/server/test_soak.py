@@ -161,7 +161,7 @@ def sizes(pid: int) -> tuple[int, int, int]:
 
 
 @pytest.mark.skipif(not Path("/proc/self/statm").exists(), reason="sizes are read from /proc")
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.long)])
+@pytest.mark.parametrize("count", [1_500, pytest.param(100_000, marks=pytest.mark.long)])
 async def test_nothing_grows_nothing_is_lost_and_the_books_are_right(count, tmp_path):
     traffic, grown, store = Traffic(), list[tuple[int, int, int]](), {"store": f"sqlite:///{tmp_path}/records.db"}
     behind = await asyncio.start_server(traffic.provide, "127.0.0.1", 0)
