@@ -221,16 +221,15 @@ class Saving:
     def interval(self) -> tuple[float, float] | None:
         """The two-sided 90 % interval of that share over groups at the fixed threshold; None if too few groups pay.
 
-        Normal, by the delete-one jackknife, in which a group that pays for much counts for much (Efron & Stein, 1981).
+        Normal, by the delete-one jackknife, in which a group that pays for much counts for much (Efron & Stein, 1981),
+        as if a further one cost nothing or what the reference does: where next to none goes on, none shows a spread.
         The cheapest of several looks too cheap: the upper end holds for all choices at once (Bonferroni).
         """
-        share, paid = self.cost_share, self.alone > 0
-        rest = self.alone.sum() - self.alone
-        if share is None or np.count_nonzero(paid) < LEAST_GROUPS:
+        share, paid = self.cost_share, np.count_nonzero(self.alone > 0)
+        if share is None or paid < LEAST_GROUPS:
             return None
-        half = math.sqrt(1 - 1 / np.count_nonzero(paid)) * float(
-            np.linalg.norm((self.spent - share * self.alone) / rest)
-        )
+        apart = (self.spent - share * self.alone) / (self.alone.sum() - self.alone)
+        half = math.sqrt(1 - 1 / paid) * math.hypot(float(np.linalg.norm(apart)), max(share, 1 - share) / paid)
         down, up = (NormalDist().inv_cdf(1 - 0.05 / many) for many in (1, self.choices))
         return max(0.0, share - down * half), share + up * half
 
