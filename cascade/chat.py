@@ -421,6 +421,8 @@ def _problems(messages: object, options: object) -> Iterable[str]:
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _LARGEST):
             yield f"{name} must be a whole number of at least 1, not {str(limit)[:40]}"
+    for name in sorted(name for name, value in options.items() if isinstance(value, int) and value.bit_length() > 64):
+        yield f"{name} must be a number of at most 64 bits"
 
 
 def _tool_problems(options: Mapping[str, Any]) -> Iterable[str]:

@@ -128,14 +128,14 @@ def test_equal_calls_agree_whatever_their_spelling():
     assert orchestrator.chat([USER], tools=TOOLS).steps[1].signals["agrees_with_earlier"] == 1.0
 
 
-WRONG = ("messages[0].role", "messages[0].content", "messages[1].content", "max_tokens", "tools must")
+WRONG = ("messages[0].role", "messages[0].content", "messages[1].content", "max_tokens", "tools must", "top_k")
 CLASS = ("response_format is a class", "json_schema", "model_json_schema")
 
 
 @pytest.mark.parametrize(
     ("messages", "options", "parts", "lines"),
     [
-        ([{"role": "boss", "content": 3}, {"role": "user"}], {"max_tokens": 0, "tools": "all"}, WRONG, None),
+        ([{"role": "boss", "content": 3}, {"role": "user"}], {"max_tokens": 0, "tools": "all", "top_k": 10**400}, WRONG, None),
         ([USER], {"response_format": Receipt}, CLASS, None),
         # a request of a megabyte may have half a million problems, of which each would be looked through for keys
         ([{}] * 1_000, {}, ("980 more",), 21),
