@@ -35,7 +35,7 @@ bench: $(VENV)/dev.done  ## the numbers of the README and the design pages
 	$(BIN)/python benchmarks/paper/tables.py --splits 2 --steps 300
 	$(BIN)/python benchmarks/paper/literal.py --seeds 1 --steps 200
 
-docs: $(VENV)/docs.done  ## the user documentation and the reference of the Python API as a site, in site/
+docs: $(VENV)/dev.done  ## the user documentation and the reference of the Python API as a site, in site/
 	$(BIN)/mkdocs build --quiet --strict
 
 package: $(VENV)/dev.done $(VENV)/tiny.done  ## what is published, in dist/: built, measured, installed from nothing and used
@@ -55,17 +55,12 @@ $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 
 $(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, some minutes. pip prints nothing meanwhile."
-	$(PIP) --no-compile --editable ".[local,logs,sql,math,train,server,dev]"
+	$(PIP) --no-compile --editable ".[local,logs,sql,math,train,server,dev,docs]"
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # pip compiles on one core, and what nobody imports
 	@touch $@
 
 $(VENV)/tiny.done: $(VENV)/dev.done
 	$(BIN)/cascade models pull smollm2-135m
-	@touch $@
-
-$(VENV)/docs.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
-	@echo "Installing cascade with mkdocs into $(VENV): some seconds, or a minute where it is the first."
-	$(PIP) --editable ".[docs]"
 	@touch $@
 
 clean:
