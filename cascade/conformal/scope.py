@@ -183,8 +183,8 @@ _LONGEST_SHOWN = 60
 _NONE_HAS, _UNRECORDED = "and none of the log has", "which the log does not record"
 # What follows where the form of a log's requests is unknown (`form_unsaid`).
 UNRECORDED = (
-    "the log does not record what was sent beside each question: the guide answers requests with a system message, a "
-    "limit, a temperature, tools or earlier turns. If a table's questions were all sent alike, import it with --request"
+    "the log does not record what was sent beside every question: the guide answers requests with a system message, a "
+    "limit, tools or the like that none on record has. If all of a table were sent alike, import it with --request"
 )
 MOST_TEXTS = 50
 """A setting with more different texts than this varies with each request, such as stop words made from the request."""

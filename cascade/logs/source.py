@@ -327,15 +327,15 @@ def _keys(duck: Duck, lines: str) -> tuple[str, ...]:
 
 
 def opened_up(duck: Duck, source: Source, chain: Sequence[str]) -> Source:
-    """Return a source whose records are the items of lists inside of its own: at `data`, or at spans within scopes."""
+    """Return a source of the items in lists of another: at `data`, at spans within scopes; around each all else."""
     relation = source.relation
     for name in chain:
         items = f"json_extract(line, {text_literal(pointer([name]))})"
         relation = (
-            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around FROM "
-            f"(SELECT row, CASE WHEN json_type({items}) = 'ARRAY' THEN line END AS around, unnest(CASE WHEN "
-            f"json_type({items}) = 'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item "
-            f"FROM ({relation}))"
+            f"SELECT row, CASE WHEN json_type(item) = 'OBJECT' THEN item::VARCHAR END AS line, around FROM (SELECT "
+            f"row, CASE WHEN json_type({items}) = 'ARRAY' THEN json_merge_patch(line, "
+            f"{text_literal(json.dumps({name: None}))})::VARCHAR END AS around, unnest(CASE WHEN json_type({items}) = "
+            f"'ARRAY' THEN json_extract({items}, '$[*]') ELSE [line::JSON] END) AS item FROM ({relation}))"
         )
     return source._replace(relation=relation, names=_keys(duck, f"SELECT row, line FROM ({relation} LIMIT {_SAMPLE})"))
 

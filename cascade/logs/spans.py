@@ -107,9 +107,9 @@ def prepared_observation(line: str | None, around: str | None) -> str | None:
     if not record:
         return None
     scores = {**_scores(trace.get("scores"), record.get("id")), **_scores(record.get("scores"), record.get("id"))}
-    settings = _numbers(as_mapping(record.get("model_parameters")))
+    settings = _numbers(_snake(as_mapping(record.get("model_parameters"))))
     sent = {name: value for name, value in settings.items() if value != _UNSENT.get(name)}
-    return json.dumps({**record, "settings": sent, "scores": scores, "around": {**trace, "observations": None}})
+    return json.dumps({**record, "settings": sent, "scores": scores, "around": trace})
 
 
 def _numbers(options: Mapping[str, Any]) -> dict[str, Any]:

@@ -335,7 +335,7 @@ SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_c
     ("record", "options"),
     [
         (observed(modelParameters=SENT), SENT),
-        (observed(modelParameters=json.dumps({**SENT, "temperature": "0.2", "max_tokens": "100"})), SENT),
+        (observed(modelParameters=json.dumps({"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False})), SENT),
         (
             observed(
                 modelParameters={
@@ -376,18 +376,17 @@ def test_parts_of_a_type_that_is_no_text_end_no_import(tmp_path):
 
 
 def test_scores_say_which_answers_are_right(tmp_path):
-    trace = {
-        "id": "t1",
-        "name": "x",
-        "scores": [{"name": "fit", "value": 1}],
-        "observations": [observed(1, traceId="t1")],
-    }
+    trace = {"id": "t1", "scores": [{"name": "fit", "value": 1}], "observations": [observed(1, traceId="t1")]}
     beside = observed(2, scores=[{"name": "fit", "value": 0.7}])
     rows = rows_of(lines(tmp_path / "log.jsonl", trace), columns={"correct": "fit"})
     assert [row["correct"] for row in rows] == [True]
-    assert [
-        row["correct"] for row in rows_of(lines(tmp_path / "b.jsonl", beside), columns={"correct": "scores.fit"})
-    ] == [None]
+    graded = rows_of(lines(tmp_path / "b.jsonl", beside), columns={"correct": "scores.fit"})
+    assert [row["correct"] for row in graded] == [None]
+
+
+def test_a_page_of_many_records_needs_little_memory(tmp_path):
+    page = {"data": [observed(1, id=f"o{number}", input="river " * 200) for number in range(600)], "meta": {}}
+    assert len(rows_of(lines(tmp_path / "page.jsonl", page))) == 600
 
 
 def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
