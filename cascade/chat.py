@@ -417,6 +417,10 @@ def _problems(messages: object, options: object) -> Iterable[str]:
     for name in ("response_format", "audio", "logit_bias"):
         if not (options.get(name) is None or isinstance(options[name], Mapping)):
             yield f"{name} must be a dict, not {type(options[name]).__name__}"
+    yield from _number_problems(options)
+
+
+def _number_problems(options: Mapping[str, Any]) -> Iterable[str]:
     for name in ("max_tokens", "max_completion_tokens"):
         limit = options.get(name)
         if limit is not None and (isinstance(limit, bool) or not isinstance(limit, int) or not 1 <= limit < _LARGEST):

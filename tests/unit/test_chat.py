@@ -135,7 +135,12 @@ CLASS = ("response_format is a class", "json_schema", "model_json_schema")
 @pytest.mark.parametrize(
     ("messages", "options", "parts", "lines"),
     [
-        ([{"role": "boss", "content": 3}, {"role": "user"}], {"max_tokens": 0, "tools": "all", "top_k": 10**400}, WRONG, None),
+        (
+            [{"role": "boss", "content": 3}, {"role": "user"}],
+            {"max_tokens": 0, "tools": "all", "top_k": 10**400},
+            WRONG,
+            None,
+        ),
         ([USER], {"response_format": Receipt}, CLASS, None),
         # a request of a megabyte may have half a million problems, of which each would be looked through for keys
         ([{}] * 1_000, {}, ("980 more",), 21),
