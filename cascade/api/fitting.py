@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
 from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import Promise
-from cascade.episodes.reading import Reading, mispriced
+from cascade.episodes.reading import Reading, mispriced, prices_differ
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
 from cascade.files import writable
@@ -174,7 +174,7 @@ def _check_prices(reading: Reading, config: CascadeConfig) -> None:
     """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
     if differing := mispriced(reading.rows(), config.prices())[1]:
         advice = "collect a new log, or set the prices of this one in the configuration"
-        raise UsageError(f"the log was costed at other prices than the configuration: {'; '.join(differing)}; {advice}")
+        raise UsageError(f"{prices_differ(differing)}; {advice}")
 
 
 def _check_output(target: Path, *, force: bool) -> None:

@@ -135,13 +135,25 @@ def _compared(rows: Rows, comparator: str | None, dropped: Dropped) -> Reading:
     return Reading(tuple(reads_of(labelled.rows(dropped), dropped, labelled.truths)), rows, comparator)
 
 
-def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[int, list[str]]:
-    """Return how many calls were compared, and a sentence for each model whose logged costs differ from the prices.
+class Mispriced(NamedTuple):
+    """The calls of a model whose logged costs differ from the configured prices, and both costs of the first."""
+
+    calls: int
+    logged_nano_usd: int
+    priced_nano_usd: int
+
+    def __str__(self) -> str:
+        costs = f"{self.logged_nano_usd / 1e9:.6g} USD and costs {self.priced_nano_usd / 1e9:.6g} USD"
+        return f"{self.calls:,} calls; the first is logged with {costs} at the configured price"
+
+
+def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[int, dict[str, Mispriced]]:
+    """Return how many calls were compared, and by model those whose logged costs differ from the prices.
 
     Rows without tokens or costs are skipped, and so are models without a price. Imported logs have rounded costs: two
     costs within 1 %, or one nano-dollar, count as equal.
     """
-    compared, calls, firsts = 0, Counter[str](), dict[str, str]()
+    compared, differing = 0, dict[str, Mispriced]()
     for row in rows:
         price, logged = prices.get(row["model"] or ""), row["cost_nano_usd"]
         if price is None or logged is None:
@@ -150,10 +162,15 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[
         priced = None if rate is None else rate.cost_nano_usd(usage_in(row, hour=0))
         compared += priced is not None
         if priced is not None and abs(priced - logged) > max(1, logged // 100):
-            calls[row["model"]] += 1
-            costs = f"{logged / 1e9:.6g} USD and costs {priced / 1e9:.6g} USD at the configured price"
-            firsts.setdefault(row["model"], costs)
-    return compared, [f"{name}: {calls[name]} calls; one is logged with {costs}" for name, costs in firsts.items()]
+            before = differing.get(row["model"], Mispriced(0, logged, priced))
+            differing[row["model"]] = before._replace(calls=before.calls + 1)
+    return compared, differing
+
+
+def prices_differ(differing: Mapping[str, Mispriced]) -> str:
+    """Return what a user is told of a log that was costed at other prices."""
+    listed = "; ".join(f"{name}: {calls}" for name, calls in differing.items())
+    return f"the log was costed at other prices than the configuration: {listed}"
 
 
 # --- which models ---

@@ -105,7 +105,8 @@ def chat_columns(
     if answer is not None and answer.tokens is not None:
         columns["signals"] = logprob_signals(_completion(answer, columns["text"], counts), columns["text"])
     try:
-        chat = _request({**as_mapping(settings), **body}, sent, tools, system)
+        options = {name: value for name, value in as_mapping(settings).items() if name in _KEPT}
+        chat = _request({**options, **body}, sent, tools, system)
     except UsageError as error:
         return json.dumps({**columns, **({"problem": str(error)} if always else {})})
     if answer is None and always:

@@ -158,10 +158,15 @@ class SqlLedger:
         logger.error("budget: %s USD were spent and could not be booked", exact_dollars(cost))
 
     def _awake(self) -> None:
-        """See to it that a thread takes turns."""
+        """See to it that a thread takes turns. Where none can be started, the next call tries again."""
         if self._thread is None and not self._closing:
-            self._thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
-            self._thread.start()
+            thread = threading.Thread(target=self._run, name="cascade-bookings", daemon=True)
+            try:
+                thread.start()
+            except RuntimeError as error:
+                logger.warning("budget: %d bookings wait for the ledger: %s", self.waiting, error)
+                return
+            self._thread = thread
             atexit.register(self.close)
 
     def _run(self) -> None:

@@ -24,7 +24,7 @@ from contextlib import aclosing, closing, contextmanager, suppress
 from contextvars import copy_context
 from typing import Any, NamedTuple, TypeVar, cast
 
-from cascade.errors import ClosedError, ProviderTimeoutError, UsageError
+from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError, UsageError
 from cascade.forks import after_fork, keep
 
 _T = TypeVar("_T")
@@ -142,6 +142,8 @@ class Halt:
 
 # --- the loop ---
 
+_NO_THREAD = "No thread could be started: this process, user or container may have no more (ulimit -u, pids.max)."
+
 
 class _Background:
     """The loop and its thread, which the first call starts."""
@@ -164,16 +166,26 @@ class _Background:
         with self._lock:
             loop = self._loop
             if loop is None:
-                loop = self._loop = asyncio.new_event_loop()
-                self._thread = threading.Thread(target=_serve, args=(loop,), name="cascade-http", daemon=True)
-                self._thread.start()
+                loop = asyncio.new_event_loop()
+                thread = threading.Thread(target=_serve, args=(loop,), name="cascade-http", daemon=True)
+                try:
+                    thread.start()
+                except RuntimeError:
+                    loop.close()
+                    raise CascadeError(_NO_THREAD) from None
+                self._loop, self._thread = loop, thread
                 atexit.unregister(self.stop)
                 atexit.register(self.stop)
             return loop
 
     def submit(self, call: Coroutine[Any, Any, _T]) -> Future[_T]:
         """Start a call on the loop."""
-        return asyncio.run_coroutine_threadsafe(call, self.loop())
+        try:
+            loop = self.loop()
+        except CascadeError:
+            call.close()
+            raise
+        return asyncio.run_coroutine_threadsafe(call, loop)
 
     def adopt(self, loop: asyncio.AbstractEventLoop | None) -> None:
         """Use a running loop for all calls, if none was started; None releases it."""

@@ -96,7 +96,7 @@ def test_a_tier_and_a_thinking_budget_of_an_entry_are_in_its_price_and_its_bound
     asked = fake.requests[0]._replace(max_tokens=100)
     assert price is not None
     logged = [each for each in rows(answer) if each["model"] == LOW]
-    assert mispriced(logged, {LOW: price}) == (1, [])
+    assert mispriced(logged, {LOW: price}) == (1, {})
     assert mispriced([{**each, "signals": {}} for each in logged], {LOW: price})[1]
     assert cost_of(asked, Completion("", "stop", Usage(1_000, 100)), price).nano_usd == 700_000
     assert bound_of(asked, price, 0).nano_usd == 1_100 * 4_000

@@ -362,9 +362,9 @@ def test_costs_are_compared_with_prices():
         row(model="c", cost_nano_usd=2_000_000, signals={"replay": {TIER: tier}}, **usage) for tier in ("flex", "x")
     ]
     rows.append(row(model="a", cost_nano_usd=1))  # without tokens nothing can be compared
-    compared, found = reading.mispriced(rows, prices)
+    compared, differing = reading.mispriced(rows, prices)
     assert compared == 4  # the price of the tier "x" is unknown
-    assert [text.partition(" ")[0] for text in found] == ["a:"]
+    assert differing == {"a": (1, 1, 750_000)}
 
 
 # --- several data sets ---

@@ -335,7 +335,14 @@ SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_c
     ("record", "options"),
     [
         (observed(modelParameters=SENT), SENT),
-        (observed(modelParameters=json.dumps({"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False})), SENT),
+        (
+            observed(
+                modelParameters=json.dumps(
+                    {"temperature": "0.2", "maxTokens": "100", "stop": ["END"], "parallelToolCalls": False}
+                )
+            ),
+            SENT,
+        ),
         (
             observed(
                 modelParameters={
@@ -359,11 +366,13 @@ SENT = {"temperature": 0.2, "max_tokens": 100, "stop": ["END"], "parallel_tool_c
             {"temperature": 0.2, "max_tokens": 100, "stop": ["END"]},
         ),
         (export(span(1, {"llm.invocation_parameters": json.dumps({"model": "small", **SENT})})), SENT),
+        (export(span(1, {"llm.invocation_parameters": json.dumps({"system": "Be brief.", "messages": [], **SENT})})), SENT),
     ],
 )  # fmt: skip
 def test_settings_beside_the_messages_are_of_the_request(tmp_path, record, options):
     (row,) = rows_of(lines(tmp_path / "log.jsonl", record))
     assert (chat_of(row).options if row["context"] else {}) == options
+    assert not row["context"] or [message["role"] for message in chat_of(row).messages] == ["user"]
 
 
 def test_parts_of_a_type_that_is_no_text_end_no_import(tmp_path):

@@ -68,6 +68,19 @@ def test_what_is_spent_when_the_ledger_is_closed_is_counted_as_lost(ledgers):
     assert closed.lost_nano_usd == PRICE
 
 
+def test_where_no_thread_can_be_started_costs_are_booked_later(ledgers, monkeypatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    ledger, other = ledgers
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        ledger.book(["total"], PRICE)
+    busy(ledger, calls=1)
+    assert ledger._thread is not None
+    assert other.account("total").spent == 2 * PRICE
+
+
 def test_a_call_that_a_lease_has_room_for_asks_no_database(ledgers, monkeypatch):
     one, other = ledgers
     busy(one)

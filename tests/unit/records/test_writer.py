@@ -35,6 +35,7 @@ from cascade.providers.fake import FakeProvider, reply
 from cascade.records import writer as writer_module
 from cascade.records.traces import Store
 from cascade.records.writer import TraceCounts, TraceWriter
+from cascade.resilience.portal import run
 from cascade.safety import holds_key
 from cascade.types import Answer, Call, Question, Request, TextDelta, Token
 from unit.made import RIVER, TWO_MODELS, candidate, completion, request, step, two_models
@@ -517,6 +518,7 @@ def test_an_ask_does_not_fail_where_no_thread_can_be_started(file_url, monkeypat
     def refuse(_thread: threading.Thread) -> None:
         raise RuntimeError("can't start new thread")
 
+    run(asyncio.sleep(0))  # the loop of calls has its thread
     with wired(file_url) as cascade:
         with monkeypatch.context() as patch:
             patch.setattr(threading.Thread, "start", refuse)

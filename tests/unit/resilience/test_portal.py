@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 from patience import PATIENCE_S
 
-from cascade.errors import ClosedError, ProviderTimeoutError
+from cascade.errors import CascadeError, ClosedError, ProviderTimeoutError
 from cascade.resilience import portal
 from cascade.resilience.portal import Deadline, Halt, Worker, in_thread, items_on_loop, iterate, on_loop, run
 
@@ -40,6 +40,18 @@ async def items(*values: Any) -> AsyncGenerator[Any, None]:
         if isinstance(value, Exception):
             raise value
         yield value
+
+
+def test_where_no_thread_can_be_started_a_call_fails_and_the_next_works(monkeypatch):
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(portal, "_background", portal._Background())
+    with monkeypatch.context() as patch, pytest.raises(CascadeError, match="ulimit"):
+        patch.setattr(threading.Thread, "start", refuse)
+        run(returned(1))
+    assert run(returned(2)) == 2
+    portal._background.stop()
 
 
 class Hangs:
@@ -295,7 +307,7 @@ asyncio.run(main())
 async def test_a_loop_that_is_adopted_makes_the_calls_itself():
     code = """
 import asyncio, threading
-from cascade.errors import ClosedError, UsageError
+from cascade.errors import CascadeError, ClosedError, UsageError
 from cascade.resilience import portal
 
 async def where():
