@@ -53,7 +53,7 @@ $(VENV)/demo.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
 	$(PIP) --editable ".[local,logs]"
 	@touch $@
 
-$(VENV)/dev.done: pyproject.toml constraints.txt | $(VENV)/bin/pip
+$(VENV)/dev.done: pyproject.toml constraints.txt Makefile | $(VENV)/bin/pip
 	@echo "Installing cascade with all that its tests need, torch among it, into $(VENV): 2.2 GB, some minutes. pip prints nothing meanwhile."
 	$(PIP) --no-compile --editable ".[local,logs,sql,math,train,server,dev,docs]"
 	@$(BIN)/python -m compileall -qq -j 0 -x '/tests?/' $(VENV)/lib || true  # pip compiles on one core, and what nobody imports

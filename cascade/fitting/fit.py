@@ -389,7 +389,7 @@ def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSetting
         return menu(certifies, learns, promise, level)
     if settings.policy == Threshold.kind:
         return simple_members(certifies)
-    if not settings.learner:  # made before the fit is counted: one that cannot be made is none
+    if not settings.learner:  # made now, so that a policy that cannot be made is not counted as a fit
         policy = _policy(certifies, learns, promise, settings, promise.tested_risk)
         return [Member(settings.kind, 1.0, lambda: policy)]
     rows = np.flatnonzero(~certifies.in_groups(set(learns.groups)))
@@ -489,7 +489,7 @@ def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
     """Return the rows that each certificate is made from, by its name."""
     if not settings.by_segment:
         return {"": np.arange(log.n)}
-    names = sorted({name for name in log.segments if name})  # an empty one is none
+    names = sorted({name for name in log.segments if name})  # an empty name is no segment
     if not names:
         raise UsageError(f"{log.name} has no segments: name what requests belong to in its column segment.")
     segments = np.array(log.segments, dtype=object)

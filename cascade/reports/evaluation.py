@@ -175,8 +175,8 @@ def audits_of(rows: Iterable[Mapping[str, Any]]) -> Audits:
 def watch(read: PolicyDirectory, log: Log, audits: Audits, level: float = 0.05) -> Report:
     """Weigh audits, in the order of the log, as evidence that the certificates of a policy no longer hold.
 
-    Of each group one audit counts: of marked ones the first, as in service, else one drawn at random. One of a segment
-    without a certificate does not count, nor one of which the log lacks a call: it is unknown whether it is lost.
+    Of each group one audit counts: of marked ones the first, as in service, else one drawn at random. An audit of a
+    segment without a certificate does not count. If the log lacks a call, its loss is unknown: no count.
 
     Guarantee: while audits are independent draws like the requests that certified, one of these is ever alarmed, also
     while a log of marked audits grows, with probability `level` + δ at most (on average: + `monitor.UNLUCKY`).
