@@ -12,7 +12,7 @@ from typing import Any
 
 from cascade.errors import UsageError
 from cascade.logs.duck import name_literal, text_literal
-from cascade.logs.own import Tables, bits, copy_rows, sql_type, value_of
+from cascade.logs.own import Tables, bits, converted, copy_rows, macro_of, sql_type, value_name, value_of
 from cascade.logs.presets import SIGNALS, ImportOptions, Preset
 from cascade.logs.rowcheck import KINDS, NUMBER, TEXT, TEXTS
 from cascade.logs.schema import COLUMNS, SCHEMA_VERSION
@@ -23,6 +23,7 @@ _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "t
 _MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment", "latency_s": "number"}
 """What converts the texts of other targets than cascade's columns, and times."""
 _WRONG = {"cost_usd": "amount of USD", "at": "time", "ended_at": "time", "created_at": "time"}
+_CREATED = "created_at in seconds"
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 
 
@@ -60,26 +61,37 @@ def read_raw(tables: Tables, paths: Mapping[str, Sequence[str]], preset: Preset)
 # --- texts as values ---
 
 
-def _converted(name: str) -> str:
-    """Return SQL for the value of a target's text."""
-    column = name_literal(name)
+def _macro_of(name: str) -> str | None:
+    """Return the macro that converts a target's texts; None if it needs none of these."""
     if name.startswith(SIGNALS):
-        return f"log_prob({column})" if name.endswith("logprob") else f"number({column})"
-    if name in _MACROS:
-        return f"{_MACROS[name]}({column})"
-    return f"unless_empty({column})" if KINDS.get(name, TEXT) == TEXT else value_of(name)
+        return "log_prob" if name.endswith("logprob") else "number"
+    return _MACROS.get(name) or macro_of(name)
+
+
+def _value_of(name: str) -> str:
+    """Return SQL for the value of a target's text, in a query of `_with_values`."""
+    if name.startswith(SIGNALS) or name in _MACROS:
+        return value_name(name)
+    return f"unless_empty({name_literal(name)})" if KINDS.get(name, TEXT) == TEXT else value_of(name)
+
+
+def _with_values(texts: str, targets: Sequence[str]) -> str:
+    of = {name: (macro, name_literal(name)) for name in targets if (macro := _macro_of(name)) is not None}
+    if "created_at" in targets:
+        of[_CREATED] = ("seconds", name_literal("created_at"))
+    return converted(texts, of)
 
 
 def _values(targets: Sequence[str]) -> dict[str, str]:
     """Return SQL for the columns of a call, from the texts of its targets."""
-    of = {name: _converted(name) for name in targets}
+    of = {name: _value_of(name) for name in targets}
     signals = [name for name in targets if name.startswith(SIGNALS)]
     values = {name: sql for name, sql in of.items() if name in {*_TEXTS, *COLUMNS}}
     values["cost_nano_usd"] = _first_of(*(of.get(name) for name in ("cost_nano_usd", "cost_usd")), kind="BIGINT")
     if "at" in of:
         values |= {"at_s": of["at"], "created_at": f"iso({of['at']})"}
     elif "created_at" in of:
-        values["at_s"] = 'seconds("created_at")'
+        values["at_s"] = value_name(_CREATED)
     if of.keys() & {"latency_ms", "latency_s", "ended_at"}:
         waits = [of.get("latency_ms"), f"round({of['latency_s']} * 1000, 3)" if "latency_s" in of else None]
         if "ended_at" in of:
@@ -104,7 +116,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         texts = _only_verdicts(tables, texts, fields.get("correct", "correct"), of_table=of_table)
     faults = {
         f"{fields.get(name, name)} is no {_wrong(name)}, read as null": f"{name_literal(name)} IS NOT NULL "
-        f"AND {_converted(name)} IS NULL"
+        f"AND {_value_of(name)} IS NULL"
         for name in tables.targets
         if name not in _TEXTS and (name in _MACROS or KINDS.get(name, NUMBER) not in {TEXT, TEXTS})
     }
@@ -113,7 +125,7 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         faults[reason] = f"{'NOT free AND ' if preset.free else ''}{values['cost_nano_usd']} = 0"
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in values.items())
     head = f"n, file, row{', free' if preset.free else ''}, {bits(faults.values())} AS faults"
-    duck.run(f"CREATE VIEW values AS SELECT {head}, {listed} FROM ({texts})")
+    duck.run(f"CREATE VIEW values AS SELECT {head}, {listed} FROM ({_with_values(texts, tables.targets)})")
     names = [row[0] for row in duck.rows("DESCRIBE values")]
     query = _with_nulls("values", names)
     if {"request", "reply"} & {*names} or _has_messages(tables, names):

@@ -7,6 +7,7 @@ text, and the macros here convert it. A text without such a value becomes null.
 
 from __future__ import annotations
 
+import re
 import shutil
 import tempfile
 from collections.abc import Callable, Iterator, Sequence
@@ -73,7 +74,8 @@ CREATE MACRO seconds(t) AS until_9999(CASE
     number(regexp_extract(t, '(\d+)\]', 1)) / 1e9
   ELSE epoch(TRY_CAST(t AS TIMESTAMPTZ)) END);
 CREATE MACRO iso(s) AS strftime(TRY(make_timestamp(round(s * 1e6)::BIGINT)), '%Y-%m-%dT%H:%M:%S.%g+00:00');
-CREATE MACRO moment(t) AS CASE WHEN contains(t, '-') AND seconds(t) IS NOT NULL THEN t ELSE iso(seconds(t)) END;
+CREATE MACRO moment(t) AS list_transform([seconds(t)], lambda s: CASE WHEN contains(t, '-') AND s IS NOT NULL THEN t
+  ELSE iso(s) END)[1];
 CREATE MACRO texts(t) AS CASE WHEN json_valid(t) AND json_type(t) = 'ARRAY'
   AND len(list_filter(json_type(t::VARCHAR, '$[*]'), lambda kind: kind <> 'VARCHAR')) = 0 THEN t
   ELSE to_json([t])::VARCHAR END;
@@ -104,6 +106,8 @@ CREATE MACRO signal(j, p) AS CASE WHEN json_type(j, p) IN ('DOUBLE', 'BIGINT', '
   THEN json_extract_string(j, p)::BOOLEAN::DOUBLE END;
 """
 # `request_id` is `identity`, whose rule for texts of ASCII is written in SQL, too.
+_BY_NAME = {statement.split("(")[0].split()[-1]: statement for statement in _MACROS.split(";\n") if statement}
+_CALLED = re.compile(r"\b(\w+)\(")
 
 
 def text_literal(text: object) -> str:
@@ -136,15 +140,25 @@ class Duck:
 
     def __init__(self, connection: Any, folder: Path, files: Sequence[Path] = ()) -> None:
         self._connection, self.folder, self._files = connection, folder, files
+        self._undefined = {*_BY_NAME}
 
     def run(self, sql: str) -> Any:
         """Run statements; a refusal of duckdb becomes a UsageError with its first line."""
         import duckdb
 
+        self._define_called(sql)
         try:
             return self._connection.execute(sql)
         except duckdb.Error as error:
             raise self._refused(error) from None
+
+    def _define_called(self, sql: str) -> None:
+        """Create the macros that statements call: all of them take as long as a small log."""
+        for name in self._undefined.intersection(_CALLED.findall(sql)):
+            if name in self._undefined:  # no macro before it called it
+                self._undefined.discard(name)
+                self._define_called(_BY_NAME[name])
+                self._connection.execute(_BY_NAME[name])
 
     def rows(self, sql: str) -> list[tuple[Any, ...]]:
         """Return all rows of a small query."""
@@ -210,7 +224,6 @@ def opened(files: Sequence[Path] = (), memory: str = MEMORY) -> Iterator[Duck]:
                 connection.execute("SET enable_progress_bar = false")  # it prints; Jupyter without ipywidgets has none
             duck = Duck(connection, folder, files)
             duck.define("identity", lambda text, context: None if text is None else identity(text, context), 2)
-            connection.execute(_MACROS)
             connection.execute("SET enable_external_access = false; SET lock_configuration = true")
             yield duck
         finally:

@@ -35,6 +35,8 @@ from cascade.logs.source import Source, note_rejects, sources
 _SQL_TYPES = {WHOLE: "BIGINT", NUMBER: "DOUBLE", TRUTH: "BOOLEAN"}
 _INTEGERS = ("TINYINT", "SMALLINT", "INTEGER", "BIGINT", "HUGEINT", "UTINYINT", "USMALLINT", "UINTEGER", "UBIGINT")
 _NUMBERS = ("DOUBLE", "FLOAT", *_INTEGERS)
+_MACROS = {WHOLE: ("whole", _INTEGERS), NUMBER: ("number", _NUMBERS), TRUTH: ("truth", ("BOOLEAN",))}
+"""By the type of a column: what converts its texts, and which stored types need no conversion."""
 ROWS_A_GROUP = 16_384
 """Rows of a row group of a Parquet file."""
 _UNKNOWN_AT_MOST = 50
@@ -83,17 +85,45 @@ def sql_type(name: str) -> str:
     return _SQL_TYPES.get(KINDS.get(name, TEXT), "VARCHAR")
 
 
+def macro_of(name: str, kind: str = "VARCHAR") -> str | None:
+    """Return the macro that converts the texts of a column of some SQL type; None if it needs none of these."""
+    macro, typed = _MACROS.get(KINDS.get(name, TEXT), (None, ()))
+    return None if kind in typed else macro
+
+
+def converted(query: str, texts: Mapping[str, tuple[str, str]]) -> str:
+    """Return a query with the `value_name` of texts, each given as its macro and its SQL.
+
+    A macro converts all of its texts in one list, so that duckdb plans it once: that takes longer than a small log.
+    """
+    columns: dict[str, list[str]] = {}
+    for name, (macro, _) in texts.items():
+        columns.setdefault(macro, []).append(name)
+    lists, values = "", ""
+    for macro, names in columns.items():
+        if len(names) > 1:
+            listed = ", ".join(texts[name][1] for name in names)
+            lists += f", list_transform([{listed}], lambda t: {macro}(t)) AS {macro}_values"
+        for at, name in enumerate(names, 1):
+            value = f"{macro}_values[{at}]" if len(names) > 1 else f"{macro}({texts[name][1]})"
+            values += f", {value} AS {value_name(name)}"
+    return f"SELECT *{values} FROM (SELECT *{lists} FROM ({query}))"
+
+
+def value_name(name: str) -> str:
+    """Return the column of a converted text, as SQL writes it."""
+    return name_literal(f"value of {name}")
+
+
 def value_of(name: str, kind: str = "VARCHAR") -> str:
-    """Return a column of some SQL type as a value of its own type; null where it has none."""
+    """Return a column of some SQL type as a value of its own type; null where it has none. It may be `converted`."""
     own_type, column = KINDS.get(name, TEXT), name_literal(name)
     text = column if kind == "VARCHAR" else as_text(name, kind)
-    if own_type == WHOLE:
-        number = column if kind in _INTEGERS else f"whole({text})"
-        return f"within({number}, {AT_LEAST.get(name, 0)}, {AT_MOST.get(name, MAX_WHOLE)})"
-    if own_type == NUMBER:
-        return f"finite({column}::DOUBLE)" if kind in _NUMBERS else f"number({text})"
-    if own_type == TRUTH:
-        return column if kind == "BOOLEAN" else f"truth({text})"
+    if own_type in _MACROS:
+        value = column if macro_of(name, kind) is None else value_name(name)
+        if own_type == WHOLE:
+            return f"within({value}, {AT_LEAST.get(name, 0)}, {AT_MOST.get(name, MAX_WHOLE)})"
+        return f"finite({value}::DOUBLE)" if own_type == NUMBER and value == column else value
     if own_type == TEXTS:
         return f"accepted({column})" if kind == "JSON" else f"CASE WHEN {column} IS NOT NULL THEN texts({text}) END"
     return text if own_type == TEXT else f"as_object({text})" if name == "signals" else f"step_list({text})"
@@ -170,11 +200,16 @@ def _rows_in(tables: Tables, source: Source) -> str:
         f"'schema_version is no whole number' WHEN {new['step']} IS NULL THEN 'no step' WHEN "
         f"coalesce({new['question']}, {new['episode_id']}) IS NULL THEN 'neither question nor episode_id' END"
     )
-    converted = ", ".join(f"({sql})::{sql_type(name)} AS {new[name]}" for name, sql in values.items())
+    texts = {
+        name: (macro, name_literal(name) if kind == "VARCHAR" else as_text(name, kind))
+        for name, kind in kinds.items()
+        if name in new and (macro := macro_of(name, kind)) is not None
+    }
+    typed = ", ".join(f"({sql})::{sql_type(name)} AS {new[name]}" for name, sql in values.items())
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in new.items())
     rows = (
         f"SELECT {source.number * _FILE}::BIGINT + row AS n, {source.number} AS file, row, {status} AS status, "
-        f"{bits(faults.values())} AS faults, {listed} FROM (SELECT *, {converted} FROM ({raw}))"
+        f"{bits(faults.values())} AS faults, {listed} FROM (SELECT *, {typed} FROM ({converted(raw, texts)}))"
     )
     if source.is_json:  # each line is parsed once
         tables.duck.run(f"CREATE TEMP TABLE own{source.number} AS {rows}")
