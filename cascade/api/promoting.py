@@ -10,6 +10,7 @@ from typing import Any
 
 from cascade.config import CascadeConfig, load
 from cascade.config.schema import ModesConfig
+from cascade.conformal.certificate import digest
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.due import NextLook, next_look
 from cascade.modes.look import LookResult, Row, complete, look_at, observed_in, unseen
@@ -17,6 +18,7 @@ from cascade.modes.state import CascadeState, Draw, Look
 from cascade.modes.store import LOST_S, ModeStore, now_iso
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Result
+from cascade.serving.made_for import made_for
 
 _MOST_TRIES = 3
 
@@ -62,6 +64,11 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
     if modes is None:
         raise ConfigError(["modes: the configuration has no such section, so nothing was observed"])
     with ModeStore.shared(settings.modes_url or "") as store:
+        if store.state(name).observes not in {None, digest(made_for(settings))}:
+            raise UsageError(
+                f"{name} is served with another configuration than this: promote with its file and environment, or "
+                "restart `cascade serve` with this configuration and let it observe requests. No look was taken."
+            )
         if plan:
             return _planned(name, next_look(store.state(name), store.counts(name), modes))
         store.expire(name, now_s - LOST_S)

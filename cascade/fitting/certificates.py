@@ -22,8 +22,8 @@ from cascade.policies.directory import PolicyDirectory, Requests, hashed
 from cascade.policies.policy import Alone
 from cascade.table import Log, Node
 
+_DISTINCT = "A request that is repeated counts once: the promise is about distinct requests."
 ASSUMPTIONS = (
-    "A request that is repeated counts once: the promise is about distinct requests.",
     "Requests in service are like those that prove it; those of a group are one draw.",
     "The models, prompts, prices and settings are those that it was made for.",
 )
@@ -83,7 +83,7 @@ def policy_directory(
 def _assumptions(left_out: int, attempt: int | None) -> tuple[str, ...]:
     """Return what every certificate of a fit rests on, in words."""
     counted = _UNCOUNTED if attempt is None else _COUNTED.format(attempt)
-    return (*ASSUMPTIONS, *([_LEFT_OUT.format(left_out)] if left_out else []), counted)
+    return (_DISTINCT, *ASSUMPTIONS, *([_LEFT_OUT.format(left_out)] if left_out else []), counted)
 
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:

@@ -67,7 +67,7 @@ class Observed(NamedTuple):
         uncached: float64 (n,), what the guide's call would have cost without a prompt cache, nano-USD; NaN: unknown.
         comparator: when two answers are the same.
         facts: about the calls; None in a simulation.
-        cascade: what the cascade that will serve is made of; None in a simulation.
+        cascade: what the cascade that was observed, and will serve, is made of; None in a simulation.
         signs: what the replies report of their models.
     """
 
@@ -179,12 +179,12 @@ def _looked(
     chooses, certifies = (Conversations.of(observed, draws) for draws in (others, certifying))
     missing = int(np.count_nonzero(certifies.turns.row < 0))
     page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
+    if not (chooses.log.priced.any() and certifies.log.priced.any()):
+        raise UsageError("no cost of these rows is known: a model has no price")
     policy = _chosen(chooses, modes)
     page |= {"policy": "reference" if policy is None else policy.kind}
     if policy is None:
-        raise UsageError("no policy is cheaper than the guide")
-    if not certifies.log.priced.any():
-        raise UsageError("no cost of a certifying row is known")
+        raise UsageError("no policy that keeps the promise on the rows that fit is cheaper than the guide")
     kappa = _proven(page, policy, (chooses, certifies), look, modes)
     directory = _directory(
         policy, observed, (chooses.log, certifies.log), promise_of(modes), {**page, "threshold": kappa}

@@ -102,9 +102,10 @@ class CascadeState:
         monitor: its monitor, with the audits so far.
         alarm: why it was withdrawn, in words.
         changes: the latest changes, the oldest first.
-        era: how often a certificate was withdrawn, or a model changed while the guide served. Rows that were drawn in
-            an earlier era neither fit nor certify, since the models may have changed.
+        era: how often a certificate was withdrawn, a model changed while the guide served, or a server began with
+            another configuration. Rows that were drawn in an earlier era neither fit nor certify.
         signs: what replies have reported of models: the values of each sign, such as "small answers as".
+        observes: the SHA-256 of the cascade that is observed, as certificates describe it; None: not served yet.
     """
 
     cascade: str
@@ -118,6 +119,7 @@ class CascadeState:
     changes: tuple[Change, ...] = ()
     era: int = 0
     signs: Signs = field(default_factory=dict)
+    observes: str | None = None
 
     def next_level(self, delta: float) -> float:
         """Return the part of delta that the next look may spend."""
@@ -187,6 +189,13 @@ class CascadeState:
             return state.withdrawn(changes[0], "a reply", at)
         why = f"{changes[0]}: requests that were observed before neither fit nor certify"
         return state.changed(self.mode, "a reply", why, at, era=self.era + 1)
+
+    def observing(self, cascade_sha256: str, at: str) -> CascadeState:
+        """Return the state after a server has begun to observe a cascade: another one than before begins an era."""
+        if self.observes in (None, cascade_sha256):
+            return replace(self, observes=cascade_sha256)
+        why = "the configuration is another: requests that were observed before neither fit nor certify"
+        return self.changed(self.mode, "serve", why, at, era=self.era + 1, observes=cascade_sha256)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
         """Return the state in which the certificate is withdrawn, and the guide serves."""

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any, get_args
 
 from cascade.config.schema import ModesConfig
+from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import drive
 from cascade.episodes.reading import same
@@ -37,6 +38,7 @@ from cascade.safety import redact
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
 from cascade.server.receipts import family
+from cascade.serving.made_for import made_for
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
 
@@ -114,7 +116,9 @@ class Modes:
         self._orchestrator = orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
         self.store = ModeStore.shared(url or "", self.link.limit_s)
-        self.state, self._secret = self.store.begin(self.cascade)
+        _, self._secret = self.store.begin(self.cascade)
+        self._observes = digest(made_for(runtime.config))
+        self.state = self.store.change(self.cascade, lambda state: state.observing(self._observes, now_iso()))
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None
         self._void: str | None = None
@@ -182,12 +186,10 @@ class Modes:
     async def _decided(self, request: ClientRequest, guide: Turn, headers: Mapping[str, str]) -> Turn:
         """Return who serves; `guide` is the turn that the guide answers."""
         state, settings = await self.refreshed(), self.settings
-        if self._mode == "void":
-            return replace(guide, mode="void")
         group, number = request.chat.group, draws.turn_of(headers.get("x-cascade-turn"), request.chat, guide.trace_id)
         later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
-        turn = replace(guide, mode=state.mode, audits=state.mode == "enforce")
+        turn = replace(guide, mode=self._mode, audits=self._mode == "enforce")
         if turn.audits:
             if later if group is None else not await self.link.call(self.store.claim, conversation):
                 self.counted["guide after a cheap turn"] += 1  # nothing can differ
@@ -201,7 +203,8 @@ class Modes:
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
             now_s = datetime.now(UTC).timestamp()
             row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
-            if not await self.link.call(self.store.draw, row):
+            missing = partial(self.store.settle, row, missing=True)
+            if not await self.link.call(self.store.draw, row, late=lambda is_new: is_new and missing()):
                 pass  # the client has asked again, and its first try counts
             elif len(self.completing) < _MOST_WAITING and self.waiting_chars < _MOST_CHARS:
                 turn.row = row
@@ -216,6 +219,8 @@ class Modes:
         cover a conversation in which a cheaper model has answered.
         """
         if not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
+            return False
+        if self.state.observes != self._observes:  # a server that began later observes another configuration
             return False
         if named and await self.link.call(self.store.is_claimed, conversation):
             return False

@@ -7,6 +7,7 @@ import json
 import shutil
 import subprocess
 import sys
+import threading
 from collections import Counter
 from contextlib import closing
 from pathlib import Path
@@ -15,11 +16,14 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from patience import PATIENCE_S
 
 from cascade.api import promoting
 from cascade.api.promoting import promote
 from cascade.api.study import verify
+from cascade.config import load
 from cascade.errors import ConfigError, StoreError, UsageError
+from cascade.modes.state import Draw
 from cascade.modes.store import ModeStore
 from cascade.records import database
 from cascade.records.database import Database
@@ -166,14 +170,57 @@ async def test_a_cheaper_model_answers_one_turn_of_a_conversation_at_most(enforc
 
 
 async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy(enforcing):
-    dearer = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
-    async with serving(enforcing, Answers(), models=dearer) as here, serving(enforcing, Answers()) as elsewhere:
+    async with serving(enforcing, Answers(), models=DEARER) as here, serving(enforcing, Answers()) as elsewhere:
         for client, found in ((here, ("large", "void")), (elsewhere, ("small", "enforce"))) * 2:
             answer = await ask(client, text_of(1001))
             assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == found
         assert 'cascade_mode{mode="void"} 1' in (await here.get("/metrics")).text
         assert (await here.get("/v1/cascades")).json()["data"][0]["void_here"] is not None
     assert (state_of(enforcing).mode, state_of(enforcing).alarm) == ("enforce", None)
+
+
+DEARER = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
+
+
+async def test_where_the_certificate_does_not_hold_requests_are_observed_for_another(enforcing):
+    before = len(outcomes(enforcing))
+    async with serving(enforcing, Answers(), models=DEARER) as client:
+        assert (await ask(client, text_of(1001))).headers["x-cascade-mode"] == "void"
+    assert outcomes(enforcing)[before:] == [("observe", "complete", None)]
+
+
+async def test_requests_that_another_configuration_answered_neither_fit_nor_certify(observing):
+    other = load({**CONFIG, **settings(observing, audit=0.1), "models": DEARER})
+    with pytest.raises(UsageError):
+        promote(other)
+    async with serving(observing, Answers()) as before, serving(observing, Answers(), models=DEARER) as client:
+        assert state_of(observing).era == 1
+        count = len(outcomes(observing))
+        for each in (before, client):  # only the later one is observed
+            assert (await ask(each, text_of(1001))).headers["x-cascade-served-by"] == "large"
+    assert len(outcomes(observing)) == count + 1
+    plan = promote(other).plan
+    assert plan is not None
+    assert plan.have + plan.fit == 1
+    assert looks(observing) == []
+
+
+async def test_a_drawn_request_that_the_store_records_too_late_has_no_outcome(tmp_path, monkeypatch):
+    draw, began, goes_on = ModeStore.draw, threading.Event(), threading.Event()
+
+    def slow(store: ModeStore, row: Draw) -> bool:
+        began.set()
+        assert goes_on.wait(PATIENCE_S)
+        return draw(store, row)
+
+    monkeypatch.setattr(ModeStore, "draw", slow)
+    monkeypatch.setattr("cascade.records.link.AGAIN_S", 0.0)
+    async with serving(tmp_path, Answers(), timeouts={"per_store_s": 0.2}) as client:
+        while not began.is_set():  # on a busy machine it may be late before
+            assert (await ask(client, "easy")).headers["x-cascade-mode"] == "unknown"
+        goes_on.set()
+        while not outcomes(tmp_path) or {outcome for _, outcome, _ in outcomes(tmp_path)} != {"missing"}:
+            await client.get("/v1/models")
 
 
 class Wavering(Answers):
