@@ -138,7 +138,7 @@ class CascadeConfig(Section):
     def modes_url(self) -> str | None:
         """The URL of the store of the modes, by default that of the traces; None without modes.
 
-        Raises ConfigError for a variable without a valid store, and for modes without traces.
+        Raises ConfigError for a variable without a valid store, and for modes without traces of what was answered.
         """
         if self.modes is None:
             return None
@@ -146,6 +146,8 @@ class CascadeConfig(Section):
             raise ConfigError(
                 ["modes: drawn requests are kept in the traces, which are off; give them a store: traces"]
             )
+        if self.traces is not None and self.traces.content == "none":
+            raise ConfigError(["modes: the answers of drawn requests are compared; keep them, by traces.content: full"])
         return url
 
     @property

@@ -423,6 +423,12 @@ def test_a_policy_with_levels_and_modes_are_refused(tmp_path):
         Modes(levelled, Catalog.of(served.runtime.config, ()))  # type: ignore[arg-type]
 
 
+def test_modes_need_the_answers_of_drawn_requests(tmp_path):
+    options = settings(tmp_path)
+    with pytest.raises(ConfigError, match="content"):
+        promote(load({**CONFIG, **options, "traces": {**options["traces"], "content": "none"}}))
+
+
 _STUCK = """
 import json, sys
 from cascade.api import promoting
