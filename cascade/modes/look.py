@@ -40,7 +40,7 @@ conversations from which a rule is learned that is tried on the others."""
 _HOW = (
     "The policy and its thresholds were chosen without these conversations.",
     "Whole conversations were drawn, and replayed as they are served: after a kept turn the guide answers the rest.",
-    "Conversations are independent, and requests without a name too: bursts of one request need a name (x-cascade-group).",
+    "Conversations are independent, and so are requests without a name: bursts of one need a name (x-cascade-group).",
 )
 
 
