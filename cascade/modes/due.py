@@ -37,9 +37,10 @@ class NextLook(NamedTuple):
 
     def describe(self) -> str:
         """Describe it in a sentence."""
+        lack = "" if self.is_ready else f", and about {self.wait} more conversations are needed at the rate of draws"
         return (
             f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
-            f"{self.have} and {self.fit}, which takes about {self.wait} more conversations"
+            f"{self.have} and {self.fit}{lack}"
         )
 
 

@@ -275,10 +275,11 @@ def counted(state: CascadeState, waiting: Iterable[Draw], now_s: float, at: str)
     ahead, rows = None, list[Draw]()
     for conversation in islice(conversations.values(), _MOST_OPEN):
         audits = conversation[: monitor.turns]
-        differ = [audit.differs for audit in audits]
+        known = [audit.differs for audit in audits if audit.differs is not None]
         full = len(audits) == monitor.turns or audits[-1].drawn_s + ENDS_S <= now_s
-        bet = partial(Monitor.update, missed=differ.count(True), audits=len(audits), ended=full and None not in differ)
-        if ahead is None and full and None not in differ:
+        ended = full and len(known) == len(audits)
+        bet = partial(Monitor.update, missed=sum(known), audits=len(known), ended=ended)
+        if ahead is None and ended:
             monitor = latest = bet(monitor)
             rows += [audit._replace(e_value=monitor.e_value) for audit in audits]
         else:

@@ -105,7 +105,8 @@ class Pages:
         try:
             async with self._reading:
                 now, guide = datetime.now(UTC), cascade.catalog.guide
-                contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now)
+                void = None if cascade.modes is None else (await cascade.modes.document())["void_here"]
+                contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now, void)
         except CascadeError as error:
             return self._problem(request, "status", 503, "The traces cannot be read", error)
         metrics = cascade.metrics

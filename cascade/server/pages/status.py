@@ -7,13 +7,17 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
+import sqlalchemy as sa
+
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
+from cascade.logs.schema import CUT
 from cascade.modes.due import next_look
 from cascade.modes.state import CascadeState
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
 from cascade.records.address import parse
+from cascade.records.database import draws
 from cascade.records.traces import Store
 from cascade.serving.certified import ServingState
 
@@ -23,7 +27,7 @@ MOST_CALLS = 20_000
 """The most calls that a page reads, the latest ones. Reading them takes about 0.4 s of one core."""
 LEAST_AUDITS = 20
 """The least number of audits that say what the guide alone would have cost."""
-COLUMNS = ("episode_id", "walk", "split", "candidate", "model", "cost_nano_usd", "created_at")
+COLUMNS = ("episode_id", "walk", "split", "candidate", "kept", "model", "cost_nano_usd", "created_at")
 """The columns that are read of each call; none has a question or an answer."""
 _MOST_REASONS = 3
 """The most reasons that are shown why answers have no certificate."""
@@ -32,19 +36,21 @@ _LIMIT_S = 10.0
 Row = Mapping[str, Any]
 
 
-def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, Any]:
+def status(orchestrator: Orchestrator, guide: str, now: datetime, void: str | None = None) -> dict[str, Any]:
     """Return all values of the page, by the names in its template.
 
-    A saving is counted against the `guide`. Raises StoreError.
+    A saving is counted against the `guide`; `void` is why the certificate of modes does not hold in this process.
+    Raises StoreError.
     """
     config, service = orchestrator.runtime.config, orchestrator.runtime.service
     url, standing = config.traces_url, _standing(config)
     state = None if standing is None else standing["state"]
-    watched, rows = _watched(state, service), _latest(url)
+    void = void if state is not None and state.mode == "enforce" else None
+    watched, rows = _watched(state, service, void), _latest(url)
     cut = len(rows) == MOST_CALLS
     since = (now - timedelta(days=DAYS)).isoformat(timespec="milliseconds")
     return {
-        "mode": ("enforce" if watched else "no promise") if state is None else state.mode,
+        "mode": ("enforce" if watched else "no promise") if state is None else "void" if void else state.mode,
         "alarm": orchestrator.runtime.alarm if state is None else state.alarm,
         "guide": guide,
         "modes": config.modes,
@@ -55,6 +61,7 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
         "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
+        "unknown_audits": standing["unknown"] if standing else 0 if service is None else service.status.missing,
         "log": None if url is None else parse(url).shown,  # without a password
         "address": f"http://{config.server.host}:{config.server.port}/v1",
         "now": now.isoformat(),
@@ -65,10 +72,14 @@ def status(orchestrator: Orchestrator, guide: str, now: datetime) -> dict[str, A
     }
 
 
-def _watched(state: CascadeState | None, service: ServingState | None) -> list[tuple[Any, tuple[str, ...], Any]]:
+def _watched(
+    state: CascadeState | None, service: ServingState | None, void: str | None
+) -> list[tuple[Any, tuple[str, ...], Any]]:
     """Return the certificates in force, why they do not hold here, and their monitors."""
     if state is not None:
-        return [] if state.in_force is None else [(state.in_force, (), state.monitor)]
+        holding = [] if service is None else service.holding
+        reasons = next((why for _, why in holding if void in why), (void,)) if void else ()
+        return [] if state.in_force is None else [(state.in_force, reasons, state.monitor)]
     if service is None:
         return []
     return [(certificate, why, service.monitors.of(certificate).monitor) for certificate, why in service.holding]
@@ -81,7 +92,11 @@ def _standing(config: CascadeConfig) -> dict[str, Any] | None:
         return None
     with ModeStore.shared(url) as store:
         state, counts, looks = store.state(name), store.counts(name), store.looks(name)
-    return {"state": state, "looks": looks, "plan": next_look(state, counts, config.modes)}
+        now = None if state.in_force is None else state.in_force.certificate
+        settled = (draws.c.cascade == name) & (draws.c.certificate == now) & (draws.c.outcome != "pending")
+        with store.transaction(reading=True) as connection:
+            unknown = connection.scalar(sa.select(sa.func.count()).where(settled, draws.c.differs.is_(None)))
+    return {"state": state, "looks": looks, "plan": next_look(state, counts, config.modes), "unknown": unknown}
 
 
 def _latest(url: str | None) -> list[Row]:
@@ -119,17 +134,22 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
         for call in request
         if call["model"] == guide and call["candidate"] is not None and call["cost_nano_usd"] is not None
     ]
-    others = [{call["model"] for call in request} for request in requests if request[0]["split"] != "audit"]
     alone = round(len(priced) * sum(guides) / len(guides)) if priced and len(guides) >= LEAST_AUDITS else None
     return {
         "total": len(requests),
         "audited": len(audited),
-        "by_base": sum(len(models) == 1 and guide not in models for models in others),
-        "unaudited": len(others),
+        "by_base": sum(guide not in models for request in requests if (models := _served(request))),
         "spent": sum(priced) if priced or not requests else None,
         "unknown": len(requests) - len(priced),
         "alone": alone,
     }
+
+
+def _served(calls: Iterable[Row]) -> set[str]:
+    """Return the models whose answers were kept, or where none was, of which one was served: the guide failed."""
+    candidates = [call for call in calls if call["candidate"] is not None]
+    cut = any(call["walk"] == CUT for call in calls)  # then nothing was served
+    return {call["model"] for call in candidates if call["kept"]} or {call["model"] for call in candidates if not cut}
 
 
 def _is_cascades(calls: Iterable[Row], guide: str) -> bool:

@@ -34,6 +34,7 @@ MODES = ModesConfig(share=0.1, certify=0.5)
 def test_a_look_takes_conversations_and_rows_to_fit(looks, counts, needed, wait):
     plan = next_look(CascadeState("cascade", looks=looks), counts, MODES)
     assert (plan.look, plan.needed, plan.wait, plan.is_ready) == (looks + 1, needed, wait, wait == 0)
+    assert (str(wait) in plan.describe().split()) == (wait > 0)
 
 
 @pytest.mark.parametrize(("alpha", "level", "most"), [(0.2, 0.05, 5), (0.1, 0.05, 5), (0.02, 0.01, 7)])

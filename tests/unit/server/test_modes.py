@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import sqlalchemy as sa
+from markupsafe import escape
 from patience import PATIENCE_S
 
 from cascade.api import promoting
@@ -175,11 +176,16 @@ async def test_where_prices_are_others_the_guide_serves_and_elsewhere_the_policy
             answer = await ask(client, text_of(1001))
             assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == found
         assert 'cascade_mode{mode="void"} 1' in (await here.get("/metrics")).text
-        assert (await here.get("/v1/cascades")).json()["data"][0]["void_here"] is not None
+        why = (await here.get("/v1/cascades")).json()["data"][0]["void_here"]
+        assert why is not None
+        shown, others = [(await client.get("/ui")).text for client in (here, elsewhere)]
+        assert ('<p class="figure bad">void</p>' in shown, 'badge bad"' in shown, escape(why) in shown) == (True,) * 3
+        assert shown.count('<p class="bad">') == 2  # both prices
+        assert ('<p class="figure">enforce</p>' in others, 'badge good"' in others) == (True, True)
     assert (state_of(enforcing).mode, state_of(enforcing).alarm) == ("enforce", None)
 
 
-DEARER = {**CONFIG["models"], "base": {**CONFIG["models"]["base"], "price": {"input": 3.0, "output": 2.0}}}
+DEARER = {role: {**model, "price": {"input": 3.0, "output": 2.0}} for role, model in CONFIG["models"].items()}
 
 
 async def test_where_the_certificate_does_not_hold_requests_are_observed_for_another(enforcing):
@@ -405,6 +411,10 @@ async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing
         assert told.json()["data"][0]["changes"][-1][1:] == ["the admin page", "observe", "to be sure"]
         answer = await ask(client, "easy")
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "observe")
+        await client.post("/v1/cascades", json={"mode": "fallback"})
+        page = (await client.get("/ui")).text
+        assert ('<p class="figure">fallback</p>' in page, 'badge good"' in page) == (True, False)
+        assert "alarm" not in page[page.index("<h1>") : page.index("</h1>")]
         await client.post("/v1/cascades", json={"mode": "enforce"})
         assert (await ask(client, "easy, 2")).headers["x-cascade-served-by"] == "small"
         bad = await client.post("/v1/cascades", json={"mode": "fast"})

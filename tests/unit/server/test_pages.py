@@ -15,6 +15,7 @@ import pytest
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.scope import PLAIN, seen
+from cascade.logs.schema import CUT
 from cascade.modes.due import NextLook
 from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore
@@ -217,6 +218,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, m
     assert EVIL.partition("\x1b")[0] in page.text  # it is there, as text
     assert "\\u001b" in page.text
     assert "1 of 3 audits differed" in page.text
+    assert "2 more" in page.text  # without a result
     assert f"Evidence against it: {evidence:.2g}; an alarm needs 20." in page.text
     assert "0.05 of 0.1 (1 − confidence) spent" in page.text
     store.close()
@@ -258,13 +260,13 @@ async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path
 
 
 def row(episode: str, model: str, cost: int | None, **columns: Any) -> dict[str, Any]:
-    found = {"episode_id": episode, "walk": None, "split": None, "candidate": 0, "model": model}
+    found = {"episode_id": episode, "walk": None, "split": None, "candidate": 0, "kept": True, "model": model}
     return {**found, "cost_nano_usd": cost, **columns}
 
 
 def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
     name = f"audited {number}"
-    return [row(name, "small", 100, split="audit"), row(name, "large", guide_cost, split="audit")]
+    return [row(name, "small", 100, split="audit"), row(name, "large", guide_cost, split="audit", kept=False)]
 
 
 AUDITS = [call for number in range(20) for call in audited(number, 1_000 + 100 * (number % 2))]
@@ -275,7 +277,7 @@ KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
     ("rows", "expected"),
     [
         ([], {"total": 0, "spent": 0, "alone": None}),
-        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_base": 10, "spent": 24_000, "alone": 30 * 1_050}),
+        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_base": 30, "spent": 24_000, "alone": 30 * 1_050}),
         (KEPT + AUDITS[2:], {"total": 29, "alone": None}),  # too few audits
         ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "alone": None}),
         (
@@ -284,7 +286,12 @@ KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
         ),
         (AUDITS[::2] + AUDITS[1::2], {"total": 20, "spent": 23_000, "alone": 20 * 1_050}),  # rows in any order
         ([row("a", "small", None), row("b", "small", 7)], {"total": 2, "unknown": 1, "spent": 7}),
-        ([row("a", "small", 1), row("a", "large", 1)], {"by_base": 0, "unaudited": 1}),
+        ([row("a", "small", 1, kept=False), row("a", "large", 1)], {"by_base": 0}),
+        ([row("a", "small", 1, kept=False), row("a", "judge", 1)], {"total": 1, "by_base": 1}),  # which kept its answer
+        ([row("a", "small", 1, kept=False), row("a", "judge", 1, kept=False), row("a", "large", 1)], {"by_base": 0}),
+        ([row("a", "small", 1, split="audit"), row("a", "large", 1, split="audit")], {"by_base": 0}),  # observed
+        ([row("a", "small", 1, kept=False)], {"by_base": 1}),  # the guide failed
+        ([row("a", "small", 1, kept=False), row("a", "large", None, walk=CUT, candidate=None)], {"by_base": 0}),
         ([row("a", "large", 1, walk="large only")], {"total": 1, "by_base": 0}),  # in observe, or bypassed
         ([row("a", "small", 1, walk="small only")], {"total": 0}),  # the client named it
     ],

@@ -231,4 +231,4 @@ async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_revie
 
             assert (await two.post("/v1/cascades", json={"mode": "fallback"})).status_code == 200
             assert await said(one, "/ui") == await said(two, "/ui")
-            assert "After an alarm" in await said(one, "/ui")
+            assert '<p class="figure">fallback</p>' in await said(one, "/ui")
