@@ -8,7 +8,7 @@ from typing import NamedTuple, cast
 from cascade.api.logs import LogOptions, read_log
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
-from cascade.records.address import is_url
+from cascade.records.address import is_url, located
 from cascade.reports.report import Tell
 from cascade.review.pairs import Compared, compare
 from cascade.review.reviews import SUFFIX, Ask, Location, Terms, reviews_at
@@ -72,7 +72,7 @@ def review_location(settings: CascadeConfig) -> Location | None:
     """
     options, traces = settings.server.review, settings.traces_url
     if options.file is not None:
-        return Path(options.file)
+        return located(options.file)
     if options.log is not None:
         return beside(options.log)
     return traces

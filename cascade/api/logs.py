@@ -20,6 +20,7 @@ from cascade.episodes.reading import GUIDE, Reading, reviewed
 from cascade.episodes.rows import Read
 from cascade.errors import CascadeError, ConfigError, UsageError
 from cascade.logs.schema import UNJUDGED, Dropped
+from cascade.records.address import located, parse
 from cascade.reports.notices import about_truth
 from cascade.reports.report import Tell, warn
 from cascade.text import counted
@@ -29,7 +30,7 @@ Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 Models: TypeAlias = str | Sequence[str] | None
 """Models by name, the cheapest first, as a list or joined by commas."""
 Files: TypeAlias = str | Path | Iterable[str | Path] | None
-"""One file of reviews, several, or none."""
+"""One file of reviews, or a store's URL, several, or none."""
 
 
 class LogOptions(NamedTuple):
@@ -67,17 +68,17 @@ class LogOptions(NamedTuple):
         return tuple([name.strip() for name in names if name.strip()])
 
     @property
-    def files(self) -> tuple[Path, ...]:
-        """The files of reviews."""
+    def files(self) -> tuple[Path | str, ...]:
+        """The files of reviews, and the stores that hold some."""
         listed = (self.reviews,) if isinstance(self.reviews, str | Path) else self.reviews or ()
-        return tuple(map(Path, listed))
+        return tuple(map(located, listed))
 
     @property
     def command(self) -> str:
         """The log and the options, as a command line has them."""
         named = {"--matcher": self.matcher, "--reference": self.reference, "--models": ",".join(self.ordered)}
         where = [("--where", f"{column}={value}") for column, value in parse_where(self.where or ()).items()]
-        reviews = [("--reviews", str(file)) for file in self.files]
+        reviews = [("--reviews", str(file) if isinstance(file, Path) else parse(file).shown) for file in self.files]
         rate = [] if self.label_rate is None else [("--label-rate", f"{self.label_rate:g}")]
         options = [*where, *((option, value) for option, value in named.items() if value), *reviews, *rate]
         return " ".join([shlex.quote(str(self.log)), *(f"{option} {shlex.quote(value)}" for option, value in options)])
@@ -114,8 +115,8 @@ def open_log(
         reference: the model whose output counts as right, whatever the labels say: "guide", or a ladder's model. A log
             without labels is always read so.
         models: use only these models of the log, the cheapest first; the last is the reference.
-        reviews: files of reviews (`cascade review`): they decide what is right, and only the requests that were drawn
-            for review are read.
+        reviews: files or stores of reviews (`cascade review`): they decide what is right, and only the requests that
+            were drawn for review are read.
         label_rate: use only the reviews drawn at this rate. By default all that were drawn.
         tell: is called with a sentence about rows that were left out.
 

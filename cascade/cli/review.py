@@ -8,7 +8,6 @@ import json
 import os
 import sys
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -19,6 +18,7 @@ from cascade.api.judging import Judging
 from cascade.api.logs import LogOptions
 from cascade.cli import options as opt
 from cascade.cli.main import console, say
+from cascade.records.address import located
 from cascade.review.pairs import Pair, output_lines, request_lines
 from cascade.review.reviews import SKIPPED, ReviewStore
 from cascade.review.session import MOVES, Session
@@ -35,7 +35,7 @@ def review(
         str, typer.Option(help="preference: which output is better; regret: also whether each is right.")
     ] = "preference",
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="The file of reviews. By default beside the log.")
+        str | None, typer.Option("--output", "-o", help="The file of reviews, or a store. By default beside the log.")
     ] = None,
     reviewer: Annotated[str | None, typer.Option(help="The reviewer's name. By default the user's name.")] = None,
     label_rate: Annotated[
@@ -53,7 +53,8 @@ def review(
 
     Example: cascade review episodes.parquet --ask regret
     """
-    judging = Judging(LogOptions(episodes, where, matcher, models=models), output, ask, label_rate, seed)
+    place = None if output is None else located(output)
+    judging = Judging(LogOptions(episodes, where, matcher, models=models), place, ask, label_rate, seed)
     outputs = judging.read(say)
     with ReviewStore(judging.path, judging.terms(outputs.comparator)) as store:
         _review(store, outputs.pairs, reviewer or _user(), skipped=skipped)

@@ -44,6 +44,11 @@ def is_url(path: Path | str) -> bool:
     return bool(separator) and scheme in {"sqlite", *_POSTGRES}
 
 
+def located(place: Path | str) -> Path | str:
+    """Return a store's URL as it is, and anything else as a path."""
+    return str(place) if is_url(place) else Path(place)
+
+
 def parse(url: str) -> Address:
     """Return a store's address.
 

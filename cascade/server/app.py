@@ -81,7 +81,7 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
     """Return what serves the requests of one configuration. Raises as `application` does."""
     runtime = orchestrator.runtime
     runtime.break_circuits()
-    runtime.wrap(partial(CountedGuard, metrics))
+    runtime.wrap(partial(CountedGuard, metrics, runtime.config.prices()))
     runtime.finishes = True
     for guard in runtime.guards.values():
         guard.retried, guard.tried = metrics.retried, metrics.tried

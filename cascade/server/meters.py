@@ -22,7 +22,7 @@ from typing import Any
 
 from cascade.config.schema import ServerConfig
 from cascade.errors import ConfigError
-from cascade.money import usd
+from cascade.money import Price, usd
 from cascade.providers.guard import Around, Guard
 from cascade.resilience.portal import Deadline
 from cascade.safety import redact
@@ -44,18 +44,18 @@ _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_w
 class CountedGuard(Around):
     """A guard whose calls are counted."""
 
-    def __init__(self, metrics: Metrics, guard: Guard | Around) -> None:
+    def __init__(self, metrics: Metrics, prices: Mapping[str, Price | None], guard: Guard | Around) -> None:
         super().__init__(guard)
-        self._metrics = metrics
+        self._metrics, self._prices = metrics, prices
 
     def around(self, request: Request, deadline: Deadline) -> _Counting:  # noqa: ARG002
         """Count a call when it has ended."""
-        return _Counting(self._metrics, request)
+        return _Counting(self._metrics, request, self._prices.get(request.model))
 
 
 class _Counting:
-    def __init__(self, metrics: Metrics, request: Request) -> None:
-        self._metrics, self._request, self._began_s = metrics, request, time.monotonic()
+    def __init__(self, metrics: Metrics, request: Request, price: Price | None) -> None:
+        self._metrics, self._request, self._price, self._began_s = metrics, request, price, time.monotonic()
         self._replies = list[Completion]()
 
     async def __aenter__(self) -> list[Completion]:
@@ -63,7 +63,7 @@ class _Counting:
 
     async def __aexit__(self, _: object, failure: BaseException | None, __: object) -> None:
         took_s, reply = time.monotonic() - self._began_s, self._replies[0] if self._replies else None
-        self._metrics.count_call(self._request, took_s, reply, failure)
+        self._metrics.count_call(self._request, took_s, reply, failure, self._price)
 
 
 class AccessLog:

@@ -8,13 +8,14 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
+from contextvars import ContextVar
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.budget.caps import Account, label
-from cascade.budget.charges import cost_of
+from cascade.budget.charges import cost_of, failed_call, paid_call
 from cascade.engine import BROKEN_OFF
-from cascade.errors import HistoryRefusedError, StoreError
+from cascade.errors import HistoryRefusedError, ProviderError, StoreError
 from cascade.money import Price, usd
 from cascade.providers.guard import Guard
 from cascade.types import Answer, Completion, Request
@@ -159,6 +160,8 @@ _LEFT = (asyncio.CancelledError, GeneratorExit)
 _LAG_EVERY_S = 0.25
 _STORE_S = 1.0
 """The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
+AFTER: ContextVar[bool] = ContextVar("after", default=False)
+"""Whether a call is made after its response, for a drawn request: no receipt has its cost."""
 _OF_ACCOUNTS = {
     "cap": "The cap of an account.",
     "spent": "What is booked on an account.",
@@ -230,14 +233,13 @@ class Metrics:
             if names := getattr(receipt, field):
                 tally.update((names,) if isinstance(names, str) else names)
         self._unknown_costs += receipt.cost_nano_usd is None
-        self._cost_nano_usd += receipt.cost_nano_usd or 0
         self._key_costs[key or ""] += receipt.cost_nano_usd or 0
         self._saved_nano_usd += receipt.saved_nano_usd or 0
         self.estimated += receipt.saved_nano_usd is not None
 
     @property
     def saved_nano_usd(self) -> int | None:
-        """An estimate of what was saved (`Receipt.saved_nano_usd`), summed; None before there is one."""
+        """What was saved by estimate (`Receipt`), minus calls for drawn requests; None before an estimate."""
         return self._saved_nano_usd if self.estimated else None
 
     @property
@@ -246,9 +248,20 @@ class Metrics:
         return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
 
     def count_call(
-        self, request: Request, seconds: float, reply: Completion | None, error: BaseException | None
+        self,
+        request: Request,
+        seconds: float,
+        reply: Completion | None,
+        error: BaseException | None,
+        price: Price | None,
     ) -> None:
         """Count a call that has ended, with its retries, by its reply or by its error."""
+        call = None if reply is None else paid_call(request, reply, price)
+        if call is None and isinstance(error, ProviderError):
+            call = failed_call(request, error, price)
+        cost = 0 if call is None else call.cost_nano_usd or 0  # what is unknown is not in an amount that is known
+        self._cost_nano_usd += cost
+        self._saved_nano_usd -= cost if AFTER.get() else 0
         model = request.model
         self._calls[model].observe(seconds)
         if error is not None:
@@ -272,21 +285,25 @@ class Metrics:
             await sleep(_LAG_EVERY_S)
             self._lag.observe(max(0.0, clock() - due_s))
 
-    async def text(self, runtime: Runtime) -> str:
-        """Return all counts, and the state of alarm, stores, breakers and caps, in Prometheus' text form."""
+    async def text(self, runtime: Runtime, alarm: str | None = None) -> str:
+        """Return all counts, and the state of alarm, stores, breakers and caps, in Prometheus' text form.
+
+        `alarm` is that of the modes.
+        """
         guards, balances = runtime.guards, await self._balances(runtime)
+        withdrawn = int((alarm or runtime.alarm) is not None)
         unknown, retried = ({name: counts[name] for name in guards} for counts in (self._unknown, self.retried))
         whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
         return "".join([
             family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
             family("request_seconds", "Time of a whole request.", self._seconds),
             family("first_text_seconds", "Time to a stream's first text.", self.first_text),
-            family("cost_usd_total", "Known cost of all calls.", self._cost_nano_usd),
-            family("key_cost_usd_total", "Known cost of all calls, by the server's key.", self._key_costs, "key"),
+            family("cost_usd_total", "Known cost of all calls, also for drawn requests.", self._cost_nano_usd),
+            family("key_cost_usd_total", "Known cost of answers, by the server's key.", self._key_costs, "key"),
             family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
-            family("saved_usd", "Saved against the guide alone.", self._saved_nano_usd),
+            family("saved_usd", "Estimate: the guide alone, minus answers and drawn requests.", self._saved_nano_usd),
             *(family(name, help_, self._tallies[field], by) for field, (name, by, help_) in _TALLIES.items()),
-            family("alarm", "1: audits or canaries withdrew a certificate.", int(runtime.alarm is not None)),
+            family("alarm", "1: audits, canaries or a changed model withdrew a certificate.", withdrawn),
             _of_stores(runtime),
             family("uncovered_total", "Answers without a certificate, by the reason.", whys, "why"),
             family("call_seconds", "Time of a call to a model, with its retries.", self._calls, "model"),

@@ -6,20 +6,26 @@ import json
 import random
 import shutil
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import pytest
+from stores import postgres_url
 
 import cascade
+from cascade.api.judging import review_location
+from cascade.api.logs import LogOptions
+from cascade.config import load
 from cascade.conformal.promise import Promise
 from cascade.review.pairs import compare
-from cascade.review.reviews import Judgement, ReviewStore, Terms
+from cascade.review.reviews import Judgement, ReviewStore, Terms, read_reviews
 from cascade.studies.study import default_promise
 from unit.cli.certified import Row, hard_rows
 from unit.plain import row
 from unit.review.booking import call, episode, write
+from unit.server.served import CONFIG
 
 Cli = Callable[..., Any]
 QUICK = ("--splits", "2")
@@ -205,6 +211,28 @@ def test_a_proof_counts_what_people_found_lost(logged, rate):
     base = next(way for way in found["ways"] if way["name"].endswith(" alone") and way["calls"] == 1 and way["risk"])
     assert base["risk"] == pytest.approx(DIFFERS * HARMS, abs=0.05)  # agreement alone would say 0.4
     assert found["why"]["first_right"] == pytest.approx(1 - DIFFERS * HARMS, abs=0.05)
+
+
+@pytest.mark.parametrize("kind", ["sqlite", "postgresql"])
+def test_judgements_in_a_store_count_as_those_in_a_file(cli, logged, kind):
+    log, file = logged()
+    kept = read_reviews(Path(file))
+    with nullcontext(f"sqlite:///{file}") if kind == "sqlite" else postgres_url() as url:
+        if kind == "postgresql":
+            with ReviewStore(url, kept.terms) as store:
+                for each in kept.judgements:
+                    store.add(each)
+        assert proved(log, url) == proved(log, file)
+        ran = cli("prove", log, "--reviews", url, "--risk", "0.3", *QUICK)
+        assert ran.code == 0, ran.err
+        assert cli("review", log, "-o", url, "--ask", "regret", "--reviewer", "ann").code == 0  # all are judged
+        assert LogOptions(log, reviews=[url]).files == (url,)
+        assert review_location(load({**CONFIG, "server": {"review": {"log": log, "file": url}}})) == url
+    assert not [each for each in Path(log).parent.iterdir() if ":" in each.name]
+
+
+def test_a_command_shows_no_password_of_a_store_of_reviews():
+    assert "secret" not in LogOptions("demo", reviews="postgresql://me:secret@host/db").command
 
 
 def test_without_a_judgement_a_differing_output_is_lost(logged):

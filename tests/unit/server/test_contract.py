@@ -14,7 +14,7 @@ import pytest
 from cascade import errors
 from cascade.config import load
 from cascade.config.schema import ServerConfig
-from cascade.errors import ConfigError, StoreError
+from cascade.errors import ConfigError, ProviderUnavailableError, StoreError
 from cascade.money import Price
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.histories import packed
@@ -25,7 +25,7 @@ from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
 from cascade.server.receipts import Metrics, Receipt, header_value
-from cascade.types import Answer
+from cascade.types import Answer, Completion, Question, Request, Usage
 
 from .served import ASK, CONFIG, asgi, orchestrator
 
@@ -366,6 +366,13 @@ async def test_counts_are_what_happened_and_a_label_is_one_line(monkeypatch):
     metrics.count("cascade", 200, 0.02, Receipt("t", "small", cost_nano_usd=120_000, saved_nano_usd=1_080_000))
     metrics.count("cascade", 200, 3.0, Receipt("t", "large", faulty=("small",)))
     metrics.count('a"}\nb\\', 404, 0.001)
+    call = Request("small", (), "base", "answer", 1, Question("q"), 100)
+    for answer, price in (
+        (Completion("", "stop", Usage(100, 10)), Price.per_million(input=1.0, output=2.0)),
+        (None, GUIDE),
+    ):
+        error = None if answer else ProviderUnavailableError("gone", billed="maybe")  # at a cost that nobody knows
+        metrics.count_call(call, 0.1, answer, error, price)
     metrics.first_text.observe(0.5)
     monkeypatch.setattr(Runtime, "alarm", "it was withdrawn")
     async with orchestrator() as served:

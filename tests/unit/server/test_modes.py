@@ -49,6 +49,7 @@ from .observed import (
     text_of,
 )
 from .served import CONFIG, WAIT_S, orchestrator
+from .test_sight import samples
 
 
 @pytest.fixture(scope="module")
@@ -76,6 +77,23 @@ async def test_while_observing_the_guide_serves_and_the_base_is_asked_after(tmp_
     assert (found.status_code, found.headers["x-cascade-served-by"]) == (200, "large")
     assert provider.asked == ["large", "small"]
     assert outcomes(tmp_path) == [("observe", "complete", None)]
+
+
+@pytest.mark.parametrize("caps", [[], [{"usd": 1.0}]])
+async def test_the_calls_of_drawn_requests_are_in_what_was_spent_and_not_saved(tmp_path, caps):
+    async with serving(tmp_path, Answers(), budget={"caps": caps}) as client:
+        for number in range(3):
+            assert (await ask(client, f"hard {number}")).status_code == 200
+            await settled(client)
+        found = samples((await client.get("/metrics")).text)
+    with closing(Store(f"sqlite:///{tmp_path}/traces.db", read_only=True)) as traces:
+        cost = Counter[str]()
+        for row in traces.read():
+            cost[row["model"]] += row["cost_nano_usd"]
+    assert min(cost["small"], cost["large"]) > 0
+    assert found["cascade_cost_usd_total"] == pytest.approx(cost.total() / 1e9)
+    assert found['cascade_key_cost_usd_total{key=""}'] == pytest.approx(cost["large"] / 1e9)
+    assert found["cascade_saved_usd"] == pytest.approx(-cost["small"] / 1e9)
 
 
 async def test_a_row_stays_where_a_call_fails_and_where_nobody_answers(tmp_path):
@@ -145,7 +163,8 @@ async def test_a_drift_is_found_and_a_restart_forgets_nothing(enforcing):
         answer = await ask(client, "easy, at last")
         assert (answer.headers["x-cascade-served-by"], answer.headers["x-cascade-mode"]) == ("large", "fallback")
         shown = (await client.get("/v1/cascades")).json()["data"][0]
-        assert 'cascade_mode{mode="fallback"} 1' in (await client.get("/metrics")).text
+        found = samples((await client.get("/metrics")).text)
+        assert (found['cascade_mode{mode="fallback"}'], found["cascade_alarm"]) == (1, 1)
     with Store(f"sqlite:///{tmp_path}/traces.db", read_only=True) as traces:
         assert traces.models_of(mixed.headers["x-cascade-trace-id"]) == ["large"]
     assert shown["mode"] == "fallback"

@@ -164,7 +164,7 @@ def test_a_log_whose_folder_was_moved_away_is_written_again_once_it_is_back(tmp_
 # --- dashboard and alerts ---
 
 DEPLOY = Path(__file__).parents[3] / "deploy"
-FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "or"}
+FUNCTIONS = {"sum", "max", "rate", "increase", "histogram_quantile", "by", "or", "ignoring"}
 
 
 def expressions() -> list[str]:
