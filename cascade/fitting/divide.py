@@ -43,12 +43,13 @@ class Parts(NamedTuple):
 
 
 def usable(log: Log, promise: Promise) -> Usable:
-    """Return the requests of a log that a promise can be about.
+    """Return the requests of a log that a promise can be about, as policies may read them.
 
     Raises:
         UsageError: the promise compares with a reference, and the log has none.
     """
     single = log if len({*log.ids}) == log.n else replace(log, groups=merged(log)).take(once(log))
+    single = promise.rules.readable(single)
     repeated = log.n - single.n
     if "reference" not in promise.rules.needs:
         return Usable(single, repeated, 0)

@@ -311,7 +311,6 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
     settings = settings or FitSettings()
     promise = replace(promise, risk=settings.risks.get(settings.default(promise), promise.risk))
     ready = usable(log, promise)
-    ready = ready._replace(log=promise.rules.readable(ready.log))
     if settings.newest is not None:
         ready = ready._replace(log=ready.log.take(np.arange(round((1 - settings.newest) * ready.log.n), ready.log.n)))
     if not ready.log.n:

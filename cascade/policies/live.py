@@ -21,9 +21,9 @@ from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala
+from cascade.policies.policy import REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala, as_read
 from cascade.registry import code_of
-from cascade.table import Floats, Log, Node
+from cascade.table import COST, Floats, Log, Node
 from cascade.types import Candidate, Question, Step
 
 if TYPE_CHECKING:
@@ -142,6 +142,7 @@ class Live:
         plan: the nodes of the whole plan.
         kappa: the threshold of requests without a segment.
         kappas: that of each segment; empty: all at `kappa`.
+        hidden: the signals, and "cost", that its certificates were made without (`Log.hidden`).
         single: whether only the answer served is kept, so that the last model’s can be shown as it is written. For
             a promise about the set of answers, and where an earlier answer may be served, every one is.
         by_call: whether it buys the nodes in an order of its own.
@@ -158,6 +159,7 @@ class Live:
     kappa: float = STRICTEST
     kappas: Mapping[str, float] = field(default_factory=dict)
     single: bool = False
+    hidden: frozenset[str] = frozenset()
     by_call: bool = field(default=False, init=False)
     nodes: tuple[Node, ...] = field(init=False)
     reads: tuple[str, ...] = field(init=False)
@@ -168,7 +170,7 @@ class Live:
         rule = self.rule
         nodes = self.plan if rule.nodes is None else tuple([self.plan[at] for at in rule.nodes])
         with code_of(rule):
-            scores = rule.scores(row_of(_BEFORE, nodes, rule.columns))
+            scores = rule.scores(as_read(replace(row_of(_BEFORE, nodes, rule.columns), hidden=self.hidden)))
         by_call = scores.order is not None
         newest_alone = isinstance(rule, Uala) or (scores.serve is None and not isinstance(rule, Prompted))
         single = self.single and newest_alone and scores.keep is None and not by_call
@@ -186,8 +188,10 @@ class Live:
         name, proven = level or directory.default_level or "", directory.certificates
         kappas = {segment: certificate.kappa for segment, certificate in proven.items() if certificate.segment}
         kappa = proven[name].kappa if name in proven else STRICTEST
-        single = directory.promise is not None and not directory.promise.rules.of_set
-        return cls(directory.policy, directory.plan, kappa, kappas, single)
+        rules = None if directory.promise is None else directory.promise.rules
+        costs = (COST,) if directory.requests.chose else ()  # points are put in order where going on may lose
+        hidden = frozenset({*costs, *(rules.outcomes if rules else ())})
+        return cls(directory.policy, directory.plan, kappa, kappas, rules is not None and not rules.of_set, hidden)
 
     @property
     def selection(self) -> Selection | None:
@@ -238,7 +242,8 @@ class Live:
         """Score the newest step by the log of one row that the request is."""
         step = observation.steps[-1]
         log = row_of(observation, self.nodes, self.columns)
-        scored, count = self.rule.scores(log), int(np.count_nonzero(log.bought))
+        read = as_read(replace(log, hidden=self.hidden)) if self.hidden else log
+        scored, count = self.rule.scores(read), int(np.count_nonzero(log.bought))
         buy = None
         if scored.order is not None:  # the columns of the scores are calls, in the order of purchase
             log, buy = log.in_order(scored.order), int(scored.order[0, count]) + 1 if count < len(self.nodes) else None

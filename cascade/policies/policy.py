@@ -75,9 +75,8 @@ class Policy(ABC):
         if not {*(self.nodes or ())} <= {*range(log.width)}:
             raise UsageError(f"{self.kind} buys the nodes {self.nodes}, and {log.name} has 0 to {log.width - 1}.")
         bought = log.only(range(log.width) if self.nodes is None else self.nodes)
-        unjudged = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
         with code_of(self):
-            return walks(bought, self.scores(unjudged))
+            return walks(bought, self.scores(as_read(bought)))
 
     def refuse_lacking(self, log: Log) -> None:
         """Raise UsageError if a log has no value of a signal that it reads."""
@@ -110,6 +109,14 @@ class Policy(ABC):
         """
         del tensors
         return TypeAdapter(cls).validate_python(dict(settings))
+
+
+def as_read(log: Log) -> Log:
+    """Return a log as policies read it: without what is right, and without what is hidden."""
+    signals = {name: values for name, values in log.signals.items() if name not in log.hidden}
+    cost = np.full_like(log.cost_nano_usd, -1) if COST in log.hidden else log.cost_nano_usd
+    unjudged = np.full_like(log.right, np.nan)
+    return replace(log, right=unjudged, cost_nano_usd=cost, signals=signals, reference=None, baselines={})
 
 
 SUREST = 4  # the action that serves the surest of all answers, which the engine finds by itself

@@ -227,7 +227,7 @@ def study(
     if splits < 1:
         raise UsageError(f"A study needs a split, not {splits}.")
     ready = usable(log, promise)
-    requests = promise.rules.readable(ready.log)
+    requests = ready.log
     reference: Way = fixed("every call", Depth()) if requests.reference is None else fixed("reference alone", Alone())
     playing = [reference, *(way for way in others or ways(requests, promise) if way.name != reference.name)]
     drawn, done = enumerate(_sides(requests, splits, seed), seed), list[_Split]()

@@ -23,12 +23,15 @@ from cascade.fitting.certificates import policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, Saving, fit
 from cascade.fitting.menu import simple_members
+from cascade.policies.base import Observation
 from cascade.policies.directory import hash_of
+from cascade.policies.live import Live
 from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
 from cascade.studies.ways import Fitted, Router
-from cascade.table import COST, Floats, Log, Node, Reference
+from cascade.table import COST, Baseline, Floats, Log, Node, Reference
+from cascade.types import Call, Completion, Question, Request, Step, Usage
 from unit.fitting.random_logs import random_log
 
 REGRET = Promise("regret", 0.05, 0.9)
@@ -439,6 +442,44 @@ def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_l
     found = study(log, promise, [Router()], splits=2)
     assert (found.rows[0].risk, found.rows[1].refused, found.bound) == (0.0, 0, None)
     assert _evenly(np.linspace(0.0, 0.9, 200), 50)[0] == 0
+
+
+@dataclass(frozen=True)
+class Looking(Scaled):
+    """A policy whose doubt is known where it sees a column."""
+
+    column: str = COST
+
+    def scores(self, log: Log) -> Scores:
+        assert not log.baselines
+        unknown = np.full(log.answer.shape, np.nan)
+        cost = np.where(log.cost_nano_usd > 0, 0.5, unknown)
+        return Scores(cost if self.column == COST else log.signals.get(self.column, unknown))
+
+
+@pytest.mark.parametrize(
+    ("promise", "column", "seen"),
+    [
+        (Promise(Graded.name, 0.1, 0.9), "score", False),
+        (Promise(Graded.name, 0.1, 0.9), COST, True),
+        (Promise("error", 0.4, 0.9), COST, False),
+        (Promise("error", 0.4, 0.9), "score", True),
+    ],
+)
+def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither_in_a_log_nor_live(
+    promise, column, seen
+):
+    drawn, question = drawn_log(600), Question("Where?")
+    walk = Baseline(*[drawn.right[:, 0] == 1] * 2, *[np.ones(600, dtype=np.int64)] * 4)
+    log = replace(drawn, signals={"score": drawn.right}, baselines={"own": walk})
+    done = fit(log, promise, FitSettings(policy=Looking(column=column)))
+    doubt = Looking(column=column).walks(usable(log, promise).log).reach[:, 1]
+    assert (doubt < np.inf).all() == (doubt < np.inf).any() == seen
+    live = Live.of(policy_directory(done, log.nodes, date(2026, 1, 1)))
+    sent = Request("model", (), "answer", "answer", 1, question, 9)
+    step = Step(1, (), {"score": 0.9}, calls=(Call(sent, Completion("Inn", "stop", Usage(1, 9)), 50, 50),))
+    rule = replace(live, rule=Looking(column=column))
+    assert np.isnan(rule.scores(Observation(question, (step,), last=False)).next) != seen
 
 
 @pytest.mark.parametrize("policy", [{"kind": "uala", "x": 0}, {"kind": "threshold", "signal": "nowhere"}])
