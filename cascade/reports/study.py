@@ -175,7 +175,7 @@ def _why_table(study: Study) -> Table:
     shares = {
         f"{diagnosis.first} is right": None if compares else diagnosis.first_right,
         "the reference is right": None if compares else diagnosis.reference_right,
-        "the first answer is the reference's": diagnosis.agree,
+        f"the first answer is that of {diagnosis.agrees_with}": diagnosis.agree,
     }
     rows = [(name, tenths(value)) for name, value in shares.items() if value is not None]
     rows.append(("signal of doubt", diagnosis.signal or "none"))

@@ -98,7 +98,8 @@ class Diagnosis(NamedTuple):
     Attributes:
         first: the name of the first call.
         first_right, reference_right: how often its answer, and the reference's, is right.
-        agree: how often the first answer is the reference's; of rounds: how often base and guide agree at once.
+        agree: how often the first answer is the reference's; where that is no node, the last one's of its step.
+        agrees_with: "the reference", or the name of that node.
         signal: the doubt that is named beforehand; None if the log has none of a known meaning.
         auroc: how well it tells whether the first answer is right: ½ is chance, 1 perfect.
         asked_again: the cost of the first model alone / the reference's: what a missing signal of it costs a request.
@@ -111,6 +112,7 @@ class Diagnosis(NamedTuple):
     first_right: float | None
     reference_right: float | None
     agree: float | None
+    agrees_with: str
     signal: str | None
     auroc: float | None
     asked_again: float | None
@@ -121,13 +123,13 @@ class Diagnosis(NamedTuple):
 
 def diagnose(log: Log, promise: Promise) -> Diagnosis:
     """Return what a log tells about a promise."""
-    score, equal = named(log), _equal(log, promise)
+    score, (equal, agrees_with) = named(log), _equal(log, promise)
     right, at = log.right[:, 0], int(np.flatnonzero(log.decides)[0])
     doubt = None if score is None else log.signals[score.signal][:, at] * score.sign
     reference = log.reference
     return Diagnosis(
         log.nodes[0].name, _mean(right), None if reference is None else _mean(reference.right), _mean(equal),
-        None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
+        agrees_with, None if score is None else score.name, None if doubt is None else auroc(-doubt, right == 1),
         _price(log), *needed(log, promise), signals_of(log),
     )  # fmt: skip
 
@@ -144,14 +146,15 @@ def _price(log: Log) -> float | None:
     return float(paid[rows].sum() / alone) if alone else None
 
 
-def _equal(log: Log, promise: Promise) -> Floats:
-    """Return whether the first answer is the reference's, float64 (n,); NaN: unknown."""
+def _equal(log: Log, promise: Promise) -> tuple[Floats, str]:
+    """Return whether the first answer is another's, float64 (n,), NaN where unknown; and whose (`Diagnosis`)."""
     if promise.rules.compares:  # then right means equal
-        return log.right[:, 0]
-    steps = np.flatnonzero(log.steps == log.steps[0])
-    last = log.width - 1 if log.reference is not None and log.reference.is_last else int(steps[-1])
+        return log.right[:, 0], "the reference"
+    is_last = log.reference is not None and log.reference.is_last
+    last = log.width - 1 if is_last else int(np.flatnonzero(log.decides)[0])
     comparable = log.answers[:, 0] & log.answers[:, last] & (True if log.texts_known is None else log.texts_known)
-    return np.where(comparable & (last > 0), log.answer[:, 0] == log.answer[:, last], np.nan)
+    equal = np.where(comparable & (last > 0), log.answer[:, 0] == log.answer[:, last], np.nan)
+    return equal, "the reference" if is_last else log.nodes[last].name
 
 
 def _mean(values: Floats) -> float | None:

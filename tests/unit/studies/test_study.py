@@ -21,6 +21,7 @@ from cascade.studies.ways import (
     NO_SIGNAL,
     ROUTER,
     Chosen,
+    Fitted,
     Recorded,
     Router,
     Uniform,
@@ -216,7 +217,15 @@ def test_agreement_price_and_signal_are_the_logs(models):
     assert why.first_right == pytest.approx(log.right[:, 0].mean())
     assert why.agree == pytest.approx((log.answer[:, 0] == log.answer[:, -1]).mean())
     assert why.asked_again == pytest.approx(log.cost_nano_usd[:, 0].sum() / log.reference.cost_nano_usd.sum())
-    assert why.signal == "self-check"
+    assert (why.signal, why.agrees_with) == ("self-check", "the reference")
+
+
+def test_in_rounds_the_first_answer_is_compared_with_the_guide_s_beside_it_and_called_so():
+    log = rounds(400)
+    why = diagnose(log, REGRET)
+    assert (why.agrees_with, why.agree) == ("guide 0", (log.answer[:, 0] == log.answer[:, 1]).mean())
+    table = of_study(study(log, REGRET, [Fitted()], splits=1)).tables[-1]
+    assert not [name for name, *_ in table.rows if "first answer" in name and "reference" in name]
 
 
 def judged(n: int, *, second: bool = False) -> Log:
