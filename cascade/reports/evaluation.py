@@ -43,7 +43,11 @@ def served(read: PolicyDirectory, log: Log) -> dict[str, Served]:
     read.refuse_other_plan(log)
     certificates = read.certificates
     if any(certificate.covers == "level" for certificate in certificates.values()):
-        return {f"level {name}": Served(read.policy, certificate.kappa) for name, certificate in certificates.items()}
+        at_once = read.promise is not None and read.promise.rules.reference_keeps_it  # as in service
+        return {
+            f"level {name}": Served(Alone() if at_once and kappa == STRICTEST else read.policy, kappa)
+            for name, kappa in ((name, certificate.kappa) for name, certificate in certificates.items())
+        }
     kappas = {name: certificate.kappa for name, certificate in certificates.items() if certificate.covers == "segment"}
     return {"policy": Served(read.policy, certificates[""].kappa if "" in certificates else STRICTEST, kappas)}
 
@@ -80,7 +84,9 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     figures = _figures(played, test.groups, seed)
     first, size, groups = next(iter(figures.values())), test.n, len(set(test.groups))
     fresh = unseen(test, requests.fitted, requests.chose, requests.certified)
-    lost = next(iter(ways.values())).play(fresh, promise).loss
+    way = next(iter(ways.values()))
+    lost, served_at = way.play(fresh, promise).loss, test.take(way.covers(test))
+    seen = served_at.n - unseen(served_at, requests.fitted, requests.chose, requests.certified).n
     fresh_lost = float(np.nanmean(lost)) if (~np.isnan(lost)).any() else None
     hand = f"Nothing is certified. A request is lost where {promise.rules.lost_when}."
     lines = [promise_line(promise) if requests.certified else hand]
@@ -88,12 +94,12 @@ def evaluation(log: Log, promise: Promise, ways: Mapping[str, Served], requests:
     notes = {f"fewer than {LEAST_GROUPS} groups are too few for an interval": groups < LEAST_GROUPS}
     notes[f"of {distinct.n - size:,} more requests the log lacks a call that the policy makes"] = distinct.n > size
     loses = "" if fresh_lost is None else f"; it loses {fresh_lost:.3f} of the {fresh.n:,} others"
-    notes[f"{size - fresh.n:,} requests made or prove the policy, and flatter it{loses}"] = size > fresh.n
+    notes[f"{seen:,} requests made or prove the policy, and flatter it{loses}"] = seen > 0
     lines += [f"Note: {text}." for text, so in notes.items() if so]
     names = _FIGURES | ({"right": "same"} if promise.rules.compares else {})  # as in a study
     rows = [(text, *(_cell(key, shares) for shares in figures.values())) for key, text in names.items()]
     document = {"log": log.name, "promise": asdict(promise), "requests": size, "groups": groups, "figures": figures}
-    document |= {"lacking": distinct.n - size, "seen": size - fresh.n, "fresh_loss": fresh_lost}
+    document |= {"lacking": distinct.n - size, "seen": seen, "fresh_loss": fresh_lost}
     table = Table("Means, 95 % intervals", ("", *figures), tuple(rows))
     return Report(tuple(lines), (table,), document, log.name)
 

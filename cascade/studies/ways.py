@@ -24,6 +24,7 @@ from cascade.policies.policy import (
     ACTION,
     NETWORKS,
     VERDICT,
+    Alone,
     Depth,
     Policy,
     Prompted,
@@ -33,7 +34,7 @@ from cascade.policies.policy import (
     named_policy,
 )
 from cascade.studies.diagnosis import Signal, limited, signals_of
-from cascade.table import Floats, Log, Node, Reference
+from cascade.table import Bools, Floats, Log, Node, Reference
 from cascade.types import BASE_ONLY
 
 STRICTEST = -np.inf
@@ -98,11 +99,18 @@ def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, s
 
 
 class Served(NamedTuple):
-    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`."""
+    """A policy, and how it serves each segment; with no `kappas` every request is served at `kappa`.
+
+    A segment without one asks the reference at once, as in service; if the log has none, it goes on to the end.
+    """
 
     policy: Policy
     kappa: float = STRICTEST
     kappas: Mapping[str, float] = {}
+
+    def covers(self, log: Log) -> Bools:
+        """Return whether each request is served at a threshold, bool (n,)."""
+        return np.array([not self.kappas or (name or "") in self.kappas for name in log.segments], dtype=np.bool_)
 
     def play(self, log: Log, promise: Promise) -> Played:
         """Return what it does on requests; NaN where the log lacks a call that it makes."""
@@ -110,7 +118,12 @@ class Served(NamedTuple):
         kappa, walked = np.array(listed), self.policy.walks(log)
         played, stop = play(self.policy, kappa, log, promise), walked.stop(kappa)
         logged = (stop >= 0) & ~walked.log.open_end[np.arange(log.n), np.maximum(stop, 0)]
-        return Played._make(np.where(logged, column, np.nan) for column in played)
+        played = Played._make(np.where(logged, column, np.nan) for column in played)
+        covered = self.covers(log)
+        if covered.all() or log.reference is None:
+            return played
+        alone = Served(Alone()).play(log, promise)
+        return Played._make(np.where(covered, *columns) for columns in zip(played, alone, strict=True))
 
 
 @dataclass(frozen=True, slots=True)

@@ -303,6 +303,22 @@ def test_levels_are_played_one_by_one(cli, log_of_evaluate, tmp_path):
     assert {(each["certificate"], each["alarm_at"]) for each in audits["certificates"]} == {("low", 40), ("high", 40)}
 
 
+def test_a_segment_without_a_certificate_and_a_level_at_which_nothing_is_proven_ask_the_reference_at_once(
+    cli, tmp_path
+):
+    log = write(tmp_path / "log.jsonl", [*rows_of(200, segments=("law",)), *rows_of(100, about="no ")])
+    promise = Promise("regret", 0.1, 0.9)
+    done = fit(log, promise, FitSettings(by_segment=True), output=tmp_path / "parts", tell=lambda _: None)
+    (certificate,) = PolicyDirectory.read(tmp_path / "parts").certificates.values()
+    found = report(cli("evaluate", log, "--policy", "parts", "--json"))
+    assert found["figures"]["policy"]["cost_share"][0] == done.to_dict()["cost_share"] == pytest.approx(2.2 / 3)
+    assert found["seen"] == certificate.n == 200
+    levels = FitSettings(levels={"low": 0.1, "high": 0.0001})
+    fit(log, promise, levels, output=tmp_path / "levels", tell=lambda _: None)
+    figures = report(cli("evaluate", log, "--policy", "levels", "--json"))["figures"]
+    assert figures["level high"]["cost_share"][0] == 1.0
+
+
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
