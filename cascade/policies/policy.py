@@ -53,7 +53,7 @@ class Policy(ABC):
     def scores(self, log: Log) -> Scores:
         """Return the doubt after each node, and what is kept and served. `log` has the policy's own nodes only.
 
-        Pure, row by row, and a row's scores up to a node depend on that row up to that node alone.
+        Pure, row by row, and a row's scores up to a node depend on that row up to that node alone. `log` has a row.
         """
 
     @property
@@ -76,7 +76,7 @@ class Policy(ABC):
             raise UsageError(f"{self.kind} buys the nodes {self.nodes}, and {log.name} has 0 to {log.width - 1}.")
         bought = log.only(range(log.width) if self.nodes is None else self.nodes)
         with code_of(self):
-            return walks(bought, self.scores(as_read(bought)))
+            return walks(bought, self.scores(as_read(bought)) if log.n else Scores(bought.confidence))
 
     def refuse_lacking(self, log: Log) -> None:
         """Raise UsageError if a log has no value of a signal that it reads."""

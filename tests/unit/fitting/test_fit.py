@@ -24,12 +24,13 @@ from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, Saving, fit
 from cascade.fitting.menu import simple_members
 from cascade.policies.base import Observation
-from cascade.policies.directory import hash_of
+from cascade.policies.directory import Requests, hash_of
 from cascade.policies.live import Live
 from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
+from cascade.reports.evaluation import evaluation
 from cascade.reports.fit import of_fit
 from cascade.studies.study import clairvoyant, study
-from cascade.studies.ways import Fitted, Router
+from cascade.studies.ways import Fitted, Router, Served
 from cascade.table import COST, Baseline, Floats, Log, Node, Reference
 from cascade.types import Call, Completion, Question, Request, Step, Usage
 from unit.fitting.random_logs import random_log
@@ -320,6 +321,12 @@ class Raising(Scaled):
         raise KeyError("p_yes")
 
 
+class Sized(Scaled):
+    def scores(self, log: Log) -> Scores:
+        assert log.n
+        return super().scores(log)
+
+
 @pytest.mark.parametrize(
     ("policy", "named"),
     [(Bare(), "Scores"), (Raising(), "Raising.*KeyError.*test_fit.py, line"), (Scaled(nodes=(0, 7)), "scaled.*7")],
@@ -395,6 +402,14 @@ def test_a_policy_never_sees_what_is_right():
     """Live nobody knows it. What is unknown goes on: nothing is saved by peeking."""
     walked = Peeking().walks(drawn_log(50))
     assert (walked.stop(0.5) == 1).all()
+
+
+def test_a_policy_is_not_asked_about_no_requests():
+    """Models of scikit-learn raise on an array without a row."""
+    log = drawn_log(5)
+    assert Raising().walks(log.take(np.zeros(0, np.int64))).reach.shape == (0, 2)
+    own = Requests(certified=tuple([hash_of(name) for name in log.ids]))
+    assert evaluation(log, REGRET, {"policy": Served(Sized())}, own).document["fresh_loss"] is None
 
 
 def test_on_an_ordered_path_a_request_without_its_first_call_is_lost():
