@@ -39,7 +39,7 @@ class Scope:
     """The scope of a certificate, as far as it depends on steps.
 
     Attributes:
-        reads: the signals that the policy decides and ranks by.
+        reads: the signals that the policy may decide and rank by.
         shown: what the requests of the log showed at each step.
         echoes: for each model, the names in its replies; a model that is missing here must answer under its own name.
         insists: whether a walk goes on to the last step instead of ending at or after a step that is not covered, where
@@ -52,15 +52,17 @@ class Scope:
     insists: bool = False
 
     @classmethod
-    def of(cls, made_for: Mapping[str, Any], reads: Iterable[str], *, insists: bool = False) -> Scope:
+    def of(cls, made_for: Mapping[str, Any], reads: Iterable[str] | None, *, insists: bool = False) -> Scope:
         """Return the scope of a certificate.
 
         Args:
             made_for: what it is made for.
-            reads: the signals that the policy reads.
+            reads: the signals that the policy may read; None: all that the log has.
             insists: see above.
         """
         shown, echoes = tuple(made_for.get("shown") or ()), made_for.get("echoes") or {}
+        if reads is None:
+            reads = {name for step in shown for counts in step.values() for name in counts["signals"]}
         return cls(frozenset([*reads, *_CONFIDENCE]), shown, echoes, insists)
 
     # --- a step that was served

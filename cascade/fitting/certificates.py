@@ -19,7 +19,7 @@ from cascade.conformal.scope import seen, shown
 from cascade.episodes.rows import Facts
 from cascade.fitting.fit import Fit, promises
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
-from cascade.policies.policy import Alone
+from cascade.policies.policy import Alone, as_read
 from cascade.table import Log, Node
 
 _DISTINCT = "A request that is repeated counts once: the promise is about distinct requests."
@@ -164,4 +164,4 @@ def certified_for(
     recorded = {**(logged if cascade is None else cascade)}
     if cascade is None and earlier is not None and not any(differences(earlier, logged)):
         recorded |= {name: value for name, value in earlier.items() if value is not None}
-    return {**recorded, "shown": shown(bought), "echoes": logged["echoes"], "requests": seen(log.kinds)}
+    return {**recorded, "shown": shown(as_read(bought)), "echoes": logged["echoes"], "requests": seen(log.kinds)}

@@ -77,6 +77,12 @@ def signals_of(names: Iterable[str]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(filter(None, signals)))
 
 
+def columns_of(names: Sequence[str]) -> frozenset[str]:
+    """Return what a policy of these features may read (`Policy.columns`)."""
+    of_request = any(name.startswith(REQUEST) for name in names)
+    return frozenset(signals_of(names)).union({REQUEST.removesuffix(":")} if of_request else ())
+
+
 def _value(log: Log, nodes: Sequence[int], name: str) -> Floats:
     if name.startswith(REQUEST):
         return log.features.get(name.removeprefix(REQUEST), np.full(log.n, np.nan))

@@ -28,7 +28,7 @@ from numpy.typing import NDArray
 from cascade.conformal.path import Scores
 from cascade.conformal.promise import Kind
 from cascade.errors import UsageError
-from cascade.policies.features import MOST, offered, read, signals_of
+from cascade.policies.features import MOST, columns_of, offered, read, signals_of
 from cascade.policies.policy import LARGEST, LEARNED, TIE, Policy, named, ranked
 from cascade.table import Bools, Floats, Ints, Log, Node
 
@@ -157,6 +157,11 @@ class Learned(Policy):
     rules: tuple[Rule, ...]
     right: Floats
     nodes: tuple[int, ...] | None = None
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What its rules read."""
+        return columns_of([name for rule in self.rules for name in rule.features])
 
     @property
     def reads(self) -> tuple[str, ...]:

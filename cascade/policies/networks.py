@@ -39,7 +39,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from cascade.conformal.path import Scores, newest
 from cascade.conformal.promise import Promise
 from cascade.errors import MissingExtraError, UsageError
-from cascade.policies.features import offered, read, signals_of
+from cascade.policies.features import columns_of, offered, read, signals_of
 from cascade.policies.policy import Policy, ranked
 from cascade.table import Bools, Floats, Ints, Log
 
@@ -195,6 +195,11 @@ class Networks(Policy):
         logits = logits - logits.max(axis=2, keepdims=True)
         logs = ranked(logits - np.log(np.exp(logits).sum(axis=2, keepdims=True)))
         return np.where(unforeseen[:, :, None] & allowed, np.inf, logs)
+
+    @property
+    def columns(self) -> frozenset[str]:
+        """What its features are made of."""
+        return columns_of(self.features)
 
     @property
     def reads(self) -> tuple[str, ...]:

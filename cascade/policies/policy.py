@@ -63,7 +63,10 @@ class Policy(ABC):
 
     @property
     def columns(self) -> frozenset[str] | None:
-        """The signals that it may read, and `REQUEST` if ids or features; None: all. Others are not computed live."""
+        """The signals that it may read, and `REQUEST` if ids or features; None: all. Others are not computed live.
+
+        Where every logged request had one of them, a request without it is served without a certificate.
+        """
         return None
 
     def walks(self, log: Log) -> Walks:

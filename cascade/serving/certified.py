@@ -98,9 +98,9 @@ class CertifiedPolicy:
             for certificate in self.certificates
         }
         insists = self._wanted.required or self._to_guide
+        reads = None if policy.columns is None else policy.columns.union(policy.reads)
         self._scopes = {
-            certificate.id: Scope.of(certificate.made_for, policy.reads, insists=insists)
-            for certificate in self.certificates
+            certificate.id: Scope.of(certificate.made_for, reads, insists=insists) for certificate in self.certificates
         }
         missing = [] if self._by_segment else [f"the policy has none; {CALIBRATE}"]
         reasons = dict.fromkeys([*missing, *(reason for _, reasons in self.holding for reason in reasons)])

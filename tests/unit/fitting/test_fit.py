@@ -16,10 +16,11 @@ from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import _evenly, certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
 from cascade.conformal.promise import Error, Kind, Promise, Regret
+from cascade.episodes.rows import Facts
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
-from cascade.fitting.certificates import policy_directory
+from cascade.fitting.certificates import certified_for, policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, Saving, fit
 from cascade.fitting.menu import simple_members
@@ -490,6 +491,8 @@ def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither
     done = fit(log, promise, FitSettings(policy=Looking(column=column)))
     doubt = Looking(column=column).walks(usable(log, promise).log).reach[:, 1]
     assert (doubt < np.inf).all() == (doubt < np.inf).any() == seen
+    shown = certified_for(done.log, done.log, Facts(("answer",), {}, (None, None), (None, None), None, {}))["shown"]
+    assert [("score" in step["1"]["signals"]) for step in shown] == [promise.kind == "error"] * 2
     live = Live.of(policy_directory(done, log.nodes, date(2026, 1, 1)))
     sent = Request("model", (), "answer", "answer", 1, question, 9)
     step = Step(1, (), {"score": 0.9}, calls=(Call(sent, Completion("Inn", "stop", Usage(1, 9)), 50, 50),))

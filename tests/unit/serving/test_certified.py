@@ -26,6 +26,7 @@ from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderU
 from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
 from cascade.policies.directory import PolicyDirectory
+from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
 from cascade.serving.made_for import made_for
@@ -415,6 +416,17 @@ def test_a_drift_while_many_threads_ask_raises_one_alarm(certified, caplog):
             list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
         assert orchestrator.runtime.alarm is not None
     assert len(caplog.records) == 1
+
+
+@pytest.mark.parametrize("columns", [None, frozenset({EXIT})])
+@pytest.mark.parametrize("many", [49, 50])
+def test_a_signal_that_the_policy_may_read_and_every_request_had_must_be_there(tmp_path, monkeypatch, columns, many):
+    monkeypatch.setattr(Prompted, "columns", columns)  # None: as a class of one's own that says nothing
+    about = {**made_for(load(LADDER)), "shown": [{"1": {"of": 50, "signals": {EXIT: many}}}] * 2}
+    issued = certificate(kind="agreement", confidence=0.9, made_for=about)
+    config = {**LADDER, "policy": directory(tmp_path / "policy", issued, policy=Prompted())}
+    with Orchestrator.from_config(config, providers={"fake": FakeProvider(script)}) as orchestrator:
+        assert (orchestrator.ask(EASY).certificate is None) == (many == 50)
 
 
 # --- promises on the answer served ---
