@@ -45,6 +45,7 @@ from cascade.fitting.menu import (
     simple_members,
 )
 from cascade.policies.directory import ROOMS
+from cascade.policies.live import refuse_unlike_live
 from cascade.policies.policy import (
     KNOWN,
     LEARNED,
@@ -440,12 +441,14 @@ def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allo
     """Return the policy asked for; one that learns may lose `allowed` on average.
 
     Raises:
-        UsageError: the log lacks what it reads or learns from, or its settings are wrong.
+        UsageError: the log lacks what it reads or learns from, its settings are wrong, or it is one of one's own that
+            scores requests otherwise live.
     """
     policy = settings.policy if isinstance(settings.policy, Policy) else _built(log, learns, promise, settings, allowed)
     if hidden := log.hidden & {*policy.reads, getattr(policy, "tie", None)}:
         raise UsageError(f"The policy reads {', '.join(hidden)}, which may show what {promise.kind} loses: forbidden.")
     policy.refuse_lacking(log)
+    refuse_unlike_live(policy, log, settings.seed)
     return policy
 
 

@@ -13,21 +13,22 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
+from cascade.conformal.path import Scores, walks
 from cascade.conformal.scope import LENGTHS, length
 from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
-from cascade.policies.policy import REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala, as_read
+from cascade.policies.policy import GRID, REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala, as_read
 from cascade.registry import code_of
-from cascade.table import COST, Floats, Log, Node
+from cascade.table import COST, Floats, Ints, Log, Node
 from cascade.types import Candidate, Question, Step
 
 if TYPE_CHECKING:
-    from cascade.conformal import path
     from cascade.policies.directory import PolicyDirectory
 
 STRICTEST = -np.inf
@@ -261,7 +262,7 @@ class Live:
         return StepScores(tuple(scores), float(scored.doubt[0, columns[-1]]), ranks, buy)
 
     def _ranks(
-        self, log: Log, scored: path.Scores, columns_of: Sequence[int | None], last: int
+        self, log: Log, scored: Scores, columns_of: Sequence[int | None], last: int
     ) -> tuple[float | None, ...] | None:
         """Return the confidences by which the engine serves what the policy serves; None: the strategy's own.
 
@@ -278,3 +279,73 @@ class Live:
             return (None,) * len(columns_of)
         served = [serve] if serve in columns_of else np.flatnonzero(answers == answers[serve]).tolist()
         return tuple([(last + 1) / len(self.nodes) if column in served else None for column in columns_of])
+
+
+# --- whether a policy of one's own scores a request in progress as it scores the log ---
+
+_ROWS = 30
+"""How many requests are scored alone."""
+
+
+def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
+    """Raise UsageError if a policy of one's own scores requests of a log otherwise than it would live.
+
+    Some, drawn by the seed, are scored alone and up to each node: what reads other requests or later nodes, or draws
+    anew, differs. Doubts may differ by a step of the grid, since sums of many rows may be rounded otherwise.
+    """
+    if type(rule).__module__.startswith("cascade."):
+        return
+    rule.walks(log)  # refuses what is no `Scores` of this log
+    bought = log.only(range(log.width) if rule.nodes is None else rule.nodes)
+    whole = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
+    rows = np.random.default_rng(abs(seed)).permutation(log.n)[:_ROWS].tolist()
+    with code_of(rule):
+        scores = rule.scores(whole)
+        rule.scores(_up_to(whole, rows[0], np.arange(0), rule.columns))
+        for row in rows:
+            order = np.arange(whole.width) if scores.order is None else scores.order[row]
+            for last in np.flatnonzero(whole.decides).tolist():
+                nodes, first = order[: last + 1], int(np.searchsorted(whole.steps, whole.steps[last]))
+                if not whole.bought[row, nodes].all():
+                    break
+                part = _up_to(whole, row, nodes, rule.columns)
+                alone = rule.scores(part)
+                walks(part, alone)
+                ends = scores.order is not None and scores.doubt[row, last] == -np.inf  # what is behind it is no matter
+                read = {"keep": slice(first, last + 1), "order": slice(last + 2 - ends)}
+                for name, there, here in zip(Scores._fields, scores, alone, strict=True):
+                    at = read.get(name, slice(last, last + 1))
+                    logged, served = None if there is None else there[row, at], None if here is None else here[0, at]
+                    if logged is None and served is None:
+                        continue
+                    if logged is None or served is None or not np.allclose(logged, served, 1e-6, GRID, equal_nan=True):
+                        raise UsageError(
+                            f"The policy {rule.kind} scores a request otherwise when it is served: after "
+                            f"{whole.nodes[nodes[-1]].name} its {name} for {log.ids[row]} is {logged} in {log.name}, "
+                            f"and {served} for this request alone up to this node. Scores may read only their own "
+                            "request up to their node, and draw nothing without a seed."
+                        )
+
+
+def _up_to(log: Log, row: int, nodes: Ints, columns: frozenset[str] | None) -> Log:
+    """Return the log of one row that a recorded request was when it had bought these nodes: what `row_of` gives."""
+    shape, known = (1, log.width), np.isin(np.arange(log.width), nodes) & log.bought[row]
+
+    def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:
+        return np.where(known, values[row], lacking)[None]
+
+    numbers = {-1: -1}  # in the order of purchase
+    for node in nodes.tolist():
+        numbers.setdefault(int(log.answer[row, node]), len(numbers) - 1)
+    signals = {name: at(values, np.nan) for name, values in log.signals.items() if name not in log.hidden}
+    seen = {name: values for name, values in signals.items() if not np.isnan(values).all()}
+    seen = dict.fromkeys(LENGTHS, np.full(shape, np.nan)) | seen
+    request = columns is None or REQUEST in columns
+    return Log(
+        "live", log.nodes, (log.ids[row] if request else "",), (log.groups[row],),
+        np.array([[numbers[answer] for answer in at(log.answer, -1)[0].tolist()]]), np.full(shape, np.nan),
+        at(log.cost_nano_usd, 0), known[None], np.array([log.complete[row] and not (log.bought[row] & ~known).any()]),
+        at(log.confidence, np.nan), {name: seen[name] for name in sorted(seen) if columns is None or name in columns},
+        {name: values[row : row + 1] for name, values in log.features.items() if request},
+        segments=(log.segments[row],),
+    )  # fmt: skip

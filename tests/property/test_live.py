@@ -17,7 +17,7 @@ from cascade.matching import answer_key
 from cascade.money import Price
 from cascade.plans.base import NOTHING_BOUGHT, Walk, following
 from cascade.policies.base import Observation, Selection
-from cascade.policies.live import Live, layout_of, row_of
+from cascade.policies.live import Live, layout_of, refuse_unlike_live, row_of
 from cascade.policies.policy import Alone, Depth, NodePolicy, Policy, Threshold
 from cascade.table import Floats, Log, Node
 from cascade.types import Answer, Call, Candidate, Completion, Question, Request, Step, Usage
@@ -253,6 +253,14 @@ def test_the_engine_walks_as_the_log_says(name, ladder):
             stops.add(int(walked.stop(kappa)[0]))
     assert walks > 12 * EXAMPLES
     assert len(stops) > 2
+
+
+@pytest.mark.parametrize("name", [name for name in sorted(RULES) if RULES[name]().__module__ == __name__])
+@pytest.mark.parametrize("ladder", [True, False])
+def test_what_the_engine_walks_as_the_log_says_is_not_refused_as_unlike_it(name, ladder):
+    for seed in range(4 * EXAMPLES if name != "buys" or ladder else 0):
+        world = drawn(seed, ladder=ladder)
+        refuse_unlike_live(RULES[name](), world.log, seed)
 
 
 @pytest.mark.parametrize("name", ["fixed, the first", "chooses"])
