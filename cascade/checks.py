@@ -7,7 +7,8 @@ import ipaddress
 import re
 import socket
 from collections.abc import Iterable, Mapping
-from numbers import Real
+from numbers import Integral, Real
+from types import UnionType
 from urllib.parse import urlsplit
 
 from cascade.errors import UsageError
@@ -134,6 +135,20 @@ def share_problems(*, ends: bool = False, **shares: object) -> list[str]:
         if share is not None
         and not (isinstance(share, Real) and (0 < float(share) < 1 or (ends and share in {0, 1})))  # NaN is neither
     ]
+
+
+def kind_problems(kind: type | UnionType, wanted: str, **values: object) -> list[str]:
+    """Return the problems of values, by their names in messages, that are of another class than is wanted.
+
+    >>> kind_problems(Integral, "a whole number", seed=1.5, splits=20)
+    ['seed must be a whole number, not 1.5']
+    """
+    return [f"{name} must be {wanted}, not {value!r}" for name, value in values.items() if not isinstance(value, kind)]
+
+
+def whole_problems(**numbers: object) -> list[str]:
+    """Return the problems of numbers that must be whole."""
+    return kind_problems(Integral, "a whole number", **numbers)
 
 
 def nano_of(option: str, amount_usd: float | None) -> int | None:

@@ -9,8 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
+from cascade.checks import kind_problems, refuse
 from cascade.conformal.certificate import Certificate, MadeFor
-from cascade.conformal.promise import Promise
+from cascade.conformal.promise import PROMISE, Promise
 from cascade.episodes.reading import Reading, mispriced, prices_differ
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
@@ -95,6 +96,8 @@ def fit(
     >>> result.done.saves, result.certificates[0].n
     (True, 244)
     """
+    wrong = kind_problems(Promise, PROMISE, promise=promise)
+    refuse(wrong + kind_problems(FitSettings, "a FitSettings, as in FitSettings(seed=1)", settings=settings))
     problems, options = Problems(), LogOptions.of(log)
     if output is not None:
         problems.of(lambda: _check_output(Path(output), force=force))

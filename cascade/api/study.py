@@ -19,13 +19,13 @@ import numpy as np
 from cascade.api.logs import Log, LogOptions, parse_where, read_judged, read_log, reads_for
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.budget.tokens import estimate_tokens
-from cascade.checks import share_problems
+from cascade.checks import kind_problems, refuse, share_problems, whole_problems
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, load, policy_section
 from cascade.config.policies import DirectoryConfig, FixedConfig
 from cascade.conformal.certificate import differences
 from cascade.conformal.monitor import uniform
-from cascade.conformal.promise import Promise
+from cascade.conformal.promise import PROMISE, Promise
 from cascade.engine import drive
 from cascade.engine import run as walk
 from cascade.episodes.opening import SHIPPED, rows_of
@@ -132,6 +132,7 @@ def compare(
     >>> result.studies[0].rows[0].name
     'reference alone'
     """
+    refuse(kind_problems(Promise | None, PROMISE, promise=promise) + whole_problems(splits=splits, seed=seed))
     kind = None if promise is None else promise.kind
     reading = read_judged(LogOptions.of(log), kind, tell)
     reads, studies = reads_for(reading, kind), list[Study]()
@@ -213,6 +214,7 @@ def evaluate(
     >>> result.reports[0].document["requests"]
     244
     """
+    refuse(whole_problems(seed=seed))
     options, named = LogOptions.of(log), {"kind": "directory", "path": str(policy)}
     settings = policy_section(policy if isinstance(policy, Mapping) else named)
     directory = _certified(settings.path) if isinstance(settings, DirectoryConfig) else None

@@ -246,6 +246,10 @@ def kind_of(name: str) -> Kind | None:
     return None if rules is None else rules()
 
 
+PROMISE = 'a Promise, as in Promise("regret", 0.05, 0.9)'
+"""What is to be passed as a promise, in messages."""
+
+
 @dataclass(frozen=True, slots=True)
 class Promise:
     """What is asked for.

@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 from pydantic import ValidationError
 
-from cascade.checks import did_you_mean, share_problems
+from cascade.checks import did_you_mean, share_problems, whole_problems
 from cascade.conformal.binomial import most_losses
 from cascade.conformal.certificate import plain, problems_of
 from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
@@ -111,6 +111,7 @@ class FitSettings:
 
     def __post_init__(self) -> None:
         problems, policy = share_problems(learns=self.learns, newest=self.newest), cast("object", self.policy)
+        problems += whole_problems(seed=self.seed)
         if isinstance(self.levels, str):
             object.__setattr__(self, "levels", _levels(self.levels, problems))
         risks = self.risks

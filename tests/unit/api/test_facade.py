@@ -67,6 +67,18 @@ def test_a_table_in_memory_is_no_log():
         cascade.open_log([])  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("wrong", [{"promise": "regret"}, {"seed": 1.5}, {"splits": "3"}])
+def test_a_study_is_refused_whose_promise_or_numbers_are_of_another_class(log, wrong):
+    with pytest.raises(cascade.UsageError):
+        cascade.prove(log, **wrong)
+
+
+@pytest.mark.parametrize("wrong", [{"promise": "regret"}, {"settings": {"seed": 1}}])
+def test_a_fit_is_refused_whose_promise_or_settings_are_of_another_class(log, wrong):
+    with pytest.raises(cascade.UsageError):
+        cascade.fit(log, **{"promise": cascade.Promise("regret", 0.05, 0.9), **wrong})
+
+
 def test_an_open_log_takes_no_second_choice(log):
     with pytest.raises(cascade.UsageError, match="open_log"):
         cascade.evaluate(LogOptions(log, where={"split": "test"}), {"kind": "fixed"})

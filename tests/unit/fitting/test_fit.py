@@ -39,6 +39,7 @@ from unit.fitting.random_logs import random_log
 REGRET = Promise("regret", 0.05, 0.9)
 IMPOSSIBLE = [{"policy": policy} for policy in (None, {"kind": "learned", "x": 0}, {"kind": "ccpo", "steps": 0})]
 IMPOSSIBLE += [{"levels": {"": 0.1, "low": 0.2}}, *({"expires_days": days} for days in (-1, 10**9, "7"))]
+IMPOSSIBLE += [{"seed": seed} for seed in ("a", None, 1.5)]
 
 
 def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = None, alike: float = 0.0) -> Log:
