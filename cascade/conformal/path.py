@@ -126,7 +126,7 @@ def walks(log: Log, scores: Scores) -> Walks:
     """Return the walks that a policy's scores lead to.
 
     Raises:
-        UsageError: they are no `Scores`, or one has another shape than the log.
+        UsageError: they are no `Scores`, or one has another shape than the log, or serves what is not bought yet.
     """
     if not isinstance(scores, Scores):
         raise UsageError(f"A policy's scores are cascade.conformal.path.Scores, not {type(scores).__name__}.")
@@ -134,8 +134,14 @@ def walks(log: Log, scores: Scores) -> Walks:
     wrong = [name for name, a in zip(scores._fields, scores, strict=True) if a is not None and a.shape != shape]
     if wrong:
         raise UsageError(f"The scores {', '.join(wrong)} must have the shape {shape}, as the log {log.name}.")
+    for name, numbers in (("serve", scores.serve), ("order", scores.order)):
+        if numbers is not None and not np.issubdtype(numbers.dtype, np.integer):
+            raise UsageError(f"The scores {name} are numbers of nodes, int64, not {numbers.dtype}.")
     if scores.order is not None:
         log = log.in_order(scores.order)
+    last = np.searchsorted(log.steps, log.steps, side="right") - 1
+    if scores.serve is not None and ((scores.serve < -1) | (scores.serve > last)).any():
+        raise UsageError("The scores serve must be −1 or the number of a node that is bought by then.")
     onward, own = _raised(log, scores)
     if scores.order is not None:  # what is left out stays left out, also where the last node bought has no answer
         onward = np.where(scores.doubt == -np.inf, -np.inf, onward)

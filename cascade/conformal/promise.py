@@ -17,7 +17,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache
-from typing import ClassVar, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import numpy as np
 
@@ -229,11 +229,24 @@ class Preference(OfAnswer):
     needs = ("reference", "judgements")
 
 
+def _lacks(plugin: Any) -> str | None:
+    """Return why an object cannot be a kind of promise, with every problem; None if it can."""
+    if not (isinstance(plugin, type) and issubclass(plugin, Kind)):
+        return subclass_of(Kind)(plugin)
+    names = "name", "kept_when", "lost_when"
+    problems = [f"its {name} is no text" for name in names if not isinstance(getattr(plugin, name, None), str)]
+    for name in ("needs", "outcomes"):
+        texts = getattr(plugin, name)
+        if not (isinstance(texts, tuple) and all(isinstance(text, str) for text in texts)):
+            problems.append(f"its {name} is no tuple of texts, but {texts!r}")
+    return "; ".join(filter(None, [subclass_of(Kind)(plugin), *problems])) or None
+
+
 KINDS: Registry[type[Kind]] = Registry(
     "promise",
     "cascade.promises",
     {kind.name: f"{__name__}:{kind.__qualname__}" for kind in (Coverage, Error, Regret, Agreement, Preference)},
-    subclass_of(Kind),
+    _lacks,
     by_place=True,
 )
 """The kinds of promises; a package may bring more, and "module:Class" names one of your own."""

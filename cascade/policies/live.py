@@ -297,7 +297,8 @@ def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
         return
     rule.walks(log)  # refuses what is no `Scores` of this log
     bought = log.only(range(log.width) if rule.nodes is None else rule.nodes)
-    whole = replace(bought, right=np.full_like(bought.right, np.nan), reference=None)
+    signals = {name: values for name, values in bought.signals.items() if name not in bought.hidden}
+    whole = replace(bought, right=np.full_like(bought.right, np.nan), reference=None, signals=signals)
     rows = np.random.default_rng(abs(seed)).permutation(log.n)[:_ROWS].tolist()
     with code_of(rule):
         scores = rule.scores(whole)
@@ -337,7 +338,7 @@ def _up_to(log: Log, row: int, nodes: Ints, columns: frozenset[str] | None) -> L
     numbers = {-1: -1}  # in the order of purchase
     for node in nodes.tolist():
         numbers.setdefault(int(log.answer[row, node]), len(numbers) - 1)
-    signals = {name: at(values, np.nan) for name, values in log.signals.items() if name not in log.hidden}
+    signals = {name: at(values, np.nan) for name, values in log.signals.items()}
     seen = {name: values for name, values in signals.items() if not np.isnan(values).all()}
     seen = dict.fromkeys(LENGTHS, np.full(shape, np.nan)) | seen
     request = columns is None or REQUEST in columns

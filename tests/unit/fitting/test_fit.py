@@ -323,6 +323,33 @@ class Bare(Scaled):
         return log.signals["self_check"]  # type: ignore[return-value]
 
 
+class Served(Scaled):
+    served: ClassVar[Any] = 0
+
+    def scores(self, log: Log) -> Scores:
+        return Scores(ranked(1 - sure(log)), serve=np.full(log.answer.shape, self.served))
+
+
+@pytest.mark.parametrize("served", [7, 1, -2, 0.0])
+def test_a_policy_that_serves_what_is_no_node_or_is_not_bought_yet_is_refused(served, monkeypatch):
+    monkeypatch.setattr(Served, "served", served)
+    with pytest.raises(UsageError, match="serve"):
+        fit(drawn_log(40), REGRET, FitSettings(policy=Served()))
+
+
+def test_a_promise_without_its_sentence_or_with_outcomes_that_are_no_tuple_is_refused_by_all_its_problems():
+    with pytest.raises(UsageError, match=r"name.*lost_when.*outcomes"):
+        Promise("unit.fitting.test_fit:Wordless", 0.05, 0.9)
+
+
+class Wordless(Kind):
+    kept_when = "it is right"
+    outcomes = "points"  # type: ignore[assignment]
+
+    def loss(self, log: Log) -> Floats:
+        return 1 - log.right
+
+
 class Raising(Scaled):
     def scores(self, log: Log) -> Scores:
         raise KeyError("p_yes")
