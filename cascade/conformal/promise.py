@@ -110,8 +110,10 @@ class Kind(ABC):
         """
         with code_of(self):
             losses = np.asarray(self.loss(log), dtype=np.float64)
-        if losses.shape != log.answer.shape or (losses < 0).any() or (losses > 1).any():
-            raise UsageError(f"The loss of {self.name} must lie in 0..1 and have the shape {log.answer.shape}.")
+        if losses.shape != log.answer.shape:
+            raise UsageError(f"The loss of {self.name} must have the shape {log.answer.shape}, not {losses.shape}.")
+        if (outside := losses[(losses < 0) | (losses > 1)]).size:
+            raise UsageError(f"The loss of {self.name} must lie in 0..1, and one is {outside[0]}.")
         kept = log.answers & (self.reference_keeps_it and log.nodes == ALONE)
         return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
 

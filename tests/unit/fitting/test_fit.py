@@ -81,9 +81,14 @@ def test_a_loss_of_ones_own_that_is_unknown_counts_as_lost_and_one_of_another_ra
     assert Own().losses(log)[:30].all()
     assert (Own().losses(log)[30:] == 1 - log.right[30:]).all()
     assert Own().at_stop(Depth().walks(log))[:30].all()
-    for wrong in (1.0 - right[:, 0], 1.0 - right[:, :1], -log.right - 1, log.right + 1):
+    for wrong, what in (
+        (right[:, 0], r"\(40,\)"),
+        (right[:, :1], r"\(40, 1\)"),
+        (right * 0 - 2, "-2"),
+        (right + 3, "4"),
+    ):
         Own.returned = wrong
-        with pytest.raises(UsageError):
+        with pytest.raises(UsageError, match=what):
             Own().losses(log)
 
 
