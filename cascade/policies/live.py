@@ -297,8 +297,7 @@ def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
         return
     rule.walks(log)  # refuses what is no `Scores` of this log
     bought = log.only(range(log.width) if rule.nodes is None else rule.nodes)
-    signals = {name: values for name, values in bought.signals.items() if name not in bought.hidden}
-    whole = replace(bought, right=np.full_like(bought.right, np.nan), reference=None, signals=signals)
+    whole = as_read(bought)
     rows = np.random.default_rng(abs(seed)).permutation(log.n)[:_ROWS].tolist()
     with code_of(rule):
         scores = rule.scores(whole)
