@@ -328,7 +328,7 @@ class Bare(Scaled):
         return log.signals["self_check"]  # type: ignore[return-value]
 
 
-class Served(Scaled):
+class Choosing(Scaled):
     served: ClassVar[Any] = 0
 
     def scores(self, log: Log) -> Scores:
@@ -337,9 +337,9 @@ class Served(Scaled):
 
 @pytest.mark.parametrize("served", [7, 1, -2, 0.0])
 def test_a_policy_that_serves_what_is_no_node_or_is_not_bought_yet_is_refused(served, monkeypatch):
-    monkeypatch.setattr(Served, "served", served)
+    monkeypatch.setattr(Choosing, "served", served)
     with pytest.raises(UsageError, match="serve"):
-        fit(drawn_log(40), REGRET, FitSettings(policy=Served()))
+        fit(drawn_log(40), REGRET, FitSettings(policy=Choosing()))
 
 
 def test_a_promise_without_its_sentence_or_with_outcomes_that_are_no_tuple_is_refused_by_all_its_problems():
