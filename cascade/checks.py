@@ -137,13 +137,13 @@ def share_problems(*, ends: bool = False, **shares: object) -> list[str]:
     ]
 
 
-def kind_problems(kind: type | UnionType, wanted: str, **values: object) -> list[str]:
-    """Return the problems of values, by their names in messages, that are of another class than is wanted.
+def kind_problems(kind: type | UnionType, form: str, **values: object) -> list[str]:
+    """Return the problems of values, by their names in messages, that are of another class than they must have.
 
     >>> kind_problems(Integral, "a whole number", seed=1.5, splits=20)
     ['seed must be a whole number, not 1.5']
     """
-    return [f"{name} must be {wanted}, not {value!r}" for name, value in values.items() if not isinstance(value, kind)]
+    return [f"{name} must be {form}, not {value!r}" for name, value in values.items() if not isinstance(value, kind)]
 
 
 def whole_problems(**numbers: object) -> list[str]:

@@ -194,8 +194,8 @@ class CascadeState:
         """Return the state after a server has begun to observe a cascade: another one than before begins an era."""
         if self.observes in (None, cascade_sha256):
             return replace(self, observes=cascade_sha256)
-        why = "the configuration is another: requests that were observed before neither fit nor certify"
-        return self.changed(self.mode, "serve", why, at, era=self.era + 1, observes=cascade_sha256)
+        reason = "the configuration is another: requests that were observed before neither fit nor certify"
+        return self.changed(self.mode, "serve", reason, at, era=self.era + 1, observes=cascade_sha256)
 
     def withdrawn(self, why: str, by: str, at: str, **others: Any) -> CascadeState:
         """Return the state in which the certificate is withdrawn, and the guide serves."""

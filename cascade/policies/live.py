@@ -296,56 +296,67 @@ def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
     if type(rule).__module__.startswith("cascade."):
         return
     rule.walks(log)  # refuses what is no `Scores` of this log
-    bought = log.only(range(log.width) if rule.nodes is None else rule.nodes)
-    whole = as_read(bought)
+    read = as_read(log.only(range(log.width) if rule.nodes is None else rule.nodes))
     rows = np.random.default_rng(abs(seed)).permutation(log.n)[:_ROWS].tolist()
     with code_of(rule):
-        scores = rule.scores(whole)
-        rule.scores(_up_to(whole, rows[0], np.arange(0), rule.columns))
+        scores = rule.scores(read)
+        rule.scores(_up_to(read, rows[0], np.arange(0), rule.columns))
         for row in rows:
-            order = np.arange(whole.width) if scores.order is None else scores.order[row]
-            for last in np.flatnonzero(whole.decides).tolist():
-                nodes, first = order[: last + 1], int(np.searchsorted(whole.steps, whole.steps[last]))
-                if not whole.bought[row, nodes].all():
+            order = np.arange(read.width) if scores.order is None else scores.order[row]
+            for last in np.flatnonzero(read.decides).tolist():
+                nodes = order[: last + 1]
+                if not read.bought[row, nodes].all():
                     break
-                part = _up_to(whole, row, nodes, rule.columns)
-                alone = rule.scores(part)
-                walks(part, alone)
-                ends = scores.order is not None and scores.doubt[row, last] == -np.inf  # what is behind it is no matter
-                read = {"keep": slice(first, last + 1), "order": slice(last + 2 - ends)}
-                for name, there, here in zip(Scores._fields, scores, alone, strict=True):
-                    at = read.get(name, slice(last, last + 1))
-                    logged, served = None if there is None else there[row, at], None if here is None else here[0, at]
-                    if logged is None and served is None:
-                        continue
-                    if logged is None or served is None or not np.allclose(logged, served, 1e-6, GRID, equal_nan=True):
-                        raise UsageError(
-                            f"The policy {rule.kind} scores a request otherwise when it is served: after "
-                            f"{whole.nodes[nodes[-1]].name} its {name} for {log.ids[row]} is {logged} in {log.name}, "
-                            f"and {served} for this request alone up to this node. Scores may read only their own "
-                            "request up to their node, and draw nothing without a seed."
-                        )
+                request = _up_to(read, row, nodes, rule.columns)
+                alone = rule.scores(request)
+                walks(request, alone)
+                if differs := _difference(scores, alone, row, last, int(np.searchsorted(read.steps, read.steps[last]))):
+                    raise UsageError(
+                        f"The policy {rule.kind} scores a request otherwise when it is served: after "
+                        f"{read.nodes[nodes[-1]].name} of {log.ids[row]} in {log.name} {differs} for this request "
+                        "alone up to this node. Scores may read only their own request up to their node, and draw "
+                        "nothing without a seed."
+                    )
+
+
+def _difference(scores: Scores, alone: Scores, row: int, last: int, first: int) -> str | None:
+    """Return how the scores of a row after a node differ from those of the request alone; None if they do not.
+
+    `first` is the first node of the same step.
+    """
+    ends = scores.order is not None and scores.doubt[row, last] == -np.inf  # what is behind it is no matter
+    columns = {"keep": slice(first, last + 1), "order": slice(last + 2 - ends)}
+    for name, of_log, of_request in zip(Scores._fields, scores, alone, strict=True):
+        at = columns.get(name, slice(last, last + 1))
+        logged = None if of_log is None else of_log[row, at]
+        served = None if of_request is None else of_request[0, at]
+        if logged is None and served is None:
+            continue
+        if logged is None or served is None or not np.allclose(logged, served, 1e-6, GRID, equal_nan=True):
+            return f"its {name} is {logged}, and {served}"
+    return None
 
 
 def _up_to(log: Log, row: int, nodes: Ints, columns: frozenset[str] | None) -> Log:
     """Return the log of one row that a recorded request was when it had bought these nodes: what `row_of` gives."""
-    shape, known = (1, log.width), np.isin(np.arange(log.width), nodes) & log.bought[row]
+    shape, bought = (1, log.width), np.isin(np.arange(log.width), nodes) & log.bought[row]
 
     def at(values: NDArray[Any], lacking: float) -> NDArray[Any]:
-        return np.where(known, values[row], lacking)[None]
+        return np.where(bought, values[row], lacking)[None]
 
     numbers = {-1: -1}  # in the order of purchase
     for node in nodes.tolist():
         numbers.setdefault(int(log.answer[row, node]), len(numbers) - 1)
     signals = {name: at(values, np.nan) for name, values in log.signals.items()}
-    seen = {name: values for name, values in signals.items() if not np.isnan(values).all()}
-    seen = dict.fromkeys(LENGTHS, np.full(shape, np.nan)) | seen
+    signals = {name: values for name, values in signals.items() if not np.isnan(values).all()}
+    signals = dict.fromkeys(LENGTHS, np.full(shape, np.nan)) | signals
+    names = sorted(signals if columns is None else signals.keys() & columns)
     request = columns is None or REQUEST in columns
     return Log(
         "live", log.nodes, (log.ids[row] if request else "",), (log.groups[row],),
         np.array([[numbers[answer] for answer in at(log.answer, -1)[0].tolist()]]), np.full(shape, np.nan),
-        at(log.cost_nano_usd, 0), known[None], np.array([log.complete[row] and not (log.bought[row] & ~known).any()]),
-        at(log.confidence, np.nan), {name: seen[name] for name in sorted(seen) if columns is None or name in columns},
+        at(log.cost_nano_usd, 0), bought[None], np.array([log.complete[row] and not (log.bought[row] & ~bought).any()]),
+        at(log.confidence, np.nan), {name: signals[name] for name in names},
         {name: values[row : row + 1] for name, values in log.features.items() if request},
         segments=(log.segments[row],),
     )  # fmt: skip

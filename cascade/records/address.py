@@ -44,9 +44,9 @@ def is_url(path: Path | str) -> bool:
     return bool(separator) and scheme in {"sqlite", *_POSTGRES}
 
 
-def located(place: Path | str) -> Path | str:
+def located(store: Path | str) -> Path | str:
     """Return a store's URL as it is, and anything else as a path."""
-    return str(place) if is_url(place) else Path(place)
+    return str(store) if is_url(store) else Path(store)
 
 
 def parse(url: str) -> Address:
