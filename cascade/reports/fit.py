@@ -97,8 +97,8 @@ def _next(done: Fit, output: str | None) -> str:
     if ":" in done.promise.kind or done.policy.kind not in OWN.names:
         sort, name = ("promise", done.promise.kind) if ":" in done.promise.kind else ("policy", done.policy.kind)
         return (
-            f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), and fit again by its name: a policy "
-            "directory imports no code that it names, so this fit cannot be served."
+            f"Next: bring the {sort} {name} in a package (docs/write-a-{sort}.md), since a policy directory imports no "
+            "code that it names, and fit by its name on new requests: a further fit of these is tested at less."
         )
     if done.certified and (foreign := not_live(done.policy.reads)):
         other = "with --policy threshold" if done.settings.policy == AUTO else "without --policy"
