@@ -12,7 +12,7 @@ from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
 from cascade.checks import kind_problems, refuse
 from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import PROMISE, Promise
-from cascade.episodes.reading import Reading, mispriced, prices_differ
+from cascade.episodes.reading import Reading, mispriced, price_problem
 from cascade.episodes.rows import Read, joined
 from cascade.errors import UsageError
 from cascade.files import writable
@@ -177,7 +177,7 @@ def _check_prices(reading: Reading, config: CascadeConfig) -> None:
     """Raise UsageError if the log's costs were computed at other prices than the configuration's."""
     if differing := mispriced(reading.rows(), config.prices())[1]:
         advice = "collect a new log, or set the prices of this one in the configuration"
-        raise UsageError(f"{prices_differ(differing)}; {advice}")
+        raise UsageError(f"{price_problem(differing)}; {advice}")
 
 
 def _check_output(target: Path, *, force: bool) -> None:

@@ -29,7 +29,7 @@ from cascade.conformal.promise import PROMISE, Promise
 from cascade.engine import drive
 from cascade.engine import run as walk
 from cascade.episodes.opening import SHIPPED, rows_of
-from cascade.episodes.reading import Reading, mispriced, prices_differ, read
+from cascade.episodes.reading import Reading, mispriced, price_problem, read
 from cascade.episodes.rows import Read, joined
 from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
@@ -378,7 +378,7 @@ def _prices(log: Reading, config: CascadeConfig) -> Check:
     """Check that the log's costs were computed at the prices of the configuration."""
     compared, differing = mispriced(log.rows(), config.prices())
     if differing:
-        return Check("prices", False, prices_differ(differing))
+        return Check("prices", False, price_problem(differing))
     text = f"of {compared:,} calls whose tokens, cost and price are known, all cost the same at the configured prices"
     return Check("prices", True, text)
 

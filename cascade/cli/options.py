@@ -24,9 +24,7 @@ Matcher = Annotated[
 ]
 Reference = Annotated[str | None, typer.Option(help="Right is what equals this model's output: guide, or a model.")]
 Models = Annotated[str | None, typer.Option(help="CHEAP,DEAR: only these models; the last is the reference.")]
-Reviews = Annotated[
-    list[str] | None, typer.Option(help="Reviews, a file or a store's URL, decide what is right. Repeatable.")
-]
+Reviews = Annotated[list[str] | None, typer.Option(help="Reviews (file or URL) decide what is right. Repeatable.")]
 LabelRate = Annotated[float | None, typer.Option(help="Only the reviews drawn at this rate.")]
 Config = Annotated[Path, typer.Option("--config", "-c", help="The configuration.")]
 Configs = Annotated[

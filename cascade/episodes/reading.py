@@ -167,7 +167,7 @@ def mispriced(rows: Iterable[Row], prices: Mapping[str, Price | None]) -> tuple[
     return compared, differing
 
 
-def prices_differ(differing: Mapping[str, Mispriced]) -> str:
+def price_problem(differing: Mapping[str, Mispriced]) -> str:
     """Return what a user is told of a log that was costed at other prices."""
     listed = "; ".join(f"{name}: {calls}" for name, calls in differing.items())
     return f"the log was costed at other prices than the configuration: {listed}"

@@ -76,7 +76,8 @@ def _value_of(name: str) -> str:
 
 
 def _with_values(texts: str, targets: Sequence[str]) -> str:
-    of = {name: (macro, name_literal(name)) for name in targets if (macro := _macro_of(name)) is not None}
+    """Return a query of texts with the values that `_value_of` names."""
+    of = {name: (_macro_of(name), name_literal(name)) for name in targets}
     if "created_at" in targets:
         of[_CREATED] = ("seconds", name_literal("created_at"))
     return converted(texts, of)

@@ -91,14 +91,15 @@ def macro_of(name: str, kind: str = "VARCHAR") -> str | None:
     return None if kind in typed else macro
 
 
-def converted(query: str, texts: Mapping[str, tuple[str, str]]) -> str:
-    """Return a query with the `value_name` of texts, each given as its macro and its SQL.
+def converted(query: str, texts: Mapping[str, tuple[str | None, str]]) -> str:
+    """Return a query with the `value_name` of texts, each given as its macro, if it has one, and its SQL.
 
     A macro converts all of its texts in one list, so that duckdb plans it once: that takes longer than a small log.
     """
     columns: dict[str, list[str]] = {}
     for name, (macro, _) in texts.items():
-        columns.setdefault(macro, []).append(name)
+        if macro is not None:
+            columns.setdefault(macro, []).append(name)
     lists, values = "", ""
     for macro, names in columns.items():
         if len(names) > 1:
@@ -116,7 +117,7 @@ def value_name(name: str) -> str:
 
 
 def value_of(name: str, kind: str = "VARCHAR") -> str:
-    """Return a column of some SQL type as a value of its own type; null where it has none. It may be `converted`."""
+    """Return a column of some SQL type as a value of its own type, null where it has none; of `converted` texts."""
     own_type, column = KINDS.get(name, TEXT), name_literal(name)
     text = column if kind == "VARCHAR" else as_text(name, kind)
     if own_type in _MACROS:
@@ -200,11 +201,7 @@ def _rows_in(tables: Tables, source: Source) -> str:
         f"'schema_version is no whole number' WHEN {new['step']} IS NULL THEN 'no step' WHEN "
         f"coalesce({new['question']}, {new['episode_id']}) IS NULL THEN 'neither question nor episode_id' END"
     )
-    texts = {
-        name: (macro, name_literal(name) if kind == "VARCHAR" else as_text(name, kind))
-        for name, kind in kinds.items()
-        if name in new and (macro := macro_of(name, kind)) is not None
-    }
+    texts = {name: (macro_of(name, kind), as_text(name, kind)) for name, kind in kinds.items() if name in new}
     typed = ", ".join(f"({sql})::{sql_type(name)} AS {new[name]}" for name, sql in values.items())
     listed = ", ".join(f"{sql} AS {name_literal(name)}" for name, sql in new.items())
     rows = (

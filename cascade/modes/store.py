@@ -177,6 +177,12 @@ class ModeStore(Database):
         with self.transaction(reading=True) as connection:
             return self._counts(connection, self._state(connection, cascade), _now_s())
 
+    def unknown_audits(self, cascade: str, certificate: str) -> int:
+        """Return how many audits of a certificate have ended without a result."""
+        audits = (draws.c.cascade == cascade) & (draws.c.certificate == certificate) & ~_PENDING
+        (row,) = self._read(sa.select(sa.func.count()).where(audits, draws.c.differs.is_(None)))
+        return int(row[0])
+
     @staticmethod
     def _counts(connection: sa.Connection, state: CascadeState, now_s: float) -> Counts:
         fits = ((draws.c.role != "certify") | draws.c.look.is_not(None)) & ~_PENDING & (draws.c.era == state.era)

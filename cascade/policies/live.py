@@ -347,8 +347,9 @@ def _up_to(log: Log, row: int, nodes: Ints, columns: frozenset[str] | None) -> L
     numbers = {-1: -1}  # in the order of purchase
     for node in nodes.tolist():
         numbers.setdefault(int(log.answer[row, node]), len(numbers) - 1)
-    signals = {name: at(values, np.nan) for name, values in log.signals.items()}
-    signals = {name: values for name, values in signals.items() if not np.isnan(values).all()}
+    signals = {
+        name: at(values, np.nan) for name, values in log.signals.items() if not np.isnan(values[row, nodes]).all()
+    }
     signals = dict.fromkeys(LENGTHS, np.full(shape, np.nan)) | signals
     names = sorted(signals if columns is None else signals.keys() & columns)
     request = columns is None or REQUEST in columns

@@ -142,8 +142,6 @@ class Halt:
 
 # --- the loop ---
 
-_NO_THREAD = "No thread could be started: this process, user or container may have no more (ulimit -u, pids.max)."
-
 
 class _Background:
     """The loop and its thread, which the first call starts."""
@@ -172,7 +170,9 @@ class _Background:
                     thread.start()
                 except RuntimeError:
                     loop.close()
-                    raise CascadeError(_NO_THREAD) from None
+                    raise CascadeError(
+                        "No thread could be started: process or container may have no more (ulimit -u, pids.max)."
+                    ) from None
                 self._loop, self._thread = loop, thread
                 atexit.unregister(self.stop)
                 atexit.register(self.stop)

@@ -21,7 +21,7 @@ from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, enc
 from cascade.server.errors import Refusal
 from cascade.server.feedback import AnswerFeedback
 from cascade.server.limits import Receive, connected, read_object
-from cascade.server.receipts import AFTER, Metrics, Receipt
+from cascade.server.receipts import Metrics, Receipt
 from cascade.telemetry import Traceparent
 from cascade.types import Answer, Question
 
@@ -176,13 +176,11 @@ class Cascade:
 
     async def counted(self) -> str:
         """Return its counts in Prometheus' text form."""
-        if (modes := self.modes) is None:
-            return await self.metrics.text(self.runtime)
-        return await self.metrics.text(self.runtime, modes.state.alarm) + modes.metrics()
+        alarm, of_modes = (None, "") if self.modes is None else (self.modes.state.alarm, self.modes.metrics())
+        return await self.metrics.text(self.runtime, alarm) + of_modes
 
     async def answer(self, request: ClientRequest, exchange: HttpExchange, receive: Receive, draft: Receipt) -> None:
         """Answer one request, as its mode says."""
-        AFTER.set(False)
         reply = _ChatReply(self, request, exchange, draft)
         if self.modes is None:
             await reply.send(receive)
@@ -191,10 +189,7 @@ class Cascade:
         async with self.modes.turn(request, exchange.trace_id, exchange.key, exchange.headers, within_s) as turn:
             if turn is not None:
                 reply = replace(reply, request=turn.request, draft=draft._replace(mode=turn.mode), turn=turn)
-            try:
-                await reply.send(receive)
-            finally:
-                AFTER.set(True)  # the task of the remaining calls begins with it
+            await reply.send(receive)
 
 
 @dataclass(frozen=True, slots=True)

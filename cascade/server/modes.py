@@ -37,7 +37,7 @@ from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
-from cascade.server.receipts import family
+from cascade.server.receipts import AFTER, family
 from cascade.serving.made_for import made_for
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
@@ -203,8 +203,7 @@ class Modes:
             certificate = state.in_force.certificate if turn.audits and state.in_force is not None else None
             now_s = datetime.now(UTC).timestamp()
             row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
-            missing = partial(self.store.settle, row, missing=True)
-            if not await self.link.call(self.store.draw, row, late=lambda is_new: is_new and missing()):
+            if not await self.link.call(self.store.draw, row, late=partial(self._came_late, row)):
                 pass  # the client has asked again, and its first try counts
             elif len(self.completing) < _MOST_WAITING and self.waiting_chars < _MOST_CHARS:
                 turn.row = row
@@ -212,15 +211,20 @@ class Modes:
                 await self._settle(row, "too many drawn requests wait for their other calls")
         return turn
 
+    def _came_late(self, row: Draw, is_new: bool) -> None:
+        """Settle a row that was recorded when its request had gone on undrawn. Called in a thread."""
+        if is_new:
+            self.counted["drawn, missing"] += 1
+            self.store.settle(row, missing=True)
+
     async def _is_observed(self, conversation: str, *, later: bool, named: bool) -> bool:
         """Whether a turn is drawn while the guide serves: with all others of its conversation, from the first one on.
 
         A later turn without a name belongs to no known conversation; a policy would not serve it. No certificate could
         cover a conversation in which a cheaper model has answered.
         """
-        if not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
-            return False
-        if self.state.observes != self._observes:  # a server that began later observes another configuration
+        elsewhere = self.state.observes != self._observes  # a server that began later observes another configuration
+        if elsewhere or not is_drawn(self._secret, self.settings.share, conversation) or (later and not named):
             return False
         if named and await self.link.call(self.store.is_claimed, conversation):
             return False
@@ -249,6 +253,7 @@ class Modes:
 
     async def _completed(self, turn: Turn, row: Draw, why: str | None) -> None:
         """Make the remaining calls of a drawn request and record the outcome; `why` says why it has no answer."""
+        AFTER.set(True)  # in this task alone
         try:
             try:
                 async with self._room:

@@ -170,7 +170,7 @@ class CertifiedPolicy:
         """Follow the walk, and count its answer at the end (`status`)."""
         answer = yield from walk
         certified = answer.certificate is not None
-        of_calls = {"a call failed, was not made, or was unlike the certified ones"}
+        of_calls = {"a call failed or was unlike the certified ones"}
         kinds = set[str]() if certified else {kind for kind, _ in self._uncovered(answer.question)} or of_calls
         self.monitors.answered(certified, answer.cost_nano_usd, kinds)
         if answer.certificate is not None and answer.audited and self._compares(answer.certificate):

@@ -98,7 +98,8 @@ class Diagnosis(NamedTuple):
     Attributes:
         first: the name of the first call.
         first_right, reference_right: how often its answer, and the reference's, is right.
-        agree: how often the first answer is the reference's; where that is no node, the last one's of its step.
+        agree: how often the first answer is that of `agrees_with`: the reference, or if it is no node, the last node of
+            the first step.
         agrees_with: "the reference", or the name of that node.
         signal: the doubt that is named beforehand; None if the log has none of a known meaning.
         auroc: how well it tells whether the first answer is right: ½ is chance, 1 perfect.

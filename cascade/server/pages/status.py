@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import Any
 
-import sqlalchemy as sa
-
 from cascade.config import CascadeConfig
 from cascade.errors import UsageError
 from cascade.logs.schema import CUT
@@ -17,7 +15,6 @@ from cascade.modes.state import CascadeState
 from cascade.modes.store import ModeStore
 from cascade.orchestrator import Orchestrator
 from cascade.records.address import parse
-from cascade.records.database import draws
 from cascade.records.traces import Store
 from cascade.serving.certified import ServingState
 
@@ -92,10 +89,7 @@ def _standing(config: CascadeConfig) -> dict[str, Any] | None:
         return None
     with ModeStore.shared(url) as store:
         state, counts, looks = store.state(name), store.counts(name), store.looks(name)
-        now = None if state.in_force is None else state.in_force.certificate
-        settled = (draws.c.cascade == name) & (draws.c.certificate == now) & (draws.c.outcome != "pending")
-        with store.transaction(reading=True) as connection:
-            unknown = connection.scalar(sa.select(sa.func.count()).where(settled, draws.c.differs.is_(None)))
+        unknown = 0 if state.in_force is None else store.unknown_audits(name, state.in_force.certificate)
     return {"state": state, "looks": looks, "plan": next_look(state, counts, config.modes), "unknown": unknown}
 
 
@@ -146,7 +140,7 @@ def figures(rows: Iterable[Row], guide: str, *, cut: bool = False) -> dict[str, 
 
 
 def _served(calls: Iterable[Row]) -> set[str]:
-    """Return the models whose answers were kept, or where none was, of which one was served: the guide failed."""
+    """Return the models whose answers were kept. If the guide failed, none is marked: then all that answered."""
     candidates = [call for call in calls if call["candidate"] is not None]
     cut = any(call["walk"] == CUT for call in calls)  # then nothing was served
     return {call["model"] for call in candidates if call["kept"]} or {call["model"] for call in candidates if not cut}

@@ -337,7 +337,7 @@ def test_an_audit_whose_process_was_killed_holds_the_others_up_but_not_the_alarm
             break
     assert state.alarm is not None
     assert number < 29
-    assert figures(state) == (number, number - 3, "fallback")  # the first one, pending, is none of those known
+    assert figures(state) == (number, number - 3, "fallback")  # the alarm leaves out the first, which is pending
 
 
 def test_hundreds_of_audits_under_way_raise_no_alarm_where_the_slow_ones_agree(enforcing):
