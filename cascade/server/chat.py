@@ -151,7 +151,6 @@ class Cascade:
         runtime: makes the calls.
         modes: its modes, if it has any.
         feedback: takes feedback on its answers.
-        guide: the guide's price; None: unknown.
 
     Raises:
         ConfigError: it can have no modes.
@@ -165,7 +164,6 @@ class Cascade:
 
             self.modes = Modes(orchestrator, self.catalog)
         self.feedback = AnswerFeedback(orchestrator, self.modes)
-        self.guide = config.prices()[self.catalog.guide]
 
     def take_over(self, before: Cascade) -> None:
         """Go on where the cascade of an earlier configuration leaves off."""
@@ -300,7 +298,7 @@ class _ChatReply:
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
             exchange.visit.tokens = sum([(usage.input_tokens or 0) + (usage.output_tokens or 0) for usage in usages])
-        receipt = Receipt.of(answer, exchange.trace_id, cascade.guide, cascaded=self.request.route.cascaded)
+        receipt = Receipt.of(answer, exchange.trace_id)
         failing = cascade.runtime.failing_stores
         exchange.receipt = receipt._replace(mode=self.draft.mode, unsent=self.draft.unsent, failing=failing)
         return exchange.receipt

@@ -38,7 +38,7 @@ _STALE_S = 5 * _TOLD_S
 """A worker whose counts are older has ended, or hangs."""
 PARENT = "parent"
 """The place of the workers' parent, which serves nothing."""
-_ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting", "saved_usd"))
+_ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting"))
 
 
 class CountedGuard(Around):
@@ -214,7 +214,7 @@ def total(texts: Iterable[str], ended: Iterable[str] = ()) -> str:
                 counter, adds = words[3] != "gauge", words[3] != "gauge" or words[2] in _ADDED
             if line.startswith("#"):
                 samples[line] = None
-            elif live or line.startswith("cascade_saved_usd") or counter:
+            elif live or counter:
                 name, _, written = line.rpartition(" ")
                 value, before = Decimal(written), samples.get(name) or Decimal(0)
                 samples[name] = value + before if adds else max(value, before)

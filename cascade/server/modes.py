@@ -37,7 +37,7 @@ from cascade.runtime import Runtime
 from cascade.safety import redact
 from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
-from cascade.server.receipts import AFTER, family
+from cascade.server.receipts import family
 from cascade.serving.made_for import made_for
 from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
@@ -253,7 +253,6 @@ class Modes:
 
     async def _completed(self, turn: Turn, row: Draw, why: str | None) -> None:
         """Make the remaining calls of a drawn request and record the outcome; `why` says why it has no answer."""
-        AFTER.set(True)  # in this task alone
         try:
             try:
                 async with self._room:

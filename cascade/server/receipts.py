@@ -8,12 +8,11 @@ from bisect import bisect_left
 from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
-from contextvars import ContextVar
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.budget.caps import Account, label
-from cascade.budget.charges import cost_of, failed_call, paid_call
+from cascade.budget.charges import failed_call, paid_call
 from cascade.engine import BROKEN_OFF
 from cascade.errors import HistoryRefusedError, ProviderError, StoreError
 from cascade.money import Price, usd
@@ -34,9 +33,6 @@ class Receipt(NamedTuple):
         served_by: the model whose message is served; None if nothing is served.
         models: the models that were asked, in order; empty while that is unknown.
         cost_nano_usd: the cost of all calls; None if unknown.
-        saved_nano_usd: an estimate: the cost of the guide alone, minus the cost of the cascade. It assumes that the
-            guide would have read and written as many tokens as the model that is served. Below 0 if the cascade cost
-            more. None if a price or a usage is unknown, or if no policy decided.
         certificate: the id of the certificate that covers the answer.
         uncovered: why no certificate covers the answer, where the policy has one for other requests.
         broken_off: why the cascade ended before its policy did ("budget", "deadline", "provider error"); else None.
@@ -54,7 +50,6 @@ class Receipt(NamedTuple):
     served_by: str | None = None
     models: tuple[str, ...] = ()
     cost_nano_usd: int | None = None
-    saved_nano_usd: int | None = None
     certificate: str | None = None
     uncovered: str | None = None
     broken_off: str | None = None
@@ -68,20 +63,14 @@ class Receipt(NamedTuple):
     answered: tuple[str, ...] = ()
 
     @classmethod
-    def of(cls, answer: Answer, trace_id: str, guide: Price | None, *, cascaded: bool) -> Receipt:
-        """Return the receipt of an answer.
-
-        `guide` is the guide's price, None if it is unknown; `cascaded`: whether a policy decided who answers.
-        """
-        served, cost, calls, alone = answer.served, answer.cost_nano_usd, answer.calls, None
-        if cascaded and served is not None and guide is not None and served[1].completion is not None:
-            alone = cost_of(served[1].request, served[1].completion, guide).nano_usd
+    def of(cls, answer: Answer, trace_id: str) -> Receipt:
+        """Return the receipt of an answer."""
+        served, calls = answer.served, answer.calls
         return cls(
             trace_id,
             None if served is None else served[0].model,
             tuple(dict.fromkeys([call.request.model for call in calls])),
-            cost,
-            None if alone is None or cost is None else alone - cost,
+            answer.cost_nano_usd,
             None if answer.certificate is None else answer.certificate.id,
             answer.uncovered,
             answer.stopped if answer.stopped in BROKEN_OFF else None,
@@ -98,7 +87,6 @@ class Receipt(NamedTuple):
             "served-by": self.served_by,
             "asked": ", ".join(self.models) or None,
             "cost-usd": _dollars(self.cost_nano_usd),
-            "saved-usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,
             "uncovered": self.uncovered,
             "broken-off": self.broken_off,
@@ -120,7 +108,6 @@ class Receipt(NamedTuple):
             "served_by": self.served_by,
             "asked": self.models,
             "cost_usd": _dollars(self.cost_nano_usd),
-            "saved_usd": _dollars(self.saved_nano_usd),
             "certificate": self.certificate,
         }
         if answer is None:
@@ -160,8 +147,6 @@ _LEFT = (asyncio.CancelledError, GeneratorExit)
 _LAG_EVERY_S = 0.25
 _STORE_S = 1.0
 """The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
-AFTER: ContextVar[bool] = ContextVar("after", default=False)
-"""Whether a call is made after its response, for a drawn request: no receipt has its cost."""
 _OF_ACCOUNTS = {
     "cap": "The cap of an account.",
     "spent": "What is booked on an account.",
@@ -208,8 +193,7 @@ class Metrics:
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
         self._seconds, self.first_text, self._lag = Histogram(), Histogram(), Histogram()
         self._key_costs: Counter[str] = Counter()
-        self._cost_nano_usd = self._saved_nano_usd = self._unknown_costs = 0
-        self.estimated = 0  # requests that the amount saved is estimated on: those whose costs are known
+        self._cost_nano_usd = self._unknown_costs = 0
         self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._errors: Counter[tuple[str, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
@@ -234,13 +218,6 @@ class Metrics:
                 tally.update((names,) if isinstance(names, str) else names)
         self._unknown_costs += receipt.cost_nano_usd is None
         self._key_costs[key or ""] += receipt.cost_nano_usd or 0
-        self._saved_nano_usd += receipt.saved_nano_usd or 0
-        self.estimated += receipt.saved_nano_usd is not None
-
-    @property
-    def saved_nano_usd(self) -> int | None:
-        """What was saved by estimate (`Receipt`), minus calls for drawn requests; None before an estimate."""
-        return self._saved_nano_usd if self.estimated else None
 
     @property
     def unserved(self) -> int:
@@ -259,9 +236,7 @@ class Metrics:
         call = None if reply is None else paid_call(request, reply, price)
         if call is None and isinstance(error, ProviderError):
             call = failed_call(request, error, price)
-        cost = 0 if call is None else call.cost_nano_usd or 0  # what is unknown is not in an amount that is known
-        self._cost_nano_usd += cost
-        self._saved_nano_usd -= cost if AFTER.get() else 0
+        self._cost_nano_usd += 0 if call is None else call.cost_nano_usd or 0  # only what is known
         model = request.model
         self._calls[model].observe(seconds)
         if error is not None:
@@ -301,7 +276,6 @@ class Metrics:
             family("cost_usd_total", "Known cost of all calls, also for drawn requests.", self._cost_nano_usd),
             family("key_cost_usd_total", "Known cost of answers, by the server's key.", self._key_costs, "key"),
             family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
-            family("saved_usd", "Estimate: the guide alone, minus answers and drawn requests.", self._saved_nano_usd),
             *(family(name, help_, self._tallies[field], by) for field, (name, by, help_) in _TALLIES.items()),
             family("alarm", "1: audits, canaries or a changed model withdrew a certificate.", withdrawn),
             _of_stores(runtime),

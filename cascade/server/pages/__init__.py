@@ -109,9 +109,7 @@ class Pages:
                 contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now, void)
         except CascadeError as error:
             return self._problem(request, "status", 503, "The traces cannot be read", error)
-        metrics = cascade.metrics
-        contents |= {"errors": metrics.unserved, "estimated": metrics.estimated, "estimate": metrics.saved_nano_usd}
-        return self._page(request, "status.html", "status", **contents)
+        return self._page(request, "status.html", "status", errors=cascade.metrics.unserved, **contents)
 
     async def _review(self, request: Request) -> Response:
         if self._locked(request):
