@@ -157,7 +157,7 @@ def _recorded(
 def _report(done: Collected, output: Path) -> Report:
     """Return what was logged and what it cost."""
     progress = done.progress
-    calls = f"{counted(progress.made_calls, 'call')} made, {progress.reused_calls} reused from earlier runs"
+    calls = f"{counted(progress.made_calls, 'call')} made, {progress.reused_calls} reused"
     lines = [f"{counted(done.questions, 'question')} logged: {calls}, {spending(progress)}"]
     if done.rows:
         lines.append(f"{counted(done.rows, 'row')} in {output}")

@@ -8,7 +8,7 @@ from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cascade.api.logs import Log, LogOptions, Problems, read_log, reads_for
+from cascade.api.logs import Log, LogOptions, Problems, config_here, read_log, reads_for
 from cascade.checks import kind_problems, refuse
 from cascade.conformal.certificate import Certificate, MadeFor
 from cascade.conformal.promise import PROMISE, Promise
@@ -113,6 +113,8 @@ def fit(
     reads = reads_for(reading, promise.kind)
     for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
         tell(notice)
+    if configured is None and config_here(reading, reads)[0] is not None:
+        tell("Settings and prices are on record, and checked, with --config cascade.yaml alone.")
     result = _fitted(joined(reads), promise, settings, earlier, configured, reading, tell)
     return result if output is None else result.save(output)
 

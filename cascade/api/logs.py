@@ -8,9 +8,10 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from os import PathLike, fspath
 from pathlib import Path
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -24,6 +25,9 @@ from cascade.records.address import located, parse
 from cascade.reports.notices import about_truth
 from cascade.reports.report import Tell, warn
 from cascade.text import counted
+
+if TYPE_CHECKING:
+    from cascade.config import CascadeConfig
 
 Where: TypeAlias = Mapping[str, str] | Iterable[str] | None
 """The rows to read: values by column, or COLUMN=VALUE pairs."""
@@ -294,3 +298,18 @@ def _as_item(error: CascadeError) -> str:
     if isinstance(error, ConfigError) and len(error.problems) == 1 and str(error) == str(ConfigError(error.problems)):
         return error.problems[0]
     return str(error).replace("\n", "\n  ")
+
+
+def config_here(reading: Reading, reads: Iterable[Read]) -> tuple[CascadeConfig | None, str | None]:
+    """Return the configuration of this folder, for a log of one's own whose models it has, and whether it is used."""
+    path = Path("cascade.yaml")
+    if path.is_file() and reading.command not in opening.SHIPPED:
+        from cascade.config import load  # with strategies, which a fit elsewhere does not need
+
+        with suppress(ConfigError):
+            config = load(path)
+            known = {name for key, entry in config.models.items() for name in (key, entry.id, entry.model)}
+            if others := sorted({node.model or node.name for data in reads for node in data.log.nodes} - known):
+                return None, f"{path} has no model {', '.join(others)}: it is not used"
+            return config, f"{path} is used"
+    return None, None

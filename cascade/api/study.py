@@ -6,7 +6,6 @@ import asyncio
 import math
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import partial
@@ -16,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from cascade.api.logs import Log, LogOptions, parse_where, read_judged, read_log, reads_for
+from cascade.api.logs import Log, LogOptions, config_here, parse_where, read_judged, read_log, reads_for
 from cascade.budget.charges import failed_call, most_nano_usd, paid_call
 from cascade.budget.tokens import estimate_tokens
 from cascade.checks import kind_problems, refuse, share_problems, whole_problems
@@ -28,9 +27,9 @@ from cascade.conformal.monitor import uniform
 from cascade.conformal.promise import PROMISE, Promise
 from cascade.engine import drive
 from cascade.engine import run as walk
-from cascade.episodes.opening import SHIPPED, rows_of
+from cascade.episodes.opening import rows_of
 from cascade.episodes.reading import Reading, mispriced, price_problem, read
-from cascade.episodes.rows import Read, joined
+from cascade.episodes.rows import joined
 from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
 from cascade.fitting.certificates import of_log
@@ -142,27 +141,15 @@ def compare(
         goal = promise or default_promise(data)
         trained = None if networks is None else ways(data.log, goal, networks)
         studies.append(study(data.log, goal, trained, splits=splits, seed=seed, on=on, show=show))
-    reports, configured = list[Report](), _configured(reading, reads, tell)
+    (configured, why), reports = config_here(reading, reads), list[Report]()
+    if why:
+        tell(why)
     for data, result in zip(reads, studies, strict=True):
         dataset = [f"--where {shlex.quote(f'dataset={result.log}')}"] if len(studies) > 1 else []
         served = [] if configured is None else ["--config cascade.yaml"]
         command = ["cascade fit", reading.command, *dataset, *promise_options(result.promise), *served, "-o policy"]
         reports.append(of_study(result, " ".join(command), tuple(_addable(data.log, configured))))
     return StudyResult(reports=tuple(reports), detailed=True, listed_as="studies", studies=tuple(studies))
-
-
-def _configured(reading: Reading, reads: Sequence[Read], tell: Tell) -> CascadeConfig | None:
-    """Return the configuration of this folder, for logs of one's own whose models it has; else None."""
-    path = Path("cascade.yaml")
-    if not path.is_file() or reading.command in SHIPPED:
-        return None
-    with suppress(ConfigError):
-        config = load(path)
-        known = {name for key, entry in config.models.items() for name in (key, entry.id, entry.model)}
-        others = sorted({node.model or node.name for data in reads for node in data.log.nodes} - known)
-        tell(f"{path} has no model {', '.join(others)}: it is not used" if others else f"{path} is used")
-        return None if others else config
-    return None
 
 
 def _addable(log: Columns, config: CascadeConfig | None) -> Iterator[Signal]:

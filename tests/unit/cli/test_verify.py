@@ -176,6 +176,17 @@ def test_a_configuration_is_compared(cli, log, tmp_path):
     )
 
 
+@pytest.mark.parametrize(
+    ("guide", "options", "names_it"),
+    [("large", (), True), ("large", ("--config", "cascade.yaml"), False), ("huge", (), False)],
+)
+def test_a_fit_without_the_configuration_that_would_serve_says_so(cli, log, tmp_path, guide, options, names_it):
+    ladder = "strategy: {kind: ladder, models: [base, guide]}"
+    (tmp_path / "cascade.yaml").write_text(f"models: {{base: small, guide: {guide}}}\n{ladder}\nprovider: fake\n")
+    ran = cli("fit", log, *PROMISED, "--policy", POLICY, "-o", "served", *options)
+    assert (ran.code, "cascade.yaml" in ran.err) == (0, names_it)
+
+
 def test_a_log_at_other_prices_than_configured_is_3(cli, tmp_path):
     tokens = {"input_tokens": 500, "output_tokens": 500, "cost_nano_usd": 1_000_000}
     log = write(tmp_path / "log.jsonl", hard_rows(99, range(0, 40, 2), **tokens))
