@@ -15,7 +15,7 @@ below the true one.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -84,16 +84,23 @@ class Walks:
         reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
         keep: float64 (n, T), that at which each answer is kept.
         serve: int64 (n, T), as in `Scores`.
+        beyond: float64 (n,), the highest threshold at which it goes on behind the last node on record.
     """
 
     log: Log
     reach: Floats
     keep: Floats
     serve: Ints
+    beyond: Floats
 
     def take(self, rows: Ints | Bools) -> Walks:
         """Return the chosen requests."""
-        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows])
+        return Walks(self.log.take(rows), self.reach[rows], self.keep[rows], self.serve[rows], self.beyond[rows])
+
+    def ending(self, kappa: float | Floats) -> Walks:
+        """Return the same walks; a record that ends where a walk ends, at a threshold, is complete."""
+        goes_on = reaches(self.beyond[:, None], kappa)[:, 0]
+        return replace(self, log=replace(self.log, complete=self.log.complete | ~goes_on))
 
     def stop(self, kappa: float | Floats) -> Ints:
         """Return the last node that each walk buys, at one threshold or at one for each request: int64 (n,).
@@ -145,10 +152,11 @@ def walks(log: Log, scores: Scores) -> Walks:
     onward, own = _raised(log, scores)
     if scores.order is not None:  # what is left out stays left out, also where the last node bought has no answer
         onward = np.where(scores.doubt == -np.inf, -np.inf, onward)
-    reach = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward[:, :-1], axis=1)], axis=1)
-    reach = np.where(log.bought, reach, -np.inf)
+    levels = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward, axis=1)], axis=1)
+    beyond = levels[np.arange(log.n), np.count_nonzero(log.bought, axis=1)]
+    reach = np.where(log.bought, levels[:, :-1], -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
-    return Walks(log, reach, keep, newest(log) if scores.serve is None else scores.serve)
+    return Walks(log, reach, keep, newest(log) if scores.serve is None else scores.serve, beyond)
 
 
 def _raised(log: Log, scores: Scores) -> tuple[Floats, Floats]:

@@ -80,7 +80,7 @@ def play(policy: Policy, kappa: float | Floats, log: Log, promise: Promise, *, s
 
     With `single` it keeps the answer served alone, also where the promise is about a set.
     """
-    walked = policy.walks(log)
+    walked = policy.walks(log).ending(kappa)
     stop, rows, bought = walked.stop(kappa), np.arange(log.n), walked.log
     keeps = bought.answers & reaches(walked.keep, kappa)
     served = walked.serve[rows, stop]
@@ -115,7 +115,8 @@ class Served(NamedTuple):
     def play(self, log: Log, promise: Promise) -> Played:
         """Return what it does on requests; NaN where the log lacks a call that it makes."""
         listed = [self.kappas.get(name or "", STRICTEST) if self.kappas else self.kappa for name in log.segments]
-        kappa, walked = np.array(listed), self.policy.walks(log)
+        kappa = np.array(listed)
+        walked = self.policy.walks(log).ending(kappa)
         played, stop = play(self.policy, kappa, log, promise), walked.stop(kappa)
         logged = (stop >= 0) & ~walked.log.open_end[np.arange(log.n), np.maximum(stop, 0)]
         played = Played._make(np.where(logged, column, np.nan) for column in played)

@@ -9,10 +9,11 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from cascade.conformal.path import Scores
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.networks import Networks, NetworkSettings
-from cascade.policies.policy import Depth, Uala
+from cascade.policies.policy import Depth, Threshold, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
@@ -24,6 +25,7 @@ from cascade.studies.ways import (
     Fitted,
     Recorded,
     Router,
+    Served,
     Uniform,
     chance,
     fixed,
@@ -121,6 +123,24 @@ def test_a_router_pays_one_call_a_request_and_keeps_its_promise():
     assert played.cost.mean() < walk.cost.mean()
     listed = [[way.name for way in ways(each, REGRET)] for each in (log, replace(log, features={}))]
     assert [ROUTER in names for names in listed] == [True, False]
+
+
+class InOrder(Threshold):
+    """A policy that buys in an order of its own: that of the plan."""
+
+    def scores(self, log: Log) -> Scores:
+        return super().scores(log)._replace(order=np.tile(np.arange(log.width), (log.n, 1)))
+
+
+def test_a_record_that_lacks_a_call_is_known_where_the_policy_stops_before_it():
+    log = drawn_log(200, models=3)
+    audited = replace(log, bought=log.bought & (np.arange(3) != 1))  # as an audit asks them
+    way = Served(InOrder("self_check", -1.0, tie=None), -0.5)
+    whole, played = way.play(log, REGRET), way.play(audited, REGRET)
+    stops = whole.length == 1
+    assert 0.2 < stops.mean() < 0.8
+    np.testing.assert_array_equal(played.loss, np.where(stops, whole.loss, np.nan))
+    assert 0 < whole.loss[stops].mean() < 1
 
 
 def test_a_recorded_walk_is_unknown_where_the_log_has_none():
