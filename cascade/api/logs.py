@@ -6,7 +6,6 @@ Reports the rows that were left out, and collects all problems of a call (`Probl
 from __future__ import annotations
 
 import shlex
-from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike, fspath
@@ -176,9 +175,10 @@ def read_log(options: LogOptions, kind: str | None, tell: Tell) -> Reading:
         reference=options.reference,
         models=options.ordered,
     )
+    unjudged = dropped.rows.pop(UNJUDGED, 0)  # they are left out where labels count alone, as the next sentence says
     if dropped.describe():
         tell(dropped.describe())
-    if unjudged := dropped.rows[UNJUDGED]:
+    if unjudged:
         judged = sum(read.log.n for read in reading.reads)
         tell(
             f"Only {judged:,} of {judged + unjudged:,} questions have all their answers judged. Whatever needs labels "
@@ -252,17 +252,18 @@ def parse_where(where: Mapping[str, str] | Iterable[str]) -> dict[str, str]:
     >>> parse_where(["split=test"])
     {'split': 'test'}
     """
-    if isinstance(where, Mapping):
-        return dict(where)
-    pairs = [pair.partition("=") for pair in where]
-    bad = [column for column, equals, _ in pairs if not equals or not column]
-    if bad:
-        raise UsageError(f"--where takes COLUMN=VALUE, as in --where split=test; not {', '.join(bad)}.")
-    counts = Counter(column for column, _, _ in pairs)
-    twice = [column for column, times in counts.items() if times > 1]
-    if twice:
-        raise UsageError(f"--where takes one value a column; {', '.join(twice)} has several, which no row can have.")
-    return {column: value for column, _, value in pairs}
+    return dict(where) if isinstance(where, Mapping) else parse_pairs("--where", "COLUMN=VALUE, as split=test", where)
+
+
+def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[str, str]:
+    """Return NAME=VALUE pairs as a mapping. Raises UsageError for other texts, and for a name with two values."""
+    given = [*dict.fromkeys(texts or ())]
+    pairs = [text.partition("=")[::2] for text in given]
+    if bad := [text for text, (name, value) in zip(given, pairs, strict=True) if not name or not value]:
+        raise UsageError(f"{option} takes {example}; not {', '.join(bad)}.")
+    if len(dict(pairs)) < len(pairs):
+        raise UsageError(f"{option} takes one value for each name, and not several: {', '.join(given)}.")
+    return dict(pairs)
 
 
 _T = TypeVar("_T")

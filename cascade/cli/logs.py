@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any
@@ -14,6 +14,7 @@ import typer
 
 import cascade
 from cascade.api.collecting import spending
+from cascade.api.logs import parse_pairs
 from cascade.cli import options as opt
 from cascade.cli.main import Meter, notes, print_report, print_result, say
 from cascade.collection.collector import BASELINES
@@ -227,34 +228,19 @@ def _costs(amounts: Mapping[str, str]) -> dict[str, int]:
     return costs
 
 
-def parse_pairs(option: str, example: str, texts: Iterable[str] | None) -> dict[str, str]:
-    """Return NAME=VALUE pairs as a mapping.
-
-    >>> parse_pairs("--rename", "MODEL=NAME", ["large=gpt-4o"])
-    {'large': 'gpt-4o'}
-    """
-    pairs = [pair.partition("=") for pair in texts or ()]
-    bad = [f"{name}{equals}{value}" for name, equals, value in pairs if not name or not value]
-    if bad:
-        raise UsageError(f"{option} takes {example}; not {', '.join(bad)}.")
-    return {name: value for name, _, value in pairs}
-
-
 def _imported(document: Mapping[str, Any], dropped: Dropped) -> tuple[tuple[str, ...], tuple[Table, ...]]:
     """Return the lines and the table of an import."""
     rows, datasets = f"{counted(document['rows'], 'row')} from {document['source']}", document["datasets"]
     lines = [f"{counted(document['episodes'], 'episode')}, {rows} ({document['from']}) in {document['output']}"]
-    if document["unjudged_answers"]:
-        unmarked = counted(document["unjudged_answers"], "answer")
-        lines.append(f"{unmarked} not marked right or wrong (--matcher judges by accepted ones)")
-    if document["rows_without_cost"]:
-        unpriced = counted(document["rows_without_cost"], "row")
-        lines.append(f"{unpriced} whose cost is not known: fit needs it (--cost MODEL=USD gives it)")
-    if document["rows_without_request"]:
-        advice = " (--request BODY says it)" * (document["from"] == "table")
-        lines.append(
-            f"{counted(document['rows_without_request'], 'row')} without what was sent beside the question{advice}"
-        )
+    unknown = {
+        "unjudged_answers": ("answer", "not marked right or wrong (--matcher judges by accepted ones)"),
+        "rows_without_cost": ("row", "whose cost is not known: fit needs it (--cost MODEL=USD gives it)"),
+        "rows_without_request": (
+            "row",
+            "without what was sent beside the question (of a table, --request BODY says it)",
+        ),
+    }
+    lines += [f"{counted(document[name], noun)} {what}" for name, (noun, what) in unknown.items() if document[name]]
     if document["not_live"]:
         lines.append(f"{about_live(document['not_live'])}: a policy that reads such a signal is for studies")
     lines.append(dropped.describe() or "nothing was left out")
@@ -322,8 +308,11 @@ def _agreed(url: str, before: datetime | None, user: str | None, *, content_only
     what = "the texts of" if content_only else "all of"
     since = "" if before is None else f" from before {before:%Y-%m-%d %H:%M} UTC"
     of_user = "" if user is None else f" of {user}"
-    if count and not yes:
-        _confirm(f"Remove {what} {counted(count, 'row')}{of_user}{since} in {address}?")
+    question = f"Remove {what} {counted(count, 'row')}{of_user}{since} in {address}?"
+    if count and not yes and not sys.stdin.isatty():
+        raise UsageError(f"{question} There is no terminal to ask at; give --yes.")
+    if count and not yes and not typer.confirm(question, err=True):
+        raise typer.Exit(1)
     return count > 0
 
 
@@ -332,13 +321,6 @@ def _age(text: str) -> timedelta:
     if match is None:
         raise UsageError(f"--older-than {text!r} is not an age. Write a number with h, d or w: 12h, 30d, 8w.")
     return timedelta(hours=int(match[1]) * _HOURS[match[2]])
-
-
-def _confirm(question: str) -> None:
-    if not sys.stdin.isatty():
-        raise UsageError(f"{question} There is no terminal to ask at; give --yes.")
-    if not typer.confirm(question, err=True):
-        raise typer.Exit(1)
 
 
 @app.command()

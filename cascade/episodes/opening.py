@@ -75,7 +75,8 @@ def open_log(
         return read(rows, counts, matcher=matcher, reference=reference, models=models, columns=columns)
     except UsageError:
         if not counts.count and next(iter(rows_of(log, where)), None) is None:
-            raise UsageError(_nothing_chosen(log, where or {})) from None
+            filters = " and ".join([f"{column}={value}" for column, value in (where or {}).items()])
+            raise UsageError(f"No row of {log} has {filters}." if filters else f"{log} is empty.") from None
         raise
 
 
@@ -101,11 +102,6 @@ def _file(name: str) -> Iterator[Path]:
         return
     with resources.as_file(resources.files("cascade").joinpath("data", _FILES[name])) as path:
         yield path
-
-
-def _nothing_chosen(log: str, where: Mapping[str, str]) -> str:
-    together = " and ".join([f"{column}={value}" for column, value in where.items()])
-    return f"No row of {log} has {together}." if where else f"{log} is empty: it has no row of an episode log."
 
 
 def _check_columns(where: Mapping[str, str]) -> None:

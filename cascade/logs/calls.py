@@ -22,7 +22,8 @@ OF_EPISODE = ("dataset", "split", "group", "segment", "user", "question", "conte
 _TEXTS = ("call_id", "trace", "parent", "question_id", "request", "settings", "tools", "system", "reply", "finish")
 _MACROS = {"cost_usd": "nano", "at": "seconds", "ended_at": "seconds", "created_at": "moment", "latency_s": "number"}
 """What converts the texts of other targets than cascade's columns, and times."""
-_WRONG = {"cost_usd": "amount of USD", "at": "time", "ended_at": "time", "created_at": "time"}
+_WORDS = {"nano": "amount of USD", "seconds": "time", "moment": "time", "number": NUMBER, "log_prob": "log-prob"}
+"""What a text is not that a macro does not convert."""
 _CREATED = "created_at in seconds"
 _COUNTS = ("input_tokens", "output_tokens", "cached_input_tokens", "reasoning_tokens")
 
@@ -109,17 +110,36 @@ def _first_of(*values: str | None, kind: str) -> str:
     return f"coalesce({', '.join([*filter(None, values), f'NULL::{kind}'])})"
 
 
+def by_effort(tables: Tables, texts: str) -> str:
+    """Return a query of texts in which a model that answers the same messages at several efforts is MODEL@EFFORT.
+
+    An effort is then a setting of each model, and no part of the request.
+    """
+    sent = next((name for name in ("request", "question") if name in tables.targets), "question")
+    if not {sent, "model"} <= {*tables.targets}:
+        return texts
+    effort = f"json_extract_string(as_object({sent}), '/reasoning_effort')"
+    several = (
+        f"SELECT model FROM ({texts}) WHERE contains({sent}, 'reasoning_effort') GROUP BY model, "
+        f"json_extract(as_object({sent}), '/messages') HAVING count(DISTINCT {effort}) > 1"
+    )
+    models = ", ".join(text_literal(model) for (model,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({several})"))
+    named = f"CASE WHEN model IN ({models}) THEN concat_ws('@', model, {effort}) ELSE model END AS model"
+    rest = f"""json_merge_patch(as_object({sent}), '{{"reasoning_effort": null}}')::VARCHAR"""
+    return f"SELECT * REPLACE ({named}, coalesce({rest}, {sent}) AS {sent}) FROM ({texts})" if models else texts
+
+
 def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, str]) -> None:
     """Make the table `calls` from a query with the texts of each call. `fields` has the names of their fields."""
     duck, values = tables.duck, _values(tables.targets)
     if "correct" in tables.targets:
-        of_table = preset.name == "table" and "correct" in fields
-        texts = _only_verdicts(tables, texts, fields.get("correct", "correct"), of_table=of_table)
+        texts = _only_verdicts(tables, texts, fields.get("correct"), of_table=preset.name == "table")
+    kinds = {name: _WORDS.get(_macro_of(name) or "", KINDS.get(name)) for name in tables.targets if name not in _TEXTS}
     faults = {
-        f"{fields.get(name, name)} is no {_wrong(name)}, read as null": f"{name_literal(name)} IS NOT NULL "
-        f"AND {_value_of(name)} IS NULL"
-        for name in tables.targets
-        if name not in _TEXTS and (name in _MACROS or KINDS.get(name, NUMBER) not in {TEXT, TEXTS})
+        f"{fields.get(name, name)} is no {kind}, read as null": f"{name_literal(name)} IS NOT NULL AND "
+        f"{_value_of(name)} IS NULL"
+        for name, kind in kinds.items()
+        if kind not in {TEXT, TEXTS}
     }
     if preset.list_price:
         reason = "a cost of 0 though nothing says that the call was free: its tokens' list price, or else null"
@@ -140,25 +160,27 @@ def make_calls(tables: Tables, texts: str, preset: Preset, fields: Mapping[str, 
         _drop(tables, "json_extract_string(chat, '/problem')", "json_extract_string(chat, '/problem') IS NOT NULL")
 
 
-def _only_verdicts(tables: Tables, texts: str, field: str, *, of_table: bool) -> str:
+def _only_verdicts(tables: Tables, texts: str, field: str | None, *, of_table: bool) -> str:
     """Return a query of texts without the grades of a scale from 0 to 1: 1 is a grade, too, if its segment has others.
 
-    Raises UsageError where 1 may not mean right: beyond such a scale, in a table of the user's own also on it, and in
-    such a table where no value is read.
+    Raises UsageError where 1 may not mean right: beyond such a scale, in a field of the user's own table also on it;
+    and for a field with words that are not read where right or wrong is not read either: the rest would be one-sided.
     """
     number = """number(rtrim("correct", '% '))"""
-    graded, scale = f"{number} NOT IN (0, 1)", "NOT IN (0, 1)" if of_table else "NOT BETWEEN 0 AND 1"
-    grades = f"""any_value("correct") FILTER ({number} {scale})"""
-    others = f"""any_value("correct") FILTER (lower(trim("correct")) NOT IN ({_UNKNOWN}))"""
-    query = f"""SELECT {grades}, {others}, count(truth("correct")), count() FILTER ({graded}) FROM ({texts})"""
-    grade, other, count, grades_between = tables.duck.rows(query)[0]
+    graded, scale = f"{number} NOT IN (0, 1)", "NOT IN (0, 1)" if of_table and field else "NOT BETWEEN 0 AND 1"
+    grades, truth = f"""any_value("correct") FILTER ({number} {scale})""", 'truth("correct")'
+    unread = f"""coalesce({truth}::VARCHAR, {number}::VARCHAR) IS NULL AND lower(trim("correct")) NOT IN ({_UNKNOWN})"""
+    words = f"""any_value("correct") FILTER ({unread}), count(DISTINCT {truth})"""
+    grade, word, read, grades_between = tables.duck.rows(
+        f"SELECT {grades}, {words}, count() FILTER ({graded}) FROM ({texts})"
+    )[0]
     what = "write true or false there, or name another field (--map correct=FIELD)."
     if grade is not None:
-        raise UsageError(f"{field} holds {grade}, of a scale where 1 may not mean right: {what}")
-    if of_table and other is not None and not count:
+        raise UsageError(f"{field or 'correct'} holds {grade}, of a scale where 1 may not mean right: {what}")
+    if field and word is not None and read < 2:
         raise UsageError(
-            f"{field} holds {other}, and nothing that says whether an answer is right (yes/no, pass/fail, up/down, "
-            f"1/0 and WAHR/FALSCH are read, too): {what}"
+            f"{field} holds {word}, which is not read, and no words for both right and wrong (yes/no, pass/fail, "
+            f"up/down, 1/0 and WAHR/FALSCH are): {what}"
         )
     if not grades_between:
         return texts
@@ -169,12 +191,6 @@ def _only_verdicts(tables: Tables, texts: str, field: str, *, of_table: bool) ->
 
 
 _UNKNOWN = "'na', 'n/a', 'nan', 'null', 'none', '-', '?', 'unknown'"
-
-
-def _wrong(name: str) -> str:
-    if name.startswith(SIGNALS):
-        return "log-prob" if name.endswith("logprob") else NUMBER
-    return _WRONG.get(name) or KINDS.get(name, NUMBER)
 
 
 def _with_nulls(table: str, names: Collection[str]) -> str:

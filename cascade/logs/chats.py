@@ -11,7 +11,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from cascade.chat import ChatRequest, fields_in, output_text, said_by, text_of
+from cascade.chat import ChatRequest, calls_of, fields_in, output_text, said_by, text_of
 from cascade.chat_faults import message_faults
 from cascade.checks import did_you_mean
 from cascade.conformal.scope import DRAWN
@@ -98,12 +98,13 @@ def chat_columns(
     answer = reply_in(reply)
     if answer is not None and finish is not None and answer.finish_reason is None:
         answer = answer._replace(finish_reason=_first_of(finish))
-    question = next((text for turn in reversed(sent) if turn["role"] == "user" and (text := _shown_text(turn))), None)
-    columns: dict[str, Any] = {"question": question}
+    users = (text_of(turn.get("content")).strip() for turn in reversed(sent) if turn["role"] == "user")
+    columns: dict[str, Any] = {"question": next(filter(None, users), None)}
     if answer is not None:
         columns["text"] = said_by(answer.message).strip()
     if answer is not None and answer.tokens is not None:
-        columns["signals"] = logprob_signals(_completion(answer, columns["text"], counts), columns["text"])
+        completion = Completion(columns["text"], "stop", usage_of(counts), answer.tokens)
+        columns["signals"] = logprob_signals(completion, columns["text"])
     try:
         options = {name: value for name, value in as_mapping(settings).items() if name in _KEPT}
         chat = _request({**options, **body}, sent, tools, system)
@@ -112,12 +113,9 @@ def chat_columns(
     if answer is None and always:
         columns |= {"question": Question.of_chat(chat).text, "context": chat.canonical}
     elif answer is not None and (always or not _is_short(chat, answer.message)):
-        columns |= answered(chat, answer, counts)
+        offering = chat if chat.tools or body else _with_called(chat, answer.message)
+        columns |= answered(chat, answer, counts, offering)
     return json.dumps(columns, ensure_ascii=False).encode("utf-8", "replace").decode()
-
-
-def _shown_text(message: Mapping[str, Any]) -> str:
-    return text_of(message.get("content")).strip()
 
 
 def _first_of(finish: str) -> str:
@@ -131,15 +129,17 @@ def usage_of(counts: Sequence[Any]) -> Usage:
     return Usage(sent, output, cached, reasoning)
 
 
-def _completion(reply: Reply, text: str, counts: Sequence[Any]) -> Completion:
-    return Completion(text, reply.finish_reason or "stop", usage_of(counts), reply.tokens)
+def _with_called(request: ChatRequest, message: Mapping[str, Any]) -> ChatRequest:
+    """Return a request of bare messages, beside which no tools are on record, with those that a message calls."""
+    called = [{"name": fields_in(call.get("function")).get("name")} for call in calls_of(message)]
+    return ChatRequest(request.messages, {**request.options, "functions": called}) if called else request
 
 
-def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any]) -> dict[str, Any]:
+def answered(request: ChatRequest, reply: Reply, counts: Sequence[Any], offering: ChatRequest) -> dict[str, Any]:
     """Return the columns of a message that answers a request, with the signals that it would have live."""
     message, text, usage = reply.message, output_text(reply.message), usage_of(counts)
     finish = reply.finish_reason or ("tool_calls" if message.get("tool_calls") else "stop")
-    faults = message_faults(request, message, finish)
+    faults = message_faults(offering, message, finish)
     completion = Completion(text, finish, usage, reply.tokens, message=message, faults=faults)
     question = Question.of_chat(request)
     replay = {

@@ -121,7 +121,7 @@ def calls_of(rows: Iterable[Row]) -> Calls:
                 *[names[text] for text in texts],
                 names[echo if model and isinstance(echo, str) else None],
                 reads[None if parents is None else tuple(parents)],
-                *[_count(row, name) for name in _COUNTS],
+                *[-1 if row[name] is None or row[name] > limit else int(row[name]) for name, limit in _COUNTS.items()],
                 -1 if row["kept"] is None else int(row["kept"]),
                 keys[None if answer is None else answer_key(answer, chat_of(row))],
             )
@@ -168,13 +168,9 @@ def _features(size: int, pieces: Iterable[Sequence[tuple[Any, ...]]]) -> dict[st
     return dict(features)
 
 
-_COUNTS = ("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens")
-
-
-def _count(row: Row, name: str) -> int:
-    """Return a count of a row; −1 where it is unknown, or above what it can be."""
-    value = row[name]
-    return -1 if value is None or value > AT_MOST.get(name, MAX_WHOLE) else int(value)
+_COUNTS = dict.fromkeys(("step", "horizon", "candidate", "cost_nano_usd", "input_tokens", "output_tokens"), MAX_WHOLE)
+_COUNTS |= {name: limit for name, limit in AT_MOST.items() if name in _COUNTS}
+"""The counts of a row, each with what it can be at most."""
 
 
 def _note_head(head: list[Any], row: Row) -> None:

@@ -25,11 +25,11 @@ _FETCHED = 1_024
 _NESTED = ("STRUCT", "MAP", "UNION", "JSON", "VARIANT")
 _TRUE = (
     "'true', '1', '1.0', 'yes', 'y', 'correct', 'right', 'pass', 'passed', "
-    "'up', 'thumbs_up', 'thumbs up', '👍', 'wahr', 'vrai', 'verdadero', 'verdadeiro', 'vero', 'waar'"
+    "'up', 'thumbs_up', 'thumbs up', '👍', 'wahr', 'richtig', 'ja', 'vrai', 'verdadero', 'verdadeiro', 'vero', 'waar'"
 )
 _FALSE = (
     "'false', '0', '0.0', 'no', 'n', 'incorrect', 'wrong', 'fail', 'failed', "
-    "'down', 'thumbs_down', 'thumbs down', '👎', 'falsch', 'faux', 'falso', 'onwaar'"
+    "'down', 'thumbs_down', 'thumbs down', '👎', 'falsch', 'nein', 'faux', 'falso', 'onwaar'"
 )
 
 # A lambda binds a value that is used twice: a macro's argument is copied, and such copies multiply.

@@ -8,20 +8,21 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs import chats
-from cascade.logs.calls import drop_copies, make_calls, models_in_order, place_calls, read_raw, write_rows
+from cascade.logs.calls import by_effort, drop_copies, make_calls, models_in_order, place_calls, read_raw, write_rows
 from cascade.logs.columns import Calls, calls_in
 from cascade.logs.duck import Duck, name_literal, opened, text_literal
 from cascade.logs.lines import first_bytes
 from cascade.logs.own import Tables, dicts, matching, own_rows, spooled, sql_type
 from cascade.logs.presets import ALSO, OWN, SIGNALS, ImportOptions, Mapped, Preset, kind_of, mapping, preset, presets
 from cascade.logs.schema import COLUMNS, Dropped
-from cascade.logs.source import Source, as_json, common_start, opened_up, sources
+from cascade.logs.source import WHOLE_RECORD, Source, as_json, common_start, opened_up, sources
 from cascade.logs.table import Layout, layout, missing
 from cascade.money import PriceTable
 
@@ -159,29 +160,38 @@ def _chat_gold(gold: str | None, tools: str | None, kind: str | None) -> str | N
 def _recognised(tables: Tables, options: ImportOptions) -> str:
     """Return the kind of the log, and put the records of its files in reach."""
     duck = tables.duck
-    files = [opened_up(duck, source, ("data",)) if _is_page(source) else source for source in tables.sources]
+    files = [
+        opened_up(duck, source, ("data",)) if source.is_json and {"data"} <= {*source.names} <= _OF_PAGE else source
+        for source in tables.sources
+    ]
     names = {name for source in files for name in source.names}
     kind = options.kind or next((kind for source in files if (kind := kind_of(source.names)) is not None), "table")
     if not names:
         kind = OWN  # nothing but damage, or nothing at all
-    if kind != OWN and preset(kind).prepare:
-        from cascade.logs.spans import prepared_observation, prepared_span  # most logs have no spans
+    form = preset("table" if kind == OWN else kind)
+    if form.prepare:
+        from cascade.logs import spans  # most logs have none
 
-        duck.define("prepared_span", prepared_span, 2)
-        duck.define("prepared_observation", prepared_observation, 2)
+        duck.define(form.prepare, getattr(spans, form.prepare), 2)
+    if form.prepare or [WHOLE_RECORD] in form.let.values():
         files = [source if source.is_json else as_json(source) for source in files]
-    for chain in () if kind == OWN else preset(kind).each:
+    if form.known_by and options.kind is None:
+        files = [source if form.knows(source.names) else _left_out(tables, source, kind) for source in files]
+    for chain in form.each:
         files = [opened_up(duck, source, chain) if chain[0] in source.names else source for source in files]
     tables.sources = files
     return kind
 
 
+def _left_out(tables: Tables, source: Source, kind: str) -> Source:
+    """Return a file without its records, which are of another kind, and count them."""
+    if source.names and (count := tables.duck.value(f"SELECT count(*) FROM ({source.relation})")):
+        tables.dropped.drop(f"in a file of another kind than {kind} (--from {kind} reads it)", source.path.name, count)
+    return source._replace(relation=f"SELECT * FROM ({source.relation}) WHERE false", names=())
+
+
 _OF_PAGE = frozenset({"data", "meta", "object", "has_more", "total", "page", "page_size", "total_pages"})
 """The fields of an API's page: Langfuse's, LiteLLM's, OpenAI's."""
-
-
-def _is_page(source: Source) -> bool:
-    return source.is_json and "data" in source.names and {*source.names} <= _OF_PAGE
 
 
 def _import(tables: Tables, chosen: Preset, options: ImportOptions, tell: Tell | None) -> Callable[[Path], int]:
@@ -252,6 +262,7 @@ def _import_calls(
         models = ", ".join(map(text_literal, file_models([source.path for source in tables.sources])))
         texts = f"SELECT *, [{models}][file + 1] AS model FROM raw WHERE status IS NULL"
         tables.targets.append("model")
+    texts = by_effort(tables, texts)
     if options.models:
         logged = [name for (name,) in tables.duck.rows(f"SELECT DISTINCT model FROM ({texts}) WHERE model IS NOT NULL")]
         _check_models(options.models, logged)
@@ -292,7 +303,8 @@ def _paths_inside(tables: Tables, prepare: str | None = None) -> list[str]:
     line = "line" if prepare is None else f"{prepare}(line, around)"
     for source in tables.sources:
         if source.is_json:
-            for (text,) in tables.duck.rows(f"SELECT {line} FROM ({source.relation} LIMIT {_LOOKED_AT})"):
+            pieces = tables.duck.pieces(f"SELECT {line} FROM ({source.relation})")  # with LIMIT, a page for each item
+            for (text,) in islice((row for rows in pieces for row in rows), _LOOKED_AT):
                 paths |= dict.fromkeys(_leaves(chats.loaded(text)))
     return list(paths)
 
@@ -390,8 +402,9 @@ def _import_flat(
             f"{path} is read as a table with columns for the models {', '.join(models)}, and no column has the "
             f"question: add {' '.join(missing(list(flat.ignored), present))}"
         )
-    chosen = replace(preset("table"), sql=chosen.sql, chats=chosen.chats, steps="models", runs=True, flat=True)
     fields = {f"{at} {name}": [field] for at, model in enumerate(models) for name, field in flat.models[model].items()}
+    form = replace(preset("table"), drop=_sums([*flat.question, *fields]), steps="models", runs=True, flat=True)
+    chosen = replace(form, sql=chosen.sql, chats=chosen.chats)
     read_raw(tables, {column: [name] for column, name in flat.question.items()} | fields, chosen)
     by_hand = {column: field for column, field in mapped.columns.items() if column in flat.question}
     for model, columns in mapped.of_model.items():
@@ -410,6 +423,12 @@ def _import_flat(
         tell([*ordered.describe(), f"the steps are {' > '.join(by_step)}, {reason}; {_CHANGE}"])
     place_calls(tables, chosen, options, by_step)
     return partial(write_rows, tables, options, placed=False, sort=by_step != listed)
+
+
+def _sums(columns: Iterable[str]) -> Mapping[str, str]:
+    """Return a flat table's rows that are no question's, such as the sums below it, as a preset's `drop`."""
+    said = [name for name in columns if name == "question" or name.endswith((" answer", " correct"))]
+    return {"a row without a question, an answer or a truth": f"coalesce({', '.join(map(name_literal, said))}) IS NULL"}
 
 
 def _calls_of_flat(tables: Tables, flat: Layout, models: Sequence[str]) -> str:

@@ -78,7 +78,9 @@ def numbered_lines(path: Path, dropped: Dropped) -> Iterator[tuple[int, bytes]]:
         while line := _next_line(file, dropped, f"{path.name}:{number + 1}"):
             number += 1
             if number == 1:
-                line = _without_mark(line, path)
+                if line.startswith(_UTF16_MARKS) or b"\0\0" in (line[:3:2], line[1:4:2]):
+                    raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
+                line = line.removeprefix(_UTF8_MARK)
             if len(line) < MAX_LINE_BYTES or line.endswith(b"\n"):
                 yield number, line
                 continue
@@ -94,12 +96,6 @@ def _next_line(file: IO[bytes] | gzip.GzipFile, dropped: Dropped, location: str)
         # A compressed file that was cut short or damaged fails only here; the rows before are kept.
         dropped.drop("the file is cut short or damaged from here on", location)
         return b""
-
-
-def _without_mark(line: bytes, path: Path) -> bytes:
-    if line.startswith(_UTF16_MARKS) or b"\0\0" in (line[:3:2], line[1:4:2]):
-        raise UsageError(f"{path} is written in UTF-16; save it as UTF-8.")
-    return line.removeprefix(_UTF8_MARK)
 
 
 def is_table(path: Path) -> bool:

@@ -97,19 +97,21 @@ class Preset:
     macros: str = ""
     rows: str | None = None
 
+    def knows(self, names: Iterable[str]) -> bool:
+        """Whether these fields identify the format."""
+        return any(fields.issubset(names) for fields in self.known_by)
+
 
 @cache
 def presets() -> Mapping[str, Preset]:
     """Return the formats by name; that of tables, which no field identifies, is the last."""
     folder = resources.files("cascade.logs").joinpath("presets")
     read = [yaml.safe_load(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".yaml")]
-    by_name = {raw["name"]: _preset(raw) for raw in read}
+    for raw in read:
+        raw["known_by"] = tuple(map(frozenset, raw.get("known_by", ())))
+        raw["each"] = tuple(map(tuple, raw.get("each", ())))
+    by_name = {raw["name"]: Preset(**raw) for raw in read}
     return {name: by_name[name] for name in sorted(by_name, key=lambda name: (not by_name[name].known_by, name))}
-
-
-def _preset(raw: Mapping[str, Any]) -> Preset:
-    sets = {"known_by": tuple(map(frozenset, raw.get("known_by", ()))), "each": tuple(map(tuple, raw.get("each", ())))}
-    return Preset(**{**raw, **sets})
 
 
 def kind_of(names: Iterable[str]) -> str | None:
@@ -117,7 +119,7 @@ def kind_of(names: Iterable[str]) -> str | None:
     has = set(names)
     if has >= {"step", "episode_id"} or has >= {"step", "question", "source"} or {"step"} <= has <= {*COLUMNS}:
         return OWN
-    return next((name for name, form in presets().items() if any(has >= fields for fields in form.known_by)), None)
+    return next((name for name, form in presets().items() if form.knows(has)), None)
 
 
 def preset(kind: str) -> Preset:

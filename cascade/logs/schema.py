@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any
 from cascade.errors import UsageError, refused_for_good
 from cascade.identity import question_id
 from cascade.money import PLAIN_TIERS, PriceTable
-from cascade.text import counted
 from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
 if TYPE_CHECKING:
@@ -177,7 +176,9 @@ def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Itera
         columns: values that the answer does not have: `dataset`, `split`, `group`, `segment`, `user`, `gold`, `walk`,
             `episode_id`. Segment and user are by default the question's own.
     """
-    head, failed = _head(answer.question) | {"horizon": horizon} | columns, _failed(answer)
+    head = _head(answer.question) | {"horizon": horizon} | columns
+    failures = [call for call in answer.calls if call.error is not None]
+    failed = [[call.request.step, call.request.role, call.failed_with] for call in failures]
     placed = [(step, call) for step in answer.steps for call in step.calls]
     placed += [(_unfinished(call), call) for call in answer.loose_calls]
     for step, call in placed:
@@ -208,12 +209,6 @@ def _head(question: Question) -> dict[str, Any]:
     }
 
 
-def _failed(answer: Answer) -> list[list[Any]]:
-    """Return step, role and error of each failed call."""
-    failed = [call for call in answer.calls if call.error is not None]
-    return [[call.request.step, call.request.role, call.failed_with] for call in failed]
-
-
 def call_row(call: Call, completion: Completion) -> dict[str, Any]:
     """Return the row of one call by itself, before its step is made: no candidate, no truth, no signals."""
     return _head(call.request.question) | _call_columns(_unfinished(call), call, completion)
@@ -225,6 +220,7 @@ def _unfinished(call: Call) -> Step:
 
 def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, Any]:
     candidate, usage, message = _candidate_of(step, call), completion.usage, completion.message
+    unpriced = "no price" if call.cost_bound_nano_usd is None else "usage estimated"
     return {
         "step": step.number,
         "parents": None if step.parents is None else list(step.parents),
@@ -241,7 +237,7 @@ def _call_columns(step: Step, call: Call, completion: Completion) -> dict[str, A
         "output_tokens": usage.output_tokens,
         "reasoning_tokens": usage.reasoning_tokens,
         "cost_nano_usd": call.cost_nano_usd,
-        "cost_source": _cost_source(call),
+        "cost_source": "price table" if call.cost_nano_usd is not None else unpriced,
         "latency_ms": round(completion.latency_s * 1000, 3),
     }
 
@@ -305,12 +301,6 @@ def token_row(token: Token) -> list[Any]:
 def _finite(value: float | None) -> float | None:
     """Return a log-prob as a JSON number: JSON has no −inf."""
     return None if value is None else max(value, IMPOSSIBLE_LOGPROB)
-
-
-def _cost_source(call: Call) -> str:
-    if call.cost_nano_usd is not None:
-        return "price table"
-    return "no price" if call.cost_bound_nano_usd is None else "usage estimated"
 
 
 def usage_in(row: Mapping[str, Any], hour: int | None = None) -> Usage:
@@ -440,21 +430,19 @@ class Dropped:
         >>> dropped = Dropped()
         >>> dropped.drop("not a JSON object", "log.jsonl:17")
         >>> dropped.describe()
-        '1 row dropped: not a JSON object (1). First: log.jsonl:17: not a JSON object'
+        '1 left out: not a JSON object (1). First: log.jsonl:17: not a JSON object'
         """
         clauses = []
         if self.rows:
-            clauses.append(f"{counted(self.count, 'row')} dropped: {_counted(self.rows)}")
+            clauses.append(f"{self.count:,} left out: {_counted(self.rows)}")
         if self.notes:
             clauses.append(f"noted: {_counted(self.notes)}")
         if not clauses:
             return ""
-        places = [*self.first, *self.noted]
-        of_reason = [
-            [place for place in places if place.endswith(f": {reason}")] for reason in (*self.rows, *self.notes)
-        ]
-        listed = list(dict.fromkeys([*(own[0] for own in of_reason if own), *places]))
-        return f"{'; '.join(clauses)}. First: {'; '.join(listed[:_PLACES_SAID])}"
+        places, reasons = [*self.first, *self.noted], [*self.rows, *self.notes]
+        of_reason = [[place for place in places if place.endswith(f": {reason}")] for reason in reasons]
+        listed = dict.fromkeys(place for at in range(_PLACES_SAID) for own in of_reason for place in own[at : at + 1])
+        return f"{'; '.join(clauses)}. First: {'; '.join([*listed][:_PLACES_SAID])}"
 
 
 def _counted(counts: Counter[str]) -> str:

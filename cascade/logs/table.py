@@ -162,6 +162,7 @@ def missing(names: Sequence[str], columns: Mapping[str, str]) -> list[str]:
         return results[:1]
     useful = [*lacking, *(name for name in ("correct", "cost_usd") if name not in columns)]
     lines = {name: _suggested(name, names, {*columns.values()}) for name in useful}
+    lines["question"] = (lines.get("question") or "").removesuffix(".messages") or None  # a whole request has its tools
     return [f"--map {name}={path or 'FIELD'}" for name, path in lines.items() if path or name in lacking]
 
 

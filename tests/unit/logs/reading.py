@@ -14,7 +14,7 @@ from cascade.logs.schema import Dropped
 
 def lines(path: Path, *records: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text("".join(f"{json.dumps(record)}\n" for record in records))
+    path.write_text("".join(f"{record if isinstance(record, str) else json.dumps(record)}\n" for record in records))
     return path
 
 

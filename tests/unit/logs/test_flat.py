@@ -7,7 +7,6 @@ import json
 import random
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -15,7 +14,7 @@ from cascade.errors import UsageError
 from cascade.identity import question_id
 from cascade.logs.presets import ENDS
 from cascade.logs.questions import AskedQuestion, read_questions
-from cascade.logs.schema import Dropped
+from cascade.logs.schema import Dropped, chat_of
 from cascade.matching import get_matcher
 from cascade.types import Question
 
@@ -94,7 +93,7 @@ def test_grades_of_another_scale_are_refused_for_1_need_not_be_right_there(tmp_p
         )
 
 
-@pytest.mark.parametrize(("right", "wrong"), [("up", "down"), ("WAHR", "FALSCH"), ("Vrai", "Faux"), ("👍", "👎")])
+@pytest.mark.parametrize(("right", "wrong"), [("up", "down"), ("WAHR", "FALSCH"), ("richtig", "falsch"), ("👍", "👎")])
 def test_thumbs_and_the_truths_of_spreadsheets_are_read(tmp_path, right, wrong):
     given = [
         {"model": name, "question": "q", "answer": "x", "thumb": said}
@@ -111,6 +110,9 @@ def test_labels_of_which_none_is_read_are_an_error_that_names_one_unless_all_say
     head = f"question,a_answer,{name},b_answer"
     with pytest.raises(UsageError, match=f"{name} holds refund"):
         rows_of(table(tmp_path / "t.csv", "q,x,refund,y", "r,x,,y", head=head), columns=columns)
+    for read in ("falsch", "yes"):  # refund may be the other verdict: what is read alone would be one-sided
+        with pytest.raises(UsageError, match=f"{name} holds refund"):
+            rows_of(table(tmp_path / "t.csv", "q,x,refund,y", f"r,x,{read},y", head=head), columns=columns)
     rows = rows_of(table(tmp_path / "t.csv", "q,x,NA,y", "r,x,None,y", head=head), columns=columns)
     assert {row["correct"] for row in rows} == {None}
 
@@ -315,6 +317,20 @@ def test_calls_of_models_become_steps_by_their_costs(tmp_path):
     assert {row["group"] for row in again} == {None}  # equal questions are one group where the log is read
 
 
+def test_a_model_at_two_efforts_is_two_models_as_the_server_names_them(tmp_path):
+    bodies = {0.1: {"model": "mini"}, 3: {"model": "o4", "reasoning_effort": "high"}}
+    bodies[1] = {"model": "o4", "reasoning_effort": "low"}
+    sent = {cost: body | {"messages": [{"role": "user", "content": "q"}]} for cost, body in bodies.items()}
+    calls = [{"sent": body, "answer": "x", "cost_usd": cost} for cost, body in sent.items()]
+    path, columns = lines(tmp_path / "t.jsonl", *calls), {"question": "sent", "model": "sent.model"}
+    rows = rows_of(path, columns=columns)
+    assert picked(rows, "step", "model", "context") == [(1, "mini", None), (2, "o4@low", None), (3, "o4@high", None)]
+    ladder = rows_of(path, columns=columns, models=["mini", "o4@high"])
+    assert [len({row["episode_id"] for row in rows}), len(ladder)] == [1, 2]
+    (alone,) = rows_of(lines(tmp_path / "u.jsonl", calls[1]), columns=columns)
+    assert (alone["model"], chat_of(alone).options) == ("o4", {"reasoning_effort": "high"})
+
+
 def test_one_file_for_each_model_is_joined_on_the_question(tmp_path):
     for model, right in (("small", 2), ("large", 3)):
         answers = [{"question": f"q{at}", "answer": f"{model}{at}", "correct": at < right} for at in range(3)]
@@ -373,6 +389,13 @@ def test_a_model_without_values_was_not_asked_unless_a_later_one_was(tmp_path):
     assert picked(rows, "question", "model", "answer") == [("q1", "a", "x"), ("q2", "a", None), ("q2", "b", "y")]
 
 
+def test_sums_below_a_table_are_no_question_and_no_cost(tmp_path):
+    path = table(
+        tmp_path / "t.csv", "i,q,x,1,", "j,,,1,no", "Sum,,,2,", head="id,question,a_answer,a_cost_usd,b_correct"
+    )
+    assert {row["episode_id"] for row in rows_of(path)} == {"i", "j"}
+
+
 def test_a_question_that_is_asked_again_is_an_episode_of_its_own(tmp_path):
     dropped, head = Dropped(), "id,question,a_answer,b_answer"
     rows = rows_of(table(tmp_path / "t.csv", "i,q,x,", "j,p,u,v", "i,q,y,z", head=head), dropped=dropped)
@@ -389,16 +412,11 @@ def test_bad_cells_become_null_and_are_counted(tmp_path):
     assert dropped.notes.total() == 4  # a truth, two amounts, a log-prob above 0
 
 
-def jsonl(path: Path, *rows: Any) -> Path:
-    path.write_text("".join(f"{row if isinstance(row, str) else json.dumps(row)}\n" for row in rows))
-    return path
-
-
 # --- one's own ---
 
 
 def test_fields_with_other_names_are_mapped(tmp_path):
-    path = jsonl(tmp_path / "q.jsonl", {"prompt": "Which river?", "meta": {"target": "Danube"}, "answers": ["Rhine"]})
+    path = lines(tmp_path / "q.jsonl", {"prompt": "Which river?", "meta": {"target": "Danube"}, "answers": ["Rhine"]})
     (asked,) = read_questions(path, mapped={"question": "prompt", "answer": "meta.target"})
     assert (asked.question.text, asked.gold) == ("Which river?", ("Danube",))
     for wrong in ({"question": "promt"}, {"questoin": "prompt"}):
@@ -429,7 +447,7 @@ NAMED = {"question_id": "fact-1", "question": "x", "context": None, "answers": [
     ],
 )
 def test_everything_that_a_line_says_is_kept(tmp_path, row, asked):
-    (found,) = read_questions(jsonl(tmp_path / "q.jsonl", row))
+    (found,) = read_questions(lines(tmp_path / "q.jsonl", row))
     assert found == asked
     (tmp_path / "listed.json").write_text(json.dumps([row]))
     assert read_questions(tmp_path / "listed.json") == [found]
@@ -452,7 +470,7 @@ def test_everything_that_a_line_says_is_kept(tmp_path, row, asked):
 )
 def test_answers_come_in_many_forms(tmp_path, fields, gold):
     dropped = Dropped()
-    (asked,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped)
+    (asked,) = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"} | fields), dropped)
     assert asked.gold == gold
     assert dropped.notes.total() == (0 if gold else 1)
 
@@ -497,13 +515,13 @@ CITIES, DIGITS, LETTERS = ("Which city?", ["Graz", "Vienna"]), ("7 - 4?", ["0", 
 )
 def test_a_right_choice_is_its_letter_and_its_text(tmp_path, asked, fields, gold):
     row = {name: value for name, value in ({"choices": asked[1]} | fields).items() if name != "choices" or value}
-    (found,) = read_questions(jsonl(tmp_path / "q.jsonl", {"question": asked[0], **row}))
+    (found,) = read_questions(lines(tmp_path / "q.jsonl", {"question": asked[0], **row}))
     listed = [f"{letter}. {text}" for letter, text in zip("ABC", asked[1], strict=False)]
     assert (found.question.text, found.gold, found.matcher) == ("\n".join([asked[0], *listed]), gold, "label")
 
 
 def test_a_question_that_a_set_holds_twice_is_asked_twice_in_one_group(tmp_path):
-    first, second = read_questions(jsonl(tmp_path / "q.jsonl", {"question": "x"}, {"question": "x"}))
+    first, second = read_questions(lines(tmp_path / "q.jsonl", {"question": "x"}, {"question": "x"}))
     assert (second.id, second.group) == (f"{first.id}-2", first.id)
 
 
@@ -511,7 +529,7 @@ def test_a_question_that_a_set_holds_twice_is_asked_twice_in_one_group(tmp_path)
 
 
 def test_all_problems_are_named_at_once(tmp_path):
-    path = jsonl(
+    path = lines(
         tmp_path / "q.jsonl",
         {"id": "a", "question": "x"},
         {"quesion": "x"},
@@ -546,7 +564,7 @@ def test_all_problems_are_named_at_once(tmp_path):
 
 def test_only_the_first_twenty_are_listed(tmp_path):
     with pytest.raises(UsageError, match="50 problems") as raised:
-        read_questions(jsonl(tmp_path / "q.jsonl", *[{"question": ""}] * 50))
+        read_questions(lines(tmp_path / "q.jsonl", *[{"question": ""}] * 50))
     assert str(raised.value).count("\n  - ") == 20
     assert str(raised.value).endswith("and 30 more")
 

@@ -393,9 +393,18 @@ def test_scores_say_which_answers_are_right(tmp_path):
     assert [row["correct"] for row in graded] == [None]
 
 
-def test_a_page_of_many_records_needs_little_memory(tmp_path):
+def test_a_file_of_another_kind_is_left_out_and_counted_and_a_page_needs_little_memory(tmp_path):
     page = {"data": [observed(1, id=f"o{number}", input="river " * 200) for number in range(600)], "meta": {}}
-    assert len(rows_of(lines(tmp_path / "page.jsonl", page))) == 600
+    scores = [{"id": f"s{number}", "traceId": "trace-1", "value": 1} for number in range(3)]
+    files, dropped = [lines(tmp_path / "page.jsonl", page), lines(tmp_path / "s.jsonl", *scores)], Dropped()
+    assert (len(rows_of(*files, dropped=dropped)), dropped.count) == (600, 3)
+    with pytest.raises(UsageError, match="fit"):
+        rows_of(*files, columns={"correct": "fit"}, memory="100MB")
+
+
+def test_a_call_of_a_tool_is_no_fault_where_nothing_says_which_were_offered(tmp_path):
+    calls = [observed(at, input=sent, output=REPLY) for at, sent in enumerate((TALK, {"messages": TALK}))]
+    assert [row["signals"]["message_faults"] for row in rows_of(lines(tmp_path / "log.jsonl", *calls))] == [0, 1]
 
 
 def test_turns_of_one_trace_are_episodes_of_one_group(tmp_path):
@@ -444,9 +453,10 @@ def test_a_batch_of_responses_is_read_as_one_of_completions(tmp_path):
 
 def test_the_files_of_a_batch_are_joined(tmp_path):
     asked = [request("a", gold=[{"name": "get_weather", "arguments": {"city": "Graz"}}]), request("b", segment="s")]
-    failed = {"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}
+    failed = [{"custom_id": "b", "response": {"status_code": 500, "body": {}}, "error": None}]
+    failed.append({"custom_id": "b", "response": None, "error": {"code": "batch_expired"}})
     files = [
-        lines(tmp_path / "large.jsonl", result("b", "gpt-4o"), result("a", "gpt-4o"), failed, result("c", "gpt-4o")),
+        lines(tmp_path / "large.jsonl", *failed, *(result(name, "gpt-4o") for name in ("b", "a", "c"))),
         lines(tmp_path / "requests.jsonl", *asked),
         lines(tmp_path / "small.jsonl", result("a", MINI), result("b", MINI, city="Wien")),
     ]
@@ -459,7 +469,19 @@ def test_the_files_of_a_batch_are_joined(tmp_path):
     ]
     assert {row["gold"] is not None for row in rows if row["episode_id"] == "a"} == {True}
     assert {row["segment"] for row in rows if row["episode_id"] == "b"} == {"s"}
-    assert dropped.count == 2
+    assert dropped.count == 3
+
+
+def test_a_batch_at_another_effort_is_another_model_and_an_id_of_two_conversations_joins_nothing(tmp_path):
+    body, dropped = {"model": "o4-mini", "messages": TALK, "tools": [TOOL]}, Dropped()
+    asked = [request("a", body={**body, "reasoning_effort": effort}) for effort in ("low", "high")]
+    asked += [request("b"), request("b", body={**body, "messages": TALK[:2]})]
+    files = [lines(tmp_path / f"{effort}.jsonl", result("a", "o4-mini")) for effort in ("low", "high")]
+    files.append(lines(tmp_path / "mini.jsonl", *asked, result("a", MINI), result("b", MINI)))
+    rows = rows_of(*files, dropped=dropped)
+    assert sorted(picked(rows, "episode_id", "model")) == [("a", MINI), ("a", "o4-mini@high"), ("a", "o4-mini@low")]
+    assert [chat_of(row).options for row in rows] == [{"tools": [TOOL]}] * 3
+    assert dropped.count == 1
 
 
 def sample(doc_id: int, scores: list[float], right: float) -> dict[str, Any]:
@@ -502,6 +524,11 @@ def test_samples_of_lm_eval(tmp_path):
     entropy = {row["episode_id"]: row["signals"]["choice_entropy"] for row in rows if row["model"] == "small"}
     assert entropy["rivers/0"] == pytest.approx(0.5822, abs=1e-4)
     assert dropped.count == 2  # the second answers to question 0
+    read, duckdb = ("model", "answer", "correct", "signals"), pytest.importorskip("duckdb")
+    for path in files:  # as Parquet, which has no record of lines
+        duckdb.sql(f"SELECT * FROM read_json('{path}')").write_parquet(str(path.with_suffix(".parquet")))
+    stored = rows_of(*[path.with_suffix(".parquet") for path in files])
+    assert sorted(map(str, picked(stored, *read))) == sorted(map(str, picked(rows, *read)))
     assert [row["correct"] for row in rows_of(*files, columns={"correct": "acc_norm"})].count(True) == 1
     with pytest.raises(UsageError):
         rows_of(files[0])
