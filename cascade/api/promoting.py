@@ -15,7 +15,7 @@ from cascade.errors import ConfigError, UsageError
 from cascade.modes.due import NextLook, next_look
 from cascade.modes.look import LookResult, Row, complete, look_at, observed_in, unseen
 from cascade.modes.state import CascadeState, Draw, Look
-from cascade.modes.store import LOST_S, ModeStore, now_iso
+from cascade.modes.store import ModeStore, now_iso
 from cascade.records.traces import Store
 from cascade.reports.report import Report, Result
 from cascade.serving.made_for import made_for
@@ -69,16 +69,17 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
                 f"{name} is served with another configuration than this: promote with its file and environment, or "
                 "restart `cascade serve` with this configuration and let it observe requests. No look was taken."
             )
+        store.count(name, now_s)
         if plan:
             return _planned(name, next_look(store.state(name), store.counts(name), modes))
-        store.expire(name, now_s - LOST_S)
         look = store.open_look(name, now_s, modes)
         return _planned(name, look) if isinstance(look, NextLook) else _promoted(store, look, settings, modes)
 
 
 def _planned(name: str, plan: NextLook) -> Promotion:
-    report = Report((f"{name}: {plan.describe()}",), document={"cascade": name, **plan._asdict()})
-    return Promotion(reports=(report,), cascade=name, plan=plan)
+    lines = f"{name}: {plan.describe()}", *filter(None, [plan.counts.held_up])
+    document = {"cascade": name, **plan._asdict(), "counts": plan.counts._asdict()}
+    return Promotion(reports=(Report(lines, document=document),), cascade=name, plan=plan)
 
 
 def _promoted(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig) -> Promotion:

@@ -18,17 +18,15 @@ class NextLook(NamedTuple):
 
     Attributes:
         look: its number.
-        have: conversations that could certify now.
         needed: conversations from which half of the promised share may lose.
-        fit: rows that could fit now.
         wait: conversations until then, at the rate of the draws.
+        counts: what there is now.
     """
 
     look: int
-    have: int
     needed: int
-    fit: int
     wait: int
+    counts: Counts
 
     @property
     def is_ready(self) -> bool:
@@ -40,7 +38,7 @@ class NextLook(NamedTuple):
         lack = "" if self.is_ready else f", and about {self.wait} more conversations are needed at the rate of draws"
         return (
             f"look {self.look} takes {self.needed} certifying conversations and {LEAST_FIT} rows to fit; there are "
-            f"{self.have} and {self.fit}{lack}"
+            f"{self.counts.conversations} and {self.counts.fit}{lack}"
         )
 
 
@@ -52,7 +50,7 @@ def next_look(state: CascadeState, counts: Counts, modes: ModesConfig) -> NextLo
     needed = conversations_for(modes.risk, state.next_level(modes.delta))
     certify, fit = modes.share * modes.certify, modes.share * (1 - modes.certify)
     waits = (needed - counts.conversations) / certify, (LEAST_FIT - counts.fit) / fit
-    return NextLook(state.looks + 1, counts.conversations, needed, counts.fit, max(0, *map(math.ceil, waits)))
+    return NextLook(state.looks + 1, needed, max(0, *map(math.ceil, waits)), counts)
 
 
 def conversations_for(risk: float, level: float) -> int:

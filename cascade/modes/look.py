@@ -29,7 +29,7 @@ from cascade.logs.schema import DEPLOYMENT, ECHOED, FINGERPRINT, Dropped, replay
 from cascade.modes.certify import ConversationTurns, Lenient, Proof, Stops, grid, most_lenient
 from cascade.modes.state import Draw, InForce, Look, Signs, audits_each, signs_of
 from cascade.policies.directory import PolicyDirectory, Requests, hashed
-from cascade.policies.policy import Policy
+from cascade.policies.policy import Policy, as_read
 from cascade.serving.made_for import made_for
 from cascade.table import Floats, Ints, Log
 
@@ -269,7 +269,7 @@ def _lenient(
 def stops_of(policy: Policy, log: Log, promise: Promise) -> Callable[[float], Stops]:
     """Return what a policy does on requests whose last node is the guide, by threshold."""
     walks = policy.walks(log)
-    last, order = walks.log.width - 1, None if policy.nodes is not None else policy.scores(log).order
+    last, order = walks.log.width - 1, None if policy.nodes is not None else policy.scores(as_read(log)).order
     guide = np.full(log.n, last) if order is None else np.argmax(order == last, axis=1)
     loss, cost = promise.rules.jumps(walks), walks.cost
 

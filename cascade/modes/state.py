@@ -36,6 +36,11 @@ _SIGNS = 50
 """The most names and builds of a model that are kept: some servers put a new one into each reply."""
 
 
+def iso(at_s: float) -> str:
+    """Return a time in seconds since 1970 as UTC, ISO 8601, to the second."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="seconds")
+
+
 class Change(NamedTuple):
     """A change of a mode.
 
@@ -316,18 +321,33 @@ class Look(NamedTuple):
     @property
     def at(self) -> str:
         """When it began, UTC, ISO 8601."""
-        return datetime.fromtimestamp(self.opened_s, UTC).isoformat(timespec="seconds")
+        return iso(self.opened_s)
 
 
 class Counts(NamedTuple):
     """Counts of a cascade's drawn rows.
 
     Attributes:
-        pending: rows without an outcome yet.
         fit: settled rows of this era that may fit: those that do not certify, and those that a look has seen.
         conversations: conversations that may certify, each with all of its turns.
+        pending: rows without an outcome yet, which hold up all conversations that began later.
+        since_s: when the first of these was drawn, in seconds since 1970; None without one.
+        until_s: when the last of them ends without an outcome, if their processes were killed.
     """
 
-    pending: int = 0
     fit: int = 0
     conversations: int = 0
+    pending: int = 0
+    since_s: float | None = None
+    until_s: float | None = None
+
+    @property
+    def held_up(self) -> str | None:
+        """What keeps further conversations from a look, in a sentence; None if nothing does."""
+        if self.since_s is None or self.until_s is None:
+            return None
+        since, until = iso(self.since_s), iso(self.until_s)
+        return (
+            f"Drawn requests without an outcome yet: {self.pending:,}, the first of {since}. Conversations that began "
+            f"later wait for them. Those that a killed process left count as missing from {until} on."
+        )

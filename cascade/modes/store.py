@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import secrets
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Any
@@ -19,14 +19,12 @@ from cascade.config.schema import ModesConfig
 from cascade.errors import UsageError
 from cascade.modes.draws import GROUP_PREFIX
 from cascade.modes.due import NextLook, next_look
-from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted
+from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, Look, counted, iso
 from cascade.records.database import Database, cascades, draws, insert, looks, written
 
-LOST_S = 3_600.0
-"""Seconds after its draw at which a pending row counts as missing: its process was killed."""
-LOOK_S = 300.0
-"""Seconds that a process may take for a look; then another may take it up."""
-_LOOK = [looks.c[name] for name in Look._fields]
+LEASE_S = 300.0
+"""Seconds that a process may take for a look, and may not renew a pending row: then it counts as killed."""
+_LOOK, _DRAW = [looks.c[name] for name in Look._fields], [draws.c[name] for name in Draw._fields]
 _bound = sa.bindparam
 _STATE = sa.select(sa.case((cascades.c.version != _bound("known"), cascades.c.document)), cascades.c.version).where(
     cascades.c.cascade == _bound("cascade")
@@ -39,7 +37,7 @@ _PENDING = draws.c.outcome == "pending"
 
 def now_iso() -> str:
     """Return the current time, UTC, ISO 8601, to the second."""
-    return datetime.now(UTC).isoformat(timespec="seconds")
+    return iso(_now_s())
 
 
 def _whole(state: CascadeState, now_s: float) -> sa.Select[tuple[str]]:
@@ -117,8 +115,9 @@ class ModeStore(Database):
 
     def draw(self, row: Draw) -> bool:
         """Record a drawn row; return False if this turn of the conversation is recorded already."""
+        values = {**row._asdict(), "until_s": row.drawn_s + LEASE_S}
         with self.transaction() as connection:
-            return bool(connection.execute(insert(draws).on_conflict_do_nothing(), row._asdict()).rowcount)
+            return bool(connection.execute(insert(draws).on_conflict_do_nothing(), values).rowcount)
 
     def observes(self, cascade: str, conversation: str) -> bool:
         """Return whether an observed turn of a conversation is on record."""
@@ -142,10 +141,18 @@ class ModeStore(Database):
             is_new = connection.execute(settled.values(values)).rowcount
             return self._count(connection, state, _now_s()) if is_new else state
 
-    def count(self, cascade: str, now_s: float) -> CascadeState:
-        """Count the audits that need not wait (`state.counted`)."""
+    def count(self, cascade: str, now_s: float, alive: Collection[str] = ()) -> CascadeState:
+        """Count the audits that need not wait (`state.counted`), and as missing each row that a killed process left.
+
+        `alive` are the traces of the pending rows that this process completes.
+        """
+        mine = sa.update(draws).where(_PENDING, draws.c.trace_id.in_(alive))
+        orphans = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.until_s < now_s)
         with self.transaction() as connection:
-            return self._count(connection, self._locked(connection, cascade), now_s)
+            state = self._locked(connection, cascade)
+            connection.execute(mine.values(until_s=now_s + LEASE_S))
+            connection.execute(orphans.values(outcome="missing"))
+            return self._count(connection, state, now_s)
 
     def _count(self, connection: sa.Connection, before: CascadeState, now_s: float) -> CascadeState:
         """Count audits of the certificate in force, by conversations of which no audit was counted before."""
@@ -153,7 +160,7 @@ class ModeStore(Database):
             return before
         mine = (draws.c.cascade == before.cascade) & (draws.c.certificate == before.in_force.certificate)
         ended = sa.select(draws.c.conversation).where(mine, draws.c.e_value.is_not(None))
-        query = sa.select(draws).where(mine, draws.c.e_value.is_(None), draws.c.conversation.not_in(ended))
+        query = sa.select(*_DRAW).where(mine, draws.c.e_value.is_(None), draws.c.conversation.not_in(ended))
         waiting = [Draw(*row) for row in connection.execute(query.order_by(draws.c.drawn_s, draws.c.trace_id))]
         after, audits = counted(before, waiting, now_s, now_iso())
         for audit in audits:
@@ -161,15 +168,9 @@ class ModeStore(Database):
             connection.execute(row.values(e_value=audit.e_value))
         return self._write(connection, before, after)
 
-    def expire(self, cascade: str, before_s: float) -> int:
-        """Mark rows as missing that are pending since before a time, as their process was killed. Return how many."""
-        old = sa.update(draws).where(draws.c.cascade == cascade, _PENDING, draws.c.drawn_s < before_s)
-        with self.transaction() as connection:
-            return connection.execute(old.values(outcome="missing")).rowcount
-
     def draws(self, cascade: str, *, look: int | None = None) -> list[Draw]:
         """Return drawn rows in the order they were drawn; with `look` only the rows that a look took."""
-        query = sa.select(draws).where(draws.c.cascade == cascade).order_by(draws.c.drawn_s, draws.c.trace_id)
+        query = sa.select(*_DRAW).where(draws.c.cascade == cascade).order_by(draws.c.drawn_s, draws.c.trace_id)
         return [Draw(*row) for row in self._read(query if look is None else query.where(draws.c.look == look))]
 
     def counts(self, cascade: str) -> Counts:
@@ -180,15 +181,15 @@ class ModeStore(Database):
     def unknown_audits(self, cascade: str, certificate: str) -> int:
         """Return how many audits of a certificate have ended without a result."""
         audits = (draws.c.cascade == cascade) & (draws.c.certificate == certificate) & ~_PENDING
-        (row,) = self._read(sa.select(sa.func.count()).where(audits, draws.c.differs.is_(None)))
-        return int(row[0])
+        return int(self._read(sa.select(sa.func.count()).where(audits, draws.c.differs.is_(None)))[0][0])
 
     @staticmethod
     def _counts(connection: sa.Connection, state: CascadeState, now_s: float) -> Counts:
         fits = ((draws.c.role != "certify") | draws.c.look.is_not(None)) & ~_PENDING & (draws.c.era == state.era)
         whole = sa.case((draws.c.conversation.in_(_whole(state, now_s)), draws.c.conversation))
-        count = sa.func.count
-        query = sa.select(count().filter(_PENDING), count().filter(fits), count(whole.distinct()))
+        count, ends = sa.func.count, (sa.func.min(draws.c.drawn_s), sa.func.max(draws.c.until_s))
+        pending = [figure.filter(_PENDING) for figure in (count(), *ends)]
+        query = sa.select(count().filter(fits), count(whole.distinct()), *pending)
         return Counts._make(connection.execute(query.where(draws.c.cascade == state.cascade)).one())
 
     # --- looks ---
@@ -215,7 +216,7 @@ class ModeStore(Database):
             if not plan.is_ready:
                 return plan
             level = state.next_level(modes.delta)
-            look = Look(cascade, plan.look, opened_s, opened_s + LOOK_S, level, state.era)
+            look = Look(cascade, plan.look, opened_s, opened_s + LEASE_S, level, state.era)
             self._write(connection, state, state.looked(modes.delta))
             chosen = draws.c.conversation.in_(_whole(state, opened_s))
             certify = sa.update(draws).where(draws.c.cascade == cascade, chosen)
@@ -291,7 +292,7 @@ def _resumed(connection: sa.Connection, look: Look, now_s: float) -> Look:
     if now_s < look.until_s:
         again = f"Try again once it is done, in {look.until_s - now_s:.0f} s at most."
         raise UsageError(f"Another process is looking at {look.cascade}. {again}")
-    resumed = look._replace(until_s=now_s + LOOK_S, tries=look.tries + 1)
+    resumed = look._replace(until_s=now_s + LEASE_S, tries=look.tries + 1)
     connection.execute(_update(look).values(until_s=resumed.until_s, tries=resumed.tries))
     return resumed
 

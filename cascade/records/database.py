@@ -69,7 +69,7 @@ def _table(name: str, columns: str, *rules: sa.Index | sa.UniqueConstraint) -> s
 
 formats = _table("cascade_format", "version text key")
 """One row. Whoever changes a table here raises `_FORMAT`; another format is refused (F56)."""
-_FORMAT = f"8, rows {SCHEMA_VERSION}"
+_FORMAT = f"9, rows {SCHEMA_VERSION}"
 episodes = _table(
     "episodes",
     ", ".join(["id id key", "row_id text", *(f"{name} {_KIND_OF.get(KINDS[name], 'text')}?" for name in COLUMNS)]),
@@ -87,7 +87,7 @@ cascades = _table("cascade_modes", "cascade text key, version whole, secret text
 draws = _table(
     "cascade_draws",
     "trace_id text key, cascade text, conversation text, turn text, role text, drawn_s number, era whole, "
-    "certificate text?, outcome text, look whole?, differs truth?, e_value number?",
+    "certificate text?, outcome text, look whole?, differs truth?, e_value number?, until_s number",
     sa.UniqueConstraint("cascade", "conversation", "turn"),
     sa.Index("cascade_draws_when", "cascade", "drawn_s"),
 )

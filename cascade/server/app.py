@@ -91,7 +91,6 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
                 "policy: its certificates are of questions, and none covers a chat request: fit one of chats"
             )
         lapsed = [f"{certificate.id}: {reason}" for certificate, reasons in service.holding for reason in reasons]
-        lapsed += [] if runtime.alarm is None else [runtime.alarm]
         if lapsed:
             guarantee = runtime.config.guarantee
             server = "policy" if guarantee is not None and guarantee.uncovered == "policy" else "guide"
@@ -359,7 +358,7 @@ class Edge:
         status, access = _CLIENT_LEFT if exchange.status is None else exchange.status, self._tools.access
         if exchange.model is not None:
             took_s, metrics = exchange.duration_s, exchange.metrics or self.cascades[0].metrics
-            metrics.count(exchange.model, status, took_s, exchange.receipt, exchange.key)
+            metrics.count(exchange.model, status, took_s, exchange.receipt)
         if access is not None and path not in _OPEN:
             access.write(exchange, method, path, status)
 

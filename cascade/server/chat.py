@@ -186,7 +186,8 @@ class Cascade:
         within_s = reply.left_s / 2  # the rest is for the answer
         async with self.modes.turn(request, exchange.trace_id, exchange.key, exchange.headers, within_s) as turn:
             if turn is not None:
-                reply = replace(reply, request=turn.request, draft=draft._replace(mode=turn.mode), turn=turn)
+                draft = draft._replace(mode=turn.mode, uncovered=turn.uncovered)
+                reply = replace(reply, request=turn.request, draft=draft, turn=turn)
             await reply.send(receive)
 
 
@@ -248,7 +249,8 @@ class _ChatReply:
                         continue
                     model = event.model or event.role
                     if not writer.begun:
-                        await self._begin(self.draft._replace(served_by=model, uncovered=self._uncovered()))
+                        self.cascade.metrics.first_text.observe(exchange.duration_s)
+                        await self._begin(self.draft._replace(served_by=model))
                     if exchange.visit is not None:
                         exchange.visit.sent += len(event.text.encode("utf-8", "replace"))
                     await exchange.more(writer.text(event.text, model))
@@ -264,14 +266,13 @@ class _ChatReply:
             if silent_s < every_s:
                 await asyncio.sleep(every_s - silent_s)
                 continue
-            if exchange.status is None:
-                await exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *self.draft.headers()])
+            await self._begin(self.draft)
             await exchange.more(b": \n\n")
 
     async def _begin(self, receipt: Receipt) -> None:
-        self.cascade.metrics.first_text.observe(self.exchange.duration_s)
         if self.exchange.status is None:  # else a comment has begun it
-            receipt = receipt._replace(failing=self.cascade.runtime.failing_stores)
+            failing, uncovered = self.cascade.runtime.failing_stores, receipt.uncovered or self._uncovered()
+            receipt = receipt._replace(failing=failing, uncovered=uncovered)
             await self.exchange.begin(200, _EVENTS, [*_STREAM_HEADERS, *receipt.headers()])
 
     async def _end(self, answer: Answer) -> None:
@@ -280,6 +281,7 @@ class _ChatReply:
         extension = receipt.extension(answer if explain else None) if explain or writer.counts else None
         rest = b"".join(writer.ending(ServedMessage(answer), extension))
         if not writer.begun:
+            self.cascade.metrics.first_text.observe(self.exchange.duration_s)
             await self._begin(receipt)
         await self.exchange.more(rest)
 
@@ -298,7 +300,6 @@ class _ChatReply:
         if exchange.visit is not None:
             usages = [call.completion.usage for call in answer.calls if call.completion is not None]
             exchange.visit.tokens = sum([(usage.input_tokens or 0) + (usage.output_tokens or 0) for usage in usages])
-        receipt = Receipt.of(answer, exchange.trace_id)
-        failing = cascade.runtime.failing_stores
-        exchange.receipt = receipt._replace(mode=self.draft.mode, unsent=self.draft.unsent, failing=failing)
+        draft = self.draft._replace(failing=cascade.runtime.failing_stores)
+        exchange.receipt = draft.of(answer)
         return exchange.receipt

@@ -30,7 +30,7 @@ from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, 
 from cascade.matching import default_for, get_matcher
 from cascade.modes import draws
 from cascade.modes.state import CascadeState, Draw, InForce, Mode
-from cascade.modes.store import LOST_S, ModeStore, now_iso
+from cascade.modes.store import ModeStore, now_iso
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import StoreLink
 from cascade.runtime import Runtime
@@ -46,7 +46,7 @@ logger = logging.getLogger("cascade")
 _AT_ONCE = 64
 """The most requests whose remaining calls run at once; others wait their turn."""
 _MOST_WAITING, _MOST_CHARS = 1_000, 50_000_000
-"""So many drawn requests, and characters of theirs, wait for their calls; of a further one nothing is known."""
+"""So many drawn requests, and characters of theirs, are under way; of a further one nothing is known."""
 _FLUSH_S = 10.0
 """Seconds of waiting for the trace store after which a warning is logged."""
 _EVERY_S = 15.0
@@ -66,6 +66,7 @@ class Turn:
         key: the key whose budget pays its calls.
         row: its record, if it is drawn.
         audits: whether the policy decides and the remaining steps run after the response.
+        uncovered: why the guide answers under no certificate, where one was issued.
     """
 
     request: ClientRequest
@@ -74,6 +75,7 @@ class Turn:
     key: str | None
     row: Draw | None = None
     audits: bool = False
+    uncovered: str | None = "the store of the modes does not answer"
     answer: Answer | None = None
 
     @property
@@ -95,7 +97,6 @@ class Modes:
         state: the state as it was last read.
         counted: requests by outcome, since the process began.
         completing: the tasks that complete drawn rows, by trace.
-        waiting_chars: how long the requests of these rows are.
 
     Raises:
         ConfigError: the cascade can have no modes.
@@ -122,10 +123,9 @@ class Modes:
         self.counted: Counter[str] = Counter()
         self._loaded: int | None = None
         self._void: str | None = None
-        """Why the certificate in force does not hold in this process, whose prices or models are others."""
         self._load_task: asyncio.Task[None] | None = None
         self.completing: dict[str, asyncio.Task[None]] = {}
-        self.waiting_chars = 0
+        self._drawn = dict[str, int]()  # the length of the request of each row under way, by trace
         self._room, self._flushing = asyncio.Semaphore(_AT_ONCE), asyncio.Lock()
         self._stopping = False
 
@@ -154,22 +154,18 @@ class Modes:
         why: str | None = None
         try:
             yield turn
-        except asyncio.CancelledError:
-            why = "the request was cancelled"
-            raise
-        except Exception as error:
+        except BaseException as error:
             why = f"{type(error).__name__}: it was not answered, or the client left"
             raise
         finally:
             if turn.row is not None:
-                self.waiting_chars += len(request.chat.canonical)
                 task = asyncio.create_task(self._completed(turn, turn.row, why))
                 self.completing[trace_id] = task
                 task.add_done_callback(lambda _: self._forget(turn))
 
     def _forget(self, turn: Turn) -> None:
         self.completing.pop(turn.trace_id, None)
-        self.waiting_chars -= len(turn.request.chat.canonical)
+        self._drawn.pop(turn.trace_id, None)
 
     @asynccontextmanager
     async def _in_time(self, within_s: float) -> AsyncIterator[None]:
@@ -189,10 +185,11 @@ class Modes:
         group, number = request.chat.group, draws.turn_of(headers.get("x-cascade-turn"), request.chat, guide.trace_id)
         later = draws.goes_on(request.chat.messages, settings.examples)
         conversation = draws.conversation_of(group, guide.trace_id)
-        turn = replace(guide, mode=self._mode, audits=self._mode == "enforce")
+        turn = replace(guide, mode=self.mode, audits=self.mode == "enforce", uncovered=self.void or state.alarm)
         if turn.audits:
             if later if group is None else not await self.link.call(self.store.claim, conversation):
-                self.counted["guide after a cheap turn"] += 1  # nothing can differ
+                turn.uncovered = "guide after a cheap turn"  # nothing can differ
+                self.counted[turn.uncovered] += 1
             else:
                 turn = replace(turn, request=request)
             drawn = is_drawn(self._secret, settings.audit, conversation, number)
@@ -205,8 +202,9 @@ class Modes:
             row = Draw(turn.trace_id, self.cascade, conversation, number, role, now_s, state.era, certificate)
             if not await self.link.call(self.store.draw, row, late=partial(self._came_late, row)):
                 pass  # the client has asked again, and its first try counts
-            elif len(self.completing) < _MOST_WAITING and self.waiting_chars < _MOST_CHARS:
+            elif len(self._drawn) < _MOST_WAITING and sum(self._drawn.values()) < _MOST_CHARS:
                 turn.row = row
+                self._drawn[row.trace_id] = len(request.chat.canonical)
             else:
                 await self._settle(row, "too many drawn requests wait for their other calls")
         return turn
@@ -347,13 +345,13 @@ class Modes:
 
     def take_over(self, before: Modes) -> None:
         """Count on where other modes leave off."""
-        self.counted = before.counted
+        self.counted, self._drawn = before.counted, before._drawn
         self.link.failures = before.link.failures
 
     async def drain(self, timeout_s: float) -> None:
         """Wait until all drawn rows are complete; rows that are late become missing.
 
-        While the store does not answer, they stay pending, and count as missing after an hour (`LOST_S`).
+        While the store does not answer, they stay pending, until another process counts them as missing.
         """
         if self.completing:
             _, late = await asyncio.wait(self.completing.values(), timeout=timeout_s)
@@ -367,9 +365,14 @@ class Modes:
     # --- the state ---
 
     @property
-    def _mode(self) -> str:
+    def mode(self) -> str:
         """The mode in this process."""
-        return "void" if self.state.mode == "enforce" and self._void is not None else self.state.mode
+        return self.state.mode if self.void is None else "void"
+
+    @property
+    def void(self) -> str | None:
+        """Why the certificate in force does not hold in this process, whose prices or models are others."""
+        return self._void if self.state.mode == "enforce" else None
 
     async def refreshed(self) -> CascadeState:
         """Return the current state, with the policy in force loaded."""
@@ -423,13 +426,12 @@ class Modes:
 
     async def count(self, now_s: float) -> None:
         """Expire the rows of killed processes, and count the audits of conversations that have ended."""
-        await self.link.call(self.store.expire, self.cascade, now_s - LOST_S)
-        self._take(await self.link.call(self.store.count, self.cascade, now_s))
+        self._take(await self.link.call(self.store.count, self.cascade, now_s, [*self._drawn]))
 
     async def document(self) -> dict[str, Any]:
         """Return what `/v1/cascades` shows of it."""
         state, counts = await self.refreshed(), await self.link.call(self.store.counts, self.cascade)
-        return {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self._void}
+        return {**json.loads(state.dumps()), "rows": counts._asdict(), "void_here": self.void}
 
     async def change(self, body: Mapping[str, Any], by: str) -> None:
         """Set the mode by hand, as the body of a request says. Raises GatewayError (400)."""
@@ -443,7 +445,7 @@ class Modes:
     def metrics(self) -> str:
         """Return mode and counts in Prometheus' text form."""
         state = self.state
-        mode = self._mode if self.link.problem is None else "unknown"
+        mode = self.mode if self.link.problem is None else "unknown"
         modes = {name: int(name == mode) for name in (*_MODES, "void", "unknown")}
         text = family("mode", "1 for the mode that the cascade is in.", modes, "mode")
         text += family("turns_total", "Requests by mode, drawn rows by outcome.", self.counted, "what")

@@ -17,6 +17,7 @@ from cascade.engine import BROKEN_OFF
 from cascade.errors import HistoryRefusedError, ProviderError, StoreError
 from cascade.money import Price, usd
 from cascade.providers.guard import Guard
+from cascade.resilience.health import CALLER
 from cascade.types import Answer, Completion, Request
 
 if TYPE_CHECKING:
@@ -62,18 +63,16 @@ class Receipt(NamedTuple):
     skipped: tuple[str, ...] = ()
     answered: tuple[str, ...] = ()
 
-    @classmethod
-    def of(cls, answer: Answer, trace_id: str) -> Receipt:
-        """Return the receipt of an answer."""
+    def of(self, answer: Answer) -> Receipt:
+        """Return the receipt of an answer; this one has what was known before it."""
         served, calls = answer.served, answer.calls
-        return cls(
-            trace_id,
-            None if served is None else served[0].model,
-            tuple(dict.fromkeys([call.request.model for call in calls])),
-            answer.cost_nano_usd,
-            None if answer.certificate is None else answer.certificate.id,
-            answer.uncovered,
-            answer.stopped if answer.stopped in BROKEN_OFF else None,
+        return self._replace(
+            served_by=None if served is None else served[0].model,
+            models=tuple(dict.fromkeys([call.request.model for call in calls])),
+            cost_nano_usd=answer.cost_nano_usd,
+            certificate=None if answer.certificate is None else answer.certificate.id,
+            uncovered=answer.uncovered or self.uncovered,
+            broken_off=answer.stopped if answer.stopped in BROKEN_OFF else None,
             faulty=tuple([call.request.model for call in calls if call.completion and call.completion.faults]),
             replaced=tuple([call.request.instead_of for call in calls if call.completion and call.request.instead_of]),
             silent=tuple([call.request.model for call in calls if call.lacks_logprobs]),
@@ -193,7 +192,7 @@ class Metrics:
         self._tallies: dict[str, Counter[str]] = {name: Counter() for name in _TALLIES}
         self._seconds, self.first_text, self._lag = Histogram(), Histogram(), Histogram()
         self._key_costs: Counter[str] = Counter()
-        self._cost_nano_usd = self._unknown_costs = 0
+        self._unknown_costs = 0
         self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
         self._errors: Counter[tuple[str, str]] = Counter()
         self._tokens: Counter[tuple[str, str]] = Counter()
@@ -201,9 +200,7 @@ class Metrics:
         self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
         self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
 
-    def count(
-        self, model: str, status: int, duration_s: float, receipt: Receipt | None = None, key: str | None = None
-    ) -> None:
+    def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
         """Count a request that has ended.
 
         `model` is the name that was asked for, "" if the server has no such model; the status is 499 if the
@@ -217,7 +214,6 @@ class Metrics:
             if names := getattr(receipt, field):
                 tally.update((names,) if isinstance(names, str) else names)
         self._unknown_costs += receipt.cost_nano_usd is None
-        self._key_costs[key or ""] += receipt.cost_nano_usd or 0
 
     @property
     def unserved(self) -> int:
@@ -236,7 +232,7 @@ class Metrics:
         call = None if reply is None else paid_call(request, reply, price)
         if call is None and isinstance(error, ProviderError):
             call = failed_call(request, error, price)
-        self._cost_nano_usd += 0 if call is None else call.cost_nano_usd or 0  # only what is known
+        self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only what is known
         model = request.model
         self._calls[model].observe(seconds)
         if error is not None:
@@ -273,8 +269,8 @@ class Metrics:
             family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
             family("request_seconds", "Time of a whole request.", self._seconds),
             family("first_text_seconds", "Time to a stream's first text.", self.first_text),
-            family("cost_usd_total", "Known cost of all calls, also for drawn requests.", self._cost_nano_usd),
-            family("key_cost_usd_total", "Known cost of answers, by the server's key.", self._key_costs, "key"),
+            family("cost_usd_total", "Known cost of all calls, also for drawn requests.", self._key_costs.total()),
+            family("key_cost_usd_total", "The same, by the key of the request.", self._key_costs, "key"),
             family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
             *(family(name, help_, self._tallies[field], by) for field, (name, by, help_) in _TALLIES.items()),
             family("alarm", "1: audits, canaries or a changed model withdrew a certificate.", withdrawn),

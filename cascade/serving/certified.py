@@ -110,7 +110,8 @@ class CertifiedPolicy:
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:
         """The certificates, each with the reasons why it does not hold here today; empty if it holds."""
-        return [(certificate, self._reasons(certificate)) for certificate in self.certificates]
+        alarms = [(at, self.monitors.of(at).alarm) for at in self.certificates]
+        return [(at, (*self._reasons(at), *([] if alarm is None else [alarm]))) for at, alarm in alarms]
 
     # --- serving ---
 
@@ -207,15 +208,6 @@ class CertifiedPolicy:
         return (*self._voided[certificate.id], *expired)
 
     # --- audits ---
-
-    @property
-    def alarm(self) -> str | None:
-        """A sentence about the audits that withdrew certificates, by segment; None without an alarm."""
-        alarms = {name: self.monitors.of(certificate).alarm for name, certificate in self._by_segment.items()}
-        return (
-            "; ".join([text if name is None else f"segment {name}: {text}" for name, text in alarms.items() if text])
-            or None
-        )
 
     def record(self, answer: Answer, right: Judge, reference_right: bool | None = None) -> AuditOutcome:
         """Record the truth about an answer. Raises as `Orchestrator.record_outcome` does."""
@@ -330,10 +322,14 @@ class ServingState:
 
     @property
     def alarm(self) -> str | None:
-        """A sentence about the audits that withdrew certificates of any level; None without an alarm."""
-        alarms = {level: serving.alarm for level, serving in self.by_level.items()}
-        listed = [f"level {level}: {alarm}" if level else alarm for level, alarm in alarms.items() if alarm is not None]
-        return "; ".join(listed) or None
+        """What withdrew certificates, in a sentence for each level and segment; None without an alarm."""
+        alarms = [
+            ({"level": level, "segment": certificate.segment}, self.monitors.of(certificate).alarm)
+            for level, serving in self.by_level.items()
+            for certificate in serving.certificates
+        ]
+        sentences = [[*(f"{of} {name}" for of, name in at.items() if name), alarm] for at, alarm in alarms if alarm]
+        return "; ".join(map(": ".join, sentences)) or None
 
     @property
     def covers_no_chat(self) -> bool:
@@ -344,7 +340,7 @@ class ServingState:
     @property
     def status(self) -> ServiceStatus:
         """Counts of the questions answered since the orchestrator was made, at all levels."""
-        return replace(self.monitors.status, alarm=self.alarm)
+        return self.monitors.status
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:

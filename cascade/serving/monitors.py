@@ -17,7 +17,7 @@ from typing import NamedTuple
 from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
-from cascade.conformal.promise import Judge
+from cascade.conformal.promise import Judge, Promise
 from cascade.forks import after_fork
 from cascade.identity import identity, storable
 from cascade.money import exact_dollars
@@ -65,20 +65,17 @@ class CertificateMonitor:
     alarm: str | None = None
     by_canaries: bool = False
 
-    def after(self, certificate: Certificate, missed: bool) -> CertificateMonitor:
-        """Return the state after one more audit of a certificate; `missed`: whether the question was missed."""
-        monitor = self.monitor if self.monitor is None else self.monitor.update(missed)
-        alarm = None
-        if monitor is not None and monitor.alarmed:
-            share = percent(certificate.promise.risk)
-            alarm = (
-                f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
-                f"{share} were promised; calibrate again"
-            )
-        return replace(self, monitor=monitor, alarm=alarm)
-
 
 UNAUDITED = CertificateMonitor()
+
+
+def _after(monitor: Monitor, promise: Promise) -> CertificateMonitor:
+    """Return the results of the audits that a certificate's monitor has counted."""
+    alarm = (
+        f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
+        f"{percent(promise.risk)} were promised; calibrate again"
+    )
+    return CertificateMonitor(monitor, alarm if monitor.alarmed else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +90,6 @@ class ServiceStatus:
         missed: how many of these were missed.
         missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
             kind that the calibration did not have.
-        alarm: the audit result that withdrew a certificate; None without an alarm.
     """
 
     answered: int = 0
@@ -102,7 +98,6 @@ class ServiceStatus:
     audits: int = 0
     missed: int = 0
     missing: int = 0
-    alarm: str | None = None
 
     def describe(self) -> str:
         """Return the share of answers outside the certificate and their cost, as a sentence.
@@ -133,7 +128,7 @@ class CertificateMonitors:
         after_fork(self._begin)
         self._known: dict[str, CertificateMonitor] = {}
         self.status = ServiceStatus()
-        """Counts of all answered questions; `alarm` is None here, and the caller fills it in."""
+        """Counts of all answered questions."""
         # How many answers without a certificate each reason has; one answer may have several.
         self.uncovered = Counter[str]()
         self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
@@ -215,8 +210,8 @@ class CertificateMonitors:
             self._heard.add((name, group))
             status = self.status
             self.status = replace(status, audits=status.audits + 1, missed=status.missed + missed)
-            started = before if before.monitor else replace(before, monitor=self._new_monitor(certificate))
-            after = self._known[name] = started.after(certificate, missed)
+            monitor = before.monitor or self._new_monitor(certificate)
+            after = self._known[name] = _after(monitor.update(missed), certificate.promise)
         if after.alarm is not None:
             logger.error("certificate %s: %s", name, after.alarm)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")

@@ -270,7 +270,7 @@ def test_a_reply_without_log_probs_takes_nothing_from_the_next():
     with Orchestrator.from_config(made, providers={"fake": FakeProvider(script)}) as orchestrator:
         answers = [orchestrator.chat([USER]) for _ in range(3)]
     assert [answer.text for answer in answers] == ["Rain.", "Rain.", "Sunny."]
-    assert Receipt.of(answers[0], "t", None, cascaded=True).silent == ("small",)
+    assert Receipt("t").of(answers[0]).silent == ("small",)
 
 
 def test_what_the_served_model_said_beside_its_message_is_passed_on():

@@ -104,9 +104,10 @@ class Pages:
         cascade = self._cascades[self._name(request)]
         try:
             async with self._reading:
-                now, guide = datetime.now(UTC), cascade.catalog.guide
-                void = None if cascade.modes is None else (await cascade.modes.document())["void_here"]
-                contents = await asyncio.to_thread(status, cascade.orchestrator, guide, now, void)
+                if cascade.modes is not None:
+                    await cascade.modes.refreshed()
+                values = cascade.runtime, cascade.catalog.guide, datetime.now(UTC), cascade.modes
+                contents = await asyncio.to_thread(status, *values)
         except CascadeError as error:
             return self._problem(request, "status", 503, "The traces cannot be read", error)
         return self._page(request, "status.html", "status", errors=cascade.metrics.unserved, **contents)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from itertools import groupby
+from typing import Any
 
 import numpy as np
 import pytest
@@ -11,10 +12,14 @@ from scipy.stats import binom
 
 from cascade.config.schema import ModesConfig
 from cascade.conformal.monitor import is_drawn
+from cascade.conformal.path import Scores
 from cascade.modes.certify import ConversationTurns, Proof, Stops, grid
 from cascade.modes.draws import conversation_of, goes_on, look_level, role_of
 from cascade.modes.due import conversations_for, next_look
+from cascade.modes.look import promise_of, stops_of
 from cascade.modes.state import CascadeState, Counts
+from cascade.policies.policy import Policy
+from unit.fitting.random_logs import random_log
 
 SEEN = Counts(fit=60, conversations=40)
 MODES = ModesConfig(share=0.1, certify=0.5)
@@ -129,6 +134,18 @@ def test_each_look_spends_by_the_delta_of_its_time():
     state = CascadeState("cascade").looked(0.2).looked(0.1)
     assert (state.looks, state.spent) == (2, pytest.approx(0.2 / 2 + 0.1 / 6))
     assert CascadeState.loads(state.dumps(), 0).spent == state.spent
+
+
+class Peeking(Policy):
+    kind = "peeking"
+
+    def scores(self, log: Any) -> Scores:
+        assert np.isnan(log.right).all()
+        return Scores(np.zeros(log.answer.shape))
+
+
+def test_a_look_shows_no_policy_what_is_right():
+    stops_of(Peeking(), random_log(0), promise_of(MODES))
 
 
 def said(role: str, content: str) -> dict[str, str]:

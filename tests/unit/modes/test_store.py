@@ -19,8 +19,8 @@ from stores import postgres_url
 from cascade.config.schema import ModesConfig
 from cascade.errors import StoreError, UsageError
 from cascade.modes.due import NextLook
-from cascade.modes.state import ENDS_S, CascadeState, Draw, InForce, Look, counted, signs_of
-from cascade.modes.store import LOOK_S, ModeStore
+from cascade.modes.state import ENDS_S, CascadeState, Counts, Draw, InForce, Look, counted, signs_of
+from cascade.modes.store import LEASE_S, ModeStore
 from cascade.records import database
 
 NAME = "support"
@@ -85,7 +85,7 @@ def promoted(state: CascadeState) -> CascadeState:
 @pytest.fixture
 def due(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every look begin, however few rows there are."""
-    monkeypatch.setattr("cascade.modes.store.next_look", lambda state, *_: NextLook(state.looks + 1, 0, 0, 0, 0))
+    monkeypatch.setattr("cascade.modes.store.next_look", lambda state, *_: NextLook(state.looks + 1, 0, 0, Counts()))
 
 
 def begin(store: ModeStore, now_s: float = 9.0) -> Look:
@@ -185,10 +185,12 @@ def test_a_drawn_row_stays_whatever_becomes_of_it(store):
     store.settle(row(1))
     store.settle(row(2), missing=True)
     store.settle(row(1), missing=True)  # too late
-    assert (store.is_pending("t3"), store.is_pending("t1"), store.counts(NAME).pending) == (True, False, 1)
-    assert store.expire(NAME, 100.0) == 1
+    assert (store.is_pending("t3"), store.is_pending("t1"), store.draw(row(4))) == (True, False, True)
+    assert store.counts(NAME)[2:] == (2, 3.0, 4.0 + LEASE_S)
+    store.count(NAME, 4.0 + LEASE_S, ["t4", "t1"])  # of a process that goes on
+    assert store.counts(NAME)[2:] == (1, 4.0, 4.0 + 2 * LEASE_S)
     outcomes = [(drawn.trace_id, drawn.outcome) for drawn in store.draws(NAME)]
-    assert outcomes == [("t1", "complete"), ("t2", "missing"), ("t3", "missing")]
+    assert outcomes == [("t1", "complete"), ("t2", "missing"), ("t3", "missing"), ("t4", "pending")]
 
 
 @pytest.mark.usefixtures("due")
@@ -209,7 +211,7 @@ def test_a_look_is_counted_first_and_its_rows_never_certify_again(store, opened)
     assert store.close_look(third, {"saving": 5}, {"policy.json": b"{}"}, promoted)
     assert [look.verdict for look in store.looks(NAME)] == ["refused", "refused", "promoted"]
     assert (store.looks(NAME)[-1].page, store.files(NAME, 3)) == ({"saving": 5}, {"policy.json": b"{}"})
-    assert store.counts(NAME) == (0, 7, 0)
+    assert store.counts(NAME) == (7, 0, 0, None, None)
 
 
 @pytest.mark.usefixtures("due")
@@ -219,9 +221,9 @@ def test_a_look_that_broke_off_is_taken_up_with_its_rows_and_spends_once(store, 
     settled(store, row(3))
     for _ in range(2):
         with pytest.raises(UsageError, match="Another process is looking"):
-            begin(other, 8.0 + LOOK_S)
-    again = begin(other, 9.0 + LOOK_S)
-    assert again == begun._replace(tries=2, until_s=9.0 + 2 * LOOK_S)
+            begin(other, 8.0 + LEASE_S)
+    again = begin(other, 9.0 + LEASE_S)
+    assert again == begun._replace(tries=2, until_s=9.0 + 2 * LEASE_S)
     assert (traces(other.draws(NAME, look=1)), other.state(NAME).looks) == (["t1", "t2"], 1)
     assert other.close_look(again, {"who": "you"}, {}, promoted)
     assert store.close_look(begun, {"who": "me"}) is None  # it comes late, and changes nothing
@@ -245,7 +247,7 @@ def test_a_look_that_is_not_due_counts_nothing_and_takes_no_row(store):
     settled(store, row(1), row(2, role="fit"), row(3, conversation="c1", turn="2"))
     plan = store.open_look(NAME, 9.0, MODES)
     assert isinstance(plan, NextLook)
-    assert (plan.look, plan.have, plan.fit, plan.is_ready) == (1, 1, 1, False)
+    assert (plan.look, *plan.counts[:2], plan.is_ready) == (1, 1, 1, False)
     assert (store.state(NAME).looks, store.looks(NAME), store.counts(NAME).conversations) == (0, [], 1)
 
 
@@ -254,7 +256,7 @@ def test_rows_from_before_an_alarm_neither_fit_nor_certify(store):
     settled(store, row(0, role="fit"), row(1))
     store.change(NAME, promoted)
     after = store.change(NAME, lambda state: state.withdrawn("another build", "a reply", "now"))
-    assert (after.era, store.counts(NAME)) == (1, (0, 0, 0))
+    assert (after.era, store.counts(NAME)) == (1, (0, 0, 0, None, None))
     settled(store, row(7, era=after.era))
     begin(store)
     assert traces(store.draws(NAME, look=1)) == ["t7"]

@@ -74,9 +74,8 @@ def settings(folder: Path, **modes: Any) -> dict[str, Any]:
 @asynccontextmanager
 async def serving(folder: Path, provider: Answers, **others: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Serve until the block ends, drained as at SIGTERM."""
-    store = store_of(folder)
-    store.begin("cascade", b"of this test alone")
-    store.close()
+    with store_of(folder) as store:
+        store.begin("cascade", b"of this test alone")
     async with living(orchestrator(provider, **{**settings(folder), **others})) as client:
         yield client
 
@@ -97,28 +96,21 @@ def store_of(folder: Path) -> ModeStore:
 
 
 def state_of(folder: Path) -> CascadeState:
-    store = store_of(folder)
-    try:
+    with store_of(folder) as store:
         return store.state("cascade")
-    finally:
-        store.close()
 
 
 def over(folder: Path) -> None:
     """Let the day pass after which named conversations may certify."""
     with closing(sqlite3.connect(folder / "traces.db")) as database, database:
         database.execute("UPDATE cascade_draws SET drawn_s = drawn_s - 86400")
-    database.close()
 
 
 def outcomes(folder: Path) -> list[tuple[str, str, bool | None]]:
-    store = store_of(folder)
-    try:
+    with store_of(folder) as store:
         return [
             ("audit" if one.role == "audit" else "observe", one.outcome, one.differs) for one in store.draws("cascade")
         ]
-    finally:
-        store.close()
 
 
 def text_of(number: int) -> str:

@@ -289,7 +289,7 @@ BASE_NANO_USD, GUIDE_NANO_USD = 100 * 1_000 + 10 * 2_000, 100 * 10_000 + 10 * 20
     ],
 )
 def test_a_receipt(script, asked, cost):
-    assert Receipt.of(answered(script), "t") == Receipt("t", asked[-1], asked, cost, answered=asked)
+    assert Receipt("t").of(answered(script)) == Receipt("t", asked[-1], asked, cost, answered=asked)
 
 
 def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_out():
@@ -297,7 +297,7 @@ def test_amounts_are_exact_decimals_without_exponents_and_unknown_ones_are_left_
     assert (late["asked"], "large" in late["summary"]) == (("small", "large"), False)
     assert dict(Receipt("t", cost_nano_usd=5).headers())["x-cascade-cost-usd"] == "0.000000005"
     answer = answered({"small": [SURE]}, models={"base": "small", "guide": "large"})
-    names = [name for name, _ in Receipt.of(answer, "t").headers()]
+    names = [name for name, _ in Receipt("t").of(answer).headers()]
     assert names == ["x-cascade-served-by", "x-cascade-asked", "x-cascade-trace-id"]
 
 
@@ -310,7 +310,7 @@ def test_a_header_is_one_printable_line_whatever_a_model_is_called(name):
 
 def test_what_is_explained_has_no_text_of_a_candidate():
     answer = answered({"small": [UNSURE], "large": [SURE]})
-    fields = Receipt.of(answer, "t").extension(answer)
+    fields = Receipt("t").of(answer).extension(answer)
     assert "Rhine" not in json.dumps(fields)
     assert [step["models"] for step in fields["steps"]] == [["small"], ["large"]]
 

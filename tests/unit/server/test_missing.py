@@ -43,7 +43,6 @@ def lose(folder: Path, role: str, count: int) -> None:
             "(SELECT trace_id FROM cascade_draws WHERE role = ? ORDER BY conversation LIMIT ?)",
             (role, count),
         )
-    database.close()
 
 
 def test_one_missing_row_is_one_loss_and_leaves_the_costs_known(observing):
@@ -70,11 +69,8 @@ def test_each_missing_row_is_a_loss_and_one_more_than_is_allowed_ends_the_look(o
 
 
 def drawn(folder: Path, role: str) -> int:
-    store = store_of(folder)
-    try:
+    with store_of(folder) as store:
         return sum(one.role == role for one in store.draws("cascade"))
-    finally:
-        store.close()
 
 
 async def test_traces_that_are_late_make_no_row_missing(tmp_path, monkeypatch):

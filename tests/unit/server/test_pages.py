@@ -17,7 +17,7 @@ from cascade.conformal.monitor import Monitor
 from cascade.conformal.scope import PLAIN, seen
 from cascade.logs.schema import CUT
 from cascade.modes.due import NextLook
-from cascade.modes.state import Draw, InForce, Look
+from cascade.modes.state import Counts, Draw, InForce, Look
 from cascade.modes.store import ModeStore
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import reviews_at
@@ -191,7 +191,7 @@ async def test_a_stream_that_its_client_cuts_off_has_an_unknown_cost(tmp_path):
                 break
         await events.aclose()
         served.runtime.flush_traces()
-        page = status(served, "large", datetime.now(UTC))
+        page = status(served.runtime, "large", datetime.now(UTC))
         assert (await client.get("/ui")).status_code == 200
     assert (page["total"], page["unknown"], page["spent"]) == (1, 1, None)
 
@@ -200,7 +200,7 @@ async def test_a_cascade_with_modes_shows_its_evidence_and_its_looks(tmp_path, m
     store = ModeStore.shared(f"sqlite:///{tmp_path}/t.db")
     store.begin("cascade")
     with monkeypatch.context() as patched:
-        patched.setattr("cascade.modes.store.next_look", lambda *_: NextLook(1, 0, 0, 0, 0))
+        patched.setattr("cascade.modes.store.next_look", lambda *_: NextLook(1, 0, 0, Counts()))
         look = store.open_look("cascade", 0.0, ModesConfig())
     assert isinstance(look, Look)
     store.close_look(look, {"why": EVIL, "losses": 3})
@@ -239,13 +239,26 @@ async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode
     assert line in page
 
 
-@pytest.mark.parametrize("audited", [True, False])
-async def test_the_status_says_whether_audits_watch_a_certificate(tmp_path, audited):
-    policy = directory(tmp_path / "policy", certificate(kind="error", confidence=0.9), policy=SURE)
-    settings = {"policy": policy, "guarantee": {"audit": {"probability": 1.0}} if audited else None}
-    async with filled(tmp_path, **settings) as client:
+@pytest.mark.parametrize(
+    ("expires", "guarantee", "alarm", "mode"),
+    [
+        ("2999-01-01", None, None, "enforce"),
+        ("2999-01-01", {"audit": {"probability": 1.0}}, None, "enforce"),
+        ("2999-01-01", None, "another judge", "fallback"),
+        ("2020-01-01", None, None, "void"),
+        ("2020-01-01", {"uncovered": "policy"}, None, "no promise"),
+    ],
+)
+async def test_without_modes_the_status_says_who_answers(tmp_path, monkeypatch, expires, guarantee, alarm, mode):
+    held = certificate(kind="error", confidence=0.9, created="2019-12-01", expires=expires)
+    policy = directory(tmp_path / "policy", held, policy=SURE)
+    async with filled(tmp_path, policy=policy, guarantee=guarantee) as client:
+        monkeypatch.setattr("cascade.serving.monitors.suspension", lambda *_: alarm)
         page = (await client.get("/ui")).text
-    assert ("probability: 0.05" in page) != audited
+    heading = page[page.index("<h1>") : page.index("</h1>")]
+    assert (f">{mode}</p>" in page, GUIDE in heading) == (True, mode in {"fallback", "void"})
+    assert ('badge good"' in page, 'badge bad"' in page) == (mode == "enforce", mode != "enforce")
+    assert ("probability: 0.05" in page) == (mode == "enforce" and guarantee is None)  # nothing watches it
 
 
 async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path):
@@ -261,7 +274,7 @@ async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path
 
 def row(episode: str, model: str, cost: int | None, **columns: Any) -> dict[str, Any]:
     found = {"episode_id": episode, "walk": None, "split": None, "candidate": 0, "kept": True, "model": model}
-    return {**found, "cost_nano_usd": cost, **columns}
+    return {**found, "source": model, "cost_nano_usd": cost, **columns}
 
 
 def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
@@ -270,14 +283,14 @@ def audited(number: int, guide_cost: int) -> list[dict[str, Any]]:
 
 
 AUDITS = [call for number in range(20) for call in audited(number, 1_000 + 100 * (number % 2))]
-KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
+KEPT, FIRST = [row(f"kept {number}", "small", 100) for number in range(10)], row("a", "small", 1, kept=False)
 
 
 @pytest.mark.parametrize(
     ("rows", "expected"),
     [
         ([], {"total": 0, "spent": 0, "alone": None}),
-        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_base": 30, "spent": 24_000, "alone": 30 * 1_050}),
+        (KEPT + AUDITS, {"total": 30, "audited": 20, "by_cheaper": 30, "spent": 24_000, "alone": 30 * 1_050}),
         (KEPT + AUDITS[2:], {"total": 29, "alone": None}),  # too few audits
         ([{**call, "cost_nano_usd": None} for call in KEPT], {"unknown": 10, "spent": None, "alone": None}),
         (
@@ -286,17 +299,20 @@ KEPT = [row(f"kept {number}", "small", 100) for number in range(10)]
         ),
         (AUDITS[::2] + AUDITS[1::2], {"total": 20, "spent": 23_000, "alone": 20 * 1_050}),  # rows in any order
         ([row("a", "small", None), row("b", "small", 7)], {"total": 2, "unknown": 1, "spent": 7}),
-        ([row("a", "small", 1, kept=False), row("a", "large", 1)], {"by_base": 0}),
-        ([row("a", "small", 1, kept=False), row("a", "judge", 1)], {"total": 1, "by_base": 1}),  # which kept its answer
-        ([row("a", "small", 1, kept=False), row("a", "judge", 1, kept=False), row("a", "large", 1)], {"by_base": 0}),
-        ([row("a", "small", 1, split="audit"), row("a", "large", 1, split="audit")], {"by_base": 0}),  # observed
-        ([row("a", "small", 1, kept=False)], {"by_base": 1}),  # the guide failed
-        ([row("a", "small", 1, kept=False), row("a", "large", None, walk=CUT, candidate=None)], {"by_base": 0}),
-        ([row("a", "large", 1, walk="large only")], {"total": 1, "by_base": 0}),  # in observe, or bypassed
+        ([FIRST, row("a", "large", 1)], {"by_cheaper": 0, "by_fallback": 0}),
+        ([FIRST, row("a", "middle", 1)], {"by_cheaper": 1, "by_fallback": 0}),
+        ([FIRST, row("a", "spare", 1, source="large")], {"by_cheaper": 0, "by_fallback": 1}),
+        ([FIRST, row("a", "small", 1, source="large")], {"by_cheaper": 0, "by_fallback": 1}),
+        ([row("a", "large", 1, source="small")], {"by_cheaper": 0, "by_fallback": 0}),
+        ([FIRST, row("a", "judge", 1)], {"total": 1, "by_cheaper": 1}),  # which kept its answer
+        ([row("a", "small", 1, split="audit"), row("a", "large", 1, split="audit")], {"by_cheaper": 0}),  # observed
+        ([FIRST], {"by_cheaper": 1}),  # the guide failed
+        ([FIRST, row("a", "large", None, walk=CUT, candidate=None)], {"by_cheaper": 0}),
+        ([row("a", "large", 1, walk="large only")], {"total": 1, "by_cheaper": 0}),  # in observe, or bypassed
         ([row("a", "small", 1, walk="small only")], {"total": 0}),  # the client named it
     ],
 )
-def test_the_mean_cost_of_the_guide_on_audits_is_that_of_the_guide_alone(rows, expected):
+def test_the_page_says_who_answered_and_what_the_guide_alone_would_have_cost(rows, expected):
     found = figures(rows, "large")
     assert {name: found[name] for name in expected} == expected
 

@@ -63,12 +63,9 @@ async def test_calls_retries_tokens_errors_and_caps_are_counted_by_model_and_key
     assert found['cascade_unknown_tokens_total{model="small"}'] == found['cascade_breaker_open{model="small"}'] == 0
     spent = found['cascade_budget_spent_usd{account="key:app"}']
     assert spent == found['cascade_budget_spent_usd{account="all day"}'] > 0
-    assert spent >= found['cascade_key_cost_usd_total{key="app"}'] > 0
+    assert spent == found['cascade_key_cost_usd_total{key="app"}'] == found["cascade_cost_usd_total"]
     assert found['cascade_budget_held_usd{account="key:app"}'] == 0
-    assert (found['cascade_budget_cap_usd{account="key:app"}'], found['cascade_budget_cap_usd{account="all day"}']) == (
-        1,
-        2,
-    )
+    assert [found[f'cascade_budget_cap_usd{{account="{name}"}}'] for name in ("key:app", "all day")] == [1, 2]
 
 
 async def test_no_client_chooses_a_label():
@@ -124,12 +121,8 @@ async def test_each_request_is_a_line_without_key_prompt_or_answer(tmp_path):
     first, streamed, lost, stranger, models, odd = map(json.loads, written.splitlines())
     assert first["trace_id"] == answer.headers["x-cascade-trace-id"]
     assert (first["key"], first["method"], first["path"], first["status"]) == ("app", "POST", CHAT, 200)
-    assert (first["model"], first["served_by"], first["cost_usd"], first["reason"]) == (
-        "cascade",
-        "small",
-        1.2e-4,
-        None,
-    )
+    outcome = [first[name] for name in ("model", "served_by", "cost_usd", "reason")]
+    assert outcome == ["cascade", "small", 1.2e-4, None]
     assert (streamed["status"], streamed["cost_usd"]) == (200, 1.2e-4)
     assert (lost["status"], lost["reason"], lost["cost_usd"], lost["model"]) == (404, "model_not_found", None, None)
     assert (stranger["status"], stranger["key"], stranger["reason"]) == (401, None, "invalid_api_key")
