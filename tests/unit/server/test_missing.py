@@ -102,25 +102,17 @@ async def test_a_server_that_stops_leaves_no_row_pending(tmp_path, monkeypatch):
     assert outcomes(tmp_path) == [("observe", "missing", None)] * 3
 
 
-async def test_feedback_on_a_drawn_request_waits_for_its_other_calls(tmp_path):
+async def test_feedback_on_a_drawn_request_waits_for_its_other_calls_or_is_told_to_come_again(tmp_path, monkeypatch):
     provider = Held("small")
     async with serving(tmp_path, provider) as client:
         body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
-        early = asyncio.create_task(client.post("/v1/feedback", json=body))
-        await provider.asks.wait()
-        assert not early.done()
-        provider.free.set()
-        assert (await early).status_code == 200
-
-
-async def test_feedback_that_came_too_early_is_told_to_come_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(feedback, "_FLUSH_S", 0.001)
-    provider = Held("small")
-    async with serving(tmp_path, provider) as client:
-        body = {"trace_id": (await ask(client, "easy")).headers["x-cascade-trace-id"], "right": True}
-        early = await client.post("/v1/feedback", json=body)
+        with monkeypatch.context() as patched:
+            patched.setattr(feedback, "_FLUSH_S", 0.001)
+            early = await client.post("/v1/feedback", json=body)
         assert (early.status_code, early.json()["error"]["code"]) == (503, "trace_pending")
         assert early.headers["retry-after"] == "1"
+        waits = asyncio.create_task(client.post("/v1/feedback", json=body))
+        await provider.asks.wait()
+        assert not waits.done()
         provider.free.set()
-        await settled(client)
-        assert (await client.post("/v1/feedback", json=body)).status_code == 200
+        assert (await waits).status_code == 200
