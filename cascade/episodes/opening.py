@@ -76,9 +76,8 @@ def open_log(
     except UsageError:
         if not counts.count and next(iter(rows_of(log, where)), None) is None:
             filters = " and ".join([f"{column}={value}" for column, value in (where or {}).items()])
-            raise UsageError(
-                f"No row of {log} has {filters}." if filters else f"{log} is empty: it has no row of an episode log."
-            ) from None
+            lack = f"No row of {log} has {filters}." if filters else f"{log} is empty: it has no row of an episode log."
+            raise UsageError(lack) from None
         raise
 
 

@@ -108,8 +108,7 @@ def presets() -> Mapping[str, Preset]:
     folder = resources.files("cascade.logs").joinpath("presets")
     read = [yaml.safe_load(file.read_text("utf-8")) for file in folder.iterdir() if file.name.endswith(".yaml")]
     for raw in read:
-        raw["known_by"] = tuple(map(frozenset, raw.get("known_by", ())))
-        raw["each"] = tuple(map(tuple, raw.get("each", ())))
+        raw.update(known_by=tuple(map(frozenset, raw.get("known_by", ()))), each=tuple(map(tuple, raw.get("each", ()))))
     by_name = {raw["name"]: Preset(**raw) for raw in read}
     return {name: by_name[name] for name in sorted(by_name, key=lambda name: (not by_name[name].known_by, name))}
 
