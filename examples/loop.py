@@ -257,7 +257,7 @@ def play(pair: Pair, client: Client, config: Path, asked: argparse.Namespace) ->
     said(pair, began_s)
     draw = random.Random(2)
     print("\n$ cascade promote", flush=True)
-    subprocess.run([sys.executable, "-m", "cascade", "promote", str(config)], check=True)  # noqa: S603 - our own
+    subprocess.run([sys.executable, "-m", "cascade", "promote", "-c", str(config)], check=True)  # noqa: S603 - our own
     held_s = time.monotonic()
     before = [client.ask(draw.choice(pair.requests)) for _ in range(ENFORCED)]
     state = client.state()

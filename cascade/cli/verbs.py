@@ -231,7 +231,7 @@ def verify(
 
 
 def promote(
-    config: Annotated[Path, typer.Argument(help="The served configuration, with a section modes.")] = opt.CONFIG,
+    config: opt.Config = opt.CONFIG,
     plan: Annotated[bool, typer.Option("--plan", help="Say what the next look takes; take no look.")] = False,
     as_json: opt.AsJson = False,
 ) -> None:
@@ -240,7 +240,7 @@ def promote(
     Each look at certifying conversations spends a part of 1 - confidence, whether it promotes or not. They never
     certify again. Until there are enough of them, no look is taken: a timer may run this.
 
-    Example: cascade promote cascade.yaml
+    Example: cascade promote --config support.yaml
     """
     from cascade.api import promoting
 
