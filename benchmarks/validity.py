@@ -150,7 +150,7 @@ def compared(log: Log) -> Log:
 def menu(log: Log, promise: Promise, rng: np.random.Generator) -> Served | None:
     """The cheapest of the tests that learn nothing, at a shared level."""
     del rng
-    tested = run_tests(log, simple_members(log), promise, DELTA)
+    tested = run_tests(log, log, simple_members(log), promise, DELTA)
     proven = [(each.cost or 0.0, each.policy, each.certified.kappa) for each in tested if each.certified is not None]
     return min(proven, key=itemgetter(0))[1:] if proven else None
 

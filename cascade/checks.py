@@ -176,11 +176,12 @@ def refuse(problems: Iterable[str]) -> None:
 def hint_at(word: str, known: Iterable[str]) -> str:
     """Return a hint with the nearest known word, or "" if none is near.
 
-    >>> hint_at("treshold", ("fixed", "threshold")), hint_at("x", ("fixed", "threshold"))
+    >>> hint_at("Treshold", ("fixed", "threshold")), hint_at("x", ("fixed", "threshold"))
     ('; did you mean threshold?', '')
     """
-    near = difflib.get_close_matches(word, sorted(known), n=1)
-    return f"; did you mean {near[0]}?" if near else ""
+    names = {name.lower(): name for name in sorted(known)}
+    near = difflib.get_close_matches(word.lower(), names, n=1)
+    return f"; did you mean {names[near[0]]}?" if near else ""
 
 
 def distinct(names: tuple[str, ...]) -> tuple[str, ...]:

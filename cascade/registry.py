@@ -150,19 +150,28 @@ def imported(path: str) -> Any:
 @contextmanager
 def code_of(plugin: Any) -> Iterator[None]:
     """Raise UsageError, with the class and the line, for what an object raises whose class is not cascade's own."""
-    kind = type(plugin)
     try:
         yield
     except CascadeError:
         raise
     except Exception as error:
-        if kind.__module__.startswith("cascade."):
+        if not of_ones_own(plugin):
             raise
-        frames = traceback.extract_tb(error.__traceback__)
-        own = [frame for frame in frames if frame.filename == getattr(sys.modules.get(kind.__module__), "__file__", "")]
-        last = [*frames, *own][-1]
-        line, message = f"{Path(last.filename).name}, line {last.lineno}", quote(f"{type(error).__name__}: {error}")
-        raise UsageError(f"{kind.__module__}:{kind.__qualname__} raises {message} ({line}).") from None
+        raise UsageError(f"{raised_by(plugin, error)}: {quote(str(error))}.") from None
+
+
+def of_ones_own(plugin: Any) -> bool:
+    """Whether the class of an object is not cascade's."""
+    return not type(plugin).__module__.startswith("cascade.")
+
+
+def raised_by(plugin: Any, error: Exception) -> str:
+    """Return the class of an object and that of what it raised, with the line: in the object's file, if one is."""
+    kind, frames = type(plugin), traceback.extract_tb(error.__traceback__)
+    file = getattr(sys.modules.get(kind.__module__), "__file__", "") if of_ones_own(plugin) else ""
+    own = [frame for frame in frames if frame.filename == file]
+    last, name = [*frames, *own][-1], type(error).__name__
+    return f"{kind.__module__}:{kind.__qualname__} raises {name} ({Path(last.filename).name}, line {last.lineno})"
 
 
 def file_of(path: str) -> Path | None:

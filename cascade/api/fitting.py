@@ -24,7 +24,7 @@ from cascade.fitting.fit import fit as fitted
 from cascade.policies.directory import POLICY_FILE, PolicyDirectory, Requests
 from cascade.policies.live import Live
 from cascade.reports.fit import of_fit
-from cascade.reports.notices import about_data_sets, about_requests, outside, reference_of
+from cascade.reports.notices import about_columns, about_data_sets, about_requests, outside, reference_of
 from cascade.reports.report import Result, Tell, warn
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _fitted(
 
         for problem in unserved(config.strategy, live):
             tell(f"The configured strategy cannot serve it: {problem}")
-    if notice := outside(read, directory.certificates):
+    for notice in (*outside(read, directory.certificates), *about_columns(done.policy, directory.certificates)):
         tell(notice)
     return FitResult(reports=(of_fit(done),), done=done, directory=directory)
 

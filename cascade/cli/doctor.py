@@ -88,9 +88,11 @@ def _findings(path: Path) -> Iterator[Finding]:
     yield from _models(config)
     yield _tried("traces", lambda: _traces(config.traces_url))
     if config.budget.caps:
-        yield _tried("budget", lambda: _budget(config))
+        here = "ok", "caps are counted in this process"
+        yield _tried("budget", lambda: here if config.ledger_url is None else _traces(config.ledger_url))
     if config.budget.alerts is not None:
-        yield _tried("alerts", lambda: _alerts(config))
+        nowhere = "note", "logged, and posted nowhere"
+        yield _tried("alerts", lambda: nowhere if config.alerts_url is None else ("ok", "posted"))
     certified = list(_certificates(config))
     yield from certified
     try:
@@ -112,17 +114,6 @@ def _server(paths: Sequence[Path]) -> Iterator[Finding]:
         yield Finding("server", "ok", counted(len(together({str(path): load(path) for path in paths})), "cascade"))
     except ConfigError as error:
         yield from (Finding("server", "problem", problem) for problem in error.problems)
-
-
-def _budget(config: CascadeConfig) -> tuple[str, str]:
-    """Check where the caps are counted."""
-    url = config.ledger_url
-    return ("ok", "caps are counted in this process") if url is None else _traces(url)
-
-
-def _alerts(config: CascadeConfig) -> tuple[str, str]:
-    """Check whether alerts have an address to be posted to."""
-    return ("note", "logged, and posted nowhere") if config.alerts_url is None else ("ok", "posted")
 
 
 def _traces(url: str | None) -> tuple[str, str]:

@@ -24,9 +24,10 @@ import numpy as np
 from cascade.checks import did_you_mean, share_problems
 from cascade.conformal.path import Jumps, Walks, hopeless, loss_jumps, missed_jumps, stopped
 from cascade.errors import UsageError
-from cascade.registry import Registry, code_of, subclass_of
+from cascade.registry import Registry, code_of, of_ones_own, subclass_of
 from cascade.table import ALONE, COST, Floats, Log
 
+_ROUNDED = 1e-9
 Judge: TypeAlias = Callable[[str], bool | None]
 """Says whether a text is right; None: unknown. It may cost money."""
 
@@ -108,14 +109,35 @@ class Kind(ABC):
         Raises:
             UsageError: it has another shape, or lies outside 0..1, or `loss` of one's own raises.
         """
+        losses, kept = self._as_written(log), log.answers & (self.reference_keeps_it and log.nodes == ALONE)
+        return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
+
+    def _as_written(self, log: Log) -> Floats:
         with code_of(self):
             losses = np.asarray(self.loss(log), dtype=np.float64)
         if losses.shape != log.answer.shape:
             raise UsageError(f"The loss of {self.name} must have the shape {log.answer.shape}, not {losses.shape}.")
         if (outside := losses[(losses < 0) | (losses > 1)]).size:
             raise UsageError(f"The loss of {self.name} must lie in 0..1, and one is {outside[0]}.")
-        kept = log.answers & (self.reference_keeps_it and log.nodes == ALONE)
-        return np.where(kept, 0.0, np.where(np.isnan(losses), 1.0, losses))
+        return losses
+
+    def refuse_unlike_loss(self, log: Log) -> None:
+        """Raise UsageError as `losses` does, or if one's own says that the reference keeps it, which loses by `loss`.
+
+        A loss of 1 where nothing says whether the reference is right may stand for an unknown one.
+        """
+        losses = self._as_written(log)
+        if not (self.reference_keeps_it and of_ones_own(self)) or log.reference is None:
+            return
+        asked = log if log.reference.is_last else log.alone()
+        loss, right = (losses if asked is log else self._as_written(asked))[:, -1], asked.right[:, -1]
+        lost = np.flatnonzero(asked.answers[:, -1] & (loss > _ROUNDED) & ((loss < 1) | ~np.isnan(right)))
+        if lost.size:
+            raise UsageError(
+                f"{self.name} says that the reference keeps it, and by its own loss the reference loses "
+                f"{lost.size:,} of {log.n:,} requests of {log.name}, such as {log.ids[lost[0]]}: say "
+                "reference_keeps_it = False, or return NaN where the loss is unknown."
+            )
 
     def at_stop(self, walks: Walks) -> Floats:
         """Return the loss of a walk that ends after each node, float64 (n, T)."""

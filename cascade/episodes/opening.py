@@ -25,7 +25,7 @@ DEMO_REQUESTS = "demo-requests"
 SHIPPED = (DEMO, DEMO_LADDER, DEMO_REQUESTS)
 _FILES = {DEMO: "demo_log.parquet", DEMO_LADDER: "demo_ladder.parquet", DEMO_REQUESTS: "demo_requests.parquet"}
 
-_WHOLE_BY = ("dataset", "split", "group", "question", "episode_id")
+_WHOLE_BY = ("dataset", "split", "group", "segment", "user", "question", "episode_id")
 """Columns by which whole episodes are chosen."""
 _PARTS = frozenset(COLUMNS) - {*_WHOLE_BY, "context", "gold", "schema_version"}
 """Columns whose values differ between the rows of one episode."""

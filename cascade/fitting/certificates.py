@@ -61,29 +61,23 @@ def policy_directory(
     requests = Requests(fitted, tuple(sorted({*hashed(done.chose), *earlier.chose})), hashed(done.log.ids))
     bare = PolicyDirectory(plan, done.policy, done.promise, {}, requests)
     expires = None if (days := done.settings.expires_days) is None else (today + timedelta(days)).isoformat()
-    grouped = done.repeated > 0 or done.requests > done.log.n
-    rests_on = _assumptions(unlabelled + done.unknown, done.attempt.number)
-    shared = {"attempts": done.attempt.number, "expires": expires, **about}
-    shared |= {"unit": "group" if grouped else "request", "policy_sha256": bare.policy_sha256}
-    levels = promises(done.promise, done.settings)
+    unit = "group" if done.repeated > 0 or done.requests > done.log.n else "request"
+    left_out, attempt = unlabelled + done.unknown, done.attempt.number
+    not_of = [_LEFT_OUT.format(left_out)] * bool(left_out)
+    rests_on = _DISTINCT, *ASSUMPTIONS, *not_of, _UNCOUNTED if attempt is None else _COUNTED.format(attempt)
+    shared = {"attempts": attempt, "expires": expires, "unit": unit, "policy_sha256": bare.policy_sha256, **about}
     covers: Literal["all", "segment", "level"] = (
         "segment" if done.settings.by_segment else "level" if done.settings.risks else "all"
     )
     proofs = [(name, proven, covered(done.log, covers, name)) for name, proven in _points_proven(done).items()]
     return bare.certified(*[
         Certificate(
-            levels.get(name, done.promise), proven.kappa, proven.n, float(proven.losses), sha256_of(proving),
-            created=today.isoformat(), level=proven.level, covers=covers, name=name,
-            made_for=made_of, assumptions=(*rests_on, *moving(made_of)), **shared,
+            promises(done.promise, done.settings).get(name, done.promise), proven.kappa, proven.n,
+            float(proven.losses), sha256_of(proving), created=today.isoformat(), level=proven.level, covers=covers,
+            name=name, made_for=made_of, assumptions=(*rests_on, *moving(made_of)), **shared,
         )
         for (name, proven, proving), made_of in zip(proofs, [made_for(proof[2]) for proof in proofs], strict=True)
     ])  # fmt: skip
-
-
-def _assumptions(left_out: int, attempt: int | None) -> tuple[str, ...]:
-    """Return what every certificate of a fit rests on, in words."""
-    counted = _UNCOUNTED if attempt is None else _COUNTED.format(attempt)
-    return (_DISTINCT, *ASSUMPTIONS, *([_LEFT_OUT.format(left_out)] if left_out else []), counted)
 
 
 def _points_proven(done: Fit) -> Mapping[str, Certified]:

@@ -46,20 +46,21 @@ def usable(log: Log, promise: Promise) -> Usable:
     """Return the requests of a log that a promise can be about, as policies may read them.
 
     Raises:
-        UsageError: the promise compares with a reference, and the log has none.
+        UsageError: the promise compares with a reference, and the log has none; or its loss is refused.
     """
     single = log if len({*log.ids}) == log.n else replace(log, groups=merged(log)).take(once(log))
-    single = promise.rules.readable(single)
-    repeated = log.n - single.n
-    if "reference" not in promise.rules.needs:
-        return Usable(single, repeated, 0)
-    if single.reference is None:
+    rules, repeated = promise.rules, log.n - single.n
+    single = rules.readable(single)
+    if single.reference is None and ("reference" in rules.needs or rules.reference_keeps_it):
         raise UsageError(
             f"{promise.kind} compares with the guide alone, and {log.name} has no answer of it: collect one with "
             "cascade collect, or promise error."
         )
-    comparable = np.full(single.n, promise.rules.covers_all) | ~np.isnan(single.reference.right)
-    return Usable(single.take(comparable), repeated, int(np.count_nonzero(~comparable)))
+    rows = single.n
+    if single.reference is not None and not rules.covers_all:
+        single = single.take(~np.isnan(single.reference.right))
+    rules.refuse_unlike_loss(single)
+    return Usable(single, repeated, rows - single.n)
 
 
 def merged(log: Log) -> tuple[str, ...]:

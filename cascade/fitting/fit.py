@@ -16,18 +16,17 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, fields, replace
 from functools import cache, cached_property
 from pathlib import Path
 from statistics import NormalDist
 from typing import Any, cast
 
 import numpy as np
-from pydantic import ValidationError
 
 from cascade.checks import did_you_mean, share_problems, whole_problems
 from cascade.conformal.binomial import most_losses
-from cascade.conformal.certificate import plain, problems_of
+from cascade.conformal.certificate import plain
 from cascade.conformal.certify import Certified, certify, path_of, points_of, spent
 from cascade.conformal.path import UNITS
 from cascade.conformal.promise import Promise
@@ -38,13 +37,14 @@ from cascade.fitting.menu import (
     Member,
     MemberResult,
     cheapest,
+    cost_share,
     levels,
     menu,
     reference_costs,
     run_tests,
     simple_members,
 )
-from cascade.policies.directory import ROOMS
+from cascade.policies.directory import ROOMS, noted
 from cascade.policies.live import refuse_unlike_live
 from cascade.policies.policy import (
     KNOWN,
@@ -72,6 +72,11 @@ OWN = replace(ROOMS, by_place=True)
 LOG_COSTS = (
     "Log what calls cost (NAME_cost_usd in a flat table, else cost_nano_usd), or import again with --cost MODEL=USD."
 )
+_UNCERTIFIED = (
+    ", which has no threshold to certify; cpo_batch and ccpo have (cascade compare --networks 1000: all four)"
+)
+_POINTS = frozenset({"threshold", "depth", "probability"})
+_SET_BY_HAND = ": fit finds it. To set it by hand, put the policy into cascade.yaml"
 _FAR = 5.0
 """In standard errors: chance draws no share so far from its rate."""
 _MOST_DAYS = 365_000
@@ -127,7 +132,8 @@ class FitSettings:
             folder = isinstance(policy, str) and Path(policy).is_dir()
             try:
                 if kind not in CHOICES and not folder and OWN.find(kind) is None:
-                    problems.append(f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}")
+                    hint = _UNCERTIFIED if kind.lower() in {"cpo", "cpo_online"} else did_you_mean(kind, CHOICES)
+                    problems.append(f"there is no policy {kind!r}{hint}")
             except UsageError as error:  # the class cannot be imported, or is none
                 problems.append(str(error).removesuffix("."))
             problems += _option_problems(kind, self.options)
@@ -173,16 +179,18 @@ class FitSettings:
 
 
 def _option_problems(kind: str, options: Mapping[str, Any]) -> list[str]:
-    """Return the problems with the settings of what learns, which is made after the fit has counted."""
-    if kind not in NETWORKS:
-        return [f"{kind} has no settings, so not {', '.join(options)}"] if options and kind in (AUTO, *LEARNERS) else []
-    from cascade.policies.networks import NetworkSettings
+    """Return the problems with settings, as far as they are known before the fit has counted."""
+    problems = list[str]()
+    if kind in NETWORKS:
+        from cascade.policies.networks import NetworkSettings
 
-    try:
-        NetworkSettings(**options)
-    except ValidationError as error:
-        return problems_of(error)
-    return []
+        with noted(problems, ""):
+            NetworkSettings(**options)
+    elif kind in CHOICES:
+        names = [entry.name for entry in fields(cast("Any", POLICIES[kind]))] if kind in POLICIES else []
+        hints = {name: _SET_BY_HAND if name in _POINTS else did_you_mean(name, names) for name in options}
+        problems += [f"{kind} has no setting {name}{hint}" for name, hint in hints.items() if name not in names]
+    return problems
 
 
 def _levels(text: str, problems: list[str]) -> dict[str, float]:
@@ -236,7 +244,7 @@ class Saving:
         return max(0.0, share - down * half), share + up * half
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Fit:
     """A policy and what is certified about it: every figure that a report prints, computed once.
 
@@ -248,6 +256,7 @@ class Fit:
             reference alone, which keeps the promise by definition.
         tested: everything that was tested, in order; with levels at the default one.
         saving: what the served policy costs, with levels at the default one.
+        cost_shares: what the requests of each certificate cost, as a share of the reference's cost; None: unknown.
         log: the requests that certify, one of each group.
         fitted, chose: the ids of the requests that the policy learned from, and of those that put points in order.
         requests: how many requests the groups that certify have, of which `log` has one each.
@@ -265,9 +274,10 @@ class Fit:
     certified: Mapping[str, Certified]
     tested: tuple[MemberResult, ...]
     saving: Saving
-    log: Log = field(repr=False)
-    fitted: tuple[str, ...] = field(repr=False)
-    chose: tuple[str, ...] = field(repr=False)
+    cost_shares: Mapping[str, float | None]
+    log: Log
+    fitted: tuple[str, ...]
+    chose: tuple[str, ...]
     requests: int
     lost: float | None
     repeated: int
@@ -277,10 +287,9 @@ class Fit:
     default: str
     too_small: Mapping[str, int]
 
-    def kappa_of(self, segment: str | None) -> float:
-        """Return the threshold at which a request of a segment is served: the strictest where nothing certifies it."""
-        name = (segment or "") if self.settings.by_segment else self.default
-        return self.certified[name].kappa if name in self.certified else -np.inf
+    def __repr__(self) -> str:
+        """Return it in a line: a policy may hold thousands of numbers."""
+        return f"Fit({self.promise}, {self.policy.kind}, cost_share={self.saving.cost_share}, requests={self.log.n})"
 
     @property
     def saves(self) -> bool:
@@ -319,7 +328,12 @@ def fit(log: Log, promise: Promise, settings: FitSettings | None = None, *, atte
         raise UsageError(f"{log.name} has no request that {promise.kind} could be about.")
     _check_drawn(ready.log, promise)
     if promise.rules.safe_last(ready.log) and not settings.by_segment:
-        _check_priced(ready.log)
+        if not reference_costs(ready.log).sum():  # then nothing is known to cost less
+            lacking = [
+                node.name for node, cost in zip(log.nodes, ready.log.cost_nano_usd.T, strict=True) if max(cost) < 0
+            ]
+            lack = f"costs of {', '.join(lacking)} are unknown" if lacking else "reference has no known cost above 0"
+            raise NotCertifiedError(f"The {lack} in {log.name}: nothing is known to cost less. {LOG_COSTS}")
         return _from_menu(ready, promise, settings, attempts)
     return _from_policy(ready, promise, settings, attempts)
 
@@ -336,14 +350,6 @@ def _check_drawn(log: Log, promise: Promise) -> None:
         )
 
 
-def _check_priced(log: Log) -> None:
-    """Raise NotCertifiedError if no request has all its costs: then nothing is known to cost less."""
-    if not reference_costs(log).sum():
-        lacking = [node.name for at, node in enumerate(log.nodes) if (log.cost_nano_usd[:, at] < 0).all()]
-        lack = f"costs of {', '.join(lacking)} are unknown" if lacking else "reference has no known cost above 0"
-        raise NotCertifiedError(f"The {lack} in {log.name}: nothing is known to cost less. {LOG_COSTS}")
-
-
 def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
     """Return what each level promises, by name: the promise itself as "" without levels."""
     return {name: replace(promise, risk=risk) for name, risk in settings.risks.items()} or {"": promise}
@@ -351,7 +357,9 @@ def promises(promise: Promise, settings: FitSettings) -> Mapping[str, Promise]:
 
 def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts: Path | None) -> Fit:
     """Certify the members of a menu, and take the cheapest."""
-    certifies, learns = drawn(ready.log, settings.seed), _learns(ready.log, settings)
+    certifies, learns = drawn(ready.log, settings.seed), ready.log.take(np.zeros(0, np.int64))
+    if len({*ready.log.groups}) > 1:
+        learns = divided(ready.log, settings.learns, settings.seed).learns
     risks = promises(promise, settings)
 
     def spends(level: float) -> float:
@@ -363,7 +371,7 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
     members = [
         member._replace(make=cache(member.make)) for member in _members(certifies, learns, promise, settings, level)
     ]
-    tested = {name: run_tests(certifies, members, at, level) for name, at in risks.items()}
+    tested = {name: run_tests(certifies, ready.log, members, at, level) for name, at in risks.items()}
     listed = tested[settings.default(promise)]
     in_turn = [listed, *(tested[name] for name in sorted(settings.risks, key=settings.risks.__getitem__))]
     listed = next((tests for tests in in_turn if cheapest(tests) is not None), listed)
@@ -377,12 +385,6 @@ def _from_menu(ready: Usable, promise: Promise, settings: FitSettings, attempts:
     proving = certifies if rows is None else certifies.take(rows)
     done = _finished(ready, promise, settings, best.policy, proven, listed, proving, attempt, level)
     return done if rows is None else replace(done, fitted=learns.ids)
-
-
-def _learns(log: Log, settings: FitSettings) -> Log:
-    """Return the requests that may learn: a share of the groups, none of a log of one group."""
-    several = len({*log.groups}) > 1
-    return divided(log, settings.learns, settings.seed).learns if several else log.take(np.zeros(0, np.int64))
 
 
 def _members(certifies: Log, learns: Log, promise: Promise, settings: FitSettings, level: float) -> list[Member]:
@@ -425,17 +427,12 @@ def _from_policy(ready: Usable, promise: Promise, settings: FitSettings, attempt
     default = settings.default(promise)
     tested = (MemberResult(policy.kind, policy, level or 0.0, certifies.n, proven.get(default), None),)
     if not promise.rules.reference_keeps_it and (not proven or default not in {"", *proven}):
-        raise _unproven(promise, certifies.n, proven)
-    served = policy if proven else Alone()
-    done = _finished(ready, promise, settings, served, proven, tested, certifies, attempt, level)
+        text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {certifies.n} requests"
+        elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
+        raise NotCertifiedError(f"{text}{elsewhere}: log more of them, or allow a higher risk.")
+    done = _finished(ready, promise, settings, policy if proven else Alone(), proven, tested, certifies, attempt, level)
     learned, chose = (division.learns.ids if used else () for used in (settings.learner, orders))
     return replace(done, fitted=learned, chose=chose, too_small=too_small if settings.by_segment else {})
-
-
-def _unproven(promise: Promise, n: int, proven: Mapping[str, Certified]) -> NotCertifiedError:
-    elsewhere = f"; it is at {', '.join(proven)}" if proven else ""
-    text = f"{promise.kind} is not proven at a risk of {promise.risk:g} on {n} requests{elsewhere}"
-    return NotCertifiedError(f"{text}: log more of them, or allow a higher risk.")
 
 
 def _policy(log: Log, learns: Log, promise: Promise, settings: FitSettings, allowed: float) -> Policy:
@@ -459,33 +456,29 @@ def _built(log: Log, learns: Log, promise: Promise, settings: FitSettings, allow
     Raises:
         UsageError: lists every problem of its settings.
     """
-    kind = settings.kind
-    options = settings.options
+    kind, options, problems = settings.kind, settings.options, list[str]()
     named_score, simple = named(log), named_policy(log)
-    try:
-        if kind in NETWORKS:
-            from cascade.policies.networks import NetworkSettings, train
+    if kind in NETWORKS:
+        from cascade.policies.networks import NetworkSettings, train
 
-            return train(learns, promise, kind, NetworkSettings(**options), settings.seed)
-        if kind == RUNGS and named_score is None:
-            raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
-        if kind in LEARNERS:
-            from cascade.policies.learned import learn
+        return train(learns, promise, kind, NetworkSettings(**options), settings.seed)
+    if kind == RUNGS and named_score is None:
+        raise UsageError(f"{log.name} has no signal of a known meaning, which thresholds could read.")
+    if kind in LEARNERS:
+        from cascade.policies.learned import learn
 
-            signals = (named_score.signal,) if named_score and kind == RUNGS else None
-            return learn(learns, promise.rules, allowed, signals=signals)
-        if kind == AUTO or (kind == Threshold.kind and not options and simple is not None):
-            return simple or Depth()
-        if kind == Threshold.kind:
-            signs = {score.signal: {"sign": score.sign} for score in KNOWN}
-            options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
-        room = OWN.find(kind)
-        assert room is not None  # noqa: S101 - `FitSettings` knows every kind
+        signals = (named_score.signal,) if named_score and kind == RUNGS else None
+        return learn(learns, promise.rules, allowed, signals=signals)
+    if kind == AUTO or (kind == Threshold.kind and not options and simple is not None):
+        return simple or Depth()
+    if kind == Threshold.kind:
+        signs = {score.signal: {"sign": score.sign} for score in KNOWN}
+        options = {"tie": tie_of(log), **signs.get(str(options.get("signal")), {}), **options}
+    room = OWN.find(kind)
+    assert room is not None  # noqa: S101 - `FitSettings` knows every kind
+    with noted(problems, ""):
         return room.read(options, {})
-    except ValidationError as error:
-        raise UsageError(f"The policy {kind} cannot be made of {options}: {'; '.join(problems_of(error))}.") from None
-    except (ValueError, LookupError) as error:
-        raise UsageError(f"The policy {kind} cannot be made of {options}: {error}.") from None
+    raise UsageError(f"The policy {kind} cannot be made of {settings.options}: {'; '.join(problems)}.")
 
 
 def _segments(log: Log, settings: FitSettings) -> dict[str, Ints]:
@@ -527,25 +520,25 @@ def _finished(
     default = settings.default(promise)
     every = ready.log.take(ready.log.in_groups(set(log.groups)))
     walked = policy.walks(every)
-    kappa = _thresholds(every, proven, settings, default)
+    kappa = thresholds(every, proven, by_segment=settings.by_segment, default=default)
     uncertified, kappa = np.isnan(kappa), np.fmax(kappa, -np.inf)
     lost = float(promise.rules.jumps(walked).at(kappa).mean() / UNITS) if proven else None
     costs = walked.cost.at(kappa)
     if every.reference is not None and (settings.by_segment or promise.rules.reference_keeps_it):
         costs = np.where(uncertified, every.reference.cost_nano_usd, costs)  # the reference is asked at once
-    choices = max(1, sum(member.certified is not None for member in tested))
+    choices, parts = max(1, sum(member.certified is not None for member in tested)), _segments(every, settings)
+    rows = {name: parts[name if settings.by_segment else ""] for name in proven}
+    shares = {name: cost_share(walked.take(at), proven[name].kappa, every.take(at)) for name, at in rows.items()}
     return Fit(
-        promise, settings, policy, proven, tuple(tested), _saving(costs, every, choices), log, (), (), every.n,
+        promise, settings, policy, proven, tuple(tested), _saving(costs, every, choices), shares, log, (), (), every.n,
         lost, ready.repeated, ready.unknown, attempt, level, default, {},
     )  # fmt: skip
 
 
-def _thresholds(log: Log, proven: Mapping[str, Certified], settings: FitSettings, default: str) -> Floats:
+def thresholds(log: Log, proven: Mapping[str, Certified], *, by_segment: bool, default: str) -> Floats:
     """Return the threshold that each request is served at, float64 (n,); NaN where nothing certifies it."""
-    kappas = {name: certified.kappa for name, certified in proven.items()}
-    if not settings.by_segment:
-        return np.full(log.n, kappas.get(default, np.nan))
-    return np.array([kappas.get(segment or "", np.nan) for segment in log.segments])
+    names = [segment or "" for segment in log.segments] if by_segment else [default] * log.n
+    return np.array([proven[name].kappa if name in proven else np.nan for name in names])
 
 
 def _saving(costs: Ints, log: Log, choices: int) -> Saving:

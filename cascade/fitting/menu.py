@@ -60,8 +60,8 @@ class MemberResult(NamedTuple):
         level: the level at which it was tested.
         n: on how many requests.
         certified: its proven point; None: not even the strictest is proven.
-        cost: what it costs at that point, as a share of the reference's cost on the requests that certify it; None if
-            the log does not say.
+        cost: what it costs at that point, as a share of the reference's cost on all requests of the groups that certify
+            it; None if the log does not say.
     """
 
     name: str
@@ -135,11 +135,12 @@ def menu(certifies: Log, learns: Log, promise: Promise, level: float) -> list[Me
     ]
 
 
-def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: float) -> list[MemberResult]:
+def run_tests(log: Log, every: Log, members: Sequence[Member], promise: Promise, level: float) -> list[MemberResult]:
     """Test the members of a menu in their order, each at its share of the level and what those before it left.
 
     Args:
         log: the requests that may certify, one of each group.
+        every: all requests of these groups, which say what a member costs.
         members: the menu, fixed without these requests' outcomes.
         promise: what is promised: one that a walk to the end keeps (`Kind.safe_last`).
         level: the probability that any certificate of the menu may break its promise.
@@ -150,7 +151,9 @@ def run_tests(log: Log, members: Sequence[Member], promise: Promise, level: floa
         proving = log if member.rows is None else log.take(member.rows)
         walked = policy.walks(proving)
         proven = certify(strict_to_lenient(walked, promise.rules.jumps(walked)), promise, here)
-        cost = None if proven is None else cost_share(walked, proven.kappa, proving)
+        requests = every.take(every.in_groups({*proving.groups}))
+        walked = walked if requests.n == proving.n else policy.walks(requests)
+        cost = None if proven is None else cost_share(walked, proven.kappa, requests)
         tested.append(MemberResult(member.name, policy, here, proving.n, proven, cost))
     return tested
 

@@ -279,18 +279,13 @@ def noted(problems: list[str], prefix: str) -> Iterator[None]:
 def document_of(file: Path, form: type[_Form]) -> _Form:
     """Read a file in this form. Raises ConfigError and ValidationError, which `noted` takes."""
     document = json_of(file)
-    _check_format(document)
+    version = document.get("format") if isinstance(document, dict) else None
+    problem = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
+    _refuse([] if version == FORMAT else [f"format: {problem}; this release of cascade reads {FORMAT}"])
     read = form.model_validate_json(canonical(document))
     rest = {name: value for name, value in document.items() if name != "sha256"}
     _refuse([] if digest(rest) == read.sha256 else ["sha256: the rest of the file was changed after it was made"])
     return read
-
-
-def _check_format(document: Any) -> None:
-    """Refuse a document of another format than this release's."""
-    version = document.get("format") if isinstance(document, dict) else None
-    problem = "it is of a release before 1.0: fit the policy again" if version is None else f"it is {version!r}"
-    _refuse([] if version == FORMAT else [f"format: {problem}; this release of cascade reads {FORMAT}"])
 
 
 def _policy(written: _PolicyFile, folder: Path) -> Policy:

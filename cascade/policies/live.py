@@ -24,7 +24,7 @@ from cascade.errors import UsageError
 from cascade.matching import answer_key
 from cascade.policies.base import ALWAYS, NEVER, SHARED_PLACE, Observation, Selection, StepScores
 from cascade.policies.policy import GRID, REQUEST, SUREST, Alone, NodePolicy, Policy, Prompted, Uala, as_read
-from cascade.registry import code_of
+from cascade.registry import code_of, of_ones_own
 from cascade.table import COST, Floats, Ints, Log, Node
 from cascade.types import Candidate, Question, Step
 
@@ -293,7 +293,7 @@ def refuse_unlike_live(rule: Policy, log: Log, seed: int) -> None:
     Some, drawn by the seed, are scored alone and up to each node: what reads other requests or later nodes, or draws
     anew, differs. Doubts may differ by a step of the grid, since sums of many rows may be rounded otherwise.
     """
-    if type(rule).__module__.startswith("cascade."):
+    if not of_ones_own(rule):
         return
     rule.walks(log)  # refuses what is no `Scores` of this log
     read = as_read(log.only(range(log.width) if rule.nodes is None else rule.nodes))

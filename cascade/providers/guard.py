@@ -13,25 +13,29 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
-from contextlib import AbstractAsyncContextManager, aclosing
+from collections.abc import AsyncGenerator, Awaitable, Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractAsyncContextManager, aclosing, contextmanager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from cascade.chat import text_of
 from cascade.errors import (
     BadRequestError,
     BadResponseError,
+    CascadeError,
     ContextTooLongError,
     HistoryRefusedError,
     ProviderError,
     ProviderTimeoutError,
+    ProviderUnavailableError,
     StreamInterruptedError,
+    quote,
 )
 from cascade.providers.base import Payload, Provider, Streams
 from cascade.providers.fields import added, refused
 from cascade.providers.histories import conversation_of
 from cascade.providers.reading import read_completion, with_tool_calls
+from cascade.registry import raised_by
 from cascade.resilience.portal import NOT_BEGUN, Deadline
 from cascade.types import Completion, Request, TextDelta
 
@@ -54,7 +58,6 @@ _OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.
 _MOST_UNREAD = 10_000
 _LATE_S = 1.0
 """How much later than its limit a provider is cut off: its own error says more, and whether the call was billed."""
-_T = TypeVar("_T")
 
 
 @dataclass(slots=True)
@@ -143,10 +146,36 @@ class Guard:
             started = time.monotonic()
             try:
                 left_s = tries.left_s(time.monotonic())
-                payload = await _in_time(tries, left_s + _LATE_S, self.provider.complete(tries.request, left_s))
-                return self._checked(_with_calls(payload, request), request, started, tries)
+                with self._failures(tries.request):
+                    async with asyncio.timeout(left_s + _LATE_S):
+                        payload = await self.provider.complete(tries.request, left_s)
+                chat = request.chat
+                if chat is not None and isinstance(payload, dict):  # in a stream its text was shown
+                    payload = with_tool_calls(payload, chat)
+                return self._checked(payload, request, started, tries)
             except ProviderError as error:
                 await self._wait(tries, error)
+
+    @contextmanager
+    def _failures(self, request: Request) -> Iterator[None]:
+        """Raise a ProviderError for what a provider raises: it is late, or failed by mistake and perhaps bills it.
+
+        Only the log has the text of a mistake, since a client may read the error.
+        """
+        about: dict[str, Any] = {"model": request.model, "billed": "maybe"}
+        try:
+            yield
+        except CascadeError:
+            raise
+        except TimeoutError:
+            silent = f"{request.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
+            raise ProviderTimeoutError(silent, **about) from None
+        except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
+            if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
+                raise asyncio.CancelledError from None
+            failed = f"{request.model} failed: {raised_by(self.provider, error)}"
+            self._warn(request.model, f"{failed}: {quote(str(error), self.secrets)}")
+            raise ProviderUnavailableError(f"{failed}; the log has its text.", max_retries=0, **about) from None
 
     async def _wait(self, tries: _Tries, error: ProviderError) -> None:
         """Wait for the next try, or raise the error if there is none."""
@@ -228,17 +257,19 @@ class Guard:
         while True:
             started, assembler = time.monotonic(), Assembler(tries.request, self.secrets)
             try:
-                coming = self.provider.stream(tries.request, max(tries.left_s(started), ends_s - started))
-                async with aclosing(coming) as chunks:
-                    while True:
-                        left_s = tries.left_s(time.monotonic(), billed="maybe")
-                        if (chunk := await _in_time(tries, left_s, anext(chunks, None))) is None:
-                            break
-                        if text := assembler.add(chunk):
-                            yield TextDelta(text, request.role, request.step, request.model)
-                        if assembler.began:
-                            tries.deadline = Deadline(min(ends_s, time.monotonic() + idle_s))
-                        tries.left_s(time.monotonic(), billed="maybe")
+                limit_s = max(tries.left_s(started), ends_s - started)
+                with self._failures(tries.request):
+                    async with aclosing(self.provider.stream(tries.request, limit_s)) as chunks:
+                        while True:
+                            async with asyncio.timeout(tries.left_s(time.monotonic(), billed="maybe")):
+                                chunk = await anext(chunks, None)
+                            if chunk is None:
+                                break
+                            if text := assembler.add(chunk):
+                                yield TextDelta(text, request.role, request.step, request.model)
+                            if assembler.began:
+                                tries.deadline = Deadline(min(ends_s, time.monotonic() + idle_s))
+                            tries.left_s(time.monotonic(), billed="maybe")
                 completion = self._checked(assembler.payload(), request, started, tries, assembler.notes)
                 break
             except ProviderError as error:
@@ -288,7 +319,12 @@ class Guard:
             sites.sort(key=lambda at: (health := self.health.get(_site(at))) is not None and health.limited)
         waits = list[float]()
         if (first := self._admitted(sites, waits)) is None:
-            raise _none_admitted(request, waits)
+            if waits:
+                from cascade.resilience.health import resting
+
+                raise resting(request.model, min(waits))
+            says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
+            raise HistoryRefusedError(says, model=request.model, status=400)
         first_ends, ends_s = Deadline(_ends_s(request, deadline, limit_s)), _ends_s(request, deadline, whole_s)
         return _Tries(first, first_ends, limit_s, ends_s, sites, deadline.at_s)
 
@@ -395,16 +431,6 @@ def _ends_s(request: Request, deadline: Deadline, limit_s: float) -> float:
     return ends_s if request.caller is not None else min(deadline.at_s, ends_s)
 
 
-def _none_admitted(request: Request, waits: list[float]) -> ProviderError:
-    """Return the error of a request that no site of its model may be asked: circuits are open, or it is refused."""
-    if waits:
-        from cascade.resilience.health import resting
-
-        return resting(request.model, min(waits))
-    says = f"{request.model} refused the thinking in this conversation before. {HistoryRefusedError.advice}"
-    return HistoryRefusedError(says, model=request.model, status=400)
-
-
 def _kind(request: Request) -> tuple[Any, ...]:
     """Return the requests that a refusal is about: a client's own field may be its cause, and others do without it."""
     options = {} if request.chat is None else request.chat.options
@@ -417,23 +443,6 @@ def _site(request: Request) -> str:
 
 def _named(error: ProviderError) -> str:
     return type(error).__name__ + ("" if error.deployment is None else f" at {error.deployment}")
-
-
-async def _in_time(tries: _Tries, limit_s: float, work: Awaitable[_T]) -> _T:
-    """Return what a provider gives. Raises ProviderTimeoutError if it is late, or says so with a plain TimeoutError."""
-    try:
-        async with asyncio.timeout(limit_s):
-            return await work
-    except TimeoutError:
-        says = f"{tries.request.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
-        raise ProviderTimeoutError(says, model=tries.request.model, billed="maybe") from None
-
-
-def _with_calls(payload: Payload, request: Request) -> Payload:
-    """Return a payload with the tool calls that the model wrote as text; in a stream the text was already shown."""
-    if request.chat is None or not isinstance(payload, dict):
-        return payload
-    return with_tool_calls(payload, request.chat)
 
 
 def _written(completion: Completion) -> str:

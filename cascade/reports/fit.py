@@ -8,19 +8,16 @@ from typing import Any
 
 from cascade.episodes.opening import DEMO_LADDER, DEMO_REQUESTS
 from cascade.fitting.attempts import FIRST
-from cascade.fitting.certificates import covered
 from cascade.fitting.fit import AUTO, OWN, Fit
-from cascade.fitting.menu import MemberResult, cost_share
 from cascade.policies.signals import about_live, not_live
-from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import Report, Table, loss_line, promise_document, promise_line, share, tenths
 from cascade.text import counted, percent
 
 
 def of_fit(done: Fit, output: str | None = None) -> Report:
     """Return the report of a fit; `output` is the policy directory that was written, if any."""
     head = promise_line(done.promise), _saving_line(done), _requests_line(done)
-    lines = *head, *_levels(done), *_doubts(done), _next(done, output)
-    return Report(lines, tuple(_fit_tables(done)), fit_document(done))
+    return Report((*head, *_notes(done), _next(done, output)), tuple(_fit_tables(done)), fit_document(done))
 
 
 def _saving_line(done: Fit) -> str:
@@ -51,46 +48,38 @@ def _requests_line(done: Fit) -> str:
     return f"{sentence}, tested at {done.level:.2g}; a first fit of new requests is tested at {first:.2g}."
 
 
-def _levels(done: Fit) -> Iterator[str]:
-    """Yield what each level promises, and at which nothing is proven."""
-    risks = done.settings.risks
+def _notes(done: Fit) -> Iterator[str]:
+    """Yield what a reader must know of levels and segments, and what weakens the promise."""
+    risks, by_segment, points = done.settings.risks, done.settings.by_segment, done.certified.values()
     if risks:
         listed = ", ".join(f"{name} {percent(risk)}" for name, risk in risks.items())
         yield f"Levels by risk: {listed}; a request that names none is served at {done.default}."
-    if unproven := ", ".join(name for name in risks if name not in done.certified):
-        yield f"Note: nothing is proven at {unproven}; one policy serves all levels, and is chosen for {done.default}."
-
-
-def _doubts(done: Fit) -> Iterator[str]:
-    """Yield what a reader must know of segments and levels, and what weakens the promise."""
-    if done.settings.by_segment and done.certified:
-        shares = [float(proven.losses) / proven.n for proven in done.certified.values()]
-        of_all = sum(float(proven.losses) for proven in done.certified.values()) / done.log.n
-        yield (
-            f"Lost on the requests that prove it: {tenths(sum(shares) / len(shares))} in a mean segment, "
-            f"{tenths(max(shares))} in the worst, {tenths(of_all)} of all requests."
-        )
-    if done.requests > done.log.n:
-        share = "" if done.lost is None else f" Of all {done.requests:,} requests here {tenths(done.lost)} are lost."
-        yield f"Note: the promise speaks of a random request of a random group, not of a random request.{share}"
-    if done.repeated:
-        repeated = counted(done.repeated, "repeated request")
-        yield f"Note: {repeated}, but for case and punctuation, counted once: the promise speaks of distinct requests."
-    if done.unknown:
-        yield (
-            f"Note: {counted(done.unknown, 'request')} without the reference's answer are left out: the promise does "
-            "not speak of such requests."
-        )
-    if 0 < done.saving.requests < done.requests:
-        unpriced = counted(done.requests - done.saving.requests, "request")
-        yield f"Note: {unpriced} without all costs are left out of what is saved, not of the promise."
-    if (done.attempt.number or 1) > 1 and done.promise.confidence is None:
-        yield "Note: a promise on average is not corrected for the choice among several fits; promise a confidence."
-    if done.settings.by_segment and len(done.certified) > 1:
-        yield "Note: each certificate holds by itself with that confidence; that any of them is broken is likelier."
-    if done.too_small:
-        listed = ", ".join(f"{name} ({repeated})" for name, repeated in done.too_small.items())
-        yield f"Note: nothing is proven for these segments, whose requests the guide answers: {listed}."
+    if by_segment and points:
+        shares = [float(proven.losses) / proven.n for proven in points]
+        of_all = sum(float(proven.losses) for proven in points) / done.log.n
+        lost = loss_line(done.promise, of_all, "all requests that prove it")
+        yield f"{lost}, {tenths(sum(shares) / len(shares))} in a mean segment, {tenths(max(shares))} in the worst."
+    unproven = ", ".join(name for name in risks if name not in done.certified)
+    unpriced = done.requests - done.saving.requests if done.saving.requests else 0
+    chosen = (done.attempt.number or 1) > 1 and done.promise.confidence is None
+    grouped, several = done.requests > done.log.n, by_segment and len(points) > 1
+    here = (
+        "" if done.lost is None else f" {loss_line(done.promise, done.lost, f'all {done.requests:,} requests here')}."
+    )
+    few = ", ".join(f"{name} ({repeated})" for name, repeated in done.too_small.items())
+    notes: dict[str, object] = {
+        f"nothing is proven at {unproven}; one policy serves all levels, and is chosen for {done.default}.": unproven,
+        f"the promise speaks of a random request of a random group, not of a random request.{here}": grouped,
+        f"{counted(done.repeated, 'repeated request')}, but for case and punctuation, counted once: the promise speaks "
+        "of distinct requests.": done.repeated,
+        f"{counted(done.unknown, 'request')} without the reference's answer are left out: the promise does not speak "
+        "of such requests.": done.unknown,
+        f"{counted(unpriced, 'request')} that lack a cost are left out of what is saved, not of the promise.": unpriced,
+        "a promise on average is not corrected for the choice among several fits; promise a confidence.": chosen,
+        "each certificate holds by itself with that confidence; that any of them is broken is likelier.": several,
+        f"nothing is proven for these segments, whose requests the guide answers: {few}.": few,
+    }
+    yield from (f"Note: {text}" for text, so in notes.items() if so)
 
 
 def _next(done: Fit, output: str | None) -> str:
@@ -114,35 +103,24 @@ def _next(done: Fit, output: str | None) -> str:
         return f"Next: put policy: {output} into a cascade.yaml with {models}{local}."
     least = math.ceil(math.log(done.level) / math.log1p(-done.promise.tested_risk)) if done.level else 0
     if done.log.n < least:
-        risk = percent(done.promise.risk)
-        return (
-            f"Next: log more requests: {least:,} prove a risk of {risk} if none is lost, and here are {done.log.n:,}."
-        )
+        proof = f"{least:,} prove a risk of {percent(done.promise.risk)} if nothing is lost"
+        return f"Next: log more requests: {proof}, and here are {done.log.n:,}."
     return "Next: log more requests, or a signal of doubt (log-probs, a judge), or allow a higher risk."
 
 
 def _fit_tables(done: Fit) -> Iterator[Table]:
-    rows = tuple([_tested_row(tested, done) for tested in done.tested])
-    yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), rows)
+    rows = list[tuple[str, ...]]()
+    for tested in done.tested:
+        lost = "–" if tested.certified is None else f"{float(tested.certified.losses):g}"
+        served = "yes" if tested.policy == done.policy and done.certified else ""
+        rows.append((tested.name, f"{tested.level:.3g}", f"{tested.n:,}", lost, share(tested.cost), served))
+    yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), tuple(rows))
     if done.settings.by_segment or done.default:
-        logs = {name: covered(done.log, "segment", name) for name in done.certified if done.settings.by_segment}
-        cost = {name: cost_share(done.policy.walks(log), done.kappa_of(name), log) for name, log in logs.items()}
         listed = [
-            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.kappa:.4g}", share(cost.get(name)))
+            (name, f"{proven.n:,}", f"{float(proven.losses):g}", f"{proven.kappa:.4g}", share(done.cost_shares[name]))
             for name, proven in done.certified.items()
         ]
         yield Table("Certificates", ("name", "requests", "lost", "threshold", "cost / reference"), tuple(listed))
-
-
-def _tested_row(tested: MemberResult, done: Fit) -> tuple[str, ...]:
-    return (
-        tested.name,
-        f"{tested.level:.3g}",
-        f"{tested.n:,}",
-        "–" if tested.certified is None else f"{float(tested.certified.losses):g}",
-        share(tested.cost),
-        "yes" if tested.policy == done.policy and done.certified else "",
-    )
 
 
 def fit_document(done: Fit) -> dict[str, Any]:

@@ -7,10 +7,11 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from cascade.conformal.certificate import Certificate
-from cascade.conformal.scope import UNRECORDED, UNSAID, RequestKind, unlike
+from cascade.conformal.scope import LENGTHS, UNRECORDED, UNSAID, RequestKind, unlike
 from cascade.episodes.rows import Read
 from cascade.identity import identity
 from cascade.money import exact_dollars
+from cascade.policies.policy import Policy
 from cascade.policies.signals import about_live, not_live
 from cascade.text import capital, counted
 from cascade.types import LAST_ONLY
@@ -27,7 +28,10 @@ def about_requests(reads: Sequence[Read], *, reference: bool = False) -> list[st
     unsaid = [UNRECORDED] if any(UNSAID in read.log.kinds for read in reads) else []
     foreign = not_live(name for read in reads for name in read.log.signals)
     unsaid += [f"{about_live(foreign)}: a policy that reads such a signal is for studies"] if foreign else []
-    notices = [*_counted_once(reads), *(notice for read in reads for notice in _about_calls(read)), *unsaid]
+    blank = sum(read.log.ids.count(identity("")) for read in reads)
+    advice = "so they count as one question: fill it in, or leave it null and give each question an episode_id"
+    once = [f"the column question is empty in {blank:,} episodes, {advice}"] * (blank > 1)
+    notices = [*once, *(notice for read in reads for notice in _about_calls(read)), *unsaid]
     return [capital(notice) for notice in [*notices, *(_about_reference(reads[0]) if reference and reads else ())]]
 
 
@@ -53,16 +57,6 @@ def about_truth(read: Read, *, unjudged: bool = False) -> str:
         f"answer served is the same as what {truth.reference} gives, by the comparator {truth.comparator}. No label is "
         f"needed.{''.join(f' {caution}' for caution in truth.cautions)}"
     )
-
-
-def _counted_once(reads: Sequence[Read]) -> Iterator[str]:
-    """Yield notes on requests of a log that count as one although they look different."""
-    blank = sum(read.log.ids.count(identity("")) for read in reads)
-    if blank > 1:
-        yield (
-            f"the column question is empty in {blank:,} episodes, so they count as one question: fill it in, or "
-            "leave it null and give each question an episode_id"
-        )
 
 
 def _about_calls(read: Read) -> Iterator[str]:
@@ -112,14 +106,14 @@ def _about_reference(read: Read) -> Iterator[str]:
     yield f"the reference, which answers and costs are compared with, is {answered}"
 
 
-def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
-    """Return how many requests of a log no certificate covers, and their cost, as a sentence; None if there are none.
+def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str]:
+    """Yield how many requests of a log no certificate covers, and their cost, as a sentence, if there are any.
 
     They are of a segment without a certificate, or of a kind that the requests that certify do not have.
     """
     log, first = read.log, next(iter(certificates.values()), None)
     if first is None:
-        return None
+        return
 
     kinds = {id(kind): kind for kind in log.kinds}  # equal ones are one object
 
@@ -130,11 +124,25 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> str | None:
     pairs = [*zip(map(id, log.kinds), log.segments, strict=True)]
     away = {(kind, segment) for kind, segment in {*pairs} if is_outside(kinds[kind], segment or "")}
     rows = [row for row, pair in enumerate(pairs) if pair in away]
-    if not rows:
-        return None
     costs = np.empty(0) if log.reference is None else log.reference.cost_nano_usd[rows]
     recorded = costs[costs >= 0]
     cost = exact_dollars(round(float(recorded.mean()) * len(rows))) if recorded.size else "an unknown amount"
     share = f"{100 * len(rows) / log.n:.1f} % of the log"
     requests = f"{counted(len(rows), 'question')} ({share}) lie outside the certificate"
-    return f"{requests}: the guide answers such requests, which costs {cost} for those"
+    if rows:
+        yield f"{requests}: the guide answers such requests, which costs {cost} for those"
+
+
+def about_columns(policy: Policy, certificates: Mapping[str, Certificate]) -> Iterator[str]:
+    """Yield which signals every answer must have to be certified, of a policy that does not say what it reads."""
+    steps = [step for certificate in certificates.values() for step in certificate.made_for.get("shown") or ()]
+    kinds = [kind for step in steps for kind in step.values()]
+    always = {name for kind in kinds for name, count in kind["signals"].items() if count == kind["of"]}
+    names = sorted(always.difference(policy.reads, LENGTHS))
+    if names and policy.columns is None:
+        line = ", ".join(f'"{name}"' for name in policy.reads or names)
+        yield (
+            f"The policy {policy.kind} does not say what it reads, so an answer is certified only with all that every "
+            f"logged request has: {', '.join(names)}. Where a server does not give these, name in the class those that "
+            f"it reads: columns = frozenset({{{line}}})"
+        )

@@ -109,9 +109,15 @@ def promise_line(promise: Promise) -> str:
 confidence 90 %.'
     """
     sure = "on average" if promise.confidence is None else f"with confidence {percent(promise.confidence)}"
-    if promise.rules.graded:
-        return f"Promised: a mean loss of at most {percent(promise.risk)} where {promise.rules.lost_when}, {sure}."
-    return f"Promised: {promise.rules.lost_when}, on at most {percent(promise.risk)} of requests, {sure}."
+    rules, risk = promise.rules, percent(promise.risk)
+    if rules.graded:
+        return f"Promised: a mean loss over requests of at most {risk}, 0 where {rules.kept_when}, else more, {sure}."
+    return f"Promised: {rules.lost_when}, on at most {risk} of requests, {sure}."
+
+
+def loss_line(promise: Promise, lost: float, whose: str) -> str:
+    """Return the beginning of a sentence on what is lost: a share of requests, or the mean of what each loses."""
+    return f"Mean loss over {whose}: {tenths(lost)}" if promise.rules.graded else f"Lost: {tenths(lost)} of {whose}"
 
 
 def promise_options(promise: Promise) -> list[str]:

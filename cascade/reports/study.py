@@ -12,7 +12,7 @@ import numpy as np
 
 from cascade.fitting.fit import LOG_COSTS
 from cascade.policies.policy import LENGTH
-from cascade.reports.report import Report, Table, promise_document, promise_line, share, tenths
+from cascade.reports.report import Report, Table, loss_line, promise_document, promise_line, share, tenths
 from cascade.studies.diagnosis import Signal
 from cascade.studies.study import SERVED, Interval, Row, Study
 from cascade.studies.ways import NO_SIGNAL
@@ -98,10 +98,8 @@ def _lost_line(study: Study, row: Row) -> str:
     if not tried:
         return "Lost: nothing, since the reference answered."
     theirs = ", the reference's where nothing was proven" * bool(row.refused)
-    return (
-        f"Lost: {tenths(row.risk)} of the test requests on average{theirs}; more than {risk} in {row.broken} of "
-        f"{tried} splits (chance alone can do this)."
-    )
+    lost = f"{loss_line(study.promise, row.risk, 'the test requests')} on average{theirs}"
+    return f"{lost}; more than {risk} in {row.broken} of {tried} splits (chance alone can do this)."
 
 
 def _advice(study: Study, command: str | None) -> str:

@@ -19,7 +19,7 @@ from cascade.conformal.certify import certify, path_of, points_of
 from cascade.fitting.attempts import FIRST
 from cascade.fitting.certificates import covered, sha256_of
 from cascade.fitting.divide import among, drawn, unseen, usable
-from cascade.policies.directory import PolicyDirectory, Requests
+from cascade.policies.directory import PolicyDirectory
 from cascade.studies.ways import Served
 from cascade.table import Log
 
@@ -53,7 +53,9 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
     text = "holds without end" if first.expires is None else f"holds until {first.expires}"
     yield Check("expiry", not first.expired(today), f"{text}; today is {today.isoformat()}")
     logged = usable(log, read.promise).log
-    yield _apart(requests)
+    shared = len({*requests.fitted, *requests.chose} & {*requests.certified})
+    text = f"{shared} requests that certify it also made it" if shared else "no request that made it certifies it"
+    yield Check("seen", not shared, text)
     if first.unit == "conversation":
         text = "it was tested on whole conversations, which no log has, so it cannot be computed again; audits watch it"
         yield Check("threshold", False, text)
@@ -72,13 +74,6 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
         proving = covered(fresh, certificate.covers, certificate.name)
         if proving.n:
             yield _on_fresh(read, certificate, proving)
-
-
-def _apart(requests: Requests) -> Check:
-    """Check that no request that made the policy certifies it."""
-    shared = len({*requests.fitted, *requests.chose} & {*requests.certified})
-    text = "no request that made the policy certifies it"
-    return Check("seen", not shared, f"{shared} requests that certify it also made it" if shared else text)
 
 
 def same_cascade(certified: MadeFor, logged: MadeFor, configured: MadeFor | None) -> Check:

@@ -293,15 +293,13 @@ def _sides(log: Log, count: int, seed: int) -> Iterator[Bools]:
 
 def _row(name: str, figures: Floats, promise: Promise, sides: tuple[int, int], *, of_reference: bool) -> Row:
     """Return the means of a way's figures over the splits."""
-
-    def paired(values: Floats, *, wanted: bool = not of_reference) -> Interval | None:
-        return interval(values, *sides) if wanted and not np.isnan(values).any() else None
-
     share, *means, refused = figures
+    cost = None if np.isnan(share).any() else interval(share, *sides)
+    ends = None if cost is None or of_reference else (cost.mean, cost.high, cost.low)
+    saving = None if ends is None else Interval._make(None if end is None else 1 - end for end in ends)
     broken = int(np.count_nonzero((means[0] > promise.risk) & (refused == 0)))
     return Row(
-        name, paired(share, wanted=True), paired(1 - share), broken, int(refused.sum()),
-        tuple(share.tolist()), *map(_mean, means),
+        name, cost, saving, broken, int(refused.sum()), tuple(share.tolist()), *map(_mean, means),
     )  # fmt: skip
 
 
@@ -312,17 +310,17 @@ def _mean(values: Floats) -> float:
 
 
 def interval(values: Sequence[float] | Floats, fitted_on: int, tested_on: int) -> Interval:
-    """Return the mean over splits, and a 95 % interval by the spread of single splits: Student's t with J − 1 degrees.
+    """Return the mean share of a cost, and a 95 % interval by the spread of splits: Student's t with J − 1 degrees.
 
-    Splits share most requests, so their mean is hardly surer than one of them. A threshold depends on a few losses:
-    corrected as for tests alone (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance), 95 % covered .84 to .88
-    of simulated logs.
+    No cost lies below 0. Splits share most requests, so their mean is hardly surer than one of them. A threshold
+    depends on a few losses: corrected as for tests alone (Nadeau & Bengio, 2003: 1/J + tested/fitted of the variance),
+    95 % covered .84 to .88 of simulated logs.
     """
     mean, splits = float(np.mean(values)), len(values)
     if splits < 2 or fitted_on + tested_on < LEAST_GROUPS:
         return Interval(mean, None, None)
     half = student_quantile(0.975, splits - 1) * float(np.std(values, ddof=1))
-    return Interval(mean, mean - half, mean + half)
+    return Interval(mean, max(0.0, mean - half), mean + half)
 
 
 @cache

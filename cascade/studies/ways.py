@@ -18,7 +18,7 @@ from cascade.conformal.path import UNITS, Scores, hopeless, loss_jumps, reaches,
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError
 from cascade.fitting.divide import divided, drawn, usable
-from cascade.fitting.fit import Fit, FitSettings, fit
+from cascade.fitting.fit import Fit, FitSettings, fit, thresholds
 from cascade.policies.networks import Networks, NetworkSettings, train
 from cascade.policies.policy import (
     ACTION,
@@ -156,8 +156,8 @@ def by_signal(log: Log) -> Iterator[Way]:
 
 def play_fit(done: Fit, log: Log) -> Played:
     """Return what a fit serves on requests."""
-    kappa = np.array([done.kappa_of(segment) for segment in log.segments])
-    return play(done.policy, kappa, log, done.promise)
+    kappa = thresholds(log, done.certified, by_segment=done.settings.by_segment, default=done.default)
+    return play(done.policy, np.fmax(kappa, STRICTEST), log, done.promise)
 
 
 @dataclass(frozen=True, slots=True)

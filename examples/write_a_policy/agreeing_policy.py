@@ -17,6 +17,7 @@ class Agreeing(Policy):
     """The doubt is the share of earlier answers that differ from the newest. The first has nothing to agree with."""
 
     kind: ClassVar[str] = "agreeing"
+    columns: ClassVar[frozenset[str]] = frozenset({"agrees_with_earlier"})
     nodes: tuple[int, ...] | None = None
 
     @property

@@ -176,7 +176,7 @@ async def test_a_batch_with_failures_holds_every_answer_and_every_error():
     for error in await both_batches(wired(FakeProvider(odd_one_fails)), ["a", "odd", "b", "", "own"]):
         assert isinstance(error, BatchError)
         kinds = [type(result) for result in error.results]
-        assert kinds == [Answer, AuthenticationError, Answer, UsageError, KeyError]
+        assert kinds == [Answer, AuthenticationError, Answer, UsageError, ProviderUnavailableError]
         assert error.results[2].text == "about b"
         assert "3 of 5 questions failed, first AuthenticationError: no key" in str(error)
 
@@ -438,6 +438,13 @@ def test_fallbacks_are_asked_in_their_order_until_one_answers():
     found = asked(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
     assert [call.request.model for call in found.steps[0].calls] == ["small", "other", "large"]
     assert {call.request.role for call in found.steps[0].calls} == {"small"}
+
+
+def test_in_the_place_of_a_model_whose_provider_raises_by_mistake_the_guide_answers():
+    found = asked(down("small", error=ValueError), models=SETTINGS["models"])
+    failed = found.calls[0]
+    assert found.text == "by large"
+    assert (failed.billed, failed.cost_nano_usd, (failed.cost_bound_nano_usd or 0) > 0) == ("maybe", None, True)
 
 
 @pytest.mark.parametrize("error", [errors.BadRequestError, errors.RefusedError])

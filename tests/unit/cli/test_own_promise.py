@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import shutil
 import sys
 from collections.abc import Callable, Iterator
@@ -19,8 +18,6 @@ from unit import plugged
 from unit.cli.conftest import Ran
 
 Cli = Callable[..., Ran]
-PAGE = Path(__file__).parents[3] / "docs" / "write-a-promise.md"
-EXAMPLE = plugged.EXAMPLES / "write_a_promise"
 LOG = "log.parquet"
 PLACE = "avoidable_promise:Avoidable"
 ASKED = ("--risk", "0.3", "--confidence", "0.8")
@@ -41,13 +38,6 @@ def installed(packages: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     yield
     sys.modules.pop("avoidable_promise", None)
     promise.kind_of.cache_clear()
-
-
-def test_the_page_shows_the_example():
-    blocks = re.findall(r"```(python|toml)\n(.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    (code,), (project,) = ([text for kind, text in blocks if kind == each] for each in ("python", "toml"))
-    assert code == (EXAMPLE / "avoidable_promise.py").read_text("utf-8")
-    assert project in (EXAMPLE / "pyproject.toml").read_text("utf-8")
 
 
 @pytest.mark.parametrize("kind", ["avoidable", PLACE])

@@ -16,6 +16,7 @@ ROWS = [
         "question": f"question {number}",
         "dataset": f"set {number % 7}",
         "split": "test" if number % 7 else "train",
+        "segment": "ab"[number % 2],
         "step": 1,
         "horizon": 1,
         "candidate": 1,
@@ -38,6 +39,7 @@ def log(tmp_path: Path) -> str:
 def test_values_that_no_row_has_together_are_said_so(log):
     with pytest.raises(UsageError, match=r"^No row of .*log\.jsonl has dataset=set 0 and split=test\.$"):
         open_log(log, {"dataset": "set 0", "split": "test"})
+    assert sum(read.log.n for read in open_log(log, {"segment": "a"}).reads) == 10
 
 
 @pytest.mark.parametrize("text", ["", "\n\n"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib
 import math
 import sys
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from datetime import date
 from typing import Any, ClassVar
@@ -12,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+import cascade
 from cascade.conformal.binomial import lower_tail, most_losses
 from cascade.conformal.certify import _evenly, certify, most_units, path_of, spent
 from cascade.conformal.path import UNITS, Jumps, Scores, Walks, along, strict_to_lenient, walks
@@ -22,7 +24,7 @@ from cascade.fitting import attempts
 from cascade.fitting.attempts import FIRST, count, place_of
 from cascade.fitting.certificates import certified_for, policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
-from cascade.fitting.fit import FitSettings, Saving, fit
+from cascade.fitting.fit import FitSettings, Saving, fit, thresholds
 from cascade.fitting.menu import simple_members
 from cascade.policies.base import Observation
 from cascade.policies.directory import Requests, hash_of
@@ -39,7 +41,7 @@ from unit.fitting.random_logs import random_log
 REGRET = Promise("regret", 0.05, 0.9)
 IMPOSSIBLE = [{"policy": policy} for policy in (None, {"kind": "learned", "x": 0}, {"kind": "ccpo", "steps": 0})]
 IMPOSSIBLE += [{"levels": {"": 0.1, "low": 0.2}}, *({"expires_days": days} for days in (-1, 10**9, "7"))]
-IMPOSSIBLE += [{"seed": seed} for seed in ("a", None, 1.5)]
+IMPOSSIBLE += [{"policy": {"kind": "uala", "threshold": 0.3}}, *({"seed": seed} for seed in ("a", None, 1.5))]
 
 
 def drawn_log(n: int, seed: int = 0, *, models: int = 2, atoms: int | None = None, alike: float = 0.0) -> Log:
@@ -152,16 +154,6 @@ def test_a_fit_says_how_many_members_its_saving_is_the_cheapest_of_and_few_group
     assert five.saving.cost_share is not None
     assert "interval" in of_fit(five).lines[1]
     assert of_fit(five).document["cost_share_interval"] == [None, None]
-
-
-@pytest.mark.parametrize(
-    ("kind", "risk", "confidence"),
-    [("coverage", 0.1, None), ("coverage", 0.1, 0.9), ("error", 0.3, 0.9), ("agreement", 0.3, 0.9)],
-)
-def test_every_promise_is_certified_by_the_same_fit(kind, risk, confidence):
-    done = fit(drawn_log(1_000), Promise(kind, risk, confidence))
-    assert set(done.certified) == {""}
-    assert done.certified[""].losses <= risk * done.certified[""].n
 
 
 def test_certificates_are_broken_in_at_most_delta_of_fits():
@@ -539,11 +531,39 @@ class Graded(Kind):
         return 1.0 - log.signals["score"]
 
 
+class Believed(Kind):
+    name, kept_when, lost_when = "unit.fitting.test_fit:Believed", "it is right", "it is wrong"
+    reference_keeps_it, loses = True, 1.0
+
+    def loss(self, log: Log) -> Floats:
+        return np.where(log.right == 1, 0.0, self.loses)
+
+
+@pytest.mark.parametrize("ladder", [True, False])
+@pytest.mark.parametrize(("loses", "known", "refused"), [(1.0, 1, 1), (0.5, 1, 1), (1.0, 0, 0), (np.nan, 1, 0)])
+def test_that_the_reference_keeps_a_promise_is_not_believed_against_its_own_loss(
+    ladder, loses, known, refused, tmp_path, monkeypatch
+):
+    monkeypatch.setattr(Believed, "loses", loses)
+    log, promise, file = drawn_log(300), Promise(Believed.name, 0.1, 0.9), tmp_path / attempts.NAME
+    last = log.right[:, -1] if known else np.where(log.right[:, -1] == 1, 1.0, np.nan)
+    right = np.stack([log.right[:, 0], last], axis=1)
+    log = replace(log, right=right, reference=Reference(last, log.reference.cost_nano_usd, is_last=ladder))
+    for verb in (lambda: fit(log, promise, attempts=file), lambda: study(log, promise, [Router()], splits=2)):
+        with pytest.raises(UsageError) if refused else nullcontext():
+            verb()
+    assert fit(log, Promise("error", 0.4, 0.9), attempts=file).attempt.number == 2 - refused
+    with pytest.raises(UsageError):
+        fit(replace(log, reference=None), promise)
+
+
 def test_no_policy_reads_what_a_graded_loss_is_made_of_and_the_reference_alone_loses_nothing():
     log, rng, promise = drawn_log(600, 3), np.random.default_rng(4), Promise(Graded.name, 0.1, 0.9)
     score = np.stack([np.clip(log.signals["self_check"][:, 0] + rng.random(600), 0, 1), np.ones(600)], axis=1)
     log = replace(log, signals={**log.signals, "score": score}, features={"words": log.signals["self_check"][:, 0]})
-    assert ["score" in member.policy.reads for member in fit(log, promise).tested] == [False, False]
+    done = fit(log, promise)
+    assert ["score" in member.policy.reads for member in done.tested] == [False, False]
+    assert (Graded.kept_when in of_fit(done).lines[0], Graded.lost_when in of_fit(done).lines[0]) == (True, False)
     with pytest.raises(UsageError):
         fit(log, promise, FitSettings(policy=Threshold("score", -1.0)))
     found = study(log, promise, [Router()], splits=2)
@@ -578,7 +598,8 @@ def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither
 ):
     drawn, question = drawn_log(600), Question("Where?")
     walk = Baseline(*[drawn.right[:, 0] == 1] * 2, *[np.ones(600, dtype=np.int64)] * 4)
-    log = replace(drawn, signals={"score": drawn.right}, baselines={"own": walk})
+    score = np.where([True, False], drawn.right, 1.0)
+    log = replace(drawn, signals={"score": score}, baselines={"own": walk})
     done = fit(log, promise, FitSettings(policy=Looking(column=column)))
     doubt = Looking(column=column).walks(usable(log, promise).log).reach[:, 1]
     assert (doubt < np.inf).all() == (doubt < np.inf).any() == seen
@@ -589,6 +610,14 @@ def test_a_policy_of_ones_own_sees_no_outcome_and_no_cost_that_is_hidden_neither
     step = Step(1, (), {"score": 0.9}, calls=(Call(sent, Completion("Inn", "stop", Usage(1, 9)), 50, 50),))
     rule = replace(live, rule=Looking(column=column))
     assert np.isnan(rule.scores(Observation(question, (step,), last=False)).next) != seen
+
+
+@pytest.mark.parametrize(("columns", "named"), [(None, True), (frozenset({"reply_mean_logprob"}), False)])
+def test_what_a_policy_that_does_not_say_what_it_reads_must_be_served_with_is_said(columns, named, monkeypatch):
+    monkeypatch.setattr(Looking, "columns", columns)
+    notices, settings = list[str](), FitSettings(policy=Looking(column="reply_mean_logprob"))
+    made = cascade.fit("demo-ladder", Promise("error", 0.9, 0.9), settings, tell=notices.append)
+    assert (made.done.policy.kind, any("answer_mean_logprob" in notice for notice in notices)) == ("scaled", named)
 
 
 @pytest.mark.parametrize("policy", [{"kind": "uala", "x": 0}, {"kind": "threshold", "signal": "nowhere"}])
@@ -608,7 +637,7 @@ def test_segments_with_too_few_requests_get_no_certificate():
     costs = done.policy.walks(log).cost.at(done.certified["many"].kappa)
     spent = np.where(few, log.reference.cost_nano_usd, costs).sum()  # the reference answers the few at once
     assert done.saving.cost_share == pytest.approx(spent / log.reference.cost_nano_usd.sum())
-    assert done.kappa_of("few") == -np.inf
+    assert np.isnan(thresholds(log, done.certified, by_segment=True, default="")).sum() == 40
     assert "860" in of_fit(done).lines[2]
 
 
@@ -652,6 +681,15 @@ def test_groups_are_never_divided_and_requests_count_once():
     assert parts.learns.n + parts.certifies.n == log.n
     single = drawn(log, 0)
     assert len(set(single.groups)) == single.n == len(set(log.groups))
+
+
+def test_what_is_served_has_one_cost_of_all_requests_of_the_groups_that_certify():
+    log = drawn_log(600, alike=0.9)
+    done = fit(log, Promise("regret", 0.1, 0.9))
+    (cost,) = [member.cost for member in done.tested if member.policy == done.policy]
+    assert cost == done.saving.cost_share == done.cost_shares[""]
+    assert (done.requests, done.saving.requests) == (600, 600) > (done.log.n, done.log.n)
+    assert len(repr(done)) < 300
 
 
 def test_groups_that_share_a_request_are_one_group():

@@ -62,7 +62,7 @@ def test_no_request_learns_and_certifies_and_the_level_is_not_exceeded():
     *_, learned = menu(log, learns, PROMISE, 0.1)
     assert learned.rows is not None
     assert not {*log.take(learned.rows).groups} & {*learns.groups}
-    tested = run_tests(log, menu(log, learns, PROMISE, 0.1), PROMISE, 0.1)
+    tested = run_tests(log, log, menu(log, learns, PROMISE, 0.1), PROMISE, 0.1)
     assert isinstance(tested[-1].policy, Learned)
     assert tested[-1].n == learned.rows.size
     assert tested[-1].level <= 0.1

@@ -324,6 +324,46 @@ async def test_a_stream_has_a_limit_to_its_first_piece_between_pieces_and_in_all
             await streamed(guard, request(chat=ChatRequest(HI)))
 
 
+@pytest.mark.parametrize("error", [ValueError("sk-0123456789abcdefghij"), ExceptionGroup("both", [KeyError(1)])])
+async def test_what_a_provider_raises_by_mistake_is_a_failure_of_its_model_that_may_be_billed(error, caplog):
+    for call in (lambda guard: guard.complete(request(), NEVER), streamed):
+        guard, slept = guarded(Breaking([], error) if call is streamed else Failing(error))
+        with pytest.raises(ProviderUnavailableError) as caught:
+            await call(guard)
+        raised = caught.value
+        assert (raised.model, raised.billed, raised.maybe_billed, raised.another_may_answer) == (
+            "small",
+            "maybe",
+            1,
+            True,
+        )
+        assert (type(error).__name__ in caplog.text, "sk-0123" in caplog.text, slept) == (True, False, [])
+    with pytest.raises(StreamInterruptedError):
+        await streamed(guarded(Breaking([PIECE], error))[0])
+
+
+@pytest.mark.parametrize("error", [KeyboardInterrupt, asyncio.CancelledError])
+@pytest.mark.parametrize("call", [lambda guard: guard.complete(request(), NEVER), streamed])
+async def test_an_interrupt_passes_through_a_provider_untouched(error, call):
+    with pytest.raises(error):
+        await call(guarded(Failing(error()))[0])
+
+
+async def test_a_provider_that_makes_an_error_of_a_cancellation_is_cancelled_all_the_same():
+    class Swallowing(Failing):
+        async def complete(self, request: Any, timeout_s: float) -> Any:
+            try:
+                await asyncio.sleep(PATIENCE_S)
+            except asyncio.CancelledError:
+                raise RuntimeError("cancelled") from None
+
+    task = asyncio.ensure_future(guarded(Swallowing())[0].complete(request(), NEVER))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+
 async def test_a_stream_that_progresses_is_not_cut_by_the_limit_of_a_call():
     pace = Pace(PATIENCE_S, PATIENCE_S, PATIENCE_S)
     guard, _ = guarded(Breaking([PIECE, PIECE, DONE], None), pace=pace, per_call_s=1e-9)

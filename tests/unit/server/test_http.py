@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from cascade import engine
 from cascade.chat import ChatRequest
 from cascade.config import load
 from cascade.conformal.certificate import Certificate
@@ -200,14 +201,15 @@ async def test_a_path_that_is_not_there_says_what_to_use_instead(method, path, s
     assert (CHAT in response.json()["error"]["message"].partition(": ")[2]) is (status == 404)
 
 
-async def test_a_mistake_of_ours_is_logged_without_keys_and_shown_to_nobody(caplog):
-    class Broken(FakeProvider):
-        async def complete(self, request: Any, timeout_s: float) -> Any:
-            raise ZeroDivisionError("with sk-0123456789abcdefghij")
+@pytest.mark.parametrize(("room", "name", "status"), [(FakeProvider, "complete", 503), (engine, "decide", 500)])
+async def test_a_mistake_is_logged_without_keys_and_its_text_shown_to_nobody(room, name, status, caplog, monkeypatch):
+    def broken(*given: Any) -> Any:
+        raise ZeroDivisionError("with sk-0123456789abcdefghij")
 
-    response = await post(Broken())
-    assert response.status_code == 500
-    assert "ZeroDivision" not in response.text
+    monkeypatch.setattr(room, name, broken)
+    response = await post({"small": [SURE]})
+    assert response.status_code == status
+    assert "with " not in response.text
     assert "ZeroDivisionError" in caplog.text
     assert "sk-0123456789abcdefghij" not in caplog.text
 

@@ -17,7 +17,7 @@ from cascade.policies.policy import Depth, Threshold, Uala
 from cascade.reports.study import of_study
 from cascade.studies import ways as rooms
 from cascade.studies.diagnosis import auroc, diagnose, limited, needed, signals_of
-from cascade.studies.study import SERVED, Interval, clairvoyant, study
+from cascade.studies.study import SERVED, Interval, clairvoyant, interval, study
 from cascade.studies.ways import (
     NO_SIGNAL,
     ROUTER,
@@ -339,6 +339,7 @@ def test_five_lines_then_tables_and_one_document():
     ],
 )
 def test_the_verdict_is_that_of_the_interval(saving, refused, verdict):
+    assert interval([0.0, 0.0, 0.03], 40, 20).low == 0.0  # no cost lies below
     found = study(drawn_log(60), REGRET, [fixed(SERVED, Uniform())], splits=4)
     row = replace(found.row(SERVED), saving=saving, refused=refused)
     assert replace(found, rows=(found.rows[0], row)).verdict == verdict
