@@ -169,8 +169,7 @@ def raised_by(plugin: Any, error: Exception) -> str:
     """Return the class of an object and that of what it raised, with the line: in the object's file, if one is."""
     kind, frames = type(plugin), traceback.extract_tb(error.__traceback__)
     file = getattr(sys.modules.get(kind.__module__), "__file__", "") if of_ones_own(plugin) else ""
-    own = [frame for frame in frames if frame.filename == file]
-    last, name = [*frames, *own][-1], type(error).__name__
+    last, name = [*frames, *(frame for frame in frames if frame.filename == file)][-1], type(error).__name__
     return f"{kind.__module__}:{kind.__qualname__} raises {name} ({Path(last.filename).name}, line {last.lineno})"
 
 

@@ -27,7 +27,6 @@ from cascade.errors import UsageError
 from cascade.registry import Registry, code_of, of_ones_own, subclass_of
 from cascade.table import ALONE, COST, Floats, Log
 
-_ROUNDED = 1e-9
 Judge: TypeAlias = Callable[[str], bool | None]
 """Says whether a text is right; None: unknown. It may cost money."""
 
@@ -131,7 +130,7 @@ class Kind(ABC):
             return
         asked = log if log.reference.is_last else log.alone()
         loss, right = (losses if asked is log else self._as_written(asked))[:, -1], asked.right[:, -1]
-        lost = np.flatnonzero(asked.answers[:, -1] & (loss > _ROUNDED) & ((loss < 1) | ~np.isnan(right)))
+        lost = np.flatnonzero(asked.answers[:, -1] & (loss > 1e-9) & ((loss < 1) | ~np.isnan(right)))
         if lost.size:
             raise UsageError(
                 f"{self.name} says that the reference keeps it, and by its own loss the reference loses "

@@ -72,9 +72,7 @@ OWN = replace(ROOMS, by_place=True)
 LOG_COSTS = (
     "Log what calls cost (NAME_cost_usd in a flat table, else cost_nano_usd), or import again with --cost MODEL=USD."
 )
-_UNCERTIFIED = (
-    ", which has no threshold to certify; cpo_batch and ccpo have (cascade compare --networks 1000: all four)"
-)
+_UNCERTIFIED = "CPO and CPO online have no threshold to certify: fit cpo_batch or ccpo; compare --networks 1000 has all"
 _POINTS = frozenset({"threshold", "depth", "probability"})
 _SET_BY_HAND = ": fit finds it. To set it by hand, put the policy into cascade.yaml"
 _FAR = 5.0
@@ -132,8 +130,8 @@ class FitSettings:
             folder = isinstance(policy, str) and Path(policy).is_dir()
             try:
                 if kind not in CHOICES and not folder and OWN.find(kind) is None:
-                    hint = _UNCERTIFIED if kind.lower() in {"cpo", "cpo_online"} else did_you_mean(kind, CHOICES)
-                    problems.append(f"there is no policy {kind!r}{hint}")
+                    unknown = f"there is no policy {kind!r}{did_you_mean(kind, CHOICES)}"
+                    problems.append(_UNCERTIFIED if kind.lower() in {"cpo", "cpo_online"} else unknown)
             except UsageError as error:  # the class cannot be imported, or is none
                 problems.append(str(error).removesuffix("."))
             problems += _option_problems(kind, self.options)
@@ -154,7 +152,7 @@ class FitSettings:
         """The kind of policy asked for; of a directory, its folder."""
         if isinstance(self.policy, Policy):
             return self.policy.kind
-        return self.policy if isinstance(self.policy, str) else str(self.policy.get("kind"))
+        return self.policy if isinstance(self.policy, str) else str(self.policy.get("kind", self.policy))
 
     @property
     def options(self) -> dict[str, Any]:
@@ -288,7 +286,6 @@ class Fit:
     too_small: Mapping[str, int]
 
     def __repr__(self) -> str:
-        """Return it in a line: a policy may hold thousands of numbers."""
         return f"Fit({self.promise}, {self.policy.kind}, cost_share={self.saving.cost_share}, requests={self.log.n})"
 
     @property

@@ -168,8 +168,8 @@ class Guard:
         except CascadeError:
             raise
         except TimeoutError:
-            silent = f"{request.model} was silent too long. Raise timeouts.per_call_s, first_token_s or idle_s."
-            raise ProviderTimeoutError(silent, **about) from None
+            advice = "Raise timeouts.per_call_s, first_token_s or idle_s."
+            raise ProviderTimeoutError(f"{request.model} was silent too long. {advice}", **about) from None
         except Exception as error:  # noqa: BLE001 - a provider of one's own raises what it likes
             if (task := asyncio.current_task()) is not None and task.cancelling():  # it made an error of that
                 raise asyncio.CancelledError from None

@@ -112,8 +112,8 @@ def _fit_tables(done: Fit) -> Iterator[Table]:
     rows = list[tuple[str, ...]]()
     for tested in done.tested:
         lost = "–" if tested.certified is None else f"{float(tested.certified.losses):g}"
-        served = "yes" if tested.policy == done.policy and done.certified else ""
-        rows.append((tested.name, f"{tested.level:.3g}", f"{tested.n:,}", lost, share(tested.cost), served))
+        figures = f"{tested.level:.3g}", f"{tested.n:,}", lost, share(tested.cost)
+        rows.append((tested.name, *figures, "yes" if tested.policy == done.policy and done.certified else ""))
     yield Table("What was tested", ("policy", "level", "requests", "lost", "cost / reference", "served"), tuple(rows))
     if done.settings.by_segment or done.default:
         listed = [

@@ -135,9 +135,14 @@ def outside(read: Read, certificates: Mapping[str, Certificate]) -> Iterator[str
 
 def about_columns(policy: Policy, certificates: Mapping[str, Certificate]) -> Iterator[str]:
     """Yield which signals every answer must have to be certified, of a policy that does not say what it reads."""
-    steps = [step for certificate in certificates.values() for step in certificate.made_for.get("shown") or ()]
-    kinds = [kind for step in steps for kind in step.values()]
-    always = {name for kind in kinds for name, count in kind["signals"].items() if count == kind["of"]}
+    steps = [step for each in certificates.values() for step in each.made_for.get("shown") or ()]
+    always = {
+        name
+        for step in steps
+        for kind in step.values()
+        for name in kind["signals"]
+        if kind["signals"][name] == kind["of"]
+    }
     names = sorted(always.difference(policy.reads, LENGTHS))
     if names and policy.columns is None:
         line = ", ".join(f'"{name}"' for name in policy.reads or names)
