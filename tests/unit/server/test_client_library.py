@@ -15,6 +15,7 @@ from cascade import errors
 from cascade.errors import BadResponseError
 from cascade.providers.fake import FakeProvider, reply
 from cascade.providers.histories import packed
+from cascade.runtime import Runtime
 from cascade.server.app import application
 from cascade.server.auth import new_key
 from cascade.server.dialects import ServedMessage
@@ -231,19 +232,19 @@ class Fails(Held):
 
 @pytest.mark.parametrize("breaks", [False, True])
 @pytest.mark.parametrize(("library", "kind"), [(openai, "completions"), (openai, "responses"), (anthropic, "messages")])
-def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(library, kind, breaks):
+def test_a_comment_begins_a_stream_that_is_silent_and_what_follows_is_read(library, kind, breaks, monkeypatch):
+    monkeypatch.setattr(Runtime, "failing_stores", ("traces",))
     held = (Fails if breaks else Held)({"large": [SURE]})
     settings = {"heartbeat_s": 0.01, "keep_alive_s": 7}
     with orchestrator(held, server=settings) as served, listening(served) as address:
         assert listener(application(served)).timeout_keep_alive == 7
         base = address if library is anthropic else f"{address}/v1"
         client = library.Client(base_url=base, api_key="none", max_retries=0)
-        part, more = getattr(getattr(client, "chat", client), kind, None) or getattr(client, kind), {}
+        part = getattr(getattr(client, "chat", client), kind, None) or getattr(client, kind)
         asked: Any = {"input": "easy"} if kind == "responses" else {"messages": ASK}
-        more = {"completions": {"stream_options": {"include_usage": True}}, "messages": {"max_tokens": 50}}.get(
-            kind, {}
-        )
-        stream = part.create(model="large", stream=True, **asked, **more)  # returns with the first byte
+        more: Any = {"completions": {"stream_options": {"include_usage": True}}, "messages": {"max_tokens": 50}}
+        stream = part.create(model="large", stream=True, **asked, **more.get(kind, {}))  # returns with the first byte
+        assert stream.response.headers["x-cascade-stores-failing"] == "traces"
         assert held.waiting.is_set()
         held.go()
         if breaks:
