@@ -92,9 +92,8 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
             )
         lapsed = [f"{certificate.id}: {reason}" for certificate, reasons in service.holding for reason in reasons]
         if lapsed:
-            guarantee = runtime.config.guarantee
-            server = "policy" if guarantee is not None and guarantee.uncovered == "policy" else "guide"
-            logger.warning("the %s answers what these certificates covered: %s", server, "; ".join(lapsed))
+            who = service.monitors.settings.uncovered
+            logger.warning("the %s answers what these certificates covered: %s", who, "; ".join(lapsed))
     return Cascade(orchestrator, catalog, metrics)
 
 

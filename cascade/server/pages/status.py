@@ -7,8 +7,6 @@ from collections.abc import Iterable, Mapping
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
-from cascade.config import CascadeConfig
-from cascade.config.schema import GuaranteeConfig
 from cascade.errors import UsageError
 from cascade.logs.schema import CUT
 from cascade.modes.due import next_look
@@ -42,7 +40,7 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
     alarm, cut = runtime.alarm if modes is None else modes.state.alarm, len(rows) == MOST_CALLS
     since = (now - timedelta(days=DAYS)).isoformat(timespec="milliseconds")
     return {
-        "mode": _mode(watched, alarm, config) if modes is None else modes.mode,
+        "mode": _mode(service) if modes is None else modes.mode,
         "alarm": alarm,
         "guide": guide,
         "modes": config.modes,
@@ -75,12 +73,13 @@ def _watched(modes: Modes | None, service: ServingState | None) -> list[tuple[An
     return [(certificate, why, service.monitors.of(certificate).monitor) for certificate, why in service.holding]
 
 
-def _mode(watched: Iterable[tuple[Any, tuple[str, ...], Any]], alarm: str | None, config: CascadeConfig) -> str:
+def _mode(service: ServingState | None) -> str:
     """Return the mode of a cascade without modes, by who answers."""
-    lapses, guarantee = [reasons for _, reasons, _ in watched], config.guarantee or GuaranteeConfig()
-    if lapses and all(lapses):
-        return "fallback" if alarm else "void" if guarantee.uncovered == "guide" else "no promise"
-    return "enforce" if lapses else "no promise"
+    if service is None or not service.holding:
+        return "no promise"
+    if not all(reasons for _, reasons in service.holding):
+        return "enforce"
+    return "fallback" if service.alarm else "void" if service.monitors.settings.uncovered == "guide" else "no promise"
 
 
 def _standing(modes: Modes) -> dict[str, Any]:
