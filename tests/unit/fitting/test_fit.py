@@ -430,13 +430,7 @@ def test_another_code_of_a_policy_is_another_attempt(tmp_path):
     """The same name and settings: a class that was edited, in a file or in a session."""
     file, log, numbers = place_of(tmp_path / "log.jsonl"), drawn_log(300), []
     for body in ("1 - sure(log)", "sure(log)", "sure(log)"):
-        scope: dict[str, Any] = {
-            "Scaled": Scaled,
-            "sure": sure,
-            "Scores": Scores,
-            "ranked": ranked,
-            "__name__": "__main__",
-        }
+        scope: dict[str, Any] = {**globals(), "__name__": "__main__"}
         exec(f"class Edited(Scaled):\n    def scores(self, log): return Scores(ranked({body}))", scope)  # noqa: S102
         numbers.append(fit(log, REGRET, FitSettings(policy=scope["Edited"]()), attempts=file).attempt.number)
     assert numbers == [1, 2, 2]
@@ -683,15 +677,6 @@ def test_groups_are_never_divided_and_requests_count_once():
     assert len(set(single.groups)) == single.n == len(set(log.groups))
 
 
-def test_what_is_served_has_one_cost_of_all_requests_of_the_groups_that_certify():
-    log = drawn_log(600, alike=0.9)
-    done = fit(log, Promise("regret", 0.1, 0.9))
-    (cost,) = [member.cost for member in done.tested if member.policy == done.policy]
-    assert cost == done.saving.cost_share == done.cost_shares[""]
-    assert (done.requests, done.saving.requests) == (600, 600) > (done.log.n, done.log.n)
-    assert len(repr(done)) < 300
-
-
 def test_groups_that_share_a_request_are_one_group():
     log = replace(drawn_log(4), ids=("a", "b", "a", "c"), groups=("x", "y", "y", "z"))
     assert merged(log) == ("x", "x", "x", "z")
@@ -777,12 +762,14 @@ def test_an_answer_that_nobody_judged_may_be_the_right_one():
     assert (Promise("coverage", 0.1).rules.jumps(walked).at(np.inf) > 0).all()
 
 
-def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted():
+def test_of_groups_one_request_each_certifies_and_all_of_them_are_counted_in_one_cost():
     log = drawn_log(600)
     log = replace(log, groups=tuple([f"g{row // 12 if row < 240 else row}" for row in range(600)]))
     done = fit(log, Promise("regret", 0.1, 0.9), FitSettings(policy="threshold"))
     assert (done.log.n, done.requests, done.saving.requests) == (380, 600, 600)
     assert 0 < done.lost < 0.2
+    assert done.tested[0].cost == done.saving.cost_share == done.cost_shares[""]
+    assert len(repr(done)) < 300
 
 
 def test_another_rate_of_judging_than_promised_is_refused():
