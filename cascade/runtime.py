@@ -122,7 +122,7 @@ class Runtime:
     Attributes:
         config: the configuration, with the policy directory in service.
         service: the policies in service, their certificates and the audits of these; None if nothing is promised.
-            `service.status` counts answers with and without a certificate, `service.alarm` says which were withdrawn.
+            `service.monitors.status` counts answers with and without one, `service.alarm` says which were withdrawn.
         configured: the strategy as configured, of which a policy may take a part.
         guards: the guard of each model by its name in the configuration.
         fields: which fields of a request each model is sent.

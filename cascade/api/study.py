@@ -41,7 +41,7 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.prompts import load as load_prompts
 from cascade.plans.verdict import ALTERNATIVES, example_verdicts
 from cascade.plans.verdict import read as read_verdict
-from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, suspension
+from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, withdrawal
 from cascade.policies.directory import PolicyDirectory, Requests, hash_of
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import audits_of, evaluation, served, watch
@@ -352,8 +352,8 @@ def verify(
     if first is not None:
         configured = None if settings is None else made_for(settings)
         results.insert(2, same_cascade(first.made_for, of_log(logged.log, logged.facts), configured))
-    if why := suspension(Path(directory), *(proven.data_sha256 for proven in policy.certificates.values())):
-        results.append(Check("canaries", False, why))
+    if withdrawn := withdrawal(directory, *policy.certificates.values()):
+        results.append(Check(withdrawn[0], False, withdrawn[1]))
     if first is not None and first.unit != "conversation":  # the server's store counts the looks at these
         results.append(same_reference(policy, None if logged.log.reference is None else reference_of(logged)))
         ledger = None if reading.file is None else place_of(reading.file)
@@ -384,8 +384,8 @@ def _watched(
         if changed := differences(certificate.made_for, made_for(config)):
             raise UsageError(f"The judge in service is not that of the certificate: {'; '.join(changed)}.")
     data = tuple(sorted({certificate.data_sha256 for certificate in policy.certificates.values()}))
-    if why := suspension(folder, *data):
-        return VerificationResult.of(Check("canaries", False, why))
+    if withdrawn := withdrawal(folder, *policy.certificates.values()):
+        return VerificationResult.of(Check(withdrawn[0], False, withdrawn[1]))
     canaries = Canaries.read(folder, data)
     asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
     with Orchestrator.from_config(asking) as orchestrator:

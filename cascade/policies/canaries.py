@@ -17,14 +17,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
-from functools import lru_cache
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from cascade.conformal.certificate import Sha256
+from cascade.conformal.certificate import Certificate, Sha256
 from cascade.errors import ConfigError, UsageError
 from cascade.files import json_bytes, write_whole
 from cascade.policies.directory import FORMAT, Strict, document_of, noted, signed
@@ -99,7 +98,10 @@ class CanaryRun(BaseModel):
     cost_nano_usd: int | None
 
     def add(self, folder: Path) -> None:
-        """Append it to the runs of a policy directory."""
+        """Append it to the runs of a policy directory, and withdraw the certificates that it suspends."""
+        why = f"it is suspended: canaries of {self.at} show another judge under its name (p = {self.p})"
+        for requests in self.data if self.suspends else ():
+            withdraw(folder, requests, f"{why}; collect its verdicts and fit again")
         with (folder / RUNS_FILE).open("a", encoding="ascii") as file:
             file.write(self.model_dump_json() + "\n")
 
@@ -168,18 +170,22 @@ def runs_of(folder: Path) -> list[CanaryRun]:
         raise ConfigError([f"a line is no run of canaries: {error}"], str(folder / RUNS_FILE)) from None
 
 
-def suspension(folder: str | Path | None, *data: str) -> str | None:
-    """Return why a run suspends a certificate of these requests, or is unknown; None if none does."""
-    if folder is None or not (file := Path(folder) / RUNS_FILE).exists():
-        return None
-    try:
-        return _suspension(file.parent, data, file.stat().st_size)
-    except ConfigError as error:
-        return f"it is suspended, since its canaries are unknown: {error}"
+def withdraw(folder: str | Path, name: str, why: str) -> None:
+    """Put on record, for every process that reads a policy directory, why a certificate is withdrawn.
+
+    It is named by its id, or by the hash of its requests: then with all others of these. Raises OSError.
+    """
+    _mark(folder, name).write_text(why, "utf-8")
 
 
-@lru_cache(64)
-def _suspension(folder: Path, data: tuple[str, ...], _size: int) -> str | None:
-    run = next((run for run in runs_of(folder) if run.suspends and {*data} & {*run.data}), None)
-    shown = "" if run is None else f"canaries of {run.at} show another judge under its name (p = {run.p:.2g})"
-    return f"it is suspended: {shown}; collect its verdicts and fit again" if shown else None
+def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:
+    """Return by what one of these certificates was withdrawn ("audits" or "canaries") and why; None if none was."""
+    for by, names in (("audits", "id"), ("canaries", "data_sha256")):
+        marks = [_mark(folder, getattr(certificate, names)) for certificate in certificates]
+        if withdrawn := next((mark for mark in marks if mark.exists()), None):
+            return by, withdrawn.read_text("utf-8", "replace") or "it was withdrawn"  # what is half written counts
+    return None
+
+
+def _mark(folder: str | Path, name: str) -> Path:
+    return Path(folder) / f"withdrawn-{name}.txt"

@@ -262,7 +262,7 @@ def run(
     runtimes = {cascade.catalog.name: cascade.runtime for cascade in gateway.edge.cascades}
     if unrecorded := [runtime.unrecorded for runtime in runtimes.values() if runtime.unrecorded is not None]:
         raise StoreError(" ".join(unrecorded))
-    return {name: runtime.service.status for name, runtime in runtimes.items() if runtime.service is not None}
+    return {name: runtime.service.monitors.status for name, runtime in runtimes.items() if runtime.service is not None}
 
 
 def _built(configs: Sequence[CascadeConfig], instruments: Instruments) -> Edge:

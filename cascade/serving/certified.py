@@ -30,7 +30,7 @@ from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
-from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, ServiceStatus, group_of
+from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, group_of
 from cascade.serving.plan import RunPlan, no_level, plain_plan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
@@ -336,11 +336,6 @@ class ServingState:
         """Whether all certificates are of questions, so that none covers a chat request."""
         served = [certificate for serving in self.by_level.values() for certificate in serving.certificates]
         return bool(served) and not any(has_chats(certificate.made_for.get("requests")) for certificate in served)
-
-    @property
-    def status(self) -> ServiceStatus:
-        """Counts of the questions answered since the orchestrator was made, at all levels."""
-        return self.monitors.status
 
     @property
     def holding(self) -> list[tuple[Certificate, tuple[str, ...]]]:

@@ -1,4 +1,4 @@
-"""The results of audits for each certificate, kept as long as an orchestrator lives.
+"""The results of audits for each certificate, kept as long as an orchestrator lives; alarms in the policy directory.
 
 An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
 kept when the policy in service is replaced, so that a certificate that comes back does not start with a clean record.
@@ -21,7 +21,7 @@ from cascade.conformal.promise import Judge, Promise
 from cascade.forks import after_fork
 from cascade.identity import identity, storable
 from cascade.money import exact_dollars
-from cascade.policies.canaries import suspension
+from cascade.policies.canaries import withdraw, withdrawal
 from cascade.text import percent
 from cascade.types import Question
 
@@ -122,7 +122,7 @@ class CertificateMonitors:
 
     def __init__(self, settings: GuaranteeConfig) -> None:
         self.folder: str | None = None
-        """The policy directory in service, where another process may record that canaries suspend it."""
+        """The policy directory in service, where any process may record why a certificate is withdrawn."""
         self.settings = settings
         self._begin()
         after_fork(self._begin)
@@ -152,12 +152,13 @@ class CertificateMonitors:
         self._lock = threading.Lock()
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
-        """Return the audit results of a certificate. A suspension by canaries is final."""
+        """Return the audit results of a certificate. What withdrew it in any process is final."""
         known = self._known.get(certificate.id, UNAUDITED)
-        if known.alarm is None and (why := suspension(self.folder, certificate.data_sha256)) is not None:
+        if known.alarm is None and self.folder and (withdrawn := withdrawal(self.folder, certificate)):
+            by, why = withdrawn
             logger.error("certificate %s: %s", certificate.id, why)
             with self._lock:
-                known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=True)
+                known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=by == "canaries")
         return known
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
@@ -214,7 +215,15 @@ class CertificateMonitors:
             after = self._known[name] = _after(monitor.update(missed), certificate.promise)
         if after.alarm is not None:
             logger.error("certificate %s: %s", name, after.alarm)
+            self._record(name, after.alarm)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
+
+    def _record(self, certificate: str, why: str) -> None:
+        try:
+            if self.folder is not None:
+                withdraw(self.folder, certificate, why)
+        except OSError as error:
+            logger.warning("other processes serve it, and so does this one after a restart: %s", error)
 
     def _new_monitor(self, certificate: Certificate) -> Monitor:
         """Return a monitor at its share of the level."""

@@ -105,7 +105,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path, down, required):
         told = orchestrator.record_outcome(easy, "Volga")
         assert (told.missed, told.counted) == (None, False)
         assert told.reason.startswith("the audit is missing: the call of large at step 2 failed (")
-        status = orchestrator.runtime.service.status
+        status = orchestrator.runtime.service.monitors.status
         assert status is not None
         assert (status.answered, status.certified, status.audits, status.missing) == (2, 1, 0, 1)
         assert orchestrator.runtime.alarm is None

@@ -46,12 +46,16 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
         "modes": config.modes,
         "standing": standing,
         "certificates": watched,
-        "served": None if service is None or not service.default.certificates else service.status,
+        "served": None if service is None or not service.default.certificates else service.monitors.status,
         "uncovered": [] if service is None else service.monitors.uncovered.most_common(_MOST_REASONS),
         "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
-        "unknown_audits": standing["unknown"] if standing else 0 if service is None else service.status.missing,
+        "unknown_audits": standing["unknown"]
+        if standing
+        else 0
+        if service is None
+        else service.monitors.status.missing,
         "log": None if url is None else parse(url).shown,  # without a password
         "address": f"http://{config.server.host}:{config.server.port}/v1",
         "now": now.isoformat(),

@@ -436,4 +436,4 @@ async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_wh
             assert response.headers["x-cascade-served-by"] == model
             assert ("x-cascade-uncovered" in response.headers) is bool(extra)
     assert served.runtime.service is not None
-    assert (served.runtime.service.status.answered, served.runtime.service.status.certified) == (2, 1)
+    assert (served.runtime.service.monitors.status.answered, served.runtime.service.monitors.status.certified) == (2, 1)

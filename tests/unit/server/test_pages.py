@@ -19,6 +19,7 @@ from cascade.logs.schema import CUT
 from cascade.modes.due import NextLook
 from cascade.modes.state import Counts, Draw, InForce, Look
 from cascade.modes.store import ModeStore
+from cascade.policies.canaries import withdraw
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import reviews_at
 from cascade.server.auth import new_key
@@ -249,11 +250,12 @@ async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode
         ("2020-01-01", {"uncovered": "policy"}, None, "no promise"),
     ],
 )
-async def test_without_modes_the_status_says_who_answers(tmp_path, monkeypatch, expires, guarantee, alarm, mode):
+async def test_without_modes_the_status_says_who_answers(tmp_path, expires, guarantee, alarm, mode):
     held = certificate(kind="error", confidence=0.9, created="2019-12-01", expires=expires)
     policy = directory(tmp_path / "policy", held, policy=SURE)
     async with filled(tmp_path, policy=policy, guarantee=guarantee) as client:
-        monkeypatch.setattr("cascade.serving.monitors.suspension", lambda *_: alarm)
+        if alarm:
+            withdraw(policy, held.data_sha256, alarm)
         page = (await client.get("/ui")).text
     heading = page[page.index("<h1>") : page.index("</h1>")]
     assert (f">{mode}</p>" in page, GUIDE in heading) == (True, mode in {"fallback", "void"})

@@ -25,6 +25,7 @@ from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
+from cascade.policies.canaries import withdraw, withdrawal
 from cascade.policies.directory import PolicyDirectory
 from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
@@ -221,7 +222,7 @@ def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_pat
     ]
     with made(directory(tmp_path, *signed)) as orchestrator:
         law, art, other = (orchestrator.ask(Question(EASY, segment=segment)) for segment in ("law", "art", "maths"))
-        status = orchestrator.runtime.service.status
+        status = orchestrator.runtime.service.monitors.status
     assert [len(answer.steps) for answer in (law, art, other)] == [3, 3, 1]
     assert [answer.certificate and answer.certificate.segment for answer in (law, art, other)] == ["law", "art", None]
     assert art.steps[0].decision.scores == (math.inf, math.inf)
@@ -344,6 +345,18 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, cap
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert (answer.certificate, answer.warnings) == (None, (f"no certificate: {alarm}",))
     assert (len([step for step in answer.steps if not step.audited]), {*answer.answers}) == (steps, answers)
+    with made(certified, guarantee={**ALWAYS, **more}) as restarted:
+        assert (restarted.runtime.alarm, restarted.ask(EASY).certificate) == (alarm, None)
+
+
+def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_counts(tmp_path, certified, caplog):
+    with made(certified, guarantee=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
+        orchestrator.runtime.service.monitors.folder = str(tmp_path / "gone")
+        miss(orchestrator, 40)
+    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    for text, why in (("audits found 3", "audits found 3"), ("", "it was withdrawn")):
+        withdraw(tmp_path, certificate().id, text)
+        assert withdrawal(tmp_path, certificate()) == ("audits", why)
 
 
 def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
@@ -486,7 +499,7 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path, last, fi
         assert (answer.text, answer.audited) == (text, True)
         assert orchestrator.record_outcome(answer, "Danube").counted is False
         assert orchestrator.runtime.service is not None
-        status = orchestrator.runtime.service.status
+        status = orchestrator.runtime.service.monitors.status
         assert (status.audits, status.missed, status.missing) == counted
 
 
