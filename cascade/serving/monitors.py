@@ -156,9 +156,11 @@ class CertificateMonitors:
         known = self._known.get(certificate.id, UNAUDITED)
         if known.alarm is None and self.folder and (withdrawn := withdrawal(self.folder, certificate)):
             by, why = withdrawn
-            logger.error("certificate %s: %s", certificate.id, why)
             with self._lock:
-                known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=by == "canaries")
+                known = self._known.get(certificate.id, UNAUDITED)
+                if known.alarm is None:  # and no audit of another thread has raised it meanwhile
+                    known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=by == "canaries")
+                    logger.error("certificate %s: %s", certificate.id, why)
         return known
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
