@@ -78,7 +78,8 @@ class _QuestionWalk:
             decision, step, last = decide(self.policy, observation), observation.steps[-1], observation.last
             if self.scope is not None and step.number:
                 self.outside += self.scope.outside(step)
-            if self.left_scope and not last:  # what such a step keeps is not promised: the last step answers
+            if self.scope is not None and self.scope.insists and self.outside and not last:
+                # What a step outside the certificate's scope keeps is not promised: the last step answers.
                 note = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
                 step = step._replace(notes=(*step.notes, note))
                 decision = decision._replace(keep=(), proceed=True)
@@ -132,11 +133,6 @@ class _QuestionWalk:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
         last = step.final or step.number >= self.strategy.horizon
         return Observation(self.question, (*self.steps, step._replace(calls=tuple(self.calls))), last)
-
-    @property
-    def left_scope(self) -> bool:
-        """Whether a step was outside the certificate's scope, so that the walk goes on to its last one."""
-        return bool(self.outside) and self.scope is not None and self.scope.insists
 
     def _finish(self, step: Step) -> Step:
         """Record a decided step and begin the calls of the next one."""

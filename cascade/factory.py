@@ -91,10 +91,11 @@ def build_policy(config: CascadeConfig) -> Live:
         from cascade.policies.directory import PolicyDirectory  # with certificates, which a policy by hand has none of
 
         return serving_of(config, PolicyDirectory.read(config.policy.path))
-    if config.lacks_policy and config.modes is None:
+    lacks_policy = "policy" not in config.model_fields_set
+    if lacks_policy and config.strategy.unfitted_policy is None and config.modes is None:
         raise ConfigError([_NO_THRESHOLD])
     plan = nodes_of(config.strategy)
-    if config.modes is not None and "policy" not in config.model_fields_set:
+    if lacks_policy and config.modes is not None:
         from cascade.policies.policy import Alone
 
         return Live(Alone(), plan, single=True)

@@ -92,11 +92,6 @@ class CascadeConfig(Section):
             raise ValueError("\n".join(problems))
         return self
 
-    @property
-    def lacks_policy(self) -> bool:
-        """Whether no policy can serve: none is given, and the strategy's signals have no threshold of their own."""
-        return "policy" not in self.model_fields_set and self.strategy.unfitted_policy is None
-
     def provider_of(self, entry: ModelConfig) -> str:
         """Return the kind of provider that a model is asked through.
 

@@ -170,12 +170,12 @@ def runs_of(folder: Path) -> list[CanaryRun]:
         raise ConfigError([f"a line is no run of canaries: {error}"], str(folder / RUNS_FILE)) from None
 
 
-def withdraw(folder: str | Path, name: str, why: str) -> None:
+def withdraw(folder: str | Path, name: str, reason: str) -> None:
     """Put on record, for every process that reads a policy directory, why a certificate is withdrawn.
 
     It is named by its id, or by the hash of its requests: then with all others of these. Raises OSError.
     """
-    _mark(folder, name).write_text(why, "utf-8")
+    _mark(folder, name).write_text(reason, "utf-8")
 
 
 def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:

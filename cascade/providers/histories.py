@@ -255,7 +255,7 @@ def _accepted(message: Mapping[str, Any], vendor: _Vendor | None, mark: str) -> 
     role = message.get("role")
     if role != "assistant":
         return _with_id(message, "tool_call_id", _form(vendor)) if role == "tool" else message
-    by = _mark_in(message)
+    by = next((match.group() for text in _places(message) if (match := _MARK.match(text))), None)
     if by is None and vendor is None:
         return message
     may_be_own = by == mark or (by in (None, _OF_ITS_FORM) and vendor is not None)
@@ -300,11 +300,6 @@ def _sent(message: Mapping[str, Any], vendor: _Vendor | None, *, own: bool) -> t
         return _THINKING, _PARTS
     foreign = any(message.get(name) for name in _SIGNED - vendor.own)
     return frozenset() if foreign else _THINKING & vendor.own, _PARTS & vendor.own
-
-
-def _mark_in(message: Mapping[str, Any]) -> str | None:
-    """Return the mark of a message; None if it has none."""
-    return next((mark.group() for text in _places(message) if (mark := _MARK.match(text))), None)
 
 
 def _places(message: Mapping[str, Any]) -> Iterator[str]:

@@ -166,14 +166,12 @@ class _Outputs:
             self.reference is None or (self.reference.message is None and reference == output.text)
         ):
             self.reference = output if reference == output.text else Output(reference, None)
-        if row["walk"] is not None or row["correct"] or any(output.text == other.text for other in self._outputs()):
+        texts = {output.text for group in self.groups for output in group}
+        if row["walk"] is not None or row["correct"] or output.text in texts:
             return
         alike = (group for group in self.groups if same(comparing, output.text, group[0].text, chat_of(row)))
         group = next(alike, None)
         self.groups.append([output]) if group is None else group.append(output)
-
-    def _outputs(self) -> Iterator[Output]:
-        return (output for group in self.groups for output in group)
 
     def pairs(self) -> dict[str, Pair]:
         """Return the pair of each output that differs from the reference's, by its digest."""

@@ -83,11 +83,6 @@ class Turn:
         """Whether the guide serves instead of the policy: then nothing can differ, and no further call is made."""
         return self.audits and not self.request.route.cascaded
 
-    @property
-    def completed_later(self) -> bool:
-        """Whether the remaining calls are made after the response, and then all of them recorded."""
-        return self.row is not None and not self.passed
-
 
 class Modes:
     """The modes of one cascade.

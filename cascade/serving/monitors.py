@@ -155,12 +155,12 @@ class CertificateMonitors:
         """Return the audit results of a certificate. What withdrew it in any process is final."""
         known = self._known.get(certificate.id, UNAUDITED)
         if known.alarm is None and self.folder and (withdrawn := withdrawal(self.folder, certificate)):
-            by, why = withdrawn
+            by, reason = withdrawn
             with self._lock:
                 known = self._known.get(certificate.id, UNAUDITED)
                 if known.alarm is None:  # and no audit of another thread has raised it meanwhile
-                    known = self._known[certificate.id] = replace(known, alarm=why, by_canaries=by == "canaries")
-                    logger.error("certificate %s: %s", certificate.id, why)
+                    known = self._known[certificate.id] = replace(known, alarm=reason, by_canaries=by == "canaries")
+                    logger.error("certificate %s: %s", certificate.id, reason)
         return known
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
@@ -177,11 +177,11 @@ class CertificateMonitors:
                 uncertified_nano_usd=spent,
             )
 
-    def missing(self, why: str) -> AuditOutcome:
+    def missing(self, reason: str) -> AuditOutcome:
         """Count an audit without a result."""
         with self._lock:
             self.status = replace(self.status, missing=self.status.missing + 1)
-        return AuditOutcome(reason=f"the audit is missing: {why}")
+        return AuditOutcome(reason=f"the audit is missing: {reason}")
 
     @property
     def withdrawn(self) -> frozenset[str]:
@@ -220,10 +220,10 @@ class CertificateMonitors:
             self._record(name, after.alarm)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
-    def _record(self, certificate: str, why: str) -> None:
+    def _record(self, certificate: str, reason: str) -> None:
         try:
             if self.folder is not None:
-                withdraw(self.folder, certificate, why)
+                withdraw(self.folder, certificate, reason)
         except OSError as error:
             logger.warning("other processes serve it, and so does this one after a restart: %s", error)
 

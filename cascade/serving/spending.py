@@ -259,7 +259,8 @@ class SpendingGuard(Around):
             return await spending.link.call(spending.reserve, *call, within_s=within_s, late=self._give_back)
         except StoreError as error:
             if spending.stand_in is None or spending.bookings is None:
-                raise _down(str(error)) from None
+                reason = f"budget.store cannot be reached ({error}), so no call can be kept under its caps. Try again."
+                raise StoreError(reason, retryable=True) from None
         hold = spending.reserve(*call, spending.stand_in)
         spending.bookings.allowed += hold is not None
         return hold
@@ -336,11 +337,6 @@ class FinishingGuard(SpendingGuard):
         assert outcome is not None  # noqa: S101 - a guard's last event is a completion
         if not caller.gone:
             await came.put(outcome)
-
-
-def _down(why: str) -> StoreError:
-    says = f"budget.store cannot be reached ({why}), so no call can be kept under its caps. Try again."
-    return StoreError(says, retryable=True)
 
 
 def _unsettled(model: str, held_nano_usd: int, limit_nano_usd: int) -> BudgetExceededError:

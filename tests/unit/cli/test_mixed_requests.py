@@ -133,11 +133,8 @@ def test_a_live_audit_compares_by_the_form_of_the_request(tmp_path, form, output
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.chat(request(form))
         assert answer.audited
-        assert orchestrator.runtime.service.monitors.status is not None
-        assert (
-            orchestrator.runtime.service.monitors.status.audits,
-            orchestrator.runtime.service.monitors.status.missed,
-        ) == (1, missed)
+        status = orchestrator.runtime.service.monitors.status
+        assert (status.audits, status.missed) == (1, missed)
 
 
 REGRET = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")

@@ -94,11 +94,8 @@ def test_requests_with_what_a_table_does_not_record_are_counted_by_what_it_is(cl
         service = orchestrator.runtime.service
     assert service is not None
     counts = {"a system message": 1, "temperature": 1, "a limit of the reply": 2, "other content": 1}
-    assert (service.monitors.status.answered, service.monitors.status.certified, service.monitors.uncovered) == (
-        2,
-        0,
-        counts,
-    )
+    status = service.monitors.status
+    assert (status.answered, status.certified, service.monitors.uncovered) == (2, 0, counts)
 
 
 @pytest.mark.parametrize("request_", ["{temprature: 0}", "{messages: [{role: system}]}", "no-such-file.json", "{{}"])
