@@ -12,7 +12,7 @@ import numpy as np
 from cascade.conformal.certify import certify
 from cascade.conformal.path import Scores, Walks, along, reaches, strict_to_lenient, surest, walks
 from cascade.conformal.promise import Promise
-from cascade.table import Floats, Ints, Log, Node, Reference
+from cascade.table import Floats, Log, Node, Reference
 from record.worlds import DELTA, REVIEW_RATE, World
 
 SELECTION = 0.3
@@ -55,7 +55,9 @@ def log_of(world: World) -> Log:
 
 def cases(world: World) -> Iterator[Case]:
     log, alpha, high, sure = log_of(world), world.alpha, world.error_alpha, 1 - DELTA
-    depth, sets = _depth(world, log), _sets(world, log)
+    places, keep = world.answer.shape[2], world.include[:, :, :-1].reshape(log.answer.shape)
+    depth = Scores(np.repeat(world.doubt, places, axis=1), serve=surest(log))
+    sets = Scores(np.repeat(world.include[:, :, -1], places, axis=1), keep=keep)
     for name, scores in (("coverage", depth), ("sets", sets)):
         for more, confidence in (("", None), (" delta", sure)):
             promise = Promise("coverage", alpha, confidence)
@@ -74,18 +76,6 @@ def cases(world: World) -> Iterator[Case]:
     fine = world.same[:, :, 0] | (world.harmless[:, :, 0] & (world.answer[:, :, 0] >= 0))
     reviewed = replace(log, right=np.where(log.answers, fine, np.nan), drawn=world.drawn)
     yield Case("preference", Promise("preference", high, sure, REVIEW_RATE), reviewed, depth)
-
-
-def _depth(world: World, log: Log) -> Scores:
-    serve = surest(log)
-    doubt = np.repeat(world.doubt, world.answer.shape[2], axis=1)
-    return Scores(doubt, serve=serve)
-
-
-def _sets(world: World, log: Log) -> Scores:
-    places = world.answer.shape[2]
-    keep = world.include[:, :, :-1].reshape(log.answer.shape)
-    return Scores(np.repeat(world.include[:, :, -1], places, axis=1), keep=keep)
 
 
 def outcome(case: Case, seed: int, order: Callable[[Walks, Case], Floats]) -> dict[str, Any]:
@@ -147,16 +137,12 @@ def figures(case: Case, part: Walks, points: Floats) -> list[Any]:
     head += [np.bincount(length, minlength=width // places + 1)[1:].tolist(), digest(length.tolist())]
     kept = reaches(part.keep, kappa) & log.answers
     if rules.of_set:
-        size = _distinct(log.answer, kept)
+        size = [len({*answers[some].tolist()}) for answers, some in zip(log.answer, kept, strict=True)]
         counts = kept.reshape(log.n, -1, places).sum(axis=(0, 1)).tolist()
         return [*head, np.bincount(size).tolist(), [*counts, int((length - 1).sum())]]
     serve = part.serve[np.arange(log.n), part.stop(kappa)]
     answer = np.where(serve >= 0, log.answer[np.arange(log.n), np.maximum(serve, 0)], -1)
     return [*head, "-inf", digest(answer.tolist())]  # nothing is withheld
-
-
-def _distinct(answer: Ints, kept: np.ndarray[Any, np.dtype[np.bool_]]) -> Ints:
-    return np.array([len(set(row[some].tolist())) for row, some in zip(answer, kept, strict=True)], dtype=np.int64)
 
 
 def digest(values: object) -> str:

@@ -11,8 +11,6 @@ from typing import Any
 import pytest
 
 from cascade.conformal.certify import points_of
-from cascade.conformal.path import Walks
-from cascade.table import Floats
 from record import numbers
 from record.anew import Case, cases, outcome
 from record.worlds import WORLDS, world
@@ -29,14 +27,10 @@ def recorded() -> Mapping[int, Mapping[str, Any]]:
     return {seed: outcomes for seed, _, outcomes in map(json.loads, lines)}
 
 
-def _order(walks: Walks, case: Case) -> Floats:
-    return points_of(walks, case.promise)
-
-
 def compare(seed: int) -> None:
     wanted = recorded()[seed]
     for case in cases(world(seed)):
-        found = json.loads(json.dumps(outcome(case, seed, _order)))
+        found = json.loads(json.dumps(outcome(case, seed, lambda walks, case: points_of(walks, case.promise))))
         told = _told(wanted[case.name], case)
         lines = [line for line in found["found"] if not case.by_segment or line[0] in {each[0] for each in told[0]}]
         assert (lines, found.get("path"), found.get("rows")) == told, (seed, case.name)

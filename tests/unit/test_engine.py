@@ -159,14 +159,10 @@ def test_a_base_that_fails_is_recorded_and_the_guide_answers():
 BILLED = EmptyCompletionError("empty", usage=Usage(100, 0))
 
 
-def first_bounds() -> tuple[int, int]:
-    """Return the holds of the first two calls."""
-    seen: list[Request] = []
-    drive(walk(), caller(SURE, seen))
-    return most_nano_usd(seen[0], CHEAP).nano_usd, most_nano_usd(seen[1], DEAR).nano_usd
-
-
-BASE_BOUND, GUIDE_BOUND = first_bounds()
+FIRST: list[Request] = []
+drive(walk(), caller(SURE, FIRST))
+BASE_BOUND, GUIDE_BOUND = most_nano_usd(FIRST[0], CHEAP).nano_usd, most_nano_usd(FIRST[1], DEAR).nano_usd
+"""The holds of the first two calls."""
 AT_JUDGE = 14_000 + GUIDE_BOUND
 """The cap that lets the judge be asked, to the nano-dollar."""
 

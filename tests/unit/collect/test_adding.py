@@ -227,7 +227,7 @@ def test_a_question_without_a_node_for_an_unknown_reason_is_left_out(tmp_path):
     assert {row["episode_id"] for row in read_rows(new)} == {f"q{n}" for n in range(12)} - {"q3"}
 
 
-def test_a_chat_request_is_sent_as_it_was(tmp_path):
+def test_a_chat_request_is_sent_as_it_was_and_a_message_with_a_fault_is_no_answer_as_it_is_none_live(tmp_path):
     from cascade.chat import chat_request
 
     tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
@@ -241,17 +241,9 @@ def test_a_chat_request_is_sent_as_it_was(tmp_path):
     assert request.chat == before.requests[0].chat
     assert request_digest(request) != request_digest(before.requests[0])
     assert [row["source"] for row in read_rows(new)] == ["small", "middle", "large"]
-
-
-def test_a_message_with_a_fault_is_no_answer_in_a_log_as_it_is_none_live(tmp_path):
-    from cascade.chat import chat_request
-
-    tool = {"type": "function", "function": {"name": "find", "parameters": {"type": "object", "properties": {}}}}
-    chat = chat_request({"messages": [{"role": "user", "content": "Find Graz."}], "tools": [tool]}, {})
     call = {"small": '{"city": 3', "large": "{}"}
-    models = FakeProvider(lambda request: reply("", tool_calls=[("find", call[request.model])]))
-    questions = [AskedQuestion("c1", Question.of_chat(chat), group="c1", matcher="tool_calls")]
-    made(PAIR, tmp_path / "log.jsonl", models, questions, matcher=None)
+    faulty = FakeProvider(lambda request: reply("", tool_calls=[("find", call[request.model])]))
+    made(PAIR, tmp_path / "log.jsonl", faulty, questions, matcher=None)
     rows = {row["source"]: row for row in read_rows(tmp_path / "log.jsonl")}
     assert (rows["small"]["answer"], rows["small"]["signals"]["message_faults"]) == (None, 1.0)
     assert (rows["large"]["candidate"], rows["large"]["signals"]["message_faults"]) == (0, 0.0)

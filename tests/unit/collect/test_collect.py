@@ -140,11 +140,6 @@ def rows_of(log: Path) -> list[dict[str, Any]]:
     return list(read_rows(log))
 
 
-def calls_in(log: Path) -> dict[str, Any]:
-    """Return what each call in the log cost, by digest: a call that several walks share is one."""
-    return {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows_of(log)}
-
-
 def full_walk(log: Path) -> list[dict[str, Any]]:
     return [row for row in rows_of(log) if row["walk"] is None]
 
@@ -363,7 +358,8 @@ def test_a_failed_call_that_may_be_billed_makes_the_cost_unknown(log, error):
     models = Models(fails=lambda one: error if "number 2" in one.question.text else None)
     done = collected(log, asked(1, 2), models)
     bound = most_nano_usd(models.requests[-1], config().prices()["small"]).nano_usd  # type: ignore[arg-type]
-    assert done.progress.spent_nano_usd == sum(calls_in(log).values()) + bound
+    by_digest = {row["signals"]["replay"]["request"]: row["cost_nano_usd"] for row in rows_of(log)}
+    assert done.progress.spent_nano_usd == sum(by_digest.values()) + bound
     assert not done.progress.cost_known
 
 
@@ -381,13 +377,9 @@ def test_progress_is_told_after_every_question_and_grows(log):
 # --- the cap ---
 
 
-def full_cost(tmp_path: Path, questions: Sequence[AskedQuestion]) -> int:
-    return collected(tmp_path / "full.jsonl", questions).progress.spent_nano_usd
-
-
 def test_what_is_on_record_counts_under_the_cap_and_it_goes_on_under_a_higher_one(log, tmp_path):
     questions = asked(*range(6))
-    total, models = full_cost(tmp_path, questions), Models()
+    total, models = collected(tmp_path / "full.jsonl", questions).progress.spent_nano_usd, Models()
     for share, pays in ((0.4, True), (0.4, False), (0.8, True)):
         cap, before = int(total * share), len(models.requests)
         done = collected(log, questions, models, max_cost_nano_usd=cap, resume=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -94,13 +93,6 @@ def test_a_log_of_requests_says_of_what_kinds_they_are(content):
     assert read.log.kinds == (first, PLAIN)
 
 
-def rows_answered(question: Question, *calls: tuple[str, Mapping[str, Any] | None]) -> list[dict[str, Any]]:
-    """Return the rows of calls, each with its role and what cascade would log of it under "replay"."""
-    head = dict.fromkeys(COLUMNS) | {"episode_id": "1", "dataset": "d", "horizon": 1, "step": 1, "schema_version": 5}
-    head |= {"question": question.text, "context": question.context, "candidate": 0, "answer": "x", "correct": True}
-    return [{**head, "source": role, "model": role, "signals": {"replay": replay}} for role, replay in calls]
-
-
 ANSWER = {"purpose": "answer", "finish_reason": "stop"}
 
 
@@ -121,5 +113,7 @@ ANSWER = {"purpose": "answer", "finish_reason": "stop"}
 )
 def test_a_log_says_which_form_the_models_saw(question, calls, kind):
     """What cascade did not log may have been asked in any form; a call of an agent, or of a judge, has its own."""
-    (read,) = reads_of(rows_answered(question, *calls))
+    head = dict.fromkeys(COLUMNS) | {"episode_id": "1", "dataset": "d", "horizon": 1, "step": 1, "schema_version": 5}
+    head |= {"question": question.text, "context": question.context, "candidate": 0, "answer": "x", "correct": True}
+    (read,) = reads_of([{**head, "source": by, "model": by, "signals": {"replay": replay}} for by, replay in calls])
     assert read.log.kinds == (kind,)

@@ -781,17 +781,13 @@ def test_another_rate_of_judging_than_promised_is_refused():
 # --- what a server may lack, and settings ---
 
 
-def signalled(log: Log, **signals: np.ndarray) -> Log:
-    return replace(log, signals=signals)
-
-
 def test_a_cost_breaks_ties_only_where_going_on_loses_nothing():
     log = drawn_log(400, models=3, atoms=3)
     assert [member.make().reads for member in simple_members(log)] == [("self_check",)] * 3
     assert [getattr(member.make(), "tie", None) for member in simple_members(log)] == [COST, COST, None]
     policy = fit(log.only((0, 2)), Promise("error", 0.4, 0.9)).policy
     assert (getattr(policy, "tie", ""), policy.reads) == (None, ("self_check",))
-    lengths = signalled(log, **log.signals, reply_tokens=np.ones(log.answer.shape))
+    lengths = replace(log, signals={**log.signals, "reply_tokens": np.ones(log.answer.shape)})
     assert simple_members(lengths)[0].make().reads == ("self_check", "reply_tokens")
 
 

@@ -264,11 +264,6 @@ def test_a_plan_starts_with_a_request_and_can_be_dropped(plan):
 # --- what models read ---
 
 
-def data_of(request: Request) -> Any:
-    """Return the block of data that a request ends with."""
-    return json.loads(request.messages[-1].content.split("<data>")[1].split("\n")[1])
-
-
 INN = Question("Which river?", "Innsbruck lies on the Inn.")
 
 
@@ -324,7 +319,7 @@ INN = Question("Which river?", "Innsbruck lies on the Inn.")
 )  # fmt: skip
 def test_what_a_model_reads_of_the_others(plan, replies, question, place, data):
     asked, _ = walked(plan, *replies, question=question)
-    assert data_of(asked[place]) == data
+    assert json.loads(asked[place].messages[-1].content.split("<data>")[1].split("\n")[1]) == data
     if asked[place].purpose == "answer":  # a further round reads the first one's prompt, and its reply as it is
         first, again = asked[0].messages, asked[place].messages
         assert again[: len(first)] == first

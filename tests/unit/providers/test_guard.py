@@ -331,12 +331,8 @@ async def test_what_a_provider_raises_by_mistake_is_a_failure_of_its_model_that_
         with pytest.raises(ProviderUnavailableError) as caught:
             await call(guard)
         raised = caught.value
-        assert (raised.model, raised.billed, raised.maybe_billed, raised.another_may_answer) == (
-            "small",
-            "maybe",
-            1,
-            True,
-        )
+        outcome = raised.model, raised.billed, raised.maybe_billed, raised.another_may_answer
+        assert outcome == ("small", "maybe", 1, True)
         assert (type(error).__name__ in caplog.text, "sk-0123" in caplog.text, slept) == (True, False, [])
     with pytest.raises(StreamInterruptedError):
         await streamed(guarded(Breaking([PIECE], error))[0])

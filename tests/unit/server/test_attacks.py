@@ -191,11 +191,8 @@ def test_a_client_that_hangs_up_stops_the_call_behind_it(stream, after_words, ha
                 assert held.cancelled.wait(WAIT_S)
         assert held.cancelled.wait(WAIT_S)
         counted = b'cascade_requests_total{model="large",served_by="",status="499"} 1'
-        until(lambda: counted in (metrics := scraped(address)) and b"cascade_in_flight 0" in metrics)
-
-
-def scraped(address: str) -> bytes:
-    return sent(address, b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n")
+        scrape = b"GET /metrics HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
+        until(lambda: counted in (metrics := sent(address, scrape)) and b"cascade_in_flight 0" in metrics)
 
 
 def test_requests_one_after_another_on_one_connection_are_answered_in_order(url):

@@ -80,10 +80,6 @@ class Form(NamedTuple):
     call: Callable[[Any], tuple[str, Any]]
 
 
-def _responses_call(answer: Any) -> tuple[str, Any]:
-    return answer.output[-1].name, json.loads(answer.output[-1].arguments)
-
-
 def _completions_call(answer: Any) -> tuple[str, Any]:
     function = answer.choices[0].message.tool_calls[0].function
     return function.name, json.loads(function.arguments)
@@ -99,7 +95,8 @@ FORMS = {
     "resp": Form(
         openai, lambda client: client.responses, lambda text: {"input": ask(text)}, RESPONSE_TOOLS,
         lambda answer: answer.output_text,
-        lambda answer: (answer.status, answer.usage.input_tokens, answer.usage.output_tokens), _responses_call,
+        lambda answer: (answer.status, answer.usage.input_tokens, answer.usage.output_tokens),
+        lambda answer: (answer.output[-1].name, json.loads(answer.output[-1].arguments)),
     ),
     "msg": Form(
         anthropic, lambda client: client.messages, lambda text: {"messages": ask(text), "max_tokens": 50}, CLAUDE_TOOLS,

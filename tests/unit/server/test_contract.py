@@ -6,7 +6,6 @@ import asyncio
 import json
 import re
 import threading
-from collections.abc import Mapping
 from typing import Any
 
 import pytest
@@ -101,17 +100,13 @@ async def test_nodes_that_read_no_other_are_served_as_a_stream_and_with_tools():
             assert answer.text.rstrip().endswith("data: [DONE]") == stream
 
 
-def read_request(body: Mapping[str, Any], **headers: str) -> ClientRequest:
-    return ClientRequest.of(ChatCompletions({"model": "support", "messages": ASK, **body}, "t"), headers, Menu(CATALOG))
-
-
 def test_an_envelope_is_read_and_the_rest_is_sent_on():
     body = {
         "model": "support:low", "temperature": 0.3, "made_up": {"a": [1]}, "n": 1,
         "stream": True, "stream_options": {"include_usage": True},
     }  # fmt: skip
     headers = {"x-cascade-explain": "1", "x-cascade-group": "user-7", "x-cascade-segment": "at"}
-    request = read_request(body, **headers)
+    request = ClientRequest.of(ChatCompletions({**body, "messages": ASK}, "t"), headers, Menu(CATALOG))
     assert request[:2] == ("support:low", Route("support", "low"))
     assert request.stream is request.explain is request.dialect.counts is True
     assert request.chat.body() == {"messages": ASK, "temperature": 0.3, "made_up": {"a": [1]}}

@@ -39,13 +39,6 @@ TOOLS = [{"type": "function", "function": {"name": "get_weather", "parameters": 
 ON = {"x-cascade-explain": "1"}
 
 
-def keys_of(*scopes: str) -> tuple[list[dict[str, Any]], dict[str, dict[str, str]]]:
-    """Return keys of one scope each as a configuration has them, and the headers that carry them."""
-    made = {scope: new_key() for scope in scopes}
-    listed = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
-    return listed, {scope: {"authorization": f"Bearer {key.key}"} for scope, key in made.items()}
-
-
 # --- answers ---
 
 
@@ -229,7 +222,9 @@ async def test_a_request_that_takes_too_long_ends():
 
 async def test_each_path_needs_a_key_and_its_scope(tmp_path):
     scopes = ("ask", "feedback", "review", "view", "metrics", "admin")
-    listed, headers = keys_of(*scopes)
+    made = {scope: new_key() for scope in scopes}
+    listed = [{"name": scope, "sha256": key.sha256, "scopes": [scope]} for scope, key in made.items()]
+    headers = {scope: {"authorization": f"Bearer {key.key}"} for scope, key in made.items()}
     paths = {
         "GET /healthz": None,
         "GET /readyz": None,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from datetime import date
 from pathlib import Path
@@ -107,16 +108,9 @@ async def test_all_ways_to_ask_take_a_level(directory):
 
 
 def test_levels_do_not_mix_in_threads(directory):
-    with made(directory) as orchestrator:
-        asked = ["low", "high", "medium"] * 20
-
-        def one(name: str) -> Answer:
-            return orchestrator.ask(QUESTION, level=name)
-
-        async def all_of_them() -> list[Answer]:
-            return await asyncio.gather(*(asyncio.to_thread(one, name) for name in asked))
-
-        answers = asyncio.run(all_of_them())
+    asked = ["low", "high", "medium"] * 20
+    with made(directory) as orchestrator, ThreadPoolExecutor(6) as pool:
+        answers = [*pool.map(lambda name: orchestrator.ask(QUESTION, level=name), asked)]
     assert [answer.level for answer in answers] == asked
     assert [certified(answer) for answer in answers] == [ALPHAS[name] for name in asked]
 
