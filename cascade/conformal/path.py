@@ -84,7 +84,7 @@ class Walks:
         reach: float64 (n, T), the highest threshold at which each node is bought; −∞: never.
         keep: float64 (n, T), that at which each answer is kept.
         serve: int64 (n, T), as in `Scores`.
-        beyond: float64 (n,), the highest threshold at which it goes on behind the last node on record.
+        beyond: float64 (n,), the highest threshold at which it goes on behind the last node on record; of a set: +∞.
     """
 
     log: Log
@@ -153,7 +153,8 @@ def walks(log: Log, scores: Scores) -> Walks:
     if scores.order is not None:  # what is left out stays left out, also where the last node bought has no answer
         onward = np.where(scores.doubt == -np.inf, -np.inf, onward)
     levels = np.concatenate([np.full((log.n, 1), np.inf), np.minimum.accumulate(onward, axis=1)], axis=1)
-    beyond = levels[np.arange(log.n), np.count_nonzero(log.bought, axis=1)]
+    ends = np.count_nonzero(log.bought, axis=1) * (scores.keep is None)  # what a set keeps there, `_raised` leaves open
+    beyond = levels[np.arange(log.n), ends]
     reach = np.where(log.bought, levels[:, :-1], -np.inf)
     keep = np.where(log.answers, np.minimum(own, reach), -np.inf)
     return Walks(log, reach, keep, newest(log) if scores.serve is None else scores.serve, beyond)

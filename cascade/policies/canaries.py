@@ -16,6 +16,7 @@ Assumed: calls are independent, given the judge. Reference: Chernoff (1952).
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -181,9 +182,11 @@ def withdraw(folder: str | Path, name: str, reason: str) -> None:
 def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:
     """Return by what one of these certificates was withdrawn ("audits" or "canaries") and why; None if none was."""
     for by, names in (("audits", "id"), ("canaries", "data_sha256")):
-        marks = [_mark(folder, getattr(certificate, names)) for certificate in certificates]
-        if withdrawn := next((mark for mark in marks if mark.exists()), None):
-            return by, withdrawn.read_text("utf-8", "replace") or "it was withdrawn"  # what is half written counts
+        for mark in (_mark(folder, getattr(certificate, names)) for certificate in certificates):
+            if mark.exists():
+                with suppress(OSError):  # what cannot be read here, or is half written, counts
+                    return by, mark.read_text("utf-8", "replace") or "it was withdrawn"
+                return by, "it was withdrawn"
     return None
 
 

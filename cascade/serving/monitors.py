@@ -217,15 +217,12 @@ class CertificateMonitors:
             after = self._known[name] = _after(monitor.update(missed), certificate.promise)
         if after.alarm is not None:
             logger.error("certificate %s: %s", name, after.alarm)
-            self._record(name, after.alarm)
+            try:
+                if self.folder is not None:
+                    withdraw(self.folder, name, after.alarm)
+            except OSError as error:
+                logger.warning("other processes serve it, and so does this one after a restart: %s", error)
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
-
-    def _record(self, certificate: str, reason: str) -> None:
-        try:
-            if self.folder is not None:
-                withdraw(self.folder, certificate, reason)
-        except OSError as error:
-            logger.warning("other processes serve it, and so does this one after a restart: %s", error)
 
     def _new_monitor(self, certificate: Certificate) -> Monitor:
         """Return a monitor at its share of the level."""

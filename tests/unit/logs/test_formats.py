@@ -482,6 +482,8 @@ def test_a_batch_at_another_effort_is_another_model_and_an_id_of_two_conversatio
     assert sorted(picked(rows, "episode_id", "model")) == [("a", MINI), ("a", "o4-mini@high"), ("a", "o4-mini@low")]
     assert [chat_of(row).options for row in rows] == [{"tools": [TOOL]}] * 3
     assert dropped.count == 1
+    files[0].write_text("".join(f"{json.dumps(result(name, 'o4-mini'))}\n" for name in "abc"))  # b and c once, a again
+    assert {row["model"] for row in rows_of(*files)} == {MINI, "o4-mini"}
 
 
 def sample(doc_id: int, scores: list[float], right: float) -> dict[str, Any]:

@@ -357,6 +357,8 @@ def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_c
     for text, why in (("audits found 3", "audits found 3"), ("", "it was withdrawn")):
         withdraw(tmp_path, certificate().id, text)
         assert withdrawal(tmp_path, certificate()) == ("audits", why)
+    (tmp_path / "gone" / f"withdrawn-{certificate().id}.txt").mkdir(parents=True)  # it cannot be read, for root neither
+    assert withdrawal(tmp_path / "gone", certificate()) == ("audits", "it was withdrawn")
 
 
 def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):

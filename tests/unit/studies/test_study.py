@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cascade.conformal.path import Scores
+from cascade.conformal.path import Scores, walks
 from cascade.conformal.promise import Promise
 from cascade.errors import NotCertifiedError, UsageError
 from cascade.policies.networks import Networks, NetworkSettings
@@ -141,6 +141,8 @@ def test_a_record_that_lacks_a_call_is_known_where_the_policy_stops_before_it():
     assert 0.2 < stops.mean() < 0.8
     np.testing.assert_array_equal(played.loss, np.where(stops, whole.loss, np.nan))
     assert 0 < whole.loss[stops].mean() < 1
+    sets = walks(replace(audited, complete=stops & False), Scores(*np.zeros((2, 200, 3))))
+    assert not sets.ending(np.inf).log.complete.any()  # what is kept there depends on what would come
 
 
 def test_a_recorded_walk_is_unknown_where_the_log_has_none():
