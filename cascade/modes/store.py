@@ -129,12 +129,14 @@ class ModeStore(Database):
         return bool(self._read(sa.select(draws.c.turn).where(draws.c.trace_id == trace_id, _PENDING)))
 
     def settle(self, row: Draw, *, missing: bool = False, differs: bool | None = None) -> CascadeState:
-        """Settle a row that is pending, and count the audits that need not wait (`state.counted`); return the state.
+        """Settle a row, and count the audits that need not wait (`state.counted`); return the state.
 
+        It is pending, or an audit that another process counted as missing though its own has the result.
         An audit counts only if its certificate is still in force. `differs`: of an audit, whether what was
         served differs from the guide's; None if that is unknown.
         """
-        settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, _PENDING)
+        unsettled = _PENDING if differs is None else draws.c.outcome != "complete"
+        settled = sa.update(draws).where(draws.c.trace_id == row.trace_id, unsettled)
         values = {"outcome": "missing" if missing else "complete", "differs": differs}
         with self.transaction() as connection:
             state = self._locked(connection, row.cascade)

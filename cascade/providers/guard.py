@@ -51,8 +51,6 @@ _REFUSED_S = 3_600.0
 """How long an addition that a model refused is left out: a deployment with a fault must not cost them for ever."""
 _FAIR = 0.5
 """A time-out of a try that had less than this share of its limit does not count against its server."""
-
-
 _OF_HISTORY = re.compile(r"reasoning|thinking|signature|encrypted|redacted", re.IGNORECASE)
 """Words of errors about the thinking in a history."""
 _MOST_UNREAD = 10_000
