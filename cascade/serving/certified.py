@@ -13,6 +13,7 @@ import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
@@ -379,6 +380,6 @@ def in_service(
         except NotCertifiedError as error:
             raise (NotCertifiedError(f"Level {level!r}: {error}") if level else error) from None
     monitors.share(read.certificates.values())  # none of them was refused
-    monitors.folder = config.policy.path
+    monitors.folder = str(Path(config.policy.path).absolute())  # the process may go to another folder
     default = by_level[read.default_level or next(iter(by_level))]
     return ServingState(default, strategy, monitors, read.levels, by_level)

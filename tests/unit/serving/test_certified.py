@@ -361,6 +361,14 @@ def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_c
     assert withdrawal(tmp_path / "gone", certificate()) == ("audits", "it was withdrawn")
 
 
+def test_an_alarm_is_found_from_another_folder(certified, monkeypatch):
+    monkeypatch.chdir(Path(certified).parent)
+    with made(Path(certified).name) as orchestrator:
+        monkeypatch.chdir("/")
+        withdraw(certified, certificate().data_sha256, "another judge")
+        assert orchestrator.runtime.alarm == "another judge"
+
+
 def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
     with made(certified, guarantee=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
