@@ -21,6 +21,8 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import sqlalchemy as sa
+
 from cascade import Orchestrator
 from cascade.cli.demo import fit_requests
 from cascade.config import load
@@ -39,9 +41,10 @@ from cascade.demo.requests import (
 )
 from cascade.logs.schema import rows
 from cascade.modes.draws import look_level
-from cascade.modes.state import Draw, InForce
+from cascade.modes.state import Draw, InForce, Look
 from cascade.modes.store import ModeStore, now_iso
 from cascade.providers.replay import Replay
+from cascade.records.database import looks
 from cascade.records.traces import Store
 from cascade.types import Answer
 
@@ -79,7 +82,11 @@ async def fill(folder: Path, replay: Replay) -> None:
     name, at = "shop-mail", now_iso()
     modes.begin(name)
     held = InForce(certificate.id, 1, ALPHA, look_level(DELTA, 1), certificate.n, "label")
-    modes.change(name, lambda one: one.promoted(held, 0.1, at))
+    look = Look(name, 1, begin.timestamp(), begin.timestamp(), held.level, modes.state(name).era)
+    with modes.transaction() as connection:
+        connection.execute(sa.insert(looks), {**look._asdict(), "page": "{}", "files": "{}"})
+    files = {path.name: path.read_bytes() for path in (folder / "policy").iterdir()}
+    modes.close_look(look, {}, files, lambda one: one.promoted(held, 0.1, at))
     async with Orchestrator.from_config(config, providers={"local": replay}) as cascade:
         guide = Orchestrator.from_config(
             alone(config, "guide").model_copy(update={"traces": None}), providers={"local": replay}
