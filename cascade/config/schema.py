@@ -82,10 +82,6 @@ class PriceConfig(TierRates):
         return replace(price_from_entry(entry, "config"), note=self.note)
 
 
-def _name_alone(value: object) -> object:
-    return {"model": value} if isinstance(value, str) else value
-
-
 class DeploymentConfig(Section):
     """One of several sites that serve a model. What it leaves out is the model's own; so is the price.
 
@@ -218,7 +214,7 @@ class ModelConfig(Section):
 
 
 _OF_CHATS = ("max_tokens", "temperature", "seed", "images", "tools", "refuses", "allow_fields", "agent", "settings")
-Model = Annotated[ModelConfig, BeforeValidator(_name_alone)]
+Model = Annotated[ModelConfig, BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value)]
 
 
 class AuditConfig(Section):

@@ -199,14 +199,13 @@ def newest(log: Log) -> Ints:
     return np.asarray(np.maximum.accumulate(numbers, axis=1), dtype=np.int64)
 
 
-def surest(log: Log, confidence: Floats | None = None) -> Ints:
+def surest(log: Log) -> Ints:
     """Return the answer served up to each node, of all that were bought: the node's number, int64 (n, T); −1: none.
 
     It is the answer with the highest known confidence; then the one that most nodes gave, then the latest step's, then
-    the first. Of the nodes that gave it, the surest stands for it. `confidence`, (n, T), is by default the log's.
+    the first. Of the nodes that gave it, the surest stands for it.
     """
-    sureness = log.confidence if confidence is None else confidence
-    ranked, answers, steps = np.where(np.isnan(sureness), -1.0, sureness), log.answers, log.steps
+    ranked, answers, steps = np.where(np.isnan(log.confidence), -1.0, log.confidence), log.answers, log.steps
     if not (np.count_nonzero(answers, axis=1) > 1).any():  # nothing to compare
         return newest(log)
     best = np.full(log.answer.shape, -1, dtype=np.int64)

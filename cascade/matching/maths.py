@@ -109,11 +109,8 @@ def as_latex(text: str) -> str | None:
     if len(_WORD.findall(formula)) >= 2 or len(_SHORT_WORD.findall(formula)) >= 3:  # a sentence
         number = only_number(bare)
         return None if number is None else f"${number.value}$"
-    return f"${_WORD.sub(_as_text, formula)}$" if bare else None
-
-
-def _as_text(word: re.Match[str]) -> str:
-    return f"\\text{{{word[0]}}}"
+    spelled = _WORD.sub(r"\\text{\g<0>}", formula)
+    return f"${spelled}$" if bare else None
 
 
 # --- the worker: one comparison at a time, ended by the kernel when it takes too long ---

@@ -407,7 +407,6 @@ def train(
     method: str = "ccpo",
     settings: NetworkSettings | None = None,
     seed: int = 0,
-    features: Sequence[Sequence[str]] | None = None,
 ) -> Networks:
     """Train a network on a log, and return its policy.
 
@@ -421,7 +420,6 @@ def train(
         method: one of `METHODS`.
         settings: how it is trained.
         seed: of weights and batches.
-        features: the features of each step, with nodes counted back from its last; by default those `offered`.
 
     Raises:
         MissingExtraError: torch is not installed.
@@ -429,10 +427,9 @@ def train(
     """
     use = settings or NetworkSettings()
     _check(log, method, use)
-    if features is None:
-        numbers = {name: values for name, values in log.features.items() if name not in _MEMORISED}
-        visible, last = replace(log, features=numbers), np.flatnonzero(log.decides).tolist()
-        features = [[counted_back(name, at) for name in offered(visible, range(at + 1))] for at in last]
+    numbers = {name: values for name, values in log.features.items() if name not in _MEMORISED}
+    visible, last = replace(log, features=numbers), np.flatnonzero(log.decides).tolist()
+    features = [[counted_back(name, at) for name in offered(visible, range(at + 1))] for at in last]
     names = tuple(dict.fromkeys(name for step in features for name in step))
     scaling = Scaling.of(log, names, features)
     run = _Run(log, scaling.inputs(log, names)[0], promise, method, use, seed)
