@@ -123,7 +123,9 @@ class Monitor:
             ended: whether the conversation has had all its audits.
         """
         rise, counts = math.log(_weight(self.bets)), audits if ended else self.turns
-        stakes = [min(stake, _MOST_STAKED / (self.risk * self.turns)) for stake in _stakes(self.risk)]
+        # The bets are the likelihood ratios of the raised rates θ: a stake is (θ − r)/(r(1 − r)) at a risk r.
+        ratios = [(odds - 1) / (1 + self.risk * (odds - 1)) for odds in _ODDS]
+        stakes = [min(ratio, _MOST_STAKED / (self.risk * self.turns)) for ratio in ratios]
         risen = tuple(
             _log_add(total, rise) + math.log1p(stake * (missed - self.risk * counts))
             for total, stake in zip(self.risen, stakes, strict=True)
@@ -144,11 +146,6 @@ def _problems(risk: float, n: int, k: int | None, level: float) -> Iterator[str]
 def _weight(before: int) -> float:
     """Return the weight of a rise after a number of bets."""
     return 1 / math.log2(before + 2) - 1 / math.log2(before + 3)
-
-
-def _stakes(risk: float) -> Iterator[float]:
-    """Yield the stakes whose bets are the likelihood ratios of the raised rates: (θ − r)/(r(1 − r)) at a risk r."""
-    return ((odds - 1) / (1 + risk * (odds - 1)) for odds in _ODDS)
 
 
 def _log_add(left: float, right: float) -> float:
