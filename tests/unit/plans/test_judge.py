@@ -204,7 +204,7 @@ def test_a_message_is_verified_whole():
     assert len(fake.requests) == 1
 
 
-def test_a_model_verifies_with_yes_or_no_and_if_it_cannot_tell_the_next_model_answers():
+def test_a_model_verifies_with_yes_or_no():
     def script(request: Request) -> Any:
         if request.purpose == "judge":
             return reply("Yes" if '"answer": "4"' in request.messages[-1].content else "No", p_yes=None)
@@ -214,6 +214,9 @@ def test_a_model_verifies_with_yes_or_no_and_if_it_cannot_tell_the_next_model_an
     for said, served in (("Answer: 4", "4"), ("Answer: 5", "4, surely")):
         answer = ask_verified("guide", said, script=script, policy=policy)
         assert answer.text == served
+
+
+def test_a_verifier_that_cannot_tell_is_unknown_and_the_next_model_answers():
     answer = ask_verified(f"{__name__}:fails", "Answer: 4")
     assert answer.steps[1].signals["gate"] is None
     assert answer.text == "4, surely"

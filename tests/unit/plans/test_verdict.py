@@ -374,10 +374,13 @@ def test_the_shipped_prompts_end_with_the_users_turn():
         assert all(message.content and "{" not in message.content for message in fixed)
 
 
-def test_text_is_put_in_as_it_is_and_a_context_before_the_question():
+def test_text_is_put_in_as_it_is():
     template = Template((Message("system", "Be brief."),), "user", "Q: ", "!")
     filled = template.fill("{question} {0} %s {data}")
     assert filled == (Message("system", "Be brief."), Message("user", "Q: {question} {0} %s {data}!"))
+
+
+def test_a_context_stands_before_the_question():
     assert question_text(Question("Which?", "Vienna.")) == "Text: Vienna.\n\nQuestion: Which?"
 
 

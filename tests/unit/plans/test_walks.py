@@ -455,13 +455,16 @@ def test_a_cap_stops_it_between_two_calls():
     assert len(told.value.calls) == len(fake.requests) >= 2
 
 
-def test_it_sees_the_errors_of_its_calls_and_its_own_mistake_is_one_of_the_call():
+def test_its_mistake_is_an_error_of_the_call_and_the_next_model_answers():
     fake = FakeProvider({"small": ["Answer: Danube"], "large": ["Answer: Rhine"]})
     with Orchestrator.from_config(config("breaks", LADDER), providers={"fake": fake}) as one:
         answer = one.ask("Which river?")
     assert answer.text == "Rhine"
     assert "the agent of small failed: ZeroDivisionError: no tool" in answer.explain()
     assert answer.steps[0].cost_nano_usd == 200_000_000  # what it had spent
+
+
+def test_it_sees_the_errors_of_its_calls():
     walked = replace(ladder_of((ModelUse("small"),)), agents={"small": recovers}).plan(Question("Which river?"))
     assert next(walked).max_tokens == 256  # type: ignore[union-attr]
     assert walked.throw(ProviderTimeoutError("late", model="small")).max_tokens == 8  # type: ignore[union-attr]

@@ -72,12 +72,15 @@ async def test_a_try_that_may_be_billed_is_counted_in_the_answer(free, maybe):
     assert (await guard.complete(request(), NEVER)).maybe_billed == maybe
 
 
-async def test_a_call_that_may_be_made_once_is_repeated_if_it_was_free_and_one_that_may_be_billed_is_not_forgotten():
+async def test_a_call_that_may_be_made_once_is_repeated_only_if_it_was_free():
     provider = Failing(BadResponseError("html"))
     with pytest.raises(BadResponseError):
         await guarded(provider)[0].complete(request(at_most_once=True), NEVER)
     assert len(provider.asked) == 1
     assert (await guarded(Failing(down()))[0].complete(request(at_most_once=True), NEVER)).text == "Danube"
+
+
+async def test_a_try_that_may_be_billed_is_not_forgotten_when_the_last_one_was_free():
     guard, _ = guarded(Failing(BadResponseError("html"), down(), down()))
     with pytest.raises(ProviderUnavailableError) as caught:
         await guard.complete(request(), NEVER)
