@@ -95,13 +95,16 @@ def broken_stream(request: Request) -> Any:
     return "Answer: Danube"
 
 
-async def test_an_error_inside_a_stream_goes_to_the_walk_and_if_all_models_fail_it_is_raised():
+async def test_an_error_inside_a_stream_goes_to_the_walk():
     settings = {"policy": {"kind": "fixed"}}
     streamed = await asyncio.to_thread(lambda: list(wired(FakeProvider(broken_stream), **settings).stream(RIVER)))
     astreamed = [event async for event in wired(FakeProvider(broken_stream), **settings).astream(RIVER)]
     for events in (streamed, astreamed):
         assert isinstance(events[-1], Answer)
         assert (events[-1].text, events[-1].stopped) == ("Danube", "policy")
+
+
+async def test_if_all_fail_a_stream_raises():
     failing = {"small": [AuthenticationError("no")], "large": [AuthenticationError("no")]}
     with pytest.raises(AuthenticationError):
         await asyncio.to_thread(lambda: list(wired(FakeProvider(failing)).stream(RIVER)))
@@ -239,10 +242,13 @@ def test_two_names_and_settings_are_a_configuration():
     assert len(repr(made.ask("Hi"))) < 400  # without its steps and calls
 
 
-def test_what_is_no_configuration_and_a_provider_that_nothing_asks_are_refused(tmp_path):
+def test_what_is_no_configuration_and_a_provider_that_nothing_asks_are_refused():
     for source, providers in ((None, {}), ({"models": {"base": "x", "guide": "y"}, "provider": "fake"}, {"fkae": 1})):
         with pytest.raises(ConfigError):
             Orchestrator.from_config(source, providers=providers)  # type: ignore[arg-type, dict-item]
+
+
+def test_a_wrong_setting_is_a_configuration_error(tmp_path):
     with pytest.raises(ConfigError):
         Orchestrator("small", "large", provider="fake", polcy={})
     with pytest.raises(ConfigError, match="cascade init"):

@@ -99,13 +99,16 @@ def test_each_request_is_compared_by_its_own_form():
     assert any("judge" in one for one in found.truths["mixed"].cautions)
 
 
-def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule_which_judges_no_accepted_answers(cli, tmp_path):
+def test_a_policy_certified_on_a_mixed_log_is_verified_by_the_same_rule(cli, tmp_path):
     ran = cli("fit", log(tmp_path / "log.jsonl", 300, 1), *AGREED, "-o", "policy")
     assert ran.code == 0, ran.err
     assert "comparator request" in " ".join(ran.err.split())
     (one,) = PolicyDirectory.read(tmp_path / "policy").certificates.values()
     assert (one.promise.kind, one.comparator) == ("agreement", "request")
     assert cli("verify", "policy", log(tmp_path / "fresh.jsonl", 200, 2)).code == 0
+
+
+def test_a_matcher_of_accepted_answers_it_is_not(cli, tmp_path):
     write(tmp_path / "log.jsonl", [row | {"gold": ["x"]} for row in rows_of(1, FREE, *EQUAL[FREE], 0.1)])
     ran = cli("compare", "log.jsonl", "--matcher", "request")
     assert (ran.code, "compares two outputs of one request" in " ".join(ran.err.split())) == (2, True)

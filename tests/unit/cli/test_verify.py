@@ -279,13 +279,16 @@ def test_equal_to_the_reference_is_not_called_right(cli, tmp_path, label, row):
     assert [line.split()[0] for line in lines if line.startswith(("right ", "same "))] == [row]
 
 
-def test_what_the_log_does_not_say_is_left_out_never_zero_and_few_groups_have_no_interval(cli, tmp_path):
+def test_what_the_log_does_not_say_is_left_out_and_never_zero(cli, tmp_path):
     rows = [row | {"cost_nano_usd": None} for row in rows_of(40)]
     write_rows(tmp_path / "log.jsonl", [row for row in rows if row["step"] == 1 or int(row["episode_id"]) > 9])
     found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed, depth: 2}", "--json"))
     assert found["figures"]["policy"]["cost_usd"] == found["figures"]["policy"]["cost_share"] == [None, None, None]
     assert found["requests"] + found["lacking"] in {30, 40}
     assert found["figures"]["policy"]["length"][0] == 2.0
+
+
+def test_few_groups_have_no_interval(cli, tmp_path):
     write_rows(tmp_path / "log.jsonl", rows_of(5))
     found = report(cli("evaluate", "log.jsonl", "--policy", "{kind: fixed}", "--json"))
     assert found["figures"]["policy"]["loss"] == [pytest.approx(0.4), None, None]

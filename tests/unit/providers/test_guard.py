@@ -238,13 +238,16 @@ async def test_an_oddity_is_warned_of_once(caplog, payloads, asked, warned):
     assert (len(caplog.records), {record.args[0] for record in caplog.records}) == (warned, {"small"})
 
 
-async def test_a_stream_ends_with_the_checked_completion_and_without_streams_it_is_one_piece():
+async def test_a_stream_ends_with_the_checked_completion():
     guard, _ = guarded(FakeProvider({"small": [reply("Answer: the Danube")]}))
     *deltas, last = await streamed(guard, request(role="base", step=2))
     assert [delta.text for delta in deltas] == ["Answer:", " the", " Danube"]
     assert {(delta.role, delta.step) for delta in deltas} == {("base", 2)}
     assert last.text == "Answer: the Danube"
     assert len(last.tokens or ()) == 3
+
+
+async def test_a_provider_without_streams_gives_its_answer_in_one_piece():
     first, last = await streamed(guarded(Failing())[0])
     assert first == TextDelta("Danube", "base", 1)
     assert last.text == "Danube"

@@ -150,7 +150,7 @@ def test_a_policy_without_levels_says_how_to_make_some(tmp_path):
 # --- what the configuration asks for ---
 
 
-def test_the_risk_in_the_configuration_is_asked_of_the_default_level_and_a_kind_of_every_one(directory):
+def test_the_risk_in_the_configuration_is_asked_of_the_default_level(directory):
     with made(directory, guarantee={"promise": "coverage", "risk": 0.1, "required": True}) as orchestrator:
         for name, alpha in ALPHAS.items():
             assert certified(orchestrator.ask(QUESTION, level=name)) == alpha
@@ -161,6 +161,9 @@ def test_the_risk_in_the_configuration_is_asked_of_the_default_level_and_a_kind_
         assert certified(orchestrator.ask(QUESTION, level="low")) == 0.2
     with pytest.raises(NotCertifiedError, match=r"Level 'medium': .* its risk is 0\.1, and 0\.05 is wanted"):
         made(directory, guarantee={"promise": "coverage", "risk": 0.05, "required": True})
+
+
+def test_a_kind_is_asked_of_every_level(directory):
     with made(directory, guarantee={"promise": "error"}) as orchestrator:
         for name in ALPHAS:
             answer = orchestrator.ask(QUESTION, level=name)
