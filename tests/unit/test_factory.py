@@ -103,9 +103,12 @@ def test_what_does_not_fit_together_is_refused(settings, said):
 # --- policy directories ---
 
 
-def test_a_policy_directory_is_its_policy_at_the_certified_threshold_or_goes_on_to_the_end(tmp_path):
+def test_a_policy_directory_is_its_policy_at_the_certified_threshold(tmp_path):
     config = load(ROUNDS | {"policy": directory(tmp_path, certificate(kappa=0.25))})
     assert build_policy(config) == Live(Uala(), NODES, 0.25)
+
+
+def test_without_a_certificate_it_goes_on_to_the_end(tmp_path):
     assert build_policy(load(ROUNDS | {"policy": directory(tmp_path)})).kappa == -math.inf
 
 

@@ -424,7 +424,7 @@ def down(*models: str, error: Any = ProviderUnavailableError) -> Any:
     return script
 
 
-def test_another_model_answers_in_the_place_of_one_that_is_down_the_first_of_its_fallbacks_that_can():
+def test_another_model_answers_in_the_place_of_one_that_is_down():
     found = asked(down("large"), models=with_fallbacks("guide", "spare"))
     assert found.text == "by other"
     assert found.served is not None
@@ -432,6 +432,9 @@ def test_another_model_answers_in_the_place_of_one_that_is_down_the_first_of_its
     call = found.calls[-1]
     assert call.cost_nano_usd == load({**SETTINGS}).prices()["other"].cost_nano_usd(call.completion.usage)
     assert any("other answered in place of large" in said for said in found.warnings)
+
+
+def test_fallbacks_are_asked_in_their_order_until_one_answers():
     found = asked(down("small", "other"), models=with_fallbacks("base", "spare", "guide"))
     assert [call.request.model for call in found.steps[0].calls] == ["small", "other", "large"]
     assert {call.request.role for call in found.steps[0].calls} == {"small"}

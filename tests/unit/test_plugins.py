@@ -63,9 +63,12 @@ def test_a_built_in_name_is_imported(install):
     assert SHAPES.find("other") is None
 
 
-def test_a_place_is_a_name_only_where_it_may_be_and_what_cannot_be_called_is_no_factory():
+def test_a_place_is_a_name_only_where_it_may_be():
     assert SHAPES.find("math:pi") == SHAPES.find("circle") / 2
     assert CALLED.find("math:sqrt") is None
+
+
+def test_what_cannot_be_called_is_no_factory():
     assert CALLED.find("root")(4) == 2
     with pytest.raises(UsageError, match=r"The call 'tau' \(math:tau\) cannot be used: it cannot be called\."):
         CALLED.find("tau")

@@ -506,12 +506,15 @@ def until_somebody_waits(budget: Budget) -> None:
 # --- one after the other ---
 
 
-def test_without_a_cap_nothing_is_held_what_is_spent_is_counted_and_under_one_an_unknown_price_is_refused():
+def test_without_a_cap_nothing_is_held_and_what_is_spent_is_still_counted():
     budget = Budget()
     assert budget.hold(costing(10**9), None) == 0
     budget.settle(0, 7)
     budget.settle(0, None)
     assert budget.spent_nano_usd == 7
+
+
+def test_under_a_cap_an_unknown_price_is_refused():
     with pytest.raises(BudgetExceededError, match=r"small has no known price.*under models"):
         Budget(10**18).hold(costing(1), None)
 

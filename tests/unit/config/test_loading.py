@@ -427,12 +427,15 @@ def test_an_ordinary_value_is_no_key(value):
     assert not list(secret_problems({"a": value}))
 
 
-def test_the_nearest_word_is_offered_with_the_others_if_they_are_few_and_without_one_all_are():
+def test_the_nearest_word_is_offered_with_the_others_if_they_are_few():
     assert did_you_mean("treshold", ["threshold", "fixed"]) == "; did you mean threshold? Known: fixed, threshold"
     many = [f"word{n:02}" for n in range(17)]
     assert did_you_mean("word1", many) in {f"; did you mean word{n}?" for n in range(10, 17)} | {
         "; did you mean word01?"
     }
+
+
+def test_where_nothing_is_near_all_words_are_named():
     assert did_you_mean("zzz", ["threshold", "fixed"]) == "; known: fixed, threshold"
 
 

@@ -265,9 +265,12 @@ def test_draws_have_their_rate_and_no_pattern(rate):
     assert abs(both - rate**2) < 4 * math.sqrt(rate**2 / 20_000)
 
 
-def test_what_a_lower_rate_draws_a_higher_one_draws_too_and_other_keys_and_names_draw_others():
+def test_what_a_lower_rate_draws_a_higher_one_draws_too_and_another_key_draws_others():
     few, many = ({n for n in range(2_000) if is_drawn("key", rate, str(n))} for rate in (0.1, 0.4))
     assert few < many
     assert few != {n for n in range(2_000) if is_drawn(b"other", 0.1, str(n))}
+
+
+def test_names_are_kept_apart_and_a_key_is_its_bytes():
     assert uniform("key", "ab", "c") != uniform("key", "a", "bc")
     assert uniform("key", "a\ud800") == uniform(b"key", "a\ud800")

@@ -161,10 +161,13 @@ def test_a_jump_from_10_to_25_percent_is_found(null, within):
     assert late <= 2
 
 
-def test_neither_an_unlucky_calibration_nor_a_rate_that_rises_within_the_promise_is_drift():
+def test_a_calibration_that_was_merely_unlucky_is_not_drift():
     unlucky = feed(Monitor.start(risk=0.1, n=100, k=10), 0.14, 2000, random.Random(2))  # 1 of 10 calibrations
     assert not unlucky.alarmed
     assert feed(Monitor.start(risk=0.1), 0.14, 2000, random.Random(2)).alarmed
+
+
+def test_a_rate_that_rises_within_the_promise_is_no_alarm():
     chance = random.Random(4)
     monitor = feed(Monitor.start(risk=0.1, n=200, k=20), 0.03, 500, chance)
     assert not feed(monitor, 0.09, 1000, chance).alarmed

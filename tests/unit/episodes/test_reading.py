@@ -100,12 +100,15 @@ def test_an_episode_in_which_another_model_failed_stays_marked():
     assert kept[-1]["signals"] == failed
 
 
-def test_of_production_traces_only_the_audits_tell_and_without_them_an_early_end_counts_as_different():
+def test_of_production_traces_only_the_audits_tell():
     asked = [*pair("a", "x", "x", split="audit"), *pair("b", "x", "y"), row_of_reading("c", 1, SMALL, "x")]
     dropped = Dropped()
     found = list(labelled_by_reference(lambda: asked, "exact").rows(dropped))
     assert {one["episode_id"] for one in found} == {"a"}
     assert dropped.count == 2
+
+
+def test_without_audits_a_question_that_ends_early_counts_as_different():
     assert judged([*pair("a", "x", "x"), row_of_reading("b", 1, SMALL, "x")])["b", SMALL] is False
 
 
@@ -136,13 +139,16 @@ def three(episode: str, *answers: str) -> list[dict[str, Any]]:
     return [row_of_reading(episode, step, name, text, horizon=3) for step, (name, text) in enumerate(named, 1)]
 
 
-def test_some_models_make_a_ladder_in_the_order_asked_for_and_one_reference_takes_those_before_it():
+def test_some_models_of_a_log_make_a_ladder_in_the_order_asked_for():
     rows = [*three("a", "x", "y", "x"), *three("b", "x", "y", "y")]
     found = list(ladder_of_models(lambda: rows, (LARGE, SMALL))())
     places = {(one["episode_id"], one["model"]): (one["step"], one["horizon"]) for one in found}
     assert places == {(name, model): (at, 2) for name in "ab" for at, model in ((1, LARGE), (2, SMALL))}
     agrees = {one["episode_id"]: one["signals"]["agrees_with_earlier"] for one in found if one["step"] == 2}
     assert agrees == {"a": 1.0, "b": 0.0}
+
+
+def test_one_reference_takes_the_models_before_it():
     found = list(ladder_of_models(lambda: three("a", "x", "y", "z"), (MIDDLE,))())
     assert [(one["model"], one["step"], one["horizon"]) for one in found] == [(SMALL, 1, 2), (MIDDLE, 2, 2)]
 

@@ -666,7 +666,7 @@ def test_the_newer_part_of_a_log_certifies_alone():
 # --- division ---
 
 
-def test_groups_are_never_divided_those_that_share_a_request_are_one_and_requests_count_once():
+def test_groups_are_never_divided_and_requests_count_once():
     log = drawn_log(300, alike=0.5)
     doubled = log.take(np.concatenate([np.arange(300), np.arange(30)]))
     assert once(doubled).tolist() == list(range(300))
@@ -675,6 +675,9 @@ def test_groups_are_never_divided_those_that_share_a_request_are_one_and_request
     assert parts.learns.n + parts.certifies.n == log.n
     single = drawn(log, 0)
     assert len(set(single.groups)) == single.n == len(set(log.groups))
+
+
+def test_groups_that_share_a_request_are_one_group():
     log = replace(drawn_log(4), ids=("a", "b", "a", "c"), groups=("x", "y", "y", "z"))
     assert merged(log) == ("x", "x", "x", "z")
     assert unseen(log, (hash_of("b"),), ()).ids == ("a", "c")

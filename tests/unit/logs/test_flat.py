@@ -528,7 +528,7 @@ def test_a_question_that_a_set_holds_twice_is_asked_twice_in_one_group(tmp_path)
 # --- what is wrong ---
 
 
-def test_all_problems_are_named_at_once_up_to_twenty(tmp_path):
+def test_all_problems_are_named_at_once(tmp_path):
     path = lines(
         tmp_path / "q.jsonl",
         {"id": "a", "question": "x"},
@@ -560,6 +560,9 @@ def test_all_problems_are_named_at_once_up_to_twenty(tmp_path):
         "q.jsonl:11: the id a is that of q.jsonl:1",
     ):
         assert f"\n  - {line}" in said
+
+
+def test_only_the_first_twenty_are_listed(tmp_path):
     with pytest.raises(UsageError, match="50 problems") as raised:
         read_questions(lines(tmp_path / "q.jsonl", *[{"question": ""}] * 50))
     assert str(raised.value).count("\n  - ") == 20

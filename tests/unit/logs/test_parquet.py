@@ -316,13 +316,16 @@ def test_only_the_first_sample_has_a_candidate():
     assert [each["signals"]["replay"]["sample"] for each in made if each["step"] == 1] == [0, 0, 1, 2]
 
 
-def test_signals_and_what_a_replay_needs_stand_in_the_row_as_json_that_knows_no_infinity():
+def test_signals_and_what_a_replay_needs_stand_in_the_row():
     base, judge = rows(answered(RHINE, NO))
     assert base["signals"]["p_yes"] == judge["signals"]["p_yes"]
     assert (base["signals"]["replay"]["purpose"], base["signals"]["replay"]["finish_reason"]) == ("answer", "stop")
     assert base["signals"]["replay"]["tokens"] is None
     top = [["Yes", math.log(0.05)], ["No", math.log(0.95)]]
     assert judge["signals"]["replay"]["tokens"] == [["No", math.log(0.95), top]]
+
+
+def test_an_impossible_token_is_still_json():
     tokens = (Token("Answer: Rhine", -math.inf), Token("", None))
     made = next(rows(answered(RHINE._replace(tokens=tokens), NO)))
     assert made["signals"]["replay"]["tokens"] == [["Answer: Rhine", -1e9], ["", None]]

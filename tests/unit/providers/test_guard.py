@@ -201,11 +201,14 @@ async def test_a_limit_of_the_application_s_own_goes_under_the_name_that_the_mod
     assert limits == [[9, None], [None, 9], [9, 7]]
 
 
-async def test_neither_what_a_model_refuses_nor_a_limit_under_another_name_is_sent():
+async def test_a_limit_that_is_too_large_is_not_sent_under_another_name():
     provider = Failing(BadRequestError("max_tokens is too large: 64", status=400))
     with pytest.raises(BadRequestError):
         await guarded(provider)[0].complete(request(), NEVER)
     assert len(provider.asked) == 1
+
+
+async def test_what_a_model_is_configured_to_refuse_is_never_sent():
     provider = Failing()
     guard, _ = guarded(provider, refuses={"small": frozenset({"max_tokens", "temperature"})})
     await guard.complete(request(), NEVER)

@@ -253,13 +253,16 @@ def test_a_deadline_falls_to_0_and_not_below(monkeypatch):
 _mark: ContextVar[int] = ContextVar("mark", default=0)
 
 
-async def test_work_runs_in_one_thread_in_the_context_of_its_caller_and_what_it_raises_comes_out():
+async def test_work_runs_in_one_thread_in_the_context_of_its_caller():
     _mark.set(7)
     with closing(Worker()) as worker:
         threads = [await worker.do(threading.get_ident) for _ in range(3)]
         assert await worker.do(_mark.get) == 7
     assert len({*threads, threading.get_ident()}) == 2
     assert await in_thread(threading.get_ident) not in threads
+
+
+async def test_what_work_raises_comes_out():
     with pytest.raises(ZeroDivisionError):
         await in_thread(lambda: 1 // 0)
 

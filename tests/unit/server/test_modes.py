@@ -444,11 +444,14 @@ async def test_a_person_sends_everything_to_the_guide_at_once_and_back(enforcing
         assert [one.status_code for one in (bad, form)] == [400, 415]
 
 
-def test_a_policy_or_levels_beside_modes_are_refused_and_so_are_traces_without_answers(tmp_path):
+def test_a_policy_with_levels_and_modes_are_refused(tmp_path):
     served: Any = orchestrator(Answers(), **settings(tmp_path)).runtime
     levelled: Any = SimpleNamespace(config=served.config, strategy=served.strategy, levels={"low": 0.2, "high": 0.05})
     with pytest.raises(ConfigError, match="the policy has levels"):
         Modes(SimpleNamespace(runtime=levelled), Catalog.of(served.config, ()))  # type: ignore[arg-type]
+
+
+def test_modes_need_the_answers_of_drawn_requests(tmp_path):
     options = settings(tmp_path)
     with pytest.raises(ConfigError, match="content"):
         promote(load({**CONFIG, **options, "traces": {**options["traces"], "content": "none"}}))
