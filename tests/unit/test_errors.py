@@ -41,18 +41,12 @@ def tree(kind: type[CascadeError] = CascadeError) -> Iterator[type[CascadeError]
             yield from tree(child)
 
 
-def test_every_error_has_the_exit_code_of_the_contract():
+def test_every_error_has_the_exit_code_the_retries_and_the_charge_of_the_contract():
     for kind in tree():
         assert issubclass(kind, ProviderError) or kind.__name__ in EXIT_CODES[kind.exit_code], kind
         assert not issubclass(kind, ProviderError) or kind.exit_code == 5, kind
-
-
-def test_only_these_may_be_made_again():
     retryable = {kind.__name__: kind.max_retries for kind in tree(ProviderError) if kind.retryable}
     assert retryable == {"ProviderUnavailableError": 2, "RateLimitedError": 2, "BadResponseError": 1}
-
-
-def test_what_may_have_been_charged():
     billed = {kind.__name__: kind.billed for kind in tree(ProviderError) if kind.billed != "no"}
     assert billed == {
         "ProviderTimeoutError": "maybe",
