@@ -114,7 +114,7 @@ def fit(
     for notice in (*about_data_sets(reads), *about_requests(reads, reference="reference" in promise.rules.needs)):
         tell(notice)
     if configured is None and config_here(reading, reads)[0] is not None:
-        tell("Settings and prices are on record, and checked, with --config cascade.yaml alone.")
+        tell("No settings and prices are on record, so nothing checks them: add --config cascade.yaml to record them.")
     result = _fitted(joined(reads), promise, settings, earlier, configured, reading, tell)
     return result if output is None else result.save(output)
 

@@ -77,7 +77,7 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
 
 
 def _planned(name: str, plan: NextLook) -> Promotion:
-    lines = f"{name}: {plan.describe()}", *filter(None, [plan.counts.held_up])
+    lines = f"{name}: {plan.describe()}", *filter(None, [plan.counts.hindrance])
     document = {"cascade": name, **plan._asdict(), "counts": plan.counts._asdict()}
     return Promotion(reports=(Report(lines, document=document),), cascade=name, plan=plan)
 

@@ -41,8 +41,8 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.prompts import load as load_prompts
 from cascade.plans.verdict import ALTERNATIVES, example_verdicts
 from cascade.plans.verdict import read as read_verdict
-from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of, withdrawal
-from cascade.policies.directory import PolicyDirectory, Requests, hash_of
+from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of
+from cascade.policies.directory import PolicyDirectory, Requests, hash_of, withdrawal
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of

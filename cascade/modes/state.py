@@ -342,7 +342,7 @@ class Counts(NamedTuple):
     until_s: float | None = None
 
     @property
-    def held_up(self) -> str | None:
+    def hindrance(self) -> str | None:
         """What keeps further conversations from a look, in a sentence; None if nothing does."""
         if self.since_s is None or self.until_s is None:
             return None

@@ -16,7 +16,6 @@ Assumed: calls are independent, given the judge. Reference: Chernoff (1952).
 from __future__ import annotations
 
 from collections.abc import Iterable
-from contextlib import suppress
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Literal, NamedTuple
@@ -24,10 +23,10 @@ from typing import Annotated, Literal, NamedTuple
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field
 
-from cascade.conformal.certificate import Certificate, Sha256
+from cascade.conformal.certificate import Sha256
 from cascade.errors import ConfigError, UsageError
 from cascade.files import json_bytes, write_whole
-from cascade.policies.directory import FORMAT, Strict, document_of, noted, signed
+from cascade.policies.directory import FORMAT, Strict, document_of, noted, signed, withdraw
 from cascade.table import Floats
 
 MOST, LEAST, REPEATS = 100, 20, 5
@@ -169,26 +168,3 @@ def runs_of(folder: Path) -> list[CanaryRun]:
         return [CanaryRun.model_validate_json(line) for line in text.split("\n")[:-1]]  # the last may be half written
     except (OSError, ValueError) as error:
         raise ConfigError([f"a line is no run of canaries: {error}"], str(folder / RUNS_FILE)) from None
-
-
-def withdraw(folder: str | Path, name: str, reason: str) -> None:
-    """Put on record, for every process that reads a policy directory, why a certificate is withdrawn.
-
-    It is named by its id, or by the hash of its requests: then with all others of these. Raises OSError.
-    """
-    _mark(folder, name).write_text(reason, "utf-8")
-
-
-def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:
-    """Return by what one of these certificates was withdrawn ("audits" or "canaries") and why; None if none was."""
-    for by, names in (("audits", "id"), ("canaries", "data_sha256")):
-        for mark in (_mark(folder, getattr(certificate, names)) for certificate in certificates):
-            if mark.exists():
-                with suppress(OSError):  # what cannot be read here, or is half written, counts
-                    return by, mark.read_text("utf-8", "replace") or "it was withdrawn"
-                return by, "it was withdrawn"
-    return None
-
-
-def _mark(folder: str | Path, name: str) -> Path:
-    return Path(folder) / f"withdrawn-{name}.txt"

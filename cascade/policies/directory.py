@@ -4,7 +4,7 @@ Three files. `policy.json` has the kind of the policy, its settings, and the nod
 `model.safetensors` its numbers, if it has any; `certificate.json` the promise, the certificates by name, and which
 requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` that of
 the numbers, and every certificate that of `policy.json`. So a file that was changed, or comes from another policy, is
-refused.
+refused. A file `withdrawn-NAME.txt` beside them says why a certificate is withdrawn, by audits or by canaries.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
 Refused are also files of another format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
@@ -14,7 +14,7 @@ NaN, or a number too large for a float. One error lists every problem of all fil
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -314,3 +314,26 @@ def _tensors(model_sha256: str | None, file: Path) -> Mapping[str, NDArray[Any]]
         return load(data)
     except (SafetensorError, ValueError, KeyError, TypeError) as error:
         raise ConfigError([f"model_sha256: {MODEL_FILE} has no plain arrays: {error}"]) from None
+
+
+def withdraw(folder: str | Path, name: str, reason: str) -> None:
+    """Put on record, for every process that reads a policy directory, why a certificate is withdrawn.
+
+    It is named by its id, or by the hash of its requests: then with all others of these. Raises OSError.
+    """
+    _mark(folder, name).write_text(reason, "utf-8")
+
+
+def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str] | None:
+    """Return by what one of these certificates was withdrawn ("audits" or "canaries") and why; None if none was."""
+    for by, names in (("audits", "id"), ("canaries", "data_sha256")):
+        for mark in (_mark(folder, getattr(certificate, names)) for certificate in certificates):
+            if mark.exists():
+                with suppress(OSError):  # what cannot be read here, or is half written, counts
+                    return by, mark.read_text("utf-8", "replace") or "it was withdrawn"
+                return by, "it was withdrawn"
+    return None
+
+
+def _mark(folder: str | Path, name: str) -> Path:
+    return Path(folder) / f"withdrawn-{name}.txt"

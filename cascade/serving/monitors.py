@@ -21,7 +21,7 @@ from cascade.conformal.promise import Judge, Promise
 from cascade.forks import after_fork
 from cascade.identity import identity, storable
 from cascade.money import exact_dollars
-from cascade.policies.canaries import withdraw, withdrawal
+from cascade.policies.directory import withdraw, withdrawal
 from cascade.text import percent
 from cascade.types import Question
 

@@ -38,6 +38,7 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
     config, service, url = runtime.config, runtime.service, runtime.config.traces_url
     standing, watched, rows = None if modes is None else _standing(modes), _watched(modes, service), _latest(url)
     alarm, cut = runtime.alarm if modes is None else modes.state.alarm, len(rows) == MOST_CALLS
+    missing = 0 if service is None else service.monitors.status.missing
     since = (now - timedelta(days=DAYS)).isoformat(timespec="milliseconds")
     return {
         "mode": _mode(service) if modes is None else modes.mode,
@@ -51,11 +52,7 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
         "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
-        "unknown_audits": standing["unknown"]
-        if standing
-        else 0
-        if service is None
-        else service.monitors.status.missing,
+        "unknown_audits": standing["unknown"] if standing else missing,
         "log": None if url is None else parse(url).shown,  # without a password
         "address": f"http://{config.server.host}:{config.server.port}/v1",
         "now": now.isoformat(),

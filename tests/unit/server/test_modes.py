@@ -114,7 +114,7 @@ async def test_a_drawn_request_is_pending_for_as_long_as_its_process_lives(tmp_p
         store.count("cascade", later_s)  # by another process, as below
         plan = promote(config_of(tmp_path), plan=True).plan
         assert plan.counts[2:] == (1, row.drawn_s, later_s + LEASE_S)
-        assert plan.counts.held_up in (await client.get("/ui")).text
+        assert plan.counts.hindrance in (await client.get("/ui")).text
         store.count("cascade", later_s + 2 * LEASE_S)
         assert outcomes(tmp_path) == [("observe", "missing", None)]
     store.close()

@@ -19,7 +19,7 @@ from cascade.logs.schema import CUT
 from cascade.modes.due import NextLook
 from cascade.modes.state import Counts, Draw, InForce, Look
 from cascade.modes.store import ModeStore
-from cascade.policies.canaries import withdraw
+from cascade.policies.directory import withdraw
 from cascade.providers.fake import FakeProvider, reply
 from cascade.review.reviews import reviews_at
 from cascade.server.auth import new_key

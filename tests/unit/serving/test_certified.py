@@ -25,8 +25,7 @@ from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
-from cascade.policies.canaries import withdraw, withdrawal
-from cascade.policies.directory import PolicyDirectory
+from cascade.policies.directory import PolicyDirectory, withdraw, withdrawal
 from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
