@@ -48,21 +48,58 @@ BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
 _UNSENT = "was not sent to every model: one does not know it, or the configuration sets its own"
 
 
+class RunPlan(NamedTuple):
+    """What answers one question.
+
+    Attributes:
+        strategy: plans the calls and makes steps of them.
+        policy: scores each step; None: every step is run, and every answer kept.
+        certificate: the guarantee about the answer; left out if the walk is broken off, or has a step outside `scope`.
+        audit: whether the steps after the decision to stop are run, too. They keep nothing and do not change the
+            answer; they show what was missed.
+        warnings: the first of the answer's warnings.
+        walk: its name in the traces if another strategy than the configured one runs.
+        level: the level of the policy, if it has levels.
+        scope: the scope of the certificate; None: every walk that is not broken off.
+    """
+
+    strategy: Plan
+    policy: Scorer | None = None
+    certificate: Certificate | None = None
+    audit: bool = False
+    warnings: tuple[str, ...] = ()
+    walk: str | None = None
+    level: str | None = None
+    scope: Scope | None = None
+
+
+class Terms(NamedTuple):
+    """What a configuration says of every question.
+
+    Attributes:
+        prices: the prices of the strategy's models, None if unknown.
+        on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
+        fallbacks: by a model's name, itself and then those that are asked in turn while it is down.
+        fields: the fields of an application's request that each model is sent; by default the standard ones.
+    """
+
+    prices: Mapping[str, Price | None] = {}
+    on_exhausted: str = "refuse"
+    fallbacks: Mapping[str, tuple[ModelUse, ...]] = {}
+    fields: Fields = Fields()
+
+
 @dataclass(slots=True)
 class _QuestionWalk:
     """A question in progress: its inputs and the record so far."""
 
     question: Question
-    plan: Walk
-    strategy: Plan
-    policy: Scorer | None
-    prices: Mapping[str, Price | None]
+    walk: Walk
+    plan: RunPlan
+    terms: Terms
     purse: Budget
-    scope: Scope | None  # of the certificate, if there is one
-    may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     deadline: Deadline
-    fallbacks: Mapping[str, tuple[ModelUse, ...]]
-    fields: Fields
+    may_finish: bool  # when the money ends, the plan may still make a step of the calls it has paid for
     warnings: list[str]
     outside: list[str] = field(default_factory=list)  # why the certificate does not cover this question
     steps: list[Step] = field(default_factory=list)
@@ -75,16 +112,19 @@ class _QuestionWalk:
         planned = yield from self._next()
         while planned is not None:
             observation = self._observed(planned)
-            decision, step, last = decide(self.policy, observation), observation.steps[-1], observation.last
-            if self.scope is not None and step.number:
-                self.outside += self.scope.outside(step)
-            if self.scope is not None and self.scope.insists and self.outside and not last:
+            decision, step, last = decide(self.plan.policy, observation), observation.steps[-1], observation.last
+            scope = None if self.plan.certificate is None else self.plan.scope
+            if scope is not None and step.number:
+                self.outside += scope.outside(step)
+            if scope is not None and scope.insists and self.outside and not last:
                 # What a step outside the certificate's scope keeps is not promised: the last step answers.
                 note = f"{self.outside[0]}: no certificate covers that, so the walk goes on"
                 step = step._replace(notes=(*step.notes, note))
                 decision = decision._replace(keep=(), proceed=True)
             if decision.buy is not None:
-                decision = decision._replace(buy_name=dict(enumerate(self.strategy.step_names, 1)).get(decision.buy))
+                decision = decision._replace(
+                    buy_name=dict(enumerate(self.plan.strategy.step_names, 1)).get(decision.buy)
+                )
             if step.number:  # before the first call there is nothing to record
                 yield self._finish(step._replace(decision=decision))
             self._check()
@@ -100,12 +140,12 @@ class _QuestionWalk:
         """
         self.may_finish = False
         try:
-            while self.steps and not (self.steps[-1].final or self.steps[-1].number >= self.strategy.horizon):
+            while self.steps and not self._is_last(self.steps[-1]):
                 planned = yield from self._next()
                 if planned is None:
                     return
                 observation = self._observed(planned)
-                decision = decide(self.policy, observation)._replace(keep=(), proceed=not observation.last)
+                decision = decide(self.plan.policy, observation)._replace(keep=(), proceed=not observation.last)
                 yield self._finish(observation.steps[-1]._replace(decision=decision, audited=True))
                 self._check()
         except (BudgetExceededError, ProviderError) as error:
@@ -131,8 +171,11 @@ class _QuestionWalk:
 
     def _observed(self, step: Step) -> Observation:
         """Return the steps so far and the one to decide on, with its calls, since a policy may read their cost."""
-        last = step.final or step.number >= self.strategy.horizon
-        return Observation(self.question, (*self.steps, step._replace(calls=tuple(self.calls))), last)
+        steps = (*self.steps, step._replace(calls=tuple(self.calls)))
+        return Observation(self.question, steps, self._is_last(step))
+
+    def _is_last(self, step: Step) -> bool:
+        return step.final or step.number >= self.plan.strategy.horizon
 
     def _finish(self, step: Step) -> Step:
         """Record a decided step and begin the calls of the next one."""
@@ -155,7 +198,7 @@ class _QuestionWalk:
         result: Completion | ProviderError | int | None = number
         while True:
             try:
-                item = self.plan.throw(result) if isinstance(result, ProviderError) else self.plan.send(result)
+                item = self.walk.throw(result) if isinstance(result, ProviderError) else self.walk.send(result)
             except StopIteration:
                 return None
             if isinstance(item, Step):
@@ -178,7 +221,7 @@ class _QuestionWalk:
             message = f"the deadline was over before {request.model} was asked."
             self.late = self.late or ProviderTimeoutError(message, model=request.model, billed="no")
             raise self.late
-        attempt, waiting = request, list(self.fallbacks.get(request.model, ())[1:])
+        attempt, waiting = request, list(self.terms.fallbacks.get(request.model, ())[1:])
         while True:
             try:
                 return (yield from self._call(attempt))
@@ -198,7 +241,7 @@ class _QuestionWalk:
         while waiting and error.another_may_answer and not self.deadline.over:
             use = waiting.pop(0)
             if use.lacks(request) is None:
-                following = use.in_place_of(self.fallbacks[request.model][0], request)
+                following = use.in_place_of(self.terms.fallbacks[request.model][0], request)
                 return following._replace(instead_of=request.instead_of or request.model)
         if isinstance(error, ProviderTimeoutError) and self.deadline.over:
             self.late = error
@@ -206,8 +249,8 @@ class _QuestionWalk:
 
     def _call(self, request: Request) -> Generator[Request, Completion | None, Completion]:
         """Hold the money, make the call, settle, and record it."""
-        request = self.fields.sent(request)
-        price, purse = self.prices.get(request.model), self.purse
+        request = self.terms.fields.sent(request)
+        price, purse = self.terms.prices.get(request.model), self.purse
         hold = purse.hold(request, price)
         try:
             completion = yield request if purse.limit_nano_usd is None else request._replace(at_most_once=True)
@@ -235,40 +278,20 @@ class _QuestionWalk:
 
 def run(
     question: Question,
+    plan: RunPlan,
+    terms: Terms = Terms(),  # noqa: B008 - frozen
     *,
-    strategy: Plan,
-    policy: Scorer | None,
-    prices: Mapping[str, Price | None],
     budget: Budget | None = None,
-    on_exhausted: str = "refuse",
-    certificate: Certificate | None = None,
-    audit: bool = False,
-    warnings: Sequence[str] = (),
-    level: str | None = None,
-    scope: Scope | None = None,
     deadline: Deadline | None = None,
-    fallbacks: Mapping[str, tuple[ModelUse, ...]] | None = None,
-    fields: Fields | None = None,
 ) -> Run:
     """Answer one question.
 
     Args:
         question: the question.
-        strategy: plans the calls and makes steps of them.
-        policy: scores each step; None: every step is run, and every answer kept.
-        prices: the prices of the strategy's models, None if unknown.
+        plan: what answers it.
+        terms: what the configuration says of every question.
         budget: what this question may cost; no limit by default.
-        on_exhausted: when the next call might pass the cap: "refuse" raises, anything else returns the best so far.
-        certificate: the guarantee about the answer; left out if the walk is broken off, or has a step outside the
-            certificate's scope.
-        audit: also run the steps after the decision to stop. They keep nothing and do not change the answer; they show
-            what was missed.
-        warnings: the first of the answer's warnings.
-        level: the level of the policy, if it has levels.
-        scope: the scope of the certificate; by default every walk that is not broken off.
         deadline: the time at which the best answer so far is returned, even if the policy wants to go on.
-        fallbacks: by a model's name, itself and then those that are asked in turn while it is down.
-        fields: the fields of an application's request that each model is sent; by default the standard ones.
 
     Yields:
         Requests, to which the driver sends a `Completion` or throws a `ProviderError`; and decided `Step`s, after which
@@ -278,35 +301,31 @@ def run(
         The answer, as the generator's value.
 
     Raises:
-        BudgetExceededError: as `on_exhausted` says; `calls` has the paid calls.
+        BudgetExceededError: as `Terms.on_exhausted` says; `calls` has the paid calls.
         ProviderError: every model that could have answered failed, or the deadline came before any answer; `calls` has
             the paid calls.
         RefusedFieldError: an application's request has fields that no model may be sent.
     """
-    started, fields = time.monotonic(), fields or Fields()
-    unsent = () if question.chat is None else fields.unsent(question.chat, strategy.models)
+    started, certificate = time.monotonic(), plan.certificate
+    unsent = () if question.chat is None else terms.fields.unsent(question.chat, plan.strategy.models)
     walk = _QuestionWalk(
         question,
-        strategy.plan(question),
-        strategy,
-        policy,
-        prices,
+        plan.strategy.plan(question),
+        plan,
+        terms,
         budget or Budget(),
-        scope=None if certificate is None else scope,
-        may_finish=on_exhausted != "refuse",
-        deadline=deadline or Deadline(),
-        fallbacks=fallbacks or {},
-        fields=fields,
-        warnings=[*warnings, *(f"{name} {_UNSENT}" for name in unsent)],
+        deadline or Deadline(),
+        may_finish=terms.on_exhausted != "refuse",
+        warnings=[*plan.warnings, *(f"{name} {_UNSENT}" for name in unsent)],
     )
     try:
         stopped = yield from walk.follow()
-        if audit:
+        if plan.audit:
             yield from walk.run_on()
     except (BudgetExceededError, ProviderError) as error:
         stopped = walk.broken_off(error)
     finally:
-        walk.plan.close()
+        walk.walk.close()
     walk.warnings += _failed_calls(walk.steps)
     answers = tuple(map(_surest, _by_answer(walk.steps, question.chat)))
     walk.warnings += _unkept(walk.steps, answers, stopped)
@@ -322,8 +341,8 @@ def run(
         warnings=tuple(walk.warnings),
         certificate=None if reasons else certificate,
         loose_calls=tuple(walk.calls),
-        audited=audit,
-        level=level,
+        audited=plan.audit,
+        level=plan.level,
     )
 
 

@@ -14,7 +14,7 @@ from cascade.chat import Chat, ChatRequest, chat_request
 from cascade.checks import MAX_QUESTION_CHARS, above_zero, did_you_mean
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
-from cascade.engine import Run, drive, run
+from cascade.engine import Run, RunPlan, Terms, drive, run
 from cascade.errors import BatchError, ClosedError, UsageError
 from cascade.factory import alone, build_fallbacks, build_fields, build_guards, build_policy, build_strategy
 from cascade.money import Price, exact_dollars, nano_usd
@@ -25,7 +25,7 @@ from cascade.records.link import LATE_S
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import defuse
-from cascade.serving.plan import RunPlan, no_level, plain_plan
+from cascade.serving.plan import no_level, plain_plan
 from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
@@ -147,7 +147,6 @@ class Runtime:
         self._cap = None if config.budget.per_question is None else nano_usd(config.budget.per_question)
         self.spending = self._caps()
         self.links = {} if self.spending is None or self.spending.link is None else {"budget": self.spending.link}
-        self._fallbacks = build_fallbacks(config)
         self._closed = self.finishes = False
         self._idle: Spending | None = None  # what was spent under an earlier configuration's caps, if there are none
         self._passed_on = set[str]()  # what another runtime closes
@@ -155,6 +154,8 @@ class Runtime:
         self.guards, self._own = build_guards(config, providers)
         self._spanned = self._with_spans()
         self.fields = build_fields(config, self.guards, self._prices)
+        exhausted, fallbacks = config.budget.on_exhausted, build_fallbacks(config)
+        self._terms = Terms(self._prices, exhausted, fallbacks, self.fields)
         self.traces = self._make_writer()
 
     @staticmethod
@@ -257,22 +258,8 @@ class Runtime:
         parsed, deadline = question_of(question, fields), self._deadline(deadline_s)
         serving = self.serves(level) if only is None else None
         plan = only or (self._plain if serving is None else serving.plan(parsed))
-        walk = run(
-            parsed,
-            strategy=plan.strategy,
-            policy=plan.policy,
-            prices=self._prices,
-            budget=Budget(self._cap),
-            on_exhausted=self.config.budget.on_exhausted,
-            certificate=plan.certificate,
-            audit=plan.audit or audit,
-            warnings=(*plan.warnings, *left_out(parsed)),
-            level=plan.level,
-            scope=plan.scope,
-            deadline=deadline,
-            fallbacks=self._fallbacks,
-            fields=self.fields,
-        )
+        followed = plan._replace(audit=plan.audit or audit, warnings=(*plan.warnings, *left_out(parsed)))
+        walk = run(parsed, followed, self._terms, budget=Budget(self._cap), deadline=deadline)
         if serving is not None and not audit:  # later audits are counted by the modes
             walk = serving.counted(walk)
         trace = None

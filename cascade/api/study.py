@@ -25,7 +25,7 @@ from cascade.config.policies import DirectoryConfig, FixedConfig
 from cascade.conformal.certificate import differences
 from cascade.conformal.monitor import uniform
 from cascade.conformal.promise import PROMISE, Promise
-from cascade.engine import drive
+from cascade.engine import RunPlan, drive
 from cascade.engine import run as walk
 from cascade.episodes.opening import rows_of
 from cascade.episodes.reading import Reading, mispriced, price_problem, read
@@ -443,7 +443,7 @@ def _judged(runtime: Runtime, calls: LoggedCalls, logged: AskedQuestion) -> Iter
         raise reply or ProviderError("no such call")
 
     try:
-        answer = portal.run(drive(walk(logged.question, strategy=runtime.configured, policy=None, prices={}), replied))
+        answer = portal.run(drive(walk(logged.question, RunPlan(runtime.configured)), replied))
     except ProviderError:  # by the log, no model answered
         return
     for step in answer.steps:

@@ -19,6 +19,7 @@ from cascade.collection.adding import LoggedCalls
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
 from cascade.config.policies import FixedConfig
+from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import MissingExtraError, UsageError
 from cascade.logs.files import WRITTEN_AS, is_there, read_rows, write_rows
@@ -27,7 +28,6 @@ from cascade.matching import Matcher
 from cascade.orchestrator import Orchestrator
 from cascade.providers.base import Provider
 from cascade.runtime import left_out
-from cascade.serving.plan import RunPlan
 
 __all__ = ["MAX_FAILURES_IN_A_ROW", "Collected", "Progress", "collect", "journal_of"]
 

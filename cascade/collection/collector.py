@@ -19,7 +19,7 @@ from cascade.budget.charges import Budget, failed_call, paid_call
 from cascade.checks import did_you_mean
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, policies
-from cascade.engine import drive, run
+from cascade.engine import RunPlan, Terms, drive, run
 from cascade.episodes.journal import Journal
 from cascade.errors import BudgetExceededError, CascadeError, ProviderError, UsageError
 from cascade.factory import build_policy, build_strategy
@@ -30,7 +30,6 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans import presets as strategies
 from cascade.plans.presets import BaseGuideConfig
 from cascade.resilience import portal
-from cascade.serving.plan import RunPlan
 from cascade.text import counted
 from cascade.types import Answer, Completion, Request
 
@@ -322,9 +321,8 @@ class Collector:
                     raise
                 raise hole.error from None
 
-        fields = self.orchestrator.runtime.fields
-        walked = run(question.question, strategy=plan.strategy, policy=plan.policy, prices=self._prices, fields=fields)
-        return _result(drive(walked, answered))
+        terms = Terms(self._prices, fields=self.orchestrator.runtime.fields)
+        return _result(drive(run(question.question, plan, terms), answered))
 
     def _from_record(self, request: Request) -> Completion:
         """Answer from the record."""

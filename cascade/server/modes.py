@@ -24,7 +24,7 @@ from typing import Any, get_args
 from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
-from cascade.engine import drive
+from cascade.engine import RunPlan, drive
 from cascade.episodes.reading import same
 from cascade.errors import CascadeError, ConfigError, ProviderUnavailableError, StoreError
 from cascade.matching import default_for, get_matcher
@@ -39,7 +39,6 @@ from cascade.server.catalog import Catalog, ClientRequest, Route
 from cascade.server.errors import GatewayError
 from cascade.server.receipts import family
 from cascade.serving.made_for import made_for
-from cascade.serving.plan import RunPlan
 from cascade.types import Answer, Call, Completion, Question, Request
 
 logger = logging.getLogger("cascade")

@@ -21,7 +21,7 @@ from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.promise import Audit, Judge
 from cascade.conformal.scope import PROPERTIES, Scope, failures, has_chats, kind_of, unlike
-from cascade.engine import Run
+from cascade.engine import Run, RunPlan
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_policy, serving_of
 from cascade.identity import identity
@@ -32,7 +32,7 @@ from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, group_of
-from cascade.serving.plan import RunPlan, no_level, plain_plan, reference_walk
+from cascade.serving.plan import no_level, plain_plan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"

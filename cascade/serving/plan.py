@@ -1,38 +1,18 @@
-"""The run plan of a question: its strategy, policy and certificate. `certified` makes those under a certificate."""
+"""The run plan of a policy that promises nothing. `certified` makes those under a certificate."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 from cascade.checks import hint_at
+from cascade.engine import RunPlan
 from cascade.errors import UsageError
 from cascade.plans.nodes import Plan
 from cascade.types import GUIDE_ONLY, LAST_ONLY
 
 if TYPE_CHECKING:
-    from cascade.conformal.certificate import Certificate
-    from cascade.conformal.scope import Scope
     from cascade.policies.live import Live
-
-
-class RunPlan(NamedTuple):
-    """The run plan of a question.
-
-    Without a policy every step is run, and every answer kept.
-
-    `scope` is the scope of the certificate. `walk` is its name in the traces if another strategy than the configured
-    one runs; `level` is the name of the policy's level.
-    """
-
-    strategy: Plan
-    policy: Live | None = None
-    certificate: Certificate | None = None
-    audit: bool = False
-    warnings: tuple[str, ...] = ()
-    walk: str | None = None
-    level: str | None = None
-    scope: Scope | None = None
 
 
 def reference_walk(strategy: Plan) -> str:

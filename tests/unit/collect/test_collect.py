@@ -17,6 +17,7 @@ from cascade.budget.charges import most_nano_usd
 from cascade.collection import MAX_FAILURES_IN_A_ROW, Collected, Progress, collect
 from cascade.collection.collector import BASELINES, RefusedRole, recorded_baselines
 from cascade.config import CascadeConfig, load
+from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal
 from cascade.episodes.rows import reads_of
 from cascade.errors import (
@@ -38,7 +39,6 @@ from cascade.orchestrator import Orchestrator
 from cascade.plans.base import Walk
 from cascade.providers.fake import FakeProvider, reply
 from cascade.resilience.portal import in_thread
-from cascade.serving.plan import RunPlan
 from cascade.types import GUIDE_ONLY, Candidate, Question, Request, Step
 from unit.scripted import FixedPolicy
 

@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from patience import at_once
 
 from cascade.budget.charges import paid_call
-from cascade.engine import run
+from cascade.engine import RunPlan, Terms, run
 from cascade.episodes import journal as module
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import UsageError
@@ -168,7 +168,7 @@ def test_a_call_that_decides_has_no_candidate_so_that_no_answer_counts_twice():
     both = {"base": base_guide(small, large, 1, samples=1, decider="base")}
     both |= {"guide": base_guide(small, large, 1, samples=1, decider="guide")}
     for strategy in (*both.values(), exits(small, "base", 1), exits(large, "guide", 1)):
-        answer = drive(run(RIVER, strategy=strategy, policy=None, prices=PRICES), call)
+        answer = drive(run(RIVER, RunPlan(strategy), Terms(PRICES)), call)
         made = {one["signals"]["replay"]["purpose"]: one["candidate"] for one in rows(answer)}
         wanted = {"answer": 0, "exit": None} if len(strategy.models) == 1 else {"answer": 0, "judge": 1, "decide": None}
         assert made == wanted
@@ -356,7 +356,7 @@ def test_a_row_that_is_no_json_is_not_written_nor_are_those_beside_it(path):
 def test_a_walk_can_be_made_from_the_record_alone(path):
     said = {"base": "Answer: Rhine", "guide": "No, Danube"}
     strategy = base_guide(ModelUse("small"), ModelUse("large"), 2, samples=2)
-    settings: dict[str, Any] = {"strategy": strategy, "policy": FixedPolicy("both", 2), "prices": PRICES}
+    plan, terms = RunPlan(strategy, FixedPolicy("both", 2)), Terms(PRICES)
     with Journal(path) as journal:
 
         def pays(asked: Request) -> Completion:
@@ -364,13 +364,13 @@ def test_a_walk_can_be_made_from_the_record_alone(path):
             journal.add([call_row(paid_call(asked, made, PRICES[asked.model]), made)])
             return made
 
-        paid = drive(run(RIVER, **settings), pays)
+        paid = drive(run(RIVER, plan, terms), pays)
 
         def recalls(asked: Request) -> Completion:
             found = journal.completion(request_digest(asked))
             assert found is not None
             return found
 
-        again = drive(run(RIVER, **settings), recalls)
+        again = drive(run(RIVER, plan, terms), recalls)
     assert [step.calls for step in again.steps] == [step.calls for step in paid.steps]
     assert again.cost_nano_usd == paid.cost_nano_usd

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from cascade.chat import ChatRequest
-from cascade.engine import run
+from cascade.engine import RunPlan, Terms, run
 from cascade.errors import BadRequestError, CascadeError, MissingExtraError, RateLimitedError
 from cascade.logs.files import write_rows
 from cascade.logs.schema import rows
@@ -38,7 +38,7 @@ BASE = Completion(
 def logged(base: Completion, judge: Completion, rounds: int = 1) -> Answer:
     strategy = base_guide(ModelUse("small"), ModelUse("large"), rounds=rounds)
     said = by_purpose({"base": base, "judge": judge, "direct": base})
-    return drive(run(RIVER, strategy=strategy, policy=ThresholdPolicy(0.0), prices=PRICES), said)
+    return drive(run(RIVER, RunPlan(strategy, ThresholdPolicy(0.0)), Terms(PRICES)), said)
 
 
 def replayed(answer: Answer, one: Request) -> Completion:
@@ -72,12 +72,7 @@ def test_a_call_comes_back_to_the_letter(base):
 def test_an_impossible_alternative_stays_impossible():
     answer = logged(BASE, yes_no(1.0))
     again = drive(
-        run(
-            RIVER,
-            strategy=base_guide(ModelUse("small"), ModelUse("large"), rounds=1),
-            policy=ThresholdPolicy(0.0),
-            prices={},
-        ),
+        run(RIVER, RunPlan(base_guide(ModelUse("small"), ModelUse("large"), rounds=1), ThresholdPolicy(0.0))),
         lambda one: replayed(answer, one),
     )
     assert again.steps[0].signals == answer.steps[0].signals
