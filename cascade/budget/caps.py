@@ -15,8 +15,8 @@ from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime, timedelta, tzinfo
-from typing import NamedTuple
+from datetime import UTC, datetime, timedelta, tzinfo
+from typing import Literal, NamedTuple, TypeAlias
 
 from cascade.forks import after_fork
 from cascade.identity import storable
@@ -346,6 +346,10 @@ def renewals(
     return changes
 
 
+Window: TypeAlias = Literal["day", "month"]
+"""In which spending counts."""
+_PERIODS: Mapping[str, str] = {"day": "%Y-%m-%d", "month": "%Y-%m"}
+"""How the names of accounts have the period of a window, which begins on the day that this form reads."""
 OF_CLIENTS = frozenset({"user", "segment"})
 """The scopes whose names clients choose."""
 
@@ -355,13 +359,13 @@ class Cap(NamedTuple):
 
     Attributes:
         scope: what it counts: "all", or each "key", "user", "segment" or "model".
-        window: "day" or "month", in which it counts; None: without an end.
+        window: in which it counts; None: without an end.
         name: of the only key, user, segment or model that it is for; None: for each without a cap of its own.
         nano_usd: the most.
     """
 
     scope: str
-    window: str | None
+    window: Window | None
     name: str | None
     nano_usd: int
 
@@ -371,7 +375,7 @@ class Caps:
 
     Args:
         caps: in any order; no two have one scope, window and name.
-        zone: where days and months begin.
+        zone: where periods begin.
 
     >>> caps = Caps([Cap("user", None, None, 5), Cap("all", "day", None, 9), Cap("key", "month", "app", 7)])
     >>> caps.of({"all": None, "user": "ann", "key": "app", "model": "small"}, 0.0)
@@ -387,8 +391,8 @@ class Caps:
 
     def periods(self, now_s: float) -> dict[str | None, str]:
         """Return how the names of accounts end now, by their window."""
-        today = datetime.fromtimestamp(now_s, self._zone).date().isoformat()
-        return {None: "", "day": f" day:{today}", "month": f" month:{today[:7]}"}
+        now = datetime.fromtimestamp(now_s, self._zone)
+        return {None: "", **{window: f" {window}:{now:{form}}" for window, form in _PERIODS.items()}}
 
     def accounts(self, now_s: float, share: float = 0.0) -> list[Accounts]:
         """Return which accounts each cap counts now, those that have spent a share of it and were not alerted."""
@@ -425,11 +429,12 @@ class Caps:
         """Return when the period of an account ends; None if it has no end."""
         if (window := window_of(account)) is None:
             return None
-        begins = date.fromisoformat(f"{account.rpartition(':')[2]}-01"[:10])
-        ends = begins + timedelta(days=1 if window == "day" else 31)
-        ends = ends if window == "day" else ends.replace(day=1)
+        form, written = _PERIODS[window], account.rpartition(":")[2]
+        ends = datetime.strptime(written, form).replace(tzinfo=self._zone)
         # Where a clock is put forward at midnight, the day begins at that moment: Python reads 0:00 by the time before.
-        return datetime(ends.year, ends.month, ends.day, tzinfo=self._zone)
+        while f"{ends:{form}}" == written:
+            ends += timedelta(days=1)
+        return ends
 
 
 def scope(account: str) -> str:

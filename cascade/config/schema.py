@@ -11,7 +11,7 @@ from zoneinfo import ZoneInfo, available_timezones
 
 from pydantic import AfterValidator, BeforeValidator, Field, PrivateAttr, field_validator, model_validator
 
-from cascade.budget.caps import OF_CLIENTS
+from cascade.budget.caps import OF_CLIENTS, Window
 from cascade.chat import budget_problem
 from cascade.checks import checked_base, distinct, shown_name, unknown
 from cascade.errors import UsageError
@@ -301,7 +301,7 @@ class CapConfig(Section):
     """
 
     per: Literal["all", "key", "user", "segment", "model"] = "all"
-    window: Literal["day", "month"] | None = None
+    window: Window | None = None
     name: str | None = Field(default=None, min_length=1)
     usd: _Positive
 

@@ -54,7 +54,9 @@ class PlanNode:
             "sample": the same prompt is sampled again. "outright": an answer of the model that the other nodes save.
             "judge": the model says whether its parent's answer is right. "verify": it also gives its own answer after a
             no. "check": a function, which is free, checks the parent's answer. "direct": the model
-            answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next.
+            answers where the step lacks an answer that can be served. "decide", "exit": it says what to do next. Logs
+            have the purpose of the call (`Request.purpose`), which calls the first three "answer", the next two
+            "judge", and a check "verify".
         parents: the numbers of the nodes that it reads, from 1.
         joins: whether it belongs to the step of the node before it, so that no policy decides in between.
         samples: how many verdicts are asked for if the model gives no log-probs.
@@ -296,8 +298,8 @@ class _Walk:
         """Return the call that asks a model for its answer: with the prompt, or a chat request unchanged."""
         chat, name, at, question = self.chat, node.name, draft.number, self.question
         if chat is None:
-            messages, most = self.plan.prompts.answer.fill(question_text(question)), use.max_tokens
-            return Request(use.name, messages, name, "answer", at, question, most, use.temperature, 1, use.seed)
+            messages = self.plan.prompts.answer.fill(question_text(question))
+            return use.request(messages, name, "answer", at, question, 1)
         most, alternatives = chat.max_tokens or use.chat_max_tokens, chat.top_logprobs or 1
         return Request(use.name, (), name, "answer", at, question, most, top_logprobs=alternatives, chat=chat)
 

@@ -91,10 +91,6 @@ _CHECKED = STANDARD - {"tools", "functions"}
 """Fields that need no look at their values."""
 
 
-def _nothing(_model: str) -> frozenset[str]:
-    return frozenset()
-
-
 class ModelFields(NamedTuple):
     """What one model is sent besides the standard fields.
 
@@ -108,7 +104,7 @@ class ModelFields(NamedTuple):
     """
 
     model: str = ""
-    knows: Callable[[str], frozenset[str]] = _nothing
+    knows: Callable[[str], frozenset[str]] = lambda _: frozenset()
     opened: frozenset[str] = frozenset()
     tiers: frozenset[str] = PLAIN_TIERS
     searches: bool = False

@@ -35,9 +35,8 @@ from cascade.server.dialects.responses import Responses
 from cascade.server.errors import GatewayError, Refusal, refusal_of, unexpected
 from cascade.server.feedback import endpoint
 from cascade.server.limits import ClientLeftError, Receive, read_object
-from cascade.server.meters import CountedGuard, Instruments, labelled, total
+from cascade.server.meters import CONTENT_TYPE, CountedGuard, Instruments, Metrics, family, labelled, total
 from cascade.server.pages import Pages, needs_no_key
-from cascade.server.receipts import CONTENT_TYPE, Metrics, family
 from cascade.telemetry import Traceparent, request_span, tracer
 
 if TYPE_CHECKING:
@@ -359,7 +358,7 @@ class Edge:
             took_s, metrics = exchange.duration_s, exchange.metrics or self.cascades[0].metrics
             metrics.count(exchange.model, status, took_s, exchange.receipt)
         if access is not None and path not in _OPEN:
-            access.write(exchange, method, path, status)
+            access.write(exchange.logged(method, path, status))
 
     async def _answered(self, scope: Scope, receive: Receive, send: Send) -> Refusal | None:
         """Answer a request; if it fails, return the refusal. Raises ClientLeftError."""

@@ -21,8 +21,7 @@ from cascade.runtime import Runtime
 from cascade.server.dialects import encoded
 from cascade.server.errors import GatewayError
 from cascade.server.limits import read_object
-from cascade.server.meters import Instruments
-from cascade.server.receipts import family
+from cascade.server.meters import Instruments, family
 from cascade.serving.spending import Spending
 
 logger = logging.getLogger("cascade")

@@ -7,13 +7,16 @@ import time
 from collections.abc import Awaitable, Callable, Mapping, MutableMapping
 from contextlib import aclosing
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from cascade.config.schema import ServerKeyConfig
+from cascade.money import usd
 from cascade.orchestrator import Orchestrator
 from cascade.records.link import LATE_S
 from cascade.runtime import Started
+from cascade.safety import redact
 from cascade.server.admission import Visit
 from cascade.server.auth import new_trace
 from cascade.server.catalog import Catalog, ClientRequest, Menu
@@ -21,7 +24,8 @@ from cascade.server.dialects import ChatCompletions, Dialect, ServedMessage, enc
 from cascade.server.errors import Refusal
 from cascade.server.feedback import AnswerFeedback
 from cascade.server.limits import Receive, connected, read_object
-from cascade.server.receipts import Metrics, Receipt
+from cascade.server.meters import Metrics
+from cascade.server.receipts import Receipt
 from cascade.telemetry import Traceparent
 from cascade.types import Answer, Question
 
@@ -33,6 +37,7 @@ Scope: TypeAlias = MutableMapping[str, Any]
 _JSON, _EVENTS = b"application/json", b"text/event-stream; charset=utf-8"
 _STREAM_HEADERS = [("cache-control", "no-cache"), ("x-accel-buffering", "no")]
 _SHORTEST_S = 1e-3
+_LONGEST_PATH = 200
 
 
 @dataclass
@@ -88,6 +93,18 @@ class HttpExchange:
     def duration_s(self) -> float:
         """How long it has taken."""
         return time.monotonic() - self.started_s
+
+    def logged(self, method: str, path: str, status: int) -> dict[str, Any]:
+        """Return its line in the access log, once it has ended."""
+        receipt, now = self.receipt, datetime.now(UTC).isoformat(timespec="milliseconds")
+        cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
+        return {
+            "time": now, "trace_id": self.trace_id, "key": self.key, "method": method,
+            "client_trace_id": None if self.caller is None else self.caller.trace_id,
+            "path": redact(path[:_LONGEST_PATH]), "status": status, "model": self.model or None,
+            "served_by": None if receipt is None else receipt.served_by, "cost_usd": cost,
+            "duration_s": round(self.duration_s, 4), "reason": self.reason or (receipt and receipt.broken_off),
+        }  # fmt: skip
 
     async def begin(self, status: int, content_type: bytes, headers: list[tuple[str, str]]) -> None:
         """Send the head of the response."""

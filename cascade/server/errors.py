@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 from cascade import errors
@@ -40,27 +41,26 @@ class Refusal(NamedTuple):
     headers: tuple[tuple[str, str], ...] = ()
 
 
-_MEANINGS: tuple[tuple[type[CascadeError], int, str, bool], ...] = (
-    # The class, the status, the code, and whether the client library should try again by itself. The first match
-    # counts: subclasses come before their parents.
-    (errors.ClosedError, 503, "stopping", True),
-    (errors.RefusedFieldError, 400, "field_not_passed_on", False),
-    (errors.UsageError, 400, "invalid_request", False),
-    (BudgetExceededError, 422, "budget_exceeded", False),
-    (errors.ContextTooLongError, 400, "context_length_exceeded", False),
-    (BadRequestError, 400, "refused_by_provider", False),
-    (errors.RefusedError, 400, "content_filter", False),
-    (errors.QuotaError, 503, "provider_without_credit", False),
-    (errors.RateLimitedError, 429, "rate_limited_by_provider", True),
-    (errors.ProviderTimeoutError, 504, "provider_timeout", False),
-    (errors.AddressError, 502, "provider_address", False),
-    (errors.AuthenticationError, 502, "provider_refused_key", False),
-    (errors.BadResponseError, 502, "bad_provider_response", False),
-    (errors.StreamInterruptedError, 502, "stream_interrupted", False),
-    (StoreError, 503, "store_unavailable", True),
-    (errors.ProviderError, 503, "provider_unavailable", True),
-    (CascadeError, 500, "not_served", False),
-)
+_MEANINGS: Mapping[type[CascadeError], tuple[int, str, bool]] = {
+    errors.ClosedError: (503, "stopping", True),
+    errors.RefusedFieldError: (400, "field_not_passed_on", False),
+    errors.UsageError: (400, "invalid_request", False),
+    BudgetExceededError: (422, "budget_exceeded", False),
+    errors.ContextTooLongError: (400, "context_length_exceeded", False),
+    BadRequestError: (400, "refused_by_provider", False),
+    errors.RefusedError: (400, "content_filter", False),
+    errors.QuotaError: (503, "provider_without_credit", False),
+    errors.RateLimitedError: (429, "rate_limited_by_provider", True),
+    errors.ProviderTimeoutError: (504, "provider_timeout", False),
+    errors.AddressError: (502, "provider_address", False),
+    errors.AuthenticationError: (502, "provider_refused_key", False),
+    errors.BadResponseError: (502, "bad_provider_response", False),
+    errors.StreamInterruptedError: (502, "stream_interrupted", False),
+    StoreError: (503, "store_unavailable", True),
+    errors.ProviderError: (503, "provider_unavailable", True),
+    CascadeError: (500, "not_served", False),
+}
+"""By class, or by the nearest of its parents: the status, the code, and whether the client library should try again."""
 _KINDS = {
     401: "authentication_error",
     403: "permission_error",
@@ -88,7 +88,7 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     if isinstance(error, GatewayError):
         again = error.retry_after_s is not None
         return _refusal(error.status, error.code, str(error), again, error.param, error.retry_after_s)
-    _, status, code, again = next(meaning for meaning in _MEANINGS if isinstance(error, meaning[0]))
+    status, code, again = next(_MEANINGS[kind] for kind in type(error).__mro__ if kind in _MEANINGS)
     message, param, wait_s = str(error), None, None
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
         status = _UNPROCESSABLE

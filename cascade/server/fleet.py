@@ -28,8 +28,7 @@ from typing import Any
 from cascade.config import CascadeConfig
 from cascade.errors import CascadeError, StoreError
 from cascade.server import running
-from cascade.server.meters import PARENT, WorkerCounts, of_reloads
-from cascade.server.receipts import family
+from cascade.server.meters import PARENT, WorkerCounts, family, of_reloads
 from cascade.server.running import Configs
 
 logger = getLogger("cascade")

@@ -1,4 +1,7 @@
-"""What a server measures with: its access log, what counts calls to models, the counts of all its workers."""
+"""What a server measures: the counts of its requests and of its calls to models, its access log, the counts of workers.
+
+`family` writes all of them in Prometheus' text form.
+"""
 
 from __future__ import annotations
 
@@ -9,36 +12,278 @@ import re
 import sys
 import threading
 import time
+from bisect import bisect_left
 from collections import Counter, defaultdict
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from decimal import Decimal
+from itertools import accumulate
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
 from queue import Full, Queue
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from cascade.budget.caps import Account, label
+from cascade.budget.charges import failed_call, paid_call
 from cascade.config.schema import ServerConfig
-from cascade.errors import ConfigError
+from cascade.errors import ConfigError, ProviderError, StoreError
 from cascade.money import Price, usd
 from cascade.providers.guard import Around, Guard
+from cascade.resilience.health import CALLER
 from cascade.resilience.portal import Deadline
-from cascade.safety import redact
-from cascade.server.chat import HttpExchange
-from cascade.server.receipts import Metrics, family
+from cascade.server.receipts import Receipt
 from cascade.types import Completion, Request
+
+if TYPE_CHECKING:
+    from cascade.runtime import Runtime
 
 _MOST_LINES = 10_000
 _CLOSE_S = 2.0
-_LONGEST_PATH = 200
 _TOLD_S = 2.0
 _STALE_S = 5 * _TOLD_S
 """A worker whose counts are older has ended, or hangs."""
 PARENT = "parent"
 """The place of the workers' parent, which serves nothing."""
 _ADDED = tuple(f"cascade_{n}" for n in ("in_flight", "buffered_bytes", "traces_waiting", "budget_waiting"))
+
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ERROR = 400
+_BOUNDS_S = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0)
+_LEFT = (asyncio.CancelledError, GeneratorExit)
+_LAG_EVERY_S = 0.25
+_STORE_S = 1.0
+"""The longest wait of a scrape for the store of the budgets; without an answer the balances are left out."""
+_OF_ACCOUNTS = {
+    "cap": "The cap of an account.",
+    "spent": "What is booked on an account.",
+    "held": "What calls under way may cost an account.",
+}
+_TALLIES = {
+    "faulty": ("faulty_messages_total", "Messages of a model that had a fault.", "model"),
+    "replaced": ("replaced_calls_total", "Calls that another model answered.", "model"),
+    "silent": ("missing_logprobs_total", "Replies without the log-probs asked for.", "model"),
+    "skipped": ("skipped_calls_total", "Calls not made, as the model had refused the conversation.", "model"),
+    "broken_off": ("broken_off_total", "Requests served before the policy had enough.", "by"),
+}
+"""What is counted by name: by the receipt's field, of names or of tuples of them, the metric, its help, its labels."""
+
+
+class Histogram:
+    """How many durations were at most so long."""
+
+    def __init__(self) -> None:
+        self._buckets, self._total_s = [0] * (len(_BOUNDS_S) + 1), 0.0
+
+    def observe(self, seconds: float) -> None:
+        """Count a duration."""
+        self._buckets[bisect_left(_BOUNDS_S, seconds)] += 1
+        self._total_s += seconds
+
+    def lines(self, name: str, labels: Mapping[str, str]) -> Iterator[str]:
+        """Yield its samples in Prometheus' text form."""
+        below = [*accumulate(self._buckets)]  # each bucket counts those before it, too
+        for bound, count in zip([*(f"{bound:g}" for bound in _BOUNDS_S), "+Inf"], below, strict=True):
+            yield f"cascade_{name}_bucket{_labels({**labels, 'le': bound})} {count}"
+        yield f"cascade_{name}_sum{_labels(labels)} {self._total_s:.6f}"
+        yield f"cascade_{name}_count{_labels(labels)} {below[-1]}"
+
+
+class Metrics:
+    """Counts of a cascade since the process began. Only one event loop writes them.
+
+    Labels come only from the configuration, from statuses and from classes of errors.
+    """
+
+    def __init__(self) -> None:
+        self._requests: Counter[tuple[str, str, int]] = Counter()
+        self._tallies: dict[str, Counter[Any]] = {name: Counter() for name in _TALLIES}
+        self._seconds, self.first_text, self._lag = Histogram(), Histogram(), Histogram()
+        self._key_costs: Counter[str] = Counter()
+        self._unknown_costs = 0
+        self._calls: defaultdict[str, Histogram] = defaultdict(Histogram)
+        self._errors: Counter[tuple[str, str]] = Counter()
+        self._tokens: Counter[tuple[str, str]] = Counter()
+        self._unknown: Counter[str] = Counter()
+        self.retried, self.tried = Counter[str](), Counter[tuple[str, str, str]]()  # guards count them
+        self._reading: asyncio.Task[Mapping[str, tuple[int, Account]]] | None = None
+
+    def count(self, model: str, status: int, duration_s: float, receipt: Receipt | None = None) -> None:
+        """Count a request that has ended.
+
+        `model` is the name that was asked for, "" if the server has no such model; the status is 499 if the
+        client hung up.
+        """
+        self._requests[model, "" if receipt is None else receipt.served_by or "", status] += 1
+        self._seconds.observe(duration_s)
+        if receipt is None:
+            return
+        for at, tally in self._tallies.items():
+            if names := getattr(receipt, at):
+                tally.update((names,) if isinstance(names, str) else names)
+        self._unknown_costs += receipt.cost_nano_usd is None
+
+    @property
+    def unserved(self) -> int:
+        """How many requests ended without an answer."""
+        return sum(count for (_, _, status), count in self._requests.items() if status >= _ERROR)
+
+    def count_call(
+        self,
+        request: Request,
+        seconds: float,
+        reply: Completion | None,
+        error: BaseException | None,
+        price: Price | None,
+    ) -> None:
+        """Count a call that has ended, with its retries, by its reply or by its error."""
+        call = None if reply is None else paid_call(request, reply, price)
+        if call is None and isinstance(error, ProviderError):
+            call = failed_call(request, error, price)
+        self._key_costs[CALLER.get() or ""] += 0 if call is None else call.cost_nano_usd or 0  # only what is known
+        model = request.model
+        self._calls[model].observe(seconds)
+        if error is not None:
+            self._errors[model, "Cancelled" if isinstance(error, _LEFT) else type(error).__name__] += 1
+        if reply is not None:
+            usage = reply.usage
+            for kind, tokens in (("input", usage.input_tokens), ("output", usage.output_tokens)):
+                if tokens is None:
+                    self._unknown[model] += 1
+                else:
+                    self._tokens[model, kind] += tokens
+
+    async def watch_loop(
+        self,
+        sleep: Callable[[float], Awaitable[object]] = asyncio.sleep,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Measure for ever how late the event loop wakes a task."""
+        while True:
+            due_s = clock() + _LAG_EVERY_S
+            await sleep(_LAG_EVERY_S)
+            self._lag.observe(max(0.0, clock() - due_s))
+
+    async def text(self, runtime: Runtime, alarm: str | None = None) -> str:
+        """Return all counts, and the state of alarm, stores, breakers and caps, in Prometheus' text form.
+
+        `alarm` is that of the modes.
+        """
+        guards, balances = runtime.guards, await self._balances(runtime)
+        withdrawn = int((alarm or runtime.alarm) is not None)
+        unknown, retried = ({name: counts[name] for name in guards} for counts in (self._unknown, self.retried))
+        whys = {} if runtime.service is None else runtime.service.monitors.uncovered  # none is a client's words
+        return "".join([
+            family("requests_total", "Requests that have ended.", self._requests, "model", "served_by", "status"),
+            family("request_seconds", "Time of a whole request.", self._seconds),
+            family("first_text_seconds", "Time to a stream's first text.", self.first_text),
+            family("cost_usd_total", "Known cost of all calls, also for drawn requests.", self._key_costs.total()),
+            family("key_cost_usd_total", "The same, by the key of the request.", self._key_costs, "key"),
+            family("unknown_costs_total", "Requests of unknown cost.", self._unknown_costs),
+            *(family(name, help_, self._tallies[at], *by) for at, (name, help_, *by) in _TALLIES.items()),
+            family("alarm", "1: audits, canaries or a changed model withdrew a certificate.", withdrawn),
+            _of_stores(runtime),
+            family("uncovered_total", "Answers without a certificate, by the reason.", whys, "why"),
+            family("call_seconds", "Time of a call to a model, with its retries.", self._calls, "model"),
+            family("loop_lag_seconds", "How late the event loop wakes a task.", self._lag),
+            family("call_errors_total", "Calls that failed after their retries.", self._errors, "model", "error"),
+            family("tokens_total", "Tokens that providers reported.", self._tokens, "model", "kind"),
+            family("unknown_tokens_total", "Counts of tokens that a reply lacked.", unknown, "model"),
+            family("retries_total", "Calls that were made again.", retried, "model"),
+            _deployments(guards),
+            *(family(f"budget_{kind}_usd", help_, {label(name): at[place] for name, at in balances.items()}, "account")
+              for place, (kind, help_) in enumerate(_OF_ACCOUNTS.items()) if balances),
+        ])  # fmt: skip
+
+    async def _balances(self, runtime: Runtime) -> Mapping[str, tuple[int, int, int]]:
+        """Return of each account what `_OF_ACCOUNTS` names; nothing while the store does not answer.
+
+        One reading is under way.
+        """
+        if self._reading is None or self._reading.done():
+            self._reading = asyncio.create_task(asyncio.to_thread(runtime.balances))
+        await asyncio.wait([self._reading], timeout=_STORE_S)
+        with suppress(StoreError, asyncio.InvalidStateError):
+            return {name: (cap, stands.spent, stands.held) for name, (cap, stands) in self._reading.result().items()}
+        return {}
+
+
+def _deployments(guards: Mapping[str, Guard]) -> str:
+    """Return the state of the circuits of models and of their deployments, and the tries at these."""
+    models, sites, tries = dict[str, int](), dict[tuple[str, str], int](), dict[tuple[str, str, str], int]()
+    for model, guard in guards.items():
+        opened = {at: int(circuit is not None and circuit.open) for at, circuit in guard.circuits(model).items()}
+        models[model] = int(all(opened.values()))
+        sites |= {(model, at): broke for at, broke in opened.items() if at}
+        tries |= {place: count for place, count in guard.tried.items() if place[0] == model}
+    text = family("breaker_open", "1: the model is not asked, having failed often, at any deployment.", models, "model")
+    text += family(
+        "deployment_open", "1: the deployment is not asked, having failed often.", sites, "model", "deployment"
+    )
+    labels = "model", "deployment", "outcome"
+    return text + family("deployment_tries_total", "Tries of calls at a deployment, by the outcome.", tries, *labels)
+
+
+def _of_stores(runtime: Runtime) -> str:
+    """Return the counts of traces, of stores that failed requests, and of calls that no ledger allowed."""
+    failures, failing = {name: link.failures for name, link in runtime.links.items()}, runtime.failing_stores
+    now = {name: int(name in failing) for name in (*failures, *(("traces",) if runtime.traces else ()))}
+    text = family("store_failures_total", "Calls to a store that failed or were late.", failures, "store")
+    text += family("store_failing", "1: the store does not answer.", now, "store")
+    if (traces := runtime.traces) is not None:
+        text += family("traces_written_total", "Answers in the traces.", traces.counts.written)
+        text += family("traces_lost_total", "Answers that could not be recorded.", traces.counts.lost)
+        text += family("traces_waiting", "Answers that wait for the store.", traces.counts.waiting)
+    bookings = runtime.bookings
+    if bookings is None:
+        return text
+    text += family("budget_unasked_total", "Calls made without the budget's store.", bookings.allowed)
+    text += family("budget_waiting", "Costs that wait for the budget's store.", bookings.waiting)
+    return text + family("budget_lost_usd_total", "Costs that were never booked.", bookings.lost_nano_usd)
+
+
+def family(
+    name: str,
+    help_: str,
+    samples: Mapping[Any, float | str] | Mapping[Any, Histogram] | Histogram | float | str,
+    *labels: str,
+) -> str:
+    r"""Return one metric in Prometheus' text form: its only value, or its values by their labels.
+
+    Amounts in USD are given in nano-dollars. What is called a total is a counter; seconds are a histogram.
+
+    >>> family("up", "Up.", 1)
+    '# HELP cascade_up Up.\n# TYPE cascade_up gauge\ncascade_up 1\n'
+    >>> family("cost_usd_total", "Cost.", {("a", "b"): 5 * 10**8}, "key", "model").splitlines()[-1]
+    'cascade_cost_usd_total{key="a",model="b"} 0.500000000'
+    """
+    listed = dict(sorted(samples.items())) if isinstance(samples, Mapping) else {(): samples}
+    kind = {"total": "counter", "seconds": "histogram"}.get(name.rpartition("_")[2], "gauge")
+    lines = [f"# HELP cascade_{name} {help_}", f"# TYPE cascade_{name} {kind}"]
+    for key, value in listed.items():
+        named = dict(zip(labels, map(str, key if isinstance(key, tuple) else (key,)), strict=True))
+        if isinstance(value, Histogram):
+            lines += value.lines(name, named)
+        else:
+            amount = f"{usd(value):f}" if "usd" in name and isinstance(value, int) else value
+            lines.append(f"cascade_{name}{_labels(named)} {amount}")
+    return "\n".join([*lines, ""])
+
+
+def _labels(labels: Mapping[str, str]) -> str:
+    r"""Return labels in the form that follows a metric's name.
+
+    >>> _labels({"model": 'a"b'}), _labels({})
+    ('{model="a\\"b"}', '')
+    """
+    escapes = str.maketrans({"\\": r"\\", '"': r"\"", "\n": r"\n"})
+    listed = ",".join(f'{name}="{value.translate(escapes)}"' for name, value in labels.items())
+    return f"{{{listed}}}" if listed else ""
+
+
+# --- calls, the access log, several processes ---
 
 
 class CountedGuard(Around):
@@ -90,17 +335,8 @@ class AccessLog:
         self._thread = threading.Thread(target=self._run, name="cascade-access-log", daemon=True)
         self._thread.start()
 
-    def write(self, exchange: HttpExchange, method: str, path: str, status: int) -> None:
+    def write(self, line: Mapping[str, Any]) -> None:
         """Write the line of a request that has ended."""
-        receipt, now = exchange.receipt, datetime.now(UTC).isoformat(timespec="milliseconds")
-        cost = None if receipt is None or receipt.cost_nano_usd is None else float(usd(receipt.cost_nano_usd))
-        line: dict[str, Any] = {
-            "time": now, "trace_id": exchange.trace_id, "key": exchange.key, "method": method,
-            "client_trace_id": None if exchange.caller is None else exchange.caller.trace_id,
-            "path": redact(path[:_LONGEST_PATH]), "status": status, "model": exchange.model or None,
-            "served_by": None if receipt is None else receipt.served_by, "cost_usd": cost,
-            "duration_s": round(exchange.duration_s, 4), "reason": exchange.reason or (receipt and receipt.broken_off),
-        }  # fmt: skip
         try:
             self._lines.put_nowait(json.dumps(line))
         except Full:

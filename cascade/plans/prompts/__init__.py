@@ -7,8 +7,7 @@ lacks, the shipped ones are used.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from importlib import resources
 from pathlib import Path
 from typing import cast
@@ -18,15 +17,6 @@ from cascade.safety import defuse, read_bounded
 from cascade.text import data_block
 from cascade.types import Message, Question, Role
 
-_PLACEHOLDER: Mapping[str, str] = {
-    "answer": "{question}",
-    "again": "{data}",
-    "judge": "{data}",
-    "judge_chat": "{data}",
-    "judge_decision": "{data}",
-    "decide": "{data}",
-    "exit": "{data}",
-}
 MOST_BYTES = 1_000_000
 _SECTION = re.compile(r"^\[(system|user|assistant)\][ \t]*$", re.MULTILINE)
 
@@ -64,9 +54,9 @@ class Template:
 
 @dataclass(frozen=True, slots=True)
 class Prompts:
-    """The prompts of the strategies."""
+    """The prompts of the strategies, each in the file of its name; `place` is where its text goes in."""
 
-    answer: Template
+    answer: Template = field(metadata={"place": "{question}"})
     again: Template
     judge: Template
     judge_chat: Template
@@ -84,20 +74,17 @@ def load(folder: str | Path | None = None) -> Prompts:
     if folder is not None and not Path(folder).is_dir():
         raise ConfigError([f"strategy.prompts: the folder {folder} does not exist"])
     templates, problems = {}, []
-    for name in _PLACEHOLDER:
-        own = None if folder is None else Path(folder) / f"{name}.txt"
+    for entry in fields(Prompts):
+        own = None if folder is None else Path(folder) / f"{entry.name}.txt"
+        shipped = resources.files(__name__).joinpath(f"{entry.name}.txt")
         try:
-            text = _own(own) if own is not None and own.exists() else _built_in(name)
-            templates[name] = parse(text, _PLACEHOLDER[name])
+            text = _own(own) if own is not None and own.exists() else shipped.read_text("utf-8")
+            templates[entry.name] = parse(text, entry.metadata.get("place", "{data}"))
         except (ValueError, OSError) as error:
-            problems.append(f"strategy.prompts: {own or name}: {getattr(error, 'strerror', None) or error}")
+            problems.append(f"strategy.prompts: {own or entry.name}: {getattr(error, 'strerror', None) or error}")
     if problems:
         raise ConfigError(problems)
     return Prompts(**templates)
-
-
-def _built_in(name: str) -> str:
-    return resources.files(__name__).joinpath(f"{name}.txt").read_text("utf-8")
 
 
 def _own(path: Path) -> str:

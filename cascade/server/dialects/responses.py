@@ -240,8 +240,10 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
         path, kind = f"input[{number}]", entry.get("type", "message")
         if kind == "message":
             content = _content(entry.get("content"), path)
-            if entry.get("role") == "assistant" and turns and _is_open(turns[-1]):
-                turns[-1]["content"] = content
+            last = turns[-1] if turns else {}
+            is_open = last.get("role") == "assistant" and last["content"] is None and not last.get("tool_calls")
+            if entry.get("role") == "assistant" and is_open:  # that turn has only reasoning so far
+                last["content"] = content
             else:
                 turns.append({"role": entry.get("role"), "content": content})
             continue
@@ -259,11 +261,6 @@ def _turns(conversation: object) -> list[dict[str, Any]]:
         else:
             raise not_kept(path) if kind == "item_reference" else unknown_kind(path, kind)
     return turns
-
-
-def _is_open(turn: Mapping[str, Any]) -> bool:
-    """Whether a turn is the assistant's, and has only reasoning so far."""
-    return turn["role"] == "assistant" and turn["content"] is None and not turn.get("tool_calls")
 
 
 def _content(content: object, path: str) -> Any:

@@ -23,7 +23,8 @@ from cascade.server.catalog import Catalog, ClientRequest, Menu, Route
 from cascade.server.dialects import DONE, ChatCompletions, ServedMessage, event
 from cascade.server.errors import GatewayError, refusal_of, unexpected
 from cascade.server.limits import ClientLeftError, parsed_object, read_object
-from cascade.server.receipts import Metrics, Receipt, header_value
+from cascade.server.meters import Metrics
+from cascade.server.receipts import Receipt, header_value
 from cascade.types import Answer, Completion, Question, Request, Usage
 
 from .served import ASK, CONFIG, asgi, orchestrator
