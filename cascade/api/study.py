@@ -412,8 +412,9 @@ def _recorded(
     runtime: Runtime, log: LogOptions, policy: PolicyDirectory, tell: Tell
 ) -> tuple[tuple[Canary, ...], list[float | None], int | None]:
     """Return inputs of the judge that the fit saw, drawn by the hash of the policy; P(yes) in the log; and the cost."""
-    if all(node.purpose != "judge" for node in runtime.configured.nodes):
-        raise UsageError("The strategy has no judge with a P(yes), so it needs no canaries.")
+    bought = policy.policy.nodes or range(len(runtime.configured.nodes))
+    if all(runtime.configured.nodes[node].purpose != "judge" for node in bought):
+        raise UsageError("The policy asks no judge with a P(yes), so it needs no canaries.")
     where, used = parse_where(log.where or ()), policy.requests
     rows = log.log.rows if isinstance(log.log, Reading) else partial(rows_of, log.path, where)
     requests = {row["episode_id"]: (row["question"] or "", row["context"]) for row in rows()}
@@ -423,7 +424,6 @@ def _recorded(
     if not drawn or any(is_hashed(text) for text, _ in requests.values()):
         raise UsageError("A log with hashes instead of texts, or with none of the policy's requests, has no canaries.")
     calls = LoggedCalls([row for row in rows() if row["episode_id"] in drawn], runtime.configured, frozenset())
-    bought = policy.policy.nodes or range(runtime.configured.horizon)
     judged = (state for logged in calls.questions() for state in _judged(runtime, calls, logged))
     states = {(canary.step, canary.messages): (canary, p) for canary, p in judged if canary.step - 1 in bought}
     rounds, cost = _ask(runtime, [canary for canary, _ in states.values()][:MOST], REPEATS, tell)

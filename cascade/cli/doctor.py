@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
+from importlib.util import find_spec
 from pathlib import Path
 from typing import NamedTuple
 
@@ -187,16 +188,15 @@ def _file(model: str) -> tuple[str, str]:
 
 
 def _missing_key(config: CascadeConfig, entry: ModelConfig, provider: str) -> str | None:
-    """Return which key of a model is missing; None if none is."""
+    """Return which key of a model is missing, or that litellm knows no provider of it; None if nothing is."""
     key_env = entry.api_key_env or config.provider.api_key_env
     if key_env:
         return None if environment(key_env) is not None else f"the environment variable {key_env} is not set"
-    if provider != "litellm" or entry.api_base:
+    if provider != "litellm" or entry.api_base or find_spec("litellm") is None:  # `provider` says if it is missing
         return None
-    from cascade.providers.litellm import missing_keys
+    from cascade.providers.litellm import missing_keys, provider_of
 
-    try:
-        missing = missing_keys(entry.model)
-    except CascadeError:
-        return None  # litellm is not installed, which `provider` says
+    if not provider_of(entry.model):
+        return f"litellm knows no provider of {entry.model}: name one before it, as in openai/{entry.model}"
+    missing = missing_keys(entry.model)
     return f"{entry.model} needs {' or '.join(missing)}, which is not set" if missing else None

@@ -237,8 +237,9 @@ def promote(
 ) -> None:
     """Certify a policy on the requests observed so far; if it also saves money, put it in force.
 
-    Each look at certifying conversations spends a part of 1 - confidence, whether it promotes or not. They never
-    certify again. Until there are enough of them, no look is taken: a timer may run this.
+    Each look spends a part of 1 - confidence and its conversations, which never certify again.
+
+    Until there are enough conversations no look is taken, so a timer may run this.
 
     Example: cascade promote --config support.yaml
     """

@@ -323,12 +323,8 @@ def _refuse_fetching(model: str, chat: ChatRequest) -> None:
     named = [part for message in chat.messages for part in _naming_address(message)]
     if not named:
         return
-    litellm = load_litellm()
-    try:
-        provider = litellm.get_llm_provider(model)[1] if "/" in model else "openai"
-    except Exception:  # noqa: BLE001 - an unknown model fails in the call, with litellm's own message
-        provider = ""
-    passed_on = provider in _PASSED_ON.union(litellm.openai_compatible_providers)
+    provider = provider_of(model) if "/" in model else "openai"
+    passed_on = provider in _PASSED_ON.union(load_litellm().openai_compatible_providers)
     if not passed_on or any(part.keys() - {"type", "image_url"} for part in named):
         raise UsageError(f"{model} is sent no such URL: send the image or file itself, as a data: URL.")
 
@@ -357,14 +353,18 @@ def _supported(model: str) -> list[str] | None:
     return supported
 
 
+def provider_of(model: str) -> str:
+    """Return litellm's provider of a model; empty if it knows none: a call then fails, with litellm's own message."""
+    with suppress(Exception):  # any error of litellm's
+        return str(load_litellm().get_llm_provider(model)[1])
+    return ""
+
+
 def missing_keys(model: str) -> list[str]:
     """Return the environment variables that litellm would need for a model and that are not set, or empty."""
-    litellm = load_litellm()
-    environment = litellm.validate_environment(model)
-    if not environment.get("keys_in_environment"):
-        return list(environment.get("missing_keys") or ())
-    own = f"{litellm.get_llm_provider(model)[1].upper()}_API_KEY"  # litellm takes an empty one for a key
-    return [own] if os.environ.get(own) == "" else []
+    missing = load_litellm().validate_environment(model).get("missing_keys")
+    own = f"{provider_of(model).upper()}_API_KEY"  # litellm takes an empty one for a key
+    return missing or ([own] if os.environ.get(own) == "" else [])
 
 
 def map_error(model: str, error: Exception, secrets: tuple[str, ...] = ()) -> ProviderError:

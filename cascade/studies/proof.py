@@ -54,7 +54,7 @@ def checks(read: PolicyDirectory, log: Log, today: date) -> Iterator[Check]:
     yield Check("expiry", not first.expired(today), f"{text}; today is {today.isoformat()}")
     logged = usable(log, read.promise).log
     shared = len({*requests.fitted, *requests.chose} & {*requests.certified})
-    text = f"{shared} requests that certify it also made it" if shared else "no request that made it certifies it"
+    text = f"the policy was made from {shared or 'none'} of the requests that certify it"
     yield Check("seen", not shared, text)
     if first.unit == "conversation":
         text = "it was tested on whole conversations, which no log has, so it cannot be computed again; audits watch it"

@@ -246,8 +246,9 @@ def test_an_empty_key_is_none(cli, tmp_path, monkeypatch, key):
         monkeypatch.setenv("OPENAI_API_KEY", key)
     (tmp_path / "cascade.yaml").write_text("models: {base: openai/a, guide: openai/b}\nprovider: litellm\n")
     code, found = findings(cli)
-    assert (code, "key of base" in found) == ((0, False) if key else (2, True))
-    assert os.environ.get("OPENAI_API_KEY") == key
+    assert (code, "key of base" in found, os.environ.get("OPENAI_API_KEY")) == (0 if key else 2, not key, key)
+    (tmp_path / "cascade.yaml").write_text("models: {base: a, guide: openai/b}\nprovider: litellm\n")
+    assert findings(cli)[1]["key of base"][0] == "problem"  # litellm knows no provider of `a`: a traceback before
 
 
 def test_no_key_is_shown(cli, tmp_path, monkeypatch):
