@@ -66,7 +66,7 @@ class World(NamedTuple):
     @property
     def modes(self) -> ModesConfig:
         """What a look is for."""
-        return ModesConfig(risk=self.risk, confidence=1 - DELTA, audit=AUDIT)
+        return ModesConfig(risk=self.risk, confidence=1 - DELTA)
 
     def traffic(self, rng: np.random.Generator, count: int) -> "Traffic":
         """Draw conversations."""
@@ -160,7 +160,7 @@ def look(world: World, rng: np.random.Generator, number: int) -> Service | None:
     begun = Look("cascade", number, 0.0, 0.0, look_level(DELTA, number), 0)
     row = {name: number for number, name in enumerate(log.ids)}
     observed = Observed(log, row, np.full(log.n, np.nan), "exact")
-    result = look_at(observed, drawn, begun, world.modes)
+    result = look_at(observed, drawn, begun, world.modes, AUDIT)
     if result.in_force is None:
         return None
     with tempfile.TemporaryDirectory() as folder:

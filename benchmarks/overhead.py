@@ -131,13 +131,11 @@ def certified(rounds: int = 8, asks: int = 400) -> dict[str, float]:
     with tempfile.TemporaryDirectory() as folder, tempfile.TemporaryDirectory() as plain:
         replace(bare, promise=promise).certified(held).write(folder)
         bare.write(plain)
-        asked = {"promise": "coverage", "risk": 0.1, "audit": {"probability": 1e-9}}
+        asked = {"guarantee": {"promise": "coverage", "risk": 0.1}, "audits": {"probability": 1e-9}}
         provider = FakeProvider(SCRIPT, keep=0)
         with (
             Orchestrator.from_config({**cascade, "policy": plain}, providers={"fake": provider}) as without,
-            Orchestrator.from_config(
-                {**cascade, "policy": folder, "guarantee": asked}, providers={"fake": provider}
-            ) as under,
+            Orchestrator.from_config({**cascade, "policy": folder, **asked}, providers={"fake": provider}) as under,
         ):
             if under.ask(QUESTION).certificate is None:
                 raise SystemExit("the certificate does not hold")

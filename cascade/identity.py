@@ -16,9 +16,14 @@ import unicodedata
 from functools import lru_cache
 
 
+def hash_of(name: str) -> str:
+    """Return the first 64 bits of the SHA-256 of a text, in hex."""
+    return hashlib.sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
+
+
 def question_id(question: str, context: str | None) -> str:
     """Return a stable id of a question: the start of the SHA-256 of its text and context."""
-    return hashlib.sha256(f"{question}\x1f{context or ''}".encode("utf-8", "replace")).hexdigest()[:16]
+    return hash_of(f"{question}\x1f{context or ''}")
 
 
 _STORABLE = re.compile(r"[!-~]{1,100}")

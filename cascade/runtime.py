@@ -135,7 +135,7 @@ class Runtime:
     def __init__(self, config: CascadeConfig, providers: Mapping[str, Provider]) -> None:
         self.config = config
         self.configured = build_strategy(config)
-        promised = config.guarantee is not None or isinstance(config.policy, DirectoryConfig)
+        promised = config.promises
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 import textwrap
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from decimal import Decimal
 from typing import Any
 
@@ -21,15 +21,22 @@ def data_object(fields: Mapping[str, Any]) -> str:
     >>> print(data_object({"question": "2 + 2?", "answer": ["4"]}))
     {"question": "2 + 2?", "answer": ["4"]}
     """
-    pairs = [f'"{name}": {encode_sorted(_defused(value))}' for name, value in fields.items()]
+    pairs = [f'"{name}": {encode_sorted(in_depth(value, _defused))}' for name, value in fields.items()]
     return f"{{{', '.join(pairs)}}}"
 
 
-def _defused(value: Any) -> Any:
+def in_depth(value: Any, change: Callable[[Any], Any]) -> Any:
+    """Return a JSON value with each name, text, number or other value inside it changed; `value` stays as it is.
+
+    >>> in_depth({"a": [1, "b"]}, str)
+    {'a': ['1', 'b']}
+    """
     if isinstance(value, Mapping):
-        return {defuse(str(name)): _defused(inner) for name, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_defused(inner) for inner in value]
+        return {change(name): in_depth(inner, change) for name, inner in value.items()}
+    return [in_depth(inner, change) for inner in value] if isinstance(value, list | tuple) else change(value)
+
+
+def _defused(value: Any) -> Any:
     return defuse(value) if isinstance(value, str) else value
 
 

@@ -155,7 +155,8 @@ def configuration(pair: Pair, folder: Path, address: str) -> Path:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "timeouts": {"per_call_s": TIMEOUT_S},
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"share": 1.0, "risk": ALPHA, "audit": AUDIT, "examples": pair.examples},
+        "modes": {"share": 1.0, "risk": ALPHA, "examples": pair.examples},
+        "audits": {"probability": AUDIT},
     }
     path = folder / "cascade.yaml"
     path.write_text(json.dumps(config), encoding="utf-8")

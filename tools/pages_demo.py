@@ -64,7 +64,8 @@ def configured(folder: Path) -> dict[str, Any]:
         "strategy": {"kind": "ladder", "models": ["base", "guide"]},
         "policy": str(folder / "policy"),
         "traces": f"sqlite:///{folder}/traces.db",
-        "modes": {"risk": ALPHA, "confidence": 1 - DELTA, "audit": AUDITED},
+        "modes": {"risk": ALPHA, "confidence": 1 - DELTA},
+        "audits": {"probability": AUDITED},
         "server": {"name": "shop-mail", "port": 0},
     }
 

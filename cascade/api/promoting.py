@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from cascade.config import CascadeConfig, load
-from cascade.config.schema import ModesConfig
+from cascade.config.schema import AuditsConfig, ModesConfig
 from cascade.conformal.certificate import digest
 from cascade.errors import ConfigError, UsageError
 from cascade.modes.due import NextLook, next_look
@@ -60,8 +60,8 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
         ConfigError: the configuration has no modes.
     """
     settings, now_s = load(config), datetime.now(UTC).timestamp()
-    modes, name = settings.modes, settings.server.name
-    if modes is None:
+    modes, audits, name = settings.modes, settings.audits, settings.server.name
+    if modes is None or audits is None:
         raise ConfigError(["modes: the configuration has no such section, so nothing was observed"])
     with ModeStore.shared(settings.modes_url or "") as store:
         if store.state(name).observes not in {None, digest(made_for(settings))}:
@@ -73,7 +73,7 @@ def promote(config: CascadeConfig | str | Path = "cascade.yaml", *, plan: bool =
         if plan:
             return _planned(name, next_look(store.state(name), store.counts(name), modes))
         look = store.open_look(name, now_s, modes)
-        return _planned(name, look) if isinstance(look, NextLook) else _promoted(store, look, settings, modes)
+        return _planned(name, look) if isinstance(look, NextLook) else _promoted(store, look, settings, modes, audits)
 
 
 def _planned(name: str, plan: NextLook) -> Promotion:
@@ -82,15 +82,17 @@ def _planned(name: str, plan: NextLook) -> Promotion:
     return Promotion(reports=(Report(lines, document=document),), cascade=name, plan=plan)
 
 
-def _promoted(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig) -> Promotion:
+def _promoted(
+    store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig, audits: AuditsConfig
+) -> Promotion:
     """Evaluate the certifying rows once, and put the policy in force if it may serve."""
-    name, result = look.cascade, _result(store, look, settings, modes)
+    name, result = look.cascade, _result(store, look, settings, modes, audits.probability)
     page, at = {**result.page, "spent": store.state(name).spent}, now_iso()
 
     def put_in_force(state: CascadeState) -> CascadeState:
         if result.in_force is None or state.era != look.era:
             return state
-        return state.promoted(result.in_force, modes.level, at)
+        return state.promoted(result.in_force, audits.level, at)
 
     promoted = store.close_look(look, page, result.files, put_in_force)
     if promoted is None:
@@ -99,7 +101,7 @@ def _promoted(store: ModeStore, look: Look, settings: CascadeConfig, modes: Mode
     return Promotion(reports=(report,), cascade=name, promoted=promoted, page=page)
 
 
-def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig) -> LookResult:
+def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesConfig, audit: float) -> LookResult:
     """Look at the rows of an open look, and at those to fit that were drawn before it began."""
     drawn, why = store.draws(look.cascade, look=look.look), None
     if look.tries > _MOST_TRIES:
@@ -119,7 +121,7 @@ def _result(store: ModeStore, look: Look, settings: CascadeConfig, modes: ModesC
         observed = observed_in(_rows(settings, both), both, settings, modes)
     except UsageError as error:
         return unseen(look, modes, drawn, f"no certificate: {error}")
-    return look_at(observed, both, look, modes)
+    return look_at(observed, both, look, modes, audit)
 
 
 def _rows(settings: CascadeConfig, drawn: list[Draw]) -> list[Row]:

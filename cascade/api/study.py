@@ -21,7 +21,7 @@ from cascade.budget.tokens import estimate_tokens
 from cascade.checks import kind_problems, refuse, share_problems, whole_problems
 from cascade.collection.adding import LoggedCalls
 from cascade.config import CascadeConfig, load, policy_section
-from cascade.config.policies import DirectoryConfig, FixedConfig
+from cascade.config.policies import DirectoryConfig
 from cascade.conformal.certificate import differences
 from cascade.conformal.monitor import uniform
 from cascade.conformal.promise import PROMISE, Promise
@@ -33,7 +33,7 @@ from cascade.episodes.rows import joined
 from cascade.errors import ConfigError, NotCertifiedError, ProviderError, UsageError
 from cascade.fitting.attempts import counted, place_of
 from cascade.fitting.certificates import of_log
-from cascade.identity import identity
+from cascade.identity import hash_of, identity
 from cascade.logs.questions import AskedQuestion
 from cascade.logs.schema import Dropped, is_hashed
 from cascade.money import Usage, dollars, total_nano_usd, usd_or_none
@@ -42,7 +42,7 @@ from cascade.plans.prompts import load as load_prompts
 from cascade.plans.verdict import ALTERNATIVES, example_verdicts
 from cascade.plans.verdict import read as read_verdict
 from cascade.policies.canaries import LEAST, MOST, REPEATS, RUNS_A_YEAR, Canaries, Canary, runs_of
-from cascade.policies.directory import PolicyDirectory, Requests, hash_of, withdrawal
+from cascade.policies.directory import PolicyDirectory, Requests, withdrawal
 from cascade.policies.networks import NetworkSettings
 from cascade.reports.evaluation import audits_of, evaluation, served, watch
 from cascade.reports.notices import about_data_sets, about_requests, reference_of
@@ -387,8 +387,7 @@ def _watched(
     if withdrawn := withdrawal(folder, *policy.certificates.values()):
         return VerificationResult.of(Check(withdrawn[0], False, withdrawn[1]))
     canaries = Canaries.read(folder, data)
-    asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
-    with Orchestrator.from_config(asking) as orchestrator:
+    with Orchestrator.from_config(config.unpromised) as orchestrator:
         if (canaries is None) == (runs_a_year is None):
             raise UsageError("Canaries are recorded once for a certificate (--canaries record), and then run.")
         if canaries is not None:

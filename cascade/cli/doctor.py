@@ -14,7 +14,6 @@ import typer
 from cascade.cli import options as opt
 from cascade.cli.main import print_report
 from cascade.config import CascadeConfig, default_traces_url, environment, load
-from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig, ModelConfig
 from cascade.conformal.certificate import MOVES
 from cascade.conformal.scope import UNRECORDED, form_unsaid
@@ -138,7 +137,7 @@ def _traces(url: str | None) -> tuple[str, str]:
 
 def _certificates(config: CascadeConfig) -> Iterator[Finding]:
     """Check whether the certificates hold with this configuration, today."""
-    if config.guarantee is None and not isinstance(config.policy, DirectoryConfig):
+    if not config.promises:
         return
     wanted = config.guarantee or GuaranteeConfig()
     lenient = config.model_copy(update={"guarantee": wanted.model_copy(update={"required": False})})

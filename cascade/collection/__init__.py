@@ -18,7 +18,6 @@ from typing import Any
 from cascade.collection.adding import LoggedCalls
 from cascade.collection.collector import MAX_FAILURES_IN_A_ROW, Collected, Collector, Progress
 from cascade.config import CascadeConfig
-from cascade.config.policies import FixedConfig
 from cascade.engine import RunPlan
 from cascade.episodes.journal import Journal, is_call
 from cascade.errors import MissingExtraError, UsageError
@@ -73,8 +72,7 @@ def collect(
     for question in questions:
         for warning in left_out(question.question):
             logger.warning("%s: %s", question.id, warning)
-    # Every step is logged, so the configured policy does not have to exist yet.
-    asking = config.model_copy(update={"policy": FixedConfig(kind="fixed"), "guarantee": None})
+    asking = config.unpromised  # every step is logged, so the configured policy does not have to exist yet
     with Orchestrator.from_config(asking, providers=providers) as orchestrator, Journal(journal_of(output)) as journal:
         _recall(output, journal, is_call if recorded is None else recorded.is_new)
         collector = Collector(config, orchestrator, journal, questions, baselines, max_cost_nano_usd, recorded)

@@ -25,6 +25,7 @@ from cascade.config import policies
 from cascade.config.policies import PolicyConfig, WrittenPolicy
 from cascade.config.schema import (
     AnyStrategy,
+    AuditsConfig,
     BudgetConfig,
     GuaranteeConfig,
     Model,
@@ -46,6 +47,7 @@ from cascade.plans import presets as strategies
 from cascade.providers import registry
 from cascade.records.address import FOLDER
 from cascade.section import Section
+from cascade.text import in_depth
 
 DEFAULT_KEY_VARIABLE = "OPENAI_API_KEY"
 DEFAULT_BASE_VARIABLE = "OPENAI_BASE_URL"
@@ -70,6 +72,7 @@ class CascadeConfig(Section):
         default_factory=lambda: ProviderConfig(kind="litellm")
     )
     guarantee: GuaranteeConfig | None = None
+    audits: AuditsConfig | None = None
     server: ServerConfig = Field(default_factory=ServerConfig)
     modes: ModesConfig | None = None
     telemetry: TelemetryConfig = Field(default_factory=TelemetryConfig)
@@ -81,8 +84,13 @@ class CascadeConfig(Section):
         if "policy" not in self.model_fields_set:
             everything = {"kind": "fixed", "depth": self.strategy.horizon, "serves": "newest"}
             self.__dict__["policy"] = policies.WRITTEN.read(self.strategy.unfitted_policy or everything)
+        audits = self.audits or AuditsConfig()
+        if self.modes is not None:
+            self.__dict__["audits"] = audits
+        own = audits.model_dump(include={"fallback", "seed"} if self.modes else set(), exclude_none=True)
         problems = [
             *strategy_problems(self),
+            *(f"audits.{name}: modes draw by a secret, and then the guide serves; leave it out" for name in own),
             *_model_problems(self),
             *_provider_problems(self),
             *_cap_problems(self),
@@ -111,6 +119,18 @@ class CascadeConfig(Section):
         }
         prices |= dict.fromkeys(self.strategy.free_calls, Price(0, 0, source="free"))
         return prices | {entry.id: entry.price.price() for entry in self.models.values() if entry.price}
+
+    @property
+    def unpromised(self) -> CascadeConfig:
+        """This configuration with every step run, whatever its policy, and with nothing promised or audited."""
+        return self.model_copy(
+            update={"policy": policies.WRITTEN.read({"kind": "fixed"}), "guarantee": None, "audits": None}
+        )
+
+    @property
+    def promises(self) -> bool:
+        """Whether something is promised, or audited to be: by a policy directory, or as the configuration says."""
+        return bool(self.guarantee or (self.audits and not self.modes) or self.policy.kind == "directory")
 
     @property
     def alerts_url(self) -> str | None:
@@ -267,21 +287,13 @@ def load(source: CascadeConfig | Mapping[str, Any] | str | Path) -> CascadeConfi
     if isinstance(source, CascadeConfig):
         return source
     if isinstance(source, Mapping):
-        return _validated(CascadeConfig, _with_texts(source), None)
+        texts = in_depth(source, lambda value: fspath(value) if isinstance(value, PathLike) else value)  # as in a file
+        return _validated(CascadeConfig, texts, None)
     if not isinstance(source, str | PathLike):
         raise ConfigError([f"a configuration is a path, a mapping or a CascadeConfig, not {type(source).__name__}"])
     path = Path(source)
     config = _validated(CascadeConfig, read_yaml(path), str(source))
     return beside_folder(config, path.parent) if path.is_file() else config
-
-
-def _with_texts(value: Any) -> Any:
-    """Return settings as a file has them: paths are texts."""
-    if isinstance(value, Mapping):
-        return {name: _with_texts(each) for name, each in value.items()}
-    if isinstance(value, list):
-        return [_with_texts(each) for each in value]
-    return fspath(value) if isinstance(value, PathLike) else value
 
 
 _PATHS = ("strategy.prompts", "policy.path", "traces.store", "modes.store", "budget.store")

@@ -217,25 +217,21 @@ _OF_CHATS = ("max_tokens", "temperature", "seed", "images", "tools", "refuses", 
 Model = Annotated[ModelConfig, BeforeValidator(lambda value: {"model": value} if isinstance(value, str) else value)]
 
 
-class AuditConfig(Section):
-    """The share of questions run to the last step to find misses. Without a seed the draws differ each time."""
+class AuditsConfig(Section):
+    """The share of requests run to the last step, and the probability that a false alarm is ever raised.
 
-    probability: float = Field(gt=0, le=1, allow_inf_nan=False)
+    `fallback` serves after an alarm, by default "everything" for a promise on the set of answers, else "guide".
+    Without a `seed` the draws of each process differ. With modes audits are always on, and have neither of these two.
+    """
+
+    probability: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] = 0.05
+    level: _Share = 0.05
+    fallback: Literal["everything", "guide"] | None = None
     seed: int | None = None
 
 
-class MonitorConfig(Section):
-    """The probability of a false alarm at any time, and how questions are served after an alarm.
-
-    Without `fallback`: "everything" for a promise on the set of answers, "guide" for one on the answer served.
-    """
-
-    level: _Share = 0.05
-    fallback: Literal["everything", "guide"] | None = None
-
-
 class GuaranteeConfig(Section):
-    """The promise that a certificate must make, and how it is monitored. A setting that is left out is not required.
+    """The promise that a certificate must make. A setting that is left out is not required.
 
     `uncovered` says who answers a question that no certificate covers: the guide, or the policy without a promise.
     """
@@ -245,8 +241,6 @@ class GuaranteeConfig(Section):
     confidence: _Share | None = None
     required: bool = False
     uncovered: Literal["guide", "policy"] = "guide"
-    audit: AuditConfig | None = None
-    monitor: MonitorConfig = Field(default_factory=MonitorConfig)
 
     @field_validator("promise")
     @classmethod
@@ -257,12 +251,6 @@ class GuaranteeConfig(Section):
             if value not in KINDS.names:
                 raise ValueError(unknown("promise", value, KINDS.names))
         return value
-
-    @model_validator(mode="after")
-    def _audited(self) -> GuaranteeConfig:
-        if self.audit is None and "monitor" in self.model_fields_set:
-            raise ValueError("monitor learns from audits; add audit: {probability: 0.05}")
-        return self
 
 
 def _checked_store(value: str) -> str:
@@ -463,12 +451,11 @@ class ServerConfig(Section):
 
 
 class ModesConfig(StoredConfig):
-    """How `cascade serve` observes, certifies, enforces and monitors. Without this section the policy serves at once.
+    """How `cascade serve` observes, certifies and enforces. Without this section the policy serves at once.
 
     While observing, `share` of the conversations is drawn; the share `certify` of them certifies, the others fit.
     `risk` and `confidence` are of the certificate, the confidence over all looks; `comparator` says when two answers
-    are the same. While the policy serves, `audit` of the requests are run to the end; `level` is the chance of a false
-    alarm. `examples` messages at the head of each request are the application's own.
+    are the same. `examples` messages at the head of each request are the application's own.
     """
 
     share: Annotated[float, Field(gt=0, le=1)] = 0.1
@@ -476,8 +463,6 @@ class ModesConfig(StoredConfig):
     risk: _Share = 0.1
     confidence: _Share = 0.9
     comparator: str | None = None
-    audit: Annotated[float, Field(gt=0, le=1)] = 0.05
-    level: _Share = 0.05
     examples: Annotated[int, Field(ge=0)] = 0
 
     @property

@@ -50,11 +50,6 @@ class Audit:
     answers: tuple[str, ...] = ()
     complete: bool = False
 
-    @property
-    def wrong(self) -> float:
-        """1 if the answer served is wrong or not judged, or if there is none; else 0."""
-        return float(self.served is None or self.right(self.served) is not True)
-
 
 class Kind(ABC):
     """One kind of promise.
@@ -195,8 +190,8 @@ class OfAnswer(Kind):
         return wrong if log.drawn is None else wrong * log.drawn[:, None]
 
     def audited(self, audit: Audit) -> float:
-        """Return 1 if the answer served is wrong."""
-        return audit.wrong
+        """Return 1 if the answer served is wrong or not judged, or if there is none."""
+        return float(audit.served is None or audit.right(audit.served) is not True)
 
 
 class Error(OfAnswer):
@@ -226,7 +221,7 @@ class Regret(OfAnswer):
 
     def audited(self, audit: Audit) -> float:
         """Return 1 if the answer served is wrong and the reference is right, or may be."""
-        return 0.0 if audit.wrong == 0 else float(audit.reference() is not False)
+        return float(super().audited(audit) and audit.reference() is not False)
 
 
 class Agreement(OfAnswer):

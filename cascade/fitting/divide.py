@@ -17,7 +17,8 @@ import numpy as np
 
 from cascade.conformal.promise import Promise
 from cascade.errors import UsageError
-from cascade.policies.directory import first_bits, hash_of
+from cascade.identity import hash_of
+from cascade.policies.directory import first_bits
 from cascade.table import Bools, Ints, Log
 
 

@@ -13,6 +13,7 @@ from typing import Any
 from cascade.checks import did_you_mean
 from cascade.errors import UsageError
 from cascade.logs.schema import COLUMNS, Dropped
+from cascade.text import in_depth
 
 TEXT, WHOLE, NUMBER, TRUTH, TEXTS, NUMBERS = "text", "whole number", "number", "true or false", "texts", "signals"
 WHOLES = "list of step numbers"
@@ -175,10 +176,10 @@ def storable(row: Mapping[str, Any]) -> dict[str, Any]:
     odd_columns = [name for name, value in row.items() if not _all_finite(value)]
     if not odd_columns:
         return dict(row)
-    finite = {name: _finite(value) for name, value in row.items()}
+    finite = in_depth(row, lambda value: None if isinstance(value, float) and not math.isfinite(value) else value)
     signals = dict(finite.get("signals") or {})
     signals["replay"] = {**(signals.get("replay") or {}), "not_finite": odd_columns}
-    return finite | {"signals": signals}
+    return {**finite, "signals": signals}
 
 
 def _all_finite(value: Any) -> bool:
@@ -187,11 +188,3 @@ def _all_finite(value: Any) -> bool:
     if isinstance(value, Mapping):
         return all(map(_all_finite, value.values()))
     return not isinstance(value, list | tuple) or all(map(_all_finite, value))
-
-
-def _finite(value: Any) -> Any:
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, Mapping):
-        return {name: _finite(entry) for name, entry in value.items()}
-    return [_finite(entry) for entry in value] if isinstance(value, list | tuple) else value

@@ -20,7 +20,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from cascade.errors import UsageError, refused_for_good
-from cascade.identity import question_id
+from cascade.identity import hash_of, question_id
 from cascade.money import PLAIN_TIERS, PriceTable
 from cascade.types import ACT, Answer, Call, Completion, Question, Request, Step, Token, Usage
 
@@ -162,7 +162,7 @@ def request_digest(request: Request) -> str:
     own = (request.sends,) if request.sends else ()
     # The None keeps the digests of the logs on record.
     text = json.dumps([*sent, request.seed, None, request.sample, *drawn, *own], ensure_ascii=False, default=str)
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+    return hash_of(text)
 
 
 def rows(answer: Answer, *, horizon: int | None = None, **columns: Any) -> Iterator[dict[str, Any]]:

@@ -159,12 +159,12 @@ def _numbers(names: Sequence[str]) -> Ints:
     return np.asarray(np.unique(names, return_inverse=True)[1], dtype=np.int64)
 
 
-def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig) -> LookResult:
+def look_at(observed: Observed, drawn: Sequence[Draw], look: Look, modes: ModesConfig, audit: float) -> LookResult:
     """Look: choose on the other rows, certify on whole conversations, and see whether the policy saves money.
 
-    No earlier look has used the conversations that this one has taken.
+    No earlier look has used the conversations that this one has taken. `audit` is the share that will be audited.
     """
-    page = _begun(look, modes, drawn)
+    page = {**_begun(look, modes, drawn), "audit": audit}
     try:
         return _looked(page, observed, drawn, look, modes)
     except UsageError as error:
@@ -182,7 +182,7 @@ def _looked(
     page |= {"comparator": observed.comparator, "fit_rows": chooses.log.n, "missing": missing}
     if not (chooses.log.priced.any() and certifies.log.priced.any()):
         raise UsageError("no cost of these rows is known: a model has no price")
-    policy = _chosen(chooses, modes)
+    policy = _chosen(chooses, modes, page["audit"])
     page |= {"policy": "reference" if policy is None else policy.kind}
     if policy is None:
         raise UsageError("no policy that keeps the promise on the rows that fit is cheaper than the guide")
@@ -191,7 +191,7 @@ def _looked(
         policy, observed, (chooses.log, certifies.log), promise_of(modes), {**page, "threshold": kappa}
     )
     (certificate,) = directory.certificates.values()
-    turns = audits_each(modes.audit, int(max(*chooses.turns.lengths, *certifies.turns.lengths)))
+    turns = audits_each(page["audit"], int(max(*chooses.turns.lengths, *certifies.turns.lengths)))
     in_force = InForce(
         certificate.id, look.look, modes.risk, look.level, certificate.n, observed.comparator, turns, observed.signs
     )
@@ -212,7 +212,7 @@ def _proven(
         raise UsageError("too many requests are lost at the strictest threshold")
     page |= {"losses": int(np.count_nonzero(lenient.replay.lost))}
     page |= {"threshold": lenient.kappa} if np.isfinite(lenient.kappa) else {}
-    page |= _saving(certifies, lenient, modes.audit)
+    page |= _saving(certifies, lenient, page["audit"])
     if page["saving_usd"] <= 0:
         raise UsageError("with the cost of audits the policy is no cheaper than the guide")
     return lenient.kappa
@@ -236,7 +236,7 @@ def _begun(look: Look, modes: ModesConfig, drawn: Sequence[Draw]) -> dict[str, A
     }
 
 
-def _chosen(conversations: Conversations, modes: ModesConfig) -> Policy | None:
+def _chosen(conversations: Conversations, modes: ModesConfig, audit: float) -> Policy | None:
     """Return the policy that saves most where it keeps the promise on these conversations; None if none saves."""
     log = conversations.log
     several = conversations.turns.lengths.size > 1
@@ -248,7 +248,7 @@ def _chosen(conversations: Conversations, modes: ModesConfig) -> Policy | None:
         proof = Proof.best(modes.risk, CHOOSES, lengths.size, lengths)
         lenient = _lenient(policy, tries, tries, proof, promise_of(modes))
         if lenient is not None and tries.log.priced.any():
-            saving = _saving(tries, lenient, modes.audit)["saving_usd"]
+            saving = _saving(tries, lenient, audit)["saving_usd"]
             best, most = (policy, saving) if saving > most else (best, most)
     return best
 
@@ -296,7 +296,6 @@ def _saving(conversations: Conversations, lenient: Lenient, audit: float) -> dic
         "served_by_cheaper": float(np.mean((since == 0) & ~stops.asks_last[row])),
         "guide_usd": float(guide.mean()) / 1e9,
         "saving_usd": float((guide - paid).mean()) / 1e9,
-        "audit": audit,
     }
 
 

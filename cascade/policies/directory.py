@@ -4,7 +4,8 @@ Three files. `policy.json` has the kind of the policy, its settings, and the nod
 `model.safetensors` its numbers, if it has any; `certificate.json` the promise, the certificates by name, and which
 requests fitted, chose and certified, as hashes. Each JSON file has the SHA-256 of the rest of it, `policy.json` that of
 the numbers, and every certificate that of `policy.json`. So a file that was changed, or comes from another policy, is
-refused. A file `withdrawn-NAME.txt` beside them says why a certificate is withdrawn, by audits or by canaries.
+refused. Beside them `audits-ID.txt` has what audits of a certificate found, and `withdrawn-NAME.txt` says why one is
+withdrawn, by audits or by canaries.
 
 Nothing in a directory is ever run: a kind is a name in `ROOMS`, never an import path, and the numbers are plain arrays.
 Refused are also files of another format, of a release before 1.0, of more than 256 MiB, with a name that appears twice,
@@ -13,6 +14,7 @@ NaN, or a number too large for a float. One error lists every problem of all fil
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -64,11 +66,6 @@ class Requests:
     fitted: _Ids = ()
     chose: _Ids = ()
     certified: _Ids = ()
-
-
-def hash_of(name: str) -> str:
-    """Return the first 64 bits of the SHA-256 of an id, in hex."""
-    return sha256(name.encode("utf-8", "replace")).hexdigest()[:16]
 
 
 def hashed(ids: Iterable[str]) -> tuple[str, ...]:
@@ -335,5 +332,25 @@ def withdrawal(folder: str | Path, *certificates: Certificate) -> tuple[str, str
     return None
 
 
-def _mark(folder: str | Path, name: str) -> Path:
-    return Path(folder) / f"withdrawn-{name}.txt"
+def record_audit(folder: str | Path, certificate: str, group: str, missed: bool) -> None:
+    """Put an audit of a group, a hash, on record for every process that reads a policy directory. Raises OSError."""
+    with _mark(folder, certificate, "audits").open("ab", buffering=0) as file:  # one write a line
+        file.write(f"{group} {missed:d}\n".encode("ascii"))
+
+
+def audits_on_record(folder: str | Path, certificate: str, begin: int) -> tuple[list[tuple[str, bool]], int]:
+    """Return group and miss of each audit on record after so many bytes, and how many bytes there are by now.
+
+    What cannot be read is none; a line that a killed process has left half written is passed over.
+    """
+    with suppress(OSError), _mark(folder, certificate, "audits").open("rb") as file:
+        file.seek(begin)
+        text = file.read()
+        text = text[: text.rfind(b"\n") + 1]
+        audits = re.findall(rb"^([0-9a-f]{16}) ([01])$", text, re.MULTILINE)
+        return [(group.decode(), missed == b"1") for group, missed in audits], begin + len(text)
+    return [], begin
+
+
+def _mark(folder: str | Path, name: str, what: str = "withdrawn") -> Path:
+    return Path(folder) / f"{what}-{name}.txt"

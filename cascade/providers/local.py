@@ -31,6 +31,7 @@ from cascade.providers.reading import with_tool_calls
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.portal import in_thread
 from cascade.safety import broken_up
+from cascade.text import in_depth
 from cascade.types import Request
 
 DEFAULT_CONTEXT_TOKENS = 4_096
@@ -171,7 +172,9 @@ class _Model:
             raise ProviderTimeoutError(
                 f"{request.model} was busy for {timeout_s:.1f} s.", model=request.model, billed="no"
             )
-        body = body | {"messages": _as_data(body["messages"])}
+        # The engine finds special tokens in any text, also inside a message: only the chat template may make them.
+        data = in_depth(body["messages"], lambda value: broken_up(value) if isinstance(value, str) else value)
+        body = body | {"messages": data}
         try:
             arguments = (body,) if take is None else (body, take)
             answer = self._server.handle_chat_completions(*arguments)
@@ -182,18 +185,6 @@ class _Model:
         finally:
             self._busy.release()
         return answer if isinstance(answer, dict) else {}
-
-
-def _as_data(value: Any) -> Any:
-    """Return messages whose texts contain no special tokens, so that only the chat template makes them.
-
-    The engine finds special tokens in any text, also inside a message.
-    """
-    if isinstance(value, str):
-        return broken_up(value)
-    if isinstance(value, list):
-        return [_as_data(item) for item in value]
-    return {name: _as_data(item) for name, item in value.items()} if isinstance(value, dict) else value
 
 
 def _body(request: Request) -> dict[str, Any]:

@@ -6,7 +6,6 @@ count as one, so that each distinct output is in one pair. A person sees a pair 
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -15,7 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 
 from cascade.episodes.reading import Relabelled, Rows, labelled_by_reference, same
 from cascade.errors import UsageError
-from cascade.identity import identity
+from cascade.identity import hash_of, identity
 from cascade.logs.columns import Row
 from cascade.logs.schema import CHAT, Dropped, chat_of, is_hashed, replay_of
 from cascade.matching import Matcher, get_matcher
@@ -33,12 +32,7 @@ class Output(NamedTuple):
     @property
     def digest(self) -> str:
         """Its key in a file of reviews."""
-        return digest_of(self.text)
-
-
-def digest_of(text: str) -> str:
-    """Return the start of the SHA-256 of a text that is compared."""
-    return hashlib.sha256(text.encode("utf-8", "replace")).hexdigest()[:16]
+        return hash_of(self.text)
 
 
 class PairId(NamedTuple):
@@ -116,7 +110,7 @@ class Compared:
         """Return the pair of a row's output; None if it equals the reference's, or nobody can compare the two."""
         if row["answer"] is None or row["correct"] is not False:
             return None
-        return self.differing.get(episode_key(row), {}).get(digest_of(row["answer"]))
+        return self.differing.get(episode_key(row), {}).get(hash_of(row["answer"]))
 
 
 def episode_key(row: Row) -> EpisodeKey:

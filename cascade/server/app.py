@@ -91,7 +91,7 @@ def _cascade(orchestrator: Orchestrator, catalog: Catalog, metrics: Metrics) -> 
             )
         lapsed = [f"{certificate.id}: {reason}" for certificate, reasons in service.holding for reason in reasons]
         if lapsed:
-            who = service.monitors.settings.uncovered
+            who = service.default.answers_uncovered
             logger.warning("the %s answers what these certificates covered: %s", who, "; ".join(lapsed))
     return Cascade(orchestrator, catalog, metrics)
 

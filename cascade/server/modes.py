@@ -21,7 +21,6 @@ from functools import partial
 from pathlib import Path
 from typing import Any, get_args
 
-from cascade.config.schema import ModesConfig
 from cascade.conformal.certificate import digest
 from cascade.conformal.monitor import is_drawn
 from cascade.engine import RunPlan, drive
@@ -98,7 +97,7 @@ class Modes:
 
     def __init__(self, orchestrator: Orchestrator, catalog: Catalog) -> None:
         runtime = orchestrator.runtime
-        settings, url = runtime.config.modes, runtime.config.modes_url
+        settings, audits, url = runtime.config.modes, runtime.config.audits, runtime.config.modes_url
         assert settings is not None  # noqa: S101 - the caller looked
         if not runtime.strategy.ends_with_reference:
             raise ConfigError(
@@ -106,7 +105,7 @@ class Modes:
             )
         if runtime.levels:
             raise ConfigError(["modes: they make one promise, and the policy has levels; leave out modes, or policy"])
-        self.settings: ModesConfig = settings
+        self.settings, self._audited = settings, audits.probability if audits else 0.0
         self.catalog, self.cascade, self._guide = catalog, catalog.name, catalog.guide
         self._orchestrator = orchestrator
         self.link = runtime.links["modes"] = StoreLink("modes", runtime.config.timeouts.per_store_s)
@@ -186,7 +185,7 @@ class Modes:
                 self.counted[turn.uncovered] += 1
             else:
                 turn = replace(turn, request=request)
-            drawn = is_drawn(self._secret, settings.audit, conversation, number)
+            drawn = is_drawn(self._secret, self._audited, conversation, number)
         else:
             drawn = await self._is_observed(conversation, later=later, named=group is not None)
         if drawn:

@@ -99,8 +99,8 @@ def together(configs: Configs) -> list[CascadeConfig]:
     problems += _mixed(merged)
     if several and first.budget.caps and first.ledger_url is None:
         problems.append("budget.store: workers share caps in a store alone; name one, or server.workers: 1")
-    if several and any(config.guarantee and config.guarantee.audit for config in merged.values()):
-        problems.append("guarantee.audit: each worker would count its own; use modes, or server.workers: 1")
+    if several and any(config.audits and not config.modes for config in merged.values()):
+        problems.append("audits: one worker alone could count feedback on an answer; use modes, or server.workers: 1")
     if problems:
         raise ConfigError(problems)
     return [*merged.values()]

@@ -31,7 +31,7 @@ from cascade.policies.directory import PolicyDirectory
 from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
-from cascade.serving.monitors import UNAUDITED, AuditOutcome, CertificateMonitors, group_of
+from cascade.serving.monitors import AuditOutcome, CertificateMonitors, group_of
 from cascade.serving.plan import no_level, plain_plan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
@@ -77,28 +77,23 @@ class CertifiedPolicy:
         self.policy = policy
         """The policy in service, at the threshold for questions without a segment."""
         self._live = functools.lru_cache(1_024)(policy.for_segment)  # each is asked first how it scores a blank request
-        self._to_guide = self._wanted.uncovered == "guide"
+        self.answers_uncovered = self._wanted.uncovered
+        """Who answers a question that no certificate covers: "guide" or "policy"."""
         self._by_segment: Mapping[str | None, Certificate] = {
             certificate.segment: certificate for certificate in certificates
         }
         self.certificates = tuple(self._by_segment.values())
         """The certificates in service: one, or one per segment."""
-        unshown = dict.fromkeys(
-            certificate.promise.kind for certificate in self.certificates if not certificate.promise.rules.monitored
-        )
-        watched = [setting for setting in ("audit", "monitor") if setting in self._wanted.model_fields_set]
-        if unshown and watched:
-            raise ConfigError(
-                f"guarantee.{setting}: a single answer shows nothing about {kind}"
-                for setting in watched
-                for kind in unshown
-            )
+        promises = [certificate.promise for certificate in self.certificates]
+        unshown = dict.fromkeys(promise.kind for promise in promises if not promise.rules.monitored)
+        if unshown and config.audits is not None:
+            raise ConfigError(f"audits: a single answer shows nothing about {kind}" for kind in unshown)
         templates = self._strategy.prompts  # the prompts in service, not those now on the disk
         self._voided = {
             certificate.id: tuple(void_reasons(config, certificate, templates, own_risk=own_risk))
             for certificate in self.certificates
         }
-        insists = self._wanted.required or self._to_guide
+        insists = self._wanted.required or self.answers_uncovered == "guide"
         reads = None if policy.columns is None else policy.columns.union(policy.reads)
         self._scopes = {
             certificate.id: Scope.of(certificate.made_for, reads, insists=insists) for certificate in self.certificates
@@ -127,9 +122,9 @@ class CertifiedPolicy:
         yield from ((kind, reason) for reason in self._reasons(certificate, question.segment))
         if certificate is None:
             return
-        audited = self.monitors.of(certificate)
-        if audited.alarm is not None:
-            yield "canaries" if audited.by_canaries else kind, audited.alarm
+        _, by, alarm = self.monitors.of(certificate)
+        if alarm is not None:
+            yield "canaries" if by == "canaries" else kind, alarm
         for name, reason in unlike(kind_of(question.chat), certificate.made_for.get("requests")).items():
             yield name if name in PROPERTIES else "other content", reason
 
@@ -147,9 +142,9 @@ class CertifiedPolicy:
             raise NotCertifiedError(_refusal(reasons))
         plain = RunPlan(self._strategy, audit=audit, level=self._level)
         plain = plain._replace(warnings=tuple([f"{NO_CERTIFICATE}{reason}" for reason in reasons]))
-        audited = UNAUDITED if certificate is None else self.monitors.of(certificate)
-        if audited.alarm is not None or (reasons and self._to_guide and self._by_segment):
-            return self._fallback(plain, certificate, alarmed=audited.alarm is not None)
+        alarmed = certificate is not None and self.monitors.of(certificate).alarm is not None
+        if alarmed or (reasons and self.answers_uncovered == "guide" and self._by_segment):
+            return self._fallback(plain, certificate, alarmed=alarmed)
         plain = plain._replace(policy=self._live(question.segment), walk=self._plain.walk)
         if reasons or certificate is None:
             return plain
@@ -157,7 +152,7 @@ class CertifiedPolicy:
 
     def _fallback(self, plan: RunPlan, certificate: Certificate | None, *, alarmed: bool) -> RunPlan:
         """Return the plan where no certificate holds: the reference, or every step, which keeps a promise on sets."""
-        fallback = self._wanted.monitor.fallback if alarmed else "guide"
+        fallback = self.monitors.settings.fallback if alarmed else "guide"
         of_set = (certificate or self.certificates[0]).promise.rules.of_set
         if fallback == "everything" or (fallback is None and of_set):
             # An audit of another strategy would say nothing about the configured one.
@@ -303,7 +298,8 @@ class ServingState:
 
     def after(self, before: CertificateMonitors) -> ServingState:
         """Return the state with the audit results so far: what withdrew a certificate withdraws it here, too."""
-        before.settings, before.folder = self.monitors.settings, self.monitors.folder
+        now = self.monitors
+        before.settings, before.draws, before.folder = now.settings, now.draws, now.folder
         before.share(certificate for serving in self.by_level.values() for certificate in serving.certificates)
         for serving in self.by_level.values():
             serving.monitors = before
@@ -359,7 +355,7 @@ def in_service(
         ConfigError, NotCertifiedError: as for `CertifiedPolicy`; nothing has changed then.
         UsageError: audits once raised an alarm about one of the certificates.
     """
-    monitors = CertificateMonitors(config.guarantee or GuaranteeConfig()) if before is None else before
+    monitors = CertificateMonitors(None if config.modes else config.audits) if before is None else before
     if not isinstance(config.policy, DirectoryConfig):
         serving = CertifiedPolicy(config, strategy, build_policy(config), (), monitors, today=today)
         return ServingState(serving, strategy, monitors, {}, {"": serving})

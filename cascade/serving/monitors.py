@@ -1,7 +1,8 @@
-"""The results of audits for each certificate, kept as long as an orchestrator lives; alarms in the policy directory.
+"""The results of audits for each certificate, and its alarm. Both are on record in the policy directory.
 
 An audit counts for a certificate, whichever level or directory has it. Results are stored by the certificate's id and
-kept when the policy in service is replaced, so that a certificate that comes back does not start with a clean record.
+kept when the policy in service is replaced or the process ends, so that a certificate that comes back does not start
+with a clean record.
 """
 
 from __future__ import annotations
@@ -14,14 +15,14 @@ from dataclasses import dataclass, replace
 from logging import getLogger
 from typing import NamedTuple
 
-from cascade.config.schema import GuaranteeConfig
+from cascade.config.schema import AuditsConfig
 from cascade.conformal.certificate import Certificate
 from cascade.conformal.monitor import Monitor, is_drawn
-from cascade.conformal.promise import Judge, Promise
+from cascade.conformal.promise import Judge
 from cascade.forks import after_fork
-from cascade.identity import identity, storable
+from cascade.identity import hash_of, identity
 from cascade.money import exact_dollars
-from cascade.policies.directory import withdraw, withdrawal
+from cascade.policies.directory import audits_on_record, record_audit, withdraw, withdrawal
 from cascade.text import percent
 from cascade.types import Question
 
@@ -37,8 +38,8 @@ class AuditOutcome(NamedTuple):
 
 
 def group_of(question: Question) -> str:
-    """Return the name of what a question belongs to; without a group, equal requests belong together."""
-    return question.group or identity(question.text, question.context)
+    """Return the hash of what a question belongs to; without a group, equal requests belong together."""
+    return hash_of(question.group or identity(question.text, question.context))
 
 
 def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
@@ -51,31 +52,18 @@ def judge(right: Judge | str | Sequence[str], matcher: str) -> Judge:
     return lambda text: rule.matches(text, gold)
 
 
-@dataclass(frozen=True, slots=True)
-class CertificateMonitor:
+class CertificateMonitor(NamedTuple):
     """The audit results of one certificate.
 
     Attributes:
         monitor: the monitor after the audits so far.
-        alarm: the reason why audits or canaries withdrew the certificate, in words.
-        by_canaries: whether it was canaries.
+        by: what withdrew the certificate, "audits" or "canaries"; None: nothing did.
+        alarm: the reason, in words.
     """
 
     monitor: Monitor | None = None
+    by: str | None = None
     alarm: str | None = None
-    by_canaries: bool = False
-
-
-UNAUDITED = CertificateMonitor()
-
-
-def _after(monitor: Monitor, promise: Promise) -> CertificateMonitor:
-    """Return the results of the audits that a certificate's monitor has counted."""
-    alarm = (
-        f"it was withdrawn: audits found {monitor.misses} of {monitor.audits} questions missed, and at most "
-        f"{percent(promise.risk)} were promised; calibrate again"
-    )
-    return CertificateMonitor(monitor, alarm if monitor.alarmed else None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +74,6 @@ class ServiceStatus:
         answered: how many were answered.
         certified: how many of these answers have a certificate.
         uncertified_nano_usd: the cost of the answers without a certificate; None if the cost of one is unknown.
-        audits: audited answers whose truth was recorded and counted.
-        missed: how many of these were missed.
         missing: audited answers whose truth was recorded but shows nothing, since a call failed or a step was of a
             kind that the calibration did not have.
     """
@@ -95,8 +81,6 @@ class ServiceStatus:
     answered: int = 0
     certified: int = 0
     uncertified_nano_usd: int | None = 0
-    audits: int = 0
-    missed: int = 0
     missing: int = 0
 
     def describe(self) -> str:
@@ -115,36 +99,40 @@ class ServiceStatus:
 class CertificateMonitors:
     """The results of audits, by certificate. All policies in service share one object; threads may share it too.
 
-    Guarantee: the certificates in service share `monitor.level` evenly; the shares are computed again when certificates
+    Guarantee: the certificates in service share `audits.level` evenly; the shares are computed again when certificates
     change. So the probability of any false alarm while these serve is at most that level, for any number of levels and
-    segments (Bonferroni: each monitor counts as having run at its present share from its first audit on).
+    segments (Bonferroni: each monitor counts as having run at its present share from its first audit on). Processes
+    that serve one policy directory share the evidence, so this holds for all of them together, over restarts.
+
+    Args:
+        settings: the section `audits`; None draws none.
     """
 
-    def __init__(self, settings: GuaranteeConfig) -> None:
+    def __init__(self, settings: AuditsConfig | None) -> None:
         self.folder: str | None = None
         """The policy directory in service, where any process may record why a certificate is withdrawn."""
-        self.settings = settings
+        self.settings, self.draws = settings or AuditsConfig(), settings is not None
         self._begin()
         after_fork(self._begin)
-        self._known: dict[str, CertificateMonitor] = {}
+        self._monitors = dict[str, Monitor]()
+        self.withdrawn = dict[str, tuple[str, str]]()  # by what certificates were withdrawn, and why, by id
         self.status = ServiceStatus()
         """Counts of all answered questions."""
         # How many answers without a certificate each reason has; one answer may have several.
         self.uncovered = Counter[str]()
-        self._drawn, self._heard = set[tuple[str, str]](), set[tuple[str, str]]()
-        self._level, audit = settings.monitor.level, settings.audit
-        seed = secrets.randbits(64) if audit is None or audit.seed is None else audit.seed
-        self._key = f"audit {seed}"
+        self._groups = dict[tuple[str, str], bool]()  # whether a drawn group has counted, by certificate
+        self._read, self._lost = dict[tuple[str, str], int](), False  # bytes of each record; whether it lacks some
+        self._level, seed = self.settings.level, self.settings.seed
+        self._key = f"audit {secrets.randbits(64) if seed is None else seed}"
 
     def drawn(self, certificate: Certificate | None, question: Question) -> bool:
         """Whether a question is audited: the first one of its group under a certificate, if the group is drawn."""
-        audit = self.settings.audit
-        if audit is None or not is_drawn(self._key, audit.probability, group := group_of(question)):
+        if not (self.draws and is_drawn(self._key, self.settings.probability, group := group_of(question))):
             return False
-        name = "" if certificate is None else certificate.id, storable(group)  # a client's name may be long
+        name = "" if certificate is None else certificate.id, group
         with self._lock:
-            first = name not in self._drawn
-            self._drawn.add(name)
+            first = name not in self._groups
+            self._groups.setdefault(name, False)
         return first
 
     def _begin(self) -> None:
@@ -153,15 +141,15 @@ class CertificateMonitors:
 
     def of(self, certificate: Certificate) -> CertificateMonitor:
         """Return the audit results of a certificate. What withdrew it in any process is final."""
-        known = self._known.get(certificate.id, UNAUDITED)
-        if known.alarm is None and self.folder and (withdrawn := withdrawal(self.folder, certificate)):
-            by, reason = withdrawn
-            with self._lock:
-                known = self._known.get(certificate.id, UNAUDITED)
-                if known.alarm is None:  # and no audit of another thread has raised it meanwhile
-                    known = self._known[certificate.id] = replace(known, alarm=reason, by_canaries=by == "canaries")
-                    logger.error("certificate %s: %s", certificate.id, reason)
-        return known
+        name = certificate.id
+        if self.folder is not None and name not in self.withdrawn:
+            if (self.folder, name) not in self._read:
+                with self._lock:
+                    self._catch_up(certificate)
+            if withdrawn := withdrawal(self.folder, certificate):
+                with self._lock:
+                    self._withdraw(name, *withdrawn)
+        return CertificateMonitor(self._monitors.get(name), *self.withdrawn.get(name, ()))
 
     def answered(self, certified: bool, cost_nano_usd: int | None, uncovered: Iterable[str] = ()) -> None:
         """Count an answer; `uncovered`: what kept it from a certificate, from a small set of words."""
@@ -183,20 +171,14 @@ class CertificateMonitors:
             self.status = replace(self.status, missing=self.status.missing + 1)
         return AuditOutcome(reason=f"the audit is missing: {reason}")
 
-    @property
-    def withdrawn(self) -> frozenset[str]:
-        """The ids of all certificates about which audits ever raised an alarm."""
-        return frozenset([name for name, known in self._known.items() if known.alarm is not None])
-
     def share(self, certificates: Iterable[Certificate]) -> None:
         """Divide the probability of a false alarm among these certificates, all that are in service from now on."""
         names = {certificate.id for certificate in certificates}
         with self._lock:
-            self._level = self.settings.monitor.level / max(len(names), 1)
-            for name in names & self._known.keys():
-                if (monitor := self._known[name].monitor) is not None:
-                    # The level is only the limit of the evidence: this is the monitor that began at it.
-                    self._known[name] = replace(self._known[name], monitor=replace(monitor, level=self._level))
+            self._level = self.settings.level / max(len(names), 1)
+            for name in names & self._monitors.keys():
+                # The level is only the limit of the evidence: this is the monitor that began at it.
+                self._monitors[name] = replace(self._monitors[name], level=self._level)
 
     def count(self, certificate: Certificate, missed: bool, group: str) -> AuditOutcome:
         """Update the monitor of a certificate in service with an audited question, `missed` or not as it was served.
@@ -205,26 +187,46 @@ class CertificateMonitors:
         """
         name = certificate.id
         with self._lock:
-            before = self._known.get(name, UNAUDITED)
-            if before.alarm is not None:
+            self._catch_up(certificate)
+            if name in self.withdrawn:
                 return AuditOutcome(missed, reason="its certificate was withdrawn in the meantime")
-            if (name, group) in self._heard:
+            if not self._add(certificate, group, missed):
                 return AuditOutcome(missed, reason="its group was counted before, and counts once")
-            self._heard.add((name, group))
-            status = self.status
-            self.status = replace(status, audits=status.audits + 1, missed=status.missed + missed)
-            monitor = before.monitor or self._new_monitor(certificate)
-            after = self._known[name] = _after(monitor.update(missed), certificate.promise)
-        if after.alarm is not None:
-            logger.error("certificate %s: %s", name, after.alarm)
-            try:
-                if self.folder is not None:
-                    withdraw(self.folder, name, after.alarm)
-            except OSError as error:
-                logger.warning("other processes serve it, and so does this one after a restart: %s", error)
+        try:
+            if self.folder is not None:
+                record_audit(self.folder, name, group, missed)
+                if name in self.withdrawn:
+                    withdraw(self.folder, name, self.withdrawn[name][1])
+        except OSError as error:
+            if name in self.withdrawn or not self._lost:  # not with each audit
+                logger.warning("other processes, and this one after a restart, do not know of its audits: %s", error)
+            self._lost = True
         return AuditOutcome(missed, True, "missed" if missed else "not missed")
 
-    def _new_monitor(self, certificate: Certificate) -> Monitor:
-        """Return a monitor at its share of the level."""
-        promise = certificate.promise
-        return Monitor.start(risk=promise.risk, n=certificate.n, k=promise.rank(certificate.n), level=self._level)
+    def _catch_up(self, certificate: Certificate) -> None:
+        """Add the audits that other processes have put on record meanwhile. The lock is held."""
+        if self.folder is not None:
+            at = self.folder, certificate.id
+            audits, self._read[at] = audits_on_record(*at, self._read.get(at, 0))
+            for group, missed in audits:
+                self._add(certificate, group, missed)
+
+    def _add(self, certificate: Certificate, group: str, missed: bool) -> bool:
+        """Update a monitor; return False if the group has counted. The lock is held."""
+        name, promise, n = certificate.id, certificate.promise, certificate.n
+        if self._groups.get((name, group)):
+            return False
+        self._groups[name, group] = True
+        start = Monitor.start(risk=promise.risk, n=n, k=promise.rank(n), level=self._level)
+        monitor = self._monitors[name] = self._monitors.get(name, start).update(missed)
+        if monitor.alarmed:
+            losses = f"audits found {monitor.misses} of {monitor.audits} questions missed"
+            why = f"it was withdrawn: {losses}, and at most {percent(promise.risk)} were promised; calibrate again"
+            self._withdraw(name, "audits", why)
+        return True
+
+    def _withdraw(self, name: str, by: str, why: str) -> None:
+        """Note once why a certificate is withdrawn. The lock is held."""
+        if name not in self.withdrawn:
+            self.withdrawn[name] = by, why
+            logger.error("certificate %s: %s", name, why)

@@ -95,7 +95,6 @@ def test_what_was_certified_is_served_request_by_request(made, tmp_path):
     ) as orchestrator:
         for row, chat in enumerate(made.chats[:ASKED]):
             answer = orchestrator.chat(chat)
-            assert answer.certificate is not None
             assert answer.certificate.id == directory.certificates[""].id
             assert not answer.warnings
             assert len(answer.steps) == stop[row] + 1
@@ -118,7 +117,6 @@ def test_the_reference_alone_is_asked_at_once_also_at_a_level_where_nothing_is_p
         with served(made, directory, tmp_path / str(level)) as orchestrator:
             answer = orchestrator.chat(made.chats[0], level=level)
         assert [call.request.model for step in answer.steps for call in step.calls] == [PAIR[1]]
-    assert answer.certificate is not None
     assert answer.certificate.promise.risk == 1e-6
 
 

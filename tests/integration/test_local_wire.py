@@ -153,7 +153,6 @@ async def test_a_whole_question_costs_what_its_tokens_cost(local):
     answer = await orchestrator.aask(ASKED)
     wanted = 0
     for call in answer.calls:
-        assert call.completion is not None
         usage = call.completion.usage
         wanted += (usage.input_tokens or 0) * 100 + (usage.output_tokens or 0) * 400
     assert answer.cost_nano_usd == wanted > 0
@@ -326,6 +325,5 @@ def test_a_real_decision_model_judges_an_answer_and_costs_its_input(deciding):
     assert 0.0 < p_yes < 1.0
     assert again == pytest.approx(p_yes, abs=0.01)
     (call,) = kept.steps[1].calls
-    assert call.completion is not None
     assert (call.completion.model, call.completion.usage.output_tokens) == (NAME, 0)
     assert call.cost_nano_usd == 40 * (call.completion.usage.input_tokens or 0) > 0

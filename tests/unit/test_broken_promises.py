@@ -77,10 +77,10 @@ def promoted(logged: Log, certifying: Callable[[str], bool], folder: Path) -> Po
         Draw(name, "cascade", group, name, "certify", float(turn), look=1 if certifying(group) else None)
         for turn, (name, group) in enumerate(zip(logged.ids, logged.groups, strict=True))
     ]
-    settings = ModesConfig(risk=ALPHA, confidence=0.9, audit=1e-9)
+    settings = ModesConfig(risk=ALPHA, confidence=0.9)
     row = {name: number for number, name in enumerate(logged.ids)}
     observed = Observed(logged, row, np.full(logged.n, np.nan), "exact")
-    result = look_at(observed, draws, look, settings)
+    result = look_at(observed, draws, look, settings, 1e-9)
     if result.in_force is None:
         return None
     folder.mkdir()

@@ -206,7 +206,6 @@ FULL = tomllib.loads(TEXT)["project"]
 
 def load() -> Any:
     spec = importlib.util.spec_from_file_location("distributions", ROOT / "tools" / "distributions.py")
-    assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)

@@ -36,7 +36,7 @@ LADDER: Mapping[str, Any] = {
     "provider": "fake",
 }
 ROUNDS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "rounds": 2}}
-AUDITED = {"audit": {"probability": 1, "seed": 1}}
+AUDITED = {"probability": 1, "seed": 1}
 LOGPROBS = {"reply_mean_logprob": 100}
 LADDER_SHOWN = [{"1": {"of": 100, "signals": LOGPROBS}}, {"1": {"of": 100, "signals": LOGPROBS}}]
 ROUNDS_SHOWN = [{"2": {"of": 100, "signals": {"p_yes": 100, "verdict_mass": 100}}}] * 2
@@ -65,7 +65,7 @@ def ladder(
     kind = {"kind": "regret", "confidence": 0.9, "kappa": 0.5} | changes.pop("fields", {})
     where = directory(folder, certificate(**kind, made_for=made), policy=SURE)
     provider = FakeProvider(script)
-    config = {**LADDER, "policy": where, "guarantee": AUDITED, **changes}
+    config = {**LADDER, "policy": where, "audits": AUDITED, **changes}
     return Orchestrator.from_config(config, providers={"fake": provider}), provider
 
 
@@ -94,7 +94,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path, down, required):
             return down("large")
         return unsure("Answer: Rhine") if "hard" in asked.question.text else "Answer: Danube"
 
-    orchestrator, _ = ladder(tmp_path, script, guarantee={**AUDITED, "required": required})
+    orchestrator, _ = ladder(tmp_path, script, guarantee={"required": required})
     with orchestrator:
         hard, easy = orchestrator.ask("a hard one?"), orchestrator.ask("an easy one?")
         assert (hard.text, hard.certificate) == ("Rhine", None)
@@ -106,8 +106,7 @@ def test_a_ladder_whose_last_model_is_down(tmp_path, down, required):
         assert (told.missed, told.counted) == (None, False)
         assert told.reason.startswith("the audit is missing: the call of large at step 2 failed (")
         status = orchestrator.runtime.service.monitors.status
-        assert status is not None
-        assert (status.answered, status.certified, status.audits, status.missing) == (2, 1, 0, 1)
+        assert (status.answered, status.certified, status.missing) == (2, 1, 1)
         assert orchestrator.runtime.alarm is None
 
 

@@ -174,7 +174,6 @@ def test_a_share_of_one_clients_trace_is_drawn_by_no_id_of_its_own_or_of_a_reque
     monkeypatch.setattr(tracer, "sampler", sampling.ParentBased(sampling.TraceIdRatioBased(0.5)))
     for _ in range(64):
         with telemetry.request_span(tracer, "POST", str(uuid4()), caller, None) as span:
-            assert span is not None
             flags.add(span.is_recording())
     assert flags == {True, False}
 

@@ -115,7 +115,7 @@ def _refuse_unaudited(url: str) -> None:
     if not audited:
         raise UsageError(
             "No request has been audited yet, and people judge the differences that audits find. To draw audits, "
-            "give the configuration a section modes, or guarantee: {audit: {probability: 0.1}}."
+            "give the configuration a section modes, or audits: {probability: 0.1}."
         )
 
 

@@ -49,7 +49,7 @@ def status(runtime: Runtime, guide: str, now: datetime, modes: Modes | None = No
         "certificates": watched,
         "served": None if service is None or not service.default.certificates else service.monitors.status,
         "uncovered": [] if service is None else service.monitors.uncovered.most_common(_MOST_REASONS),
-        "audited": config.modes is not None or (config.guarantee is not None and config.guarantee.audit is not None),
+        "audited": config.audits is not None,
         "audits": sum(monitor.audits for _, _, monitor in watched if monitor is not None),
         "missed": sum(monitor.misses for _, _, monitor in watched if monitor is not None),
         "unknown_audits": standing["unknown"] if standing else missing,
@@ -80,7 +80,7 @@ def _mode(service: ServingState | None) -> str:
         return "no promise"
     if not all(reasons for _, reasons in service.holding):
         return "enforce"
-    return "fallback" if service.alarm else "void" if service.monitors.settings.uncovered == "guide" else "no promise"
+    return "fallback" if service.alarm else "void" if service.default.answers_uncovered == "guide" else "no promise"
 
 
 def _standing(modes: Modes) -> dict[str, Any]:

@@ -50,7 +50,6 @@ def test_what_is_fitted_is_written_verified_and_evaluated(cli, written, options)
         assert (each.expires is None) == ("--expires-days" not in options)
     assert cli("verify", "policy", log).code == 0
     (found,) = cli("evaluate", log, "--policy", "policy", "--json").document["reports"]
-    assert read.promise is not None
     assert min(each["loss"][0] for each in found["figures"].values()) <= read.promise.risk
     if "--policy" not in options:
         (audits,) = cli("evaluate", log, "--policy", "policy", "--audits", "--json").document["reports"]
@@ -185,7 +184,6 @@ def test_a_fit_has_the_confidence_of_prove_unless_it_covers_on_average(cli, log)
     for kind, confidence in (("error", 0.9), ("coverage", None)):
         assert cli("fit", log, "--promise", kind, "--risk", "0.4", "-o", kind).code == 0
         promise = PolicyDirectory.read(kind).promise
-        assert promise is not None
         assert promise.confidence == confidence
 
 

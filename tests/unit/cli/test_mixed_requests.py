@@ -126,15 +126,15 @@ def test_a_live_audit_compares_by_the_form_of_the_request(tmp_path, form, output
     promised = certificate(
         kind="agreement", confidence=0.9, kappa=5.0, made_for=now, reference="large", comparator="request"
     )
-    config = ladder | {"guarantee": {"audit": {"probability": 1, "seed": 1}}}
+    config = ladder | {"audits": {"probability": 1, "seed": 1}}
     config["policy"] = directory(tmp_path, promised, policy=SURE)
     small, large = outputs[form]
     provider = FakeProvider({"small": [_reply(small)], "large": [_reply(large)]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         answer = orchestrator.chat(request(form))
         assert answer.audited
-        status = orchestrator.runtime.service.monitors.status
-        assert (status.audits, status.missed) == (1, missed)
+        monitor = orchestrator.runtime.service.monitors.of(answer.certificate).monitor
+        assert (monitor.audits, monitor.misses) == (1, missed)
 
 
 REGRET = ("--promise", "regret", "--risk", "0.1", "--confidence", "0.9")

@@ -71,7 +71,6 @@ def test_a_certificate_covers_requests_that_were_sent_as_those_of_the_table(cli,
             for at in (1, 8)
         )
         service = orchestrator.runtime.service
-        assert service is not None
         assert not service.monitors.uncovered
     assert (sure.text, len(sure.steps), unsure.text, len(unsure.steps)) == ("yes", 1, "yes", 2)
     assert None not in (sure.certificate, unsure.certificate)

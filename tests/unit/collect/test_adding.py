@@ -269,7 +269,6 @@ def nodes_of(strategy: Any) -> list[tuple[str, str, str]]:
 def test_the_guide_only_is_a_ladder_of_the_guide_that_keeps_its_answer():
     (walk,) = recorded_baselines(rounds_of(), [GUIDE_ONLY])
     assert nodes_of(walk.strategy) == [("large", "large", "answer")]
-    assert walk.policy is not None
     assert (walk.policy.rule, walk.policy.kappa) == (Depth(serves="surest"), -0.5)
 
 

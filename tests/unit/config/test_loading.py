@@ -119,7 +119,6 @@ def test_a_provider_is_named_by_a_word_or_with_its_file():
 )
 def test_traces_are_on_and_may_have_a_store(written, store):
     traces = made(traces=written).traces
-    assert traces is not None
     assert (traces.store, traces.content, traces.strict) == (store, "full", False)
 
 
@@ -194,9 +193,10 @@ def model(**settings: Any) -> dict[str, Any]:
         ({"guarantee": {"rsk": 0.1}}, "guarantee.rsk", "did you mean risk?"),
         ({"guarantee": {"promise": "coverage", "risk": 1.5}}, "guarantee.risk", "not 1.5"),
         ({"guarantee": {"promise": "error", "confidence": 0}}, "guarantee.confidence", "not 0"),
-        ({"guarantee": {"monitor": {}}}, "guarantee", "audit: {probability: 0.05}"),
-        *(({"guarantee": {"audit": {"probability": p}}}, "guarantee.audit.probability", "") for p in (0, 1.1)),
-        ({"guarantee": {"audit": {"probability": 1}, "monitor": {"level": 1}}}, "guarantee.monitor.level", ""),
+        ({"audits": {"seed": 1}, "modes": {}}, "audits.seed", "a secret"),
+        ({"audits": {"fallback": "guide"}, "modes": {}}, "audits.fallback", "a secret"),
+        *(({"audits": {"probability": p}}, "audits.probability", "") for p in (0, 1.1)),
+        ({"audits": {"level": 1}}, "audits.level", ""),
         # traces
         ({"traces": "nowhere"}, "traces.store", "sqlite:///"),
         ({"traces": "sqlite:///../x.db"}, "traces.store", "(..)"),
@@ -284,7 +284,6 @@ def test_a_price_has_tiers_audio_searches_and_long_prompts_in_any_order():
     above = [{"tokens": tokens, "input": tokens / 1e5, "output": 8} for tokens in (300_000, 200_000)]
     own = {"input": 1, "output": 8, "audio_input": 10, "audio_output": 20, "search": {"low": 0.01, "medium": 0.02}}
     price = made(**model(price={**own, "above": above, "tiers": {"flex": {"input": 1, "output": 4}}})).prices()["a"]
-    assert price is not None
     assert (price.audio_input, price.audio_output) == (10_000_000, 20_000_000)
     assert dict(price.tiers)["flex"].output == 4_000_000
     assert dict(price.search) == {"low": 10**10, "medium": 2 * 10**10}

@@ -260,7 +260,6 @@ def audit(served: str | None = None, kept: str = "", answers: str = "", **fields
 )
 def test_the_loss_of_an_audited_answer(kind, found, loss):
     rules = kind_of(kind)
-    assert rules is not None
     assert rules.audited(found) == loss
 
 

@@ -314,7 +314,6 @@ with Journal(Path(sys.argv[1])):
 def test_another_process_is_refused_until_the_first_has_died(path):
     pipes: dict[str, Any] = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE}
     with subprocess.Popen([sys.executable, "-c", _HOLDS, str(path)], **pipes) as other:
-        assert other.stdout is not None
         assert other.stdout.readline() == b"open\n"
         with pytest.raises(UsageError, match="Another process is writing"):
             Journal(path)

@@ -26,8 +26,9 @@ from cascade.fitting.certificates import certified_for, policy_directory
 from cascade.fitting.divide import divided, drawn, merged, once, unseen, usable
 from cascade.fitting.fit import FitSettings, Saving, fit, thresholds
 from cascade.fitting.menu import simple_members
+from cascade.identity import hash_of
 from cascade.policies.base import Observation
-from cascade.policies.directory import Requests, hash_of
+from cascade.policies.directory import Requests
 from cascade.policies.live import Live
 from cascade.policies.policy import Alone, Depth, Policy, Random, Threshold, ranked
 from cascade.reports.evaluation import evaluation
@@ -98,7 +99,6 @@ def test_without_all_costs_of_a_request_it_is_said_whose_are_unknown_and_no_atte
     log = drawn_log(200, models=3)
     costs = log.cost_nano_usd.copy()
     costs[:, 1] = -1
-    assert log.reference is not None
     unpriced = log.reference._replace(cost_nano_usd=costs[:, 1])
     for unknown, named in (
         (replace(log, cost_nano_usd=costs), "model 1"),
@@ -119,7 +119,6 @@ def test_the_certified_policy_costs_less_and_keeps_its_promise_on_fresh_requests
     done = fit(drawn_log(2_000), REGRET)
     assert done.saves
     assert done.saving.cost_share is not None
-    assert done.saving.interval is not None
     assert done.saving.interval[0] < done.saving.cost_share < 1
     fresh = drawn_log(20_000, 1)
     walked = done.policy.walks(fresh)
@@ -184,7 +183,6 @@ def test_every_threshold_up_to_the_one_served_passes_also_where_the_risk_is_not_
         walked = Threshold("reply_mean_logprob", -1.0).walks(log)
         path, jumps = path_of(walked, promise, None), promise.rules.jumps(walked)
         found = certify(path, promise)
-        assert found is not None
         stricter = path.kappas[path.kappas < found.kappa][1:]
         between = (stricter[1:] + stricter[:-1]) / 2
         kappas = np.sort(np.concatenate([stricter, between, [found.kappa]]))
@@ -685,7 +683,6 @@ def test_groups_that_share_a_request_are_one_group():
 
 def test_requests_without_the_reference_are_left_out_of_a_regret():
     log = drawn_log(50)
-    assert log.reference is not None
     right = log.reference.right.copy()
     right[:7] = np.nan
     lacking = replace(log, reference=log.reference._replace(right=right))
@@ -727,7 +724,6 @@ def test_the_last_point_before_the_first_that_fails_is_certified(confidence, los
     path = strict_to_lenient(walked, Promise("coverage", 0.1).rules.jumps(walked))
     path = replace(path, kappas=np.arange(5.0), loss=np.array(losses) << 30, cost_nano_usd=np.zeros(5, dtype=np.int64))
     found = certify(path, Promise("coverage", 0.1, confidence))
-    assert found is not None
     assert (float(found.losses), found.kappa) == (losses[2], 1.5)
 
 
@@ -879,7 +875,6 @@ def test_a_certificate_says_that_it_speaks_of_groups_and_how_many_requests_are_l
     whole, alone = (fit(each, REGRET) for each in (log, drawn_log(600)))
     units = [next(iter(policy_directory(done, log.nodes, day).certificates.values())).unit for done in (whole, alone)]
     assert units == ["group", "request"]
-    assert log.reference is not None
     lacks = replace(log, reference=log.reference._replace(right=np.where(np.arange(600) < 77, np.nan, log.right[:, 1])))
     for left_out, said in ((fit(lacks, REGRET), "85"), (whole, " 8 ")):
         (certificate,) = policy_directory(left_out, log.nodes, day, unlabelled=8).certificates.values()

@@ -446,7 +446,6 @@ def test_a_batch_of_responses_is_read_as_one_of_completions(tmp_path):
     first, second = rows_of(*files)
     assert (first["question"], first["answer"], second["model"]) == ("Which river?", "Danube", "gpt-4o")
     assert picked([first], "input_tokens", "cached_input_tokens", "output_tokens") == [(22, 4, 2)]
-    assert PRICED is not None
     assert first["cost_nano_usd"] == PRICED.cost_nano_usd(Usage(22, 2, 4))
     assert first["created_at"] == "2026-11-21T10:00:00.000+00:00"
 
@@ -579,7 +578,6 @@ def test_inspect_logs_of_two_models(tmp_path):
         for at in range(2)
         for step, model, correct in ((1, MINI, [False, True]), (2, "gpt-4o", [True, True]))
     ]
-    assert PRICED is not None
     assert {row["cost_nano_usd"] for row in rows if row["model"] == MINI} == {PRICED.cost_nano_usd(Usage(100, 10))}
 
 

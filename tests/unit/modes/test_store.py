@@ -95,7 +95,6 @@ def begin(store: ModeStore, now_s: float = 9.0) -> Look:
 
 
 def figures(state: CascadeState) -> tuple[int, int, str]:
-    assert state.monitor is not None
     return state.monitor.audits, state.monitor.misses, state.mode
 
 

@@ -304,7 +304,6 @@ def test_a_row_that_is_served_has_the_bits_of_the_log(seed):
                 signals={name: np.where(later, np.nan, values) for name, values in first.signals.items()},
             )  # fmt: skip
             found = POLICY.scores(live)
-            assert found.keep is not None
             assert np.array_equal(found.keep[0, now], whole.keep[row, now])
             assert np.array_equal(found.doubt[0, now], whole.doubt[row, now], equal_nan=True)
 

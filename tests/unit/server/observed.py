@@ -33,7 +33,6 @@ class Answers(FakeProvider):
         """What happens once while a model answers."""
 
     async def complete(self, request: Any, timeout_s: float) -> Any:
-        assert request.chat is not None
         text = str(request.chat.messages[-1]["content"])
         self.asked.append(request.model)
         if request.model in self.down:
@@ -66,9 +65,9 @@ class Held(Answers):
         return await super().complete(request, timeout_s)
 
 
-def settings(folder: Path, **modes: Any) -> dict[str, Any]:
-    told = {"share": 1.0, "risk": 0.1, "confidence": 0.9, "audit": 1.0, **modes}
-    return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told}
+def settings(folder: Path, audit: float = 1.0, **modes: Any) -> dict[str, Any]:
+    told, audits = {"share": 1.0, "risk": 0.1, "confidence": 0.9, **modes}, {"probability": audit}
+    return {"traces": {"store": f"sqlite:///{folder}/traces.db"}, "modes": told, "audits": audits}
 
 
 @asynccontextmanager

@@ -111,7 +111,6 @@ def started(path: Path, *options: str, within: Sequence[str] = (), **ends: Any) 
     command = [*within, sys.executable, "-c", _PATIENT, "serve", "-c", str(path), *options]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True, **ends) as process:
         try:
-            assert process.stderr is not None
             yield process, "http://" + process.stderr.readline().partition("http://")[2].partition("/")[0]
         finally:
             process.kill()

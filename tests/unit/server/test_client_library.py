@@ -45,7 +45,6 @@ class City(BaseModel):
 
 def script(request: Request) -> Any:
     """Answer by what is asked: the last message says how."""
-    assert request.chat is not None
     text, sure = request.chat.asked_text, [-0.01] * 40
     if text == "call a tool":
         days: Any = "3" if request.model == "small" else 3

@@ -190,7 +190,8 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
     signed = certificate(made_for={**made_for(load(CONFIG)), "requests": None}, kappa=0.5, kind="error", confidence=0.9)
     settings = {
         "policy": directory(tmp_path / "policy", signed, policy=SURE_ENOUGH),
-        "guarantee": {"promise": "error", "audit": {"probability": 1, "seed": 1}},
+        "guarantee": {"promise": "error"},
+        "audits": {"probability": 1, "seed": 1},
         "traces": {"store": f"sqlite:///{tmp_path}/traces.db"},
     }
     counted = []
@@ -208,10 +209,8 @@ async def test_feedback_on_an_audited_answer_is_counted_by_the_monitor_once(tmp_
             told = [(await client.post("/v1/feedback", json=body, headers=key)).json() for key in (ask, tell, tell)]
             assert told[0]["counted"] is False  # a client that asks does not certify what it was answered
             counted.append([(one["counted"], one["reason"]) for one in told[1:]])
-        assert served.runtime.service is not None
         ((issued, _),) = served.runtime.service.holding
         monitor = served.runtime.service.monitors.of(issued).monitor
-        assert monitor is not None
         assert (monitor.audits, monitor.misses) == (2, 1)
     again = (False, "this key has judged the answer before, and its first judgement stands")
     assert counted == [[(True, "not missed"), again], [(True, "missed"), again]]

@@ -416,7 +416,6 @@ def test_a_server_says_at_its_start_which_certificate_does_not_hold(lapsed, pric
     served = orchestrator(policy=str(tmp_path / "policy"), models=models)
     app.application(served)
     service = served.runtime.service
-    assert service is not None
     assert (service.holding[0][0].id in caplog.text) is bool(lapsed or prices)
     served.close()
 
@@ -430,5 +429,4 @@ async def test_the_guide_answers_what_no_certificate_covers_and_a_header_says_wh
             response = await client.post(CHAT, json={**BODY, "stream": stream, **extra})
             assert response.headers["x-cascade-served-by"] == model
             assert ("x-cascade-uncovered" in response.headers) is bool(extra)
-    assert served.runtime.service is not None
     assert (served.runtime.service.monitors.status.answered, served.runtime.service.monitors.status.certified) == (2, 1)

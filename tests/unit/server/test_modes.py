@@ -228,7 +228,6 @@ async def test_requests_that_another_configuration_answered_neither_fit_nor_cert
             assert (await ask(each, text_of(1001))).headers["x-cascade-served-by"] == "large"
     assert len(outcomes(observing)) == count + 1
     plan = promote(other).plan
-    assert plan is not None
     assert plan.counts.conversations + plan.counts.fit == 1
     assert looks(observing) == []
 
@@ -509,7 +508,6 @@ def killed_in_the_middle(folder: Path) -> None:
     config = json.dumps({**CONFIG, **settings(folder, audit=0.1)})
     command = [sys.executable, "-c", _STUCK, config]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        assert process.stdout is not None
         assert process.stdout.readline() == b"looking\n"
         process.kill()
 

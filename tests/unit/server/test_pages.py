@@ -37,13 +37,13 @@ MODELS = {
 }
 SCRIPT = {BASE: [reply(EVIL, logprobs=[-0.01])], GUIDE: [reply(f"other {EVIL}", logprobs=[-0.01] * 2)]}
 PRICE_USD = {"input": 1.0, "output": 2.0}
-AUDITED = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
+ALL = {"probability": 1.0}
 
 
 @asynccontextmanager
 async def filled(folder: Path, requests: int = 2, **settings: Any) -> AsyncIterator[httpx.AsyncClient]:
     """Serve requests whose texts and models are an attack, each of them audited, and yield a client."""
-    given = {"models": MODELS, "guarantee": AUDITED, "traces": {"store": f"sqlite:///{folder}/t.db"}, **settings}
+    given = {"models": MODELS, "audits": ALL, "traces": {"store": f"sqlite:///{folder}/t.db"}, **settings}
     served = orchestrator(FakeProvider(SCRIPT), **given)
     async with living(served) as client:
         for number in range(requests):
@@ -157,7 +157,7 @@ async def test_no_other_site_can_judge(tmp_path):
 
 async def test_no_other_site_changes_a_mode(tmp_path):
     path, body = "/v1/cascades", b'{"mode": "fallback"}'
-    async with filled(tmp_path, 0, guarantee=None, modes={}) as client:
+    async with filled(tmp_path, 0, audits=None, modes={}) as client:
         form = await client.post(path, content=body, headers={"content-type": "text/plain"})
         rebound = await client.post(
             path, content=body, headers={"content-type": "application/json", "host": "evil.example"}
@@ -241,33 +241,33 @@ async def test_the_status_has_a_line_to_paste(tmp_path, requests, settings, mode
 
 
 @pytest.mark.parametrize(
-    ("expires", "guarantee", "alarm", "mode"),
+    ("expires", "changes", "alarm", "mode"),
     [
-        ("2999-01-01", None, None, "enforce"),
-        ("2999-01-01", {"audit": {"probability": 1.0}}, None, "enforce"),
-        ("2999-01-01", None, "another judge", "fallback"),
-        ("2020-01-01", None, None, "void"),
-        ("2020-01-01", {"uncovered": "policy"}, None, "no promise"),
+        ("2999-01-01", {}, None, "enforce"),
+        ("2999-01-01", {"audits": ALL}, None, "enforce"),
+        ("2999-01-01", {}, "another judge", "fallback"),
+        ("2020-01-01", {}, None, "void"),
+        ("2020-01-01", {"guarantee": {"uncovered": "policy"}}, None, "no promise"),
     ],
 )
-async def test_without_modes_the_status_says_who_answers(tmp_path, expires, guarantee, alarm, mode):
+async def test_without_modes_the_status_says_who_answers(tmp_path, expires, changes, alarm, mode):
     held = certificate(kind="error", confidence=0.9, created="2019-12-01", expires=expires)
     policy = directory(tmp_path / "policy", held, policy=SURE)
-    async with filled(tmp_path, policy=policy, guarantee=guarantee) as client:
+    async with filled(tmp_path, policy=policy, **{"audits": None, **changes}) as client:
         if alarm:
             withdraw(policy, held.data_sha256, alarm)
         page = (await client.get("/ui")).text
     heading = page[page.index("<h1>") : page.index("</h1>")]
     assert (f">{mode}</p>" in page, GUIDE in heading) == (True, mode in {"fallback", "void"})
     assert ('badge good"' in page, 'badge bad"' in page) == (mode == "enforce", mode != "enforce")
-    assert ("probability: 0.05" in page) == (mode == "enforce" and guarantee is None)  # nothing watches it
+    assert ("probability: 0.05" in page) == (mode == "enforce" and not changes)  # nothing watches it
 
 
 async def test_the_status_says_what_keeps_requests_from_the_certificate(tmp_path):
     of_questions = {"requests": seen([PLAIN] * 99)}
     proven = certificate(kind="error", confidence=0.9, made_for=of_questions)
     policy = directory(tmp_path / "policy", proven, policy=SURE)
-    async with filled(tmp_path, policy=policy, guarantee=None) as client:
+    async with filled(tmp_path, policy=policy, audits=None) as client:
         page = (await client.get("/ui")).text
         metrics = (await client.get("/metrics")).text
     assert "a chat request (2)" in page

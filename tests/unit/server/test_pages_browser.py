@@ -34,8 +34,7 @@ def browser() -> Iterator[Any]:
 def filled(folder: Path) -> None:
     """Put requests on record that were audited, and a cascade that was promoted and audited."""
     store = f"sqlite:///{folder}/t.db"
-    audit = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
-    with orchestrator(FakeProvider(says), guarantee=audit, traces={"store": store}) as served:
+    with orchestrator(FakeProvider(says), audits={"probability": 1.0}, traces={"store": store}) as served:
         for number in range(3):
             served.chat([{"role": "user", "content": f"question {number} <script>alert(1)</script>"}])
 

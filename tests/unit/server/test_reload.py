@@ -79,11 +79,10 @@ async def test_evidence_against_a_certificate_is_never_forgotten(tmp_path):
     folders = [directory(tmp_path / str(kappa), each, policy=SURE_ENOUGH) for kappa, each in signed.items()]
 
     def serving(folder: str, seed: int = 1, **others: Any) -> Orchestrator:
-        audits = {"guarantee": {"promise": "error", "audit": {"probability": 1, "seed": seed}}}
+        audits = {"guarantee": {"promise": "error"}, "audits": {"probability": 1, "seed": seed}}
         return orchestrator(sure, policy=folder, traces={"store": f"sqlite:///{tmp_path}/t.db"}, **audits, **others)
 
     def monitored(served: Orchestrator) -> Any:
-        assert served.runtime.service is not None
         ((issued, _),) = served.runtime.service.holding
         return served.runtime.service.monitors.of(issued).monitor
 

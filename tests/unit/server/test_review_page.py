@@ -30,9 +30,8 @@ PAIRS = 3
 
 
 def settings(folder: Path, keys: Any = (), **review: Any) -> dict[str, Any]:
-    audit = {"promise": "agreement", "risk": 0.1, "audit": {"probability": 1.0}}
     traces = {"store": f"sqlite:///{folder}/t.db"}
-    return {"guarantee": audit, "traces": traces, "server": {"review": review, "keys": keys}}
+    return {"audits": {"probability": 1.0}, "traces": traces, "server": {"review": review, "keys": keys}}
 
 
 def says(request: Any) -> Any:
@@ -121,7 +120,6 @@ async def test_it_is_the_terminal_s_room(tmp_path):
     asked = Judging(LogOptions(f"sqlite:///{tmp_path}/t.db"), file)
     found, reviews = asked.read(lambda _: None), read_reviews(file)
     session = Session(found.pairs, reviews.terms, "ann", reviews.by("ann"))
-    assert session.current is not None
     assert outputs(page.text) == [one.text for one in session.current.outputs]
     assert (reviews.judgements[0].verdict, reviews.judgements[0].reviewer) == ("equal", "ann")
 
@@ -207,7 +205,7 @@ async def said(client: httpx.AsyncClient, path: str) -> str:
 
 async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_review():
     with postgres_url() as url:
-        settings: dict[str, Any] = {"traces": url, "modes": {"share": 1.0, "audit": 1.0}}
+        settings: dict[str, Any] = {"traces": url, "modes": {"share": 1.0}, "audits": {"probability": 1.0}}
         first, other = (orchestrator(FakeProvider(says), **settings) for _ in range(2))
         async with living(first) as one, living(other) as two:
             for number, client in enumerate((one, two, one)):
@@ -226,7 +224,6 @@ async def test_every_replica_shows_the_same_pages_and_takes_up_the_other_s_revie
             assert "Pair 2 of 3" in after
             assert after == await said(one, "/ui/review?as=ann")
             kept = reviews_at(url)
-            assert kept is not None
             assert len(kept.judgements) == 1
 
             assert (await two.post("/v1/cascades", json={"mode": "fallback"})).status_code == 200

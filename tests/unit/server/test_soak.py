@@ -91,7 +91,6 @@ class Traffic:
     async def _answer(self, body: bytes, writer: asyncio.StreamWriter) -> None:
         """Fail where a request says so, or bill an answer; if the client is to leave, wait for that halfway."""
         asked, marked = json.loads(body), re.search(rb"(\w+) no\. (\d+)", body)
-        assert marked is not None
         (fate, name), model = marked.groups(), asked["model"]
         if model == "small" and (failed := {b"limited": 429, b"broken": 500}.get(fate)):
             writer.write(b"HTTP/1.1 %d No\r\nretry-after: 3600\r\ncontent-length: 2\r\n\r\n{}" % failed)

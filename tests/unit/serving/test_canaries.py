@@ -202,7 +202,6 @@ def test_canaries_are_recorded_once_and_their_cost_is_told(folder, watched):
     assert (run.verdicts, run.unknown, run.suspends, run.p) == (100, 0, False, 1.0)
     assert run.cost_nano_usd == 500 * 20 * 100
     canaries = Canaries.read(folder / "policy", run.data)
-    assert canaries is not None
     assert ({len(each.recorded) for each in canaries.canaries}, canaries.jitter) == ({5}, 0)
     again, _ = verified(folder, models(), "run")
     assert again.ok
@@ -225,7 +224,6 @@ def test_a_judge_behind_the_same_name_suspends_the_certificate_and_the_guide_ser
         assert {answer.text for answer in served} == {"Danube"}
         assert all(answer.certificate is None and answer.uncovered for answer in served)
         assert Counter(call.request.model for answer in served for call in answer.calls) == {"large": 100}
-        assert cascade.runtime.service is not None
         assert cascade.runtime.service.monitors.uncovered == {"canaries": 100}
         for withdrawn in (folder / "policy").glob("withdrawn-*"):
             withdrawn.unlink()

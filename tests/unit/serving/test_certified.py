@@ -17,7 +17,6 @@ import pytest
 
 from cascade.chat import ChatRequest
 from cascade.config import CascadeConfig, load
-from cascade.config.schema import GuaranteeConfig
 from cascade.conformal.monitor import Monitor
 from cascade.conformal.promise import Coverage, Kind
 from cascade.conformal.scope import PLAIN, kind_of, seen
@@ -25,7 +24,7 @@ from cascade.episodes.opening import rows_of
 from cascade.errors import BatchError, ConfigError, NotCertifiedError, ProviderUnavailableError, UsageError
 from cascade.factory import build_strategy, serving_of
 from cascade.orchestrator import Orchestrator
-from cascade.policies.directory import PolicyDirectory, withdraw, withdrawal
+from cascade.policies.directory import PolicyDirectory, audits_on_record, record_audit, withdraw, withdrawal
 from cascade.policies.policy import EXIT, Prompted
 from cascade.providers.fake import FakeProvider, reply
 from cascade.serving.certified import CertifiedPolicy
@@ -43,7 +42,7 @@ LADDER: Mapping[str, Any] = {
     "strategy": {"kind": "ladder", "models": ["a", "b"]},
     "provider": "fake",
 }
-ALWAYS: Mapping[str, Any] = {"audit": {"probability": 1, "seed": 1}}
+ALWAYS: Mapping[str, Any] = {"probability": 1, "seed": 1}
 
 
 def script(asked: Request) -> Any:
@@ -165,7 +164,7 @@ def watching(orchestrator: Orchestrator) -> dict[str | None, Monitor]:
 
 
 def certified_policy(config: CascadeConfig, folder: str, **more: Any) -> CertifiedPolicy:
-    read, monitors = PolicyDirectory.read(folder), CertificateMonitors(config.guarantee or GuaranteeConfig())
+    read, monitors = PolicyDirectory.read(folder), CertificateMonitors(config.audits)
     monitors.share(read.certificates.values())
     live = serving_of(config, read)
     return CertifiedPolicy(config, build_strategy(config), live, read.certificates.values(), monitors, **more)
@@ -175,7 +174,7 @@ def test_audits_of_a_promise_that_a_single_answer_does_not_show_are_refused(tmp_
     folder = directory(tmp_path, certificate(made_for=fingerprint()))
     monkeypatch.setattr(Kind, "monitored", False)
     with pytest.raises(ConfigError) as caught:
-        made(folder, guarantee=ALWAYS)
+        made(folder, audits=ALWAYS)
     assert len(caught.value.problems) == 1
 
 
@@ -233,7 +232,7 @@ def test_segments_have_their_own_thresholds_and_the_guide_answers_others(tmp_pat
 
 def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certified):
     def drawn(seed: int | None) -> list[bool]:
-        config = load(settings(certified, guarantee={"audit": {"probability": 0.3, "seed": seed}}))
+        config = load(settings(certified, audits={"probability": 0.3, "seed": seed}))
         serving = certified_policy(config, certified)
         return [serving.plan(replace(RIVER, group=str(number // 2))).audit for number in range(4_000)]
 
@@ -247,8 +246,8 @@ def test_the_share_of_audits_is_the_one_asked_for_and_a_seed_repeats_it(certifie
 
 def test_audited_asks_are_recorded_as_audits(certified, tmp_path):
     url = f"sqlite:///{tmp_path / 'traces.db'}"
-    asked = {"audit": {"probability": 0.5, "seed": 3}}
-    with made(certified, guarantee=asked, traces={"store": url}) as orchestrator:
+    asked = {"probability": 0.5, "seed": 3}
+    with made(certified, audits=asked, traces={"store": url}) as orchestrator:
         answers = [orchestrator.ask(Question(f"{HARD} {number}", segment="law")) for number in range(12)]
     rows = list(rows_of(url))
     audited = {row["question"] for row in rows if row["split"] == "audit"}
@@ -271,13 +270,13 @@ def miss(orchestrator: Orchestrator, count: int, **more: Any) -> list[Any]:
 @pytest.mark.parametrize(("loss", "least", "most"), [(0.0, 0, 0), (0.5, 10, 30), (1.0, 40, 40)])
 def test_a_graded_loss_is_a_miss_with_its_own_probability(certified, loss, least, most, monkeypatch):
     monkeypatch.setattr(Coverage, "audited", lambda *_: loss)
-    with made(certified, guarantee=ALWAYS) as orchestrator:
+    with made(certified, audits=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(40)]
         assert least <= sum(bool(orchestrator.record_outcome(each, "Danube").missed) for each in answers) <= most
 
 
 def test_truths_of_audited_answers_are_counted(certified):
-    with made(certified, guarantee=ALWAYS) as orchestrator:
+    with made(certified, audits=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
         assert orchestrator.record_outcome(hard, "Danube") == (True, True, "missed")
         assert orchestrator.record_outcome(easy, ["Donau", "the Danube"]) == (False, True, "not missed")
@@ -295,18 +294,18 @@ DOWN = {"small": ProviderUnavailableError("down"), "large": "Answer: Danube"}
 
 
 @pytest.mark.parametrize(
-    ("guarantee", "provider", "late", "outcome"),
+    ("changes", "provider", "late", "outcome"),
     [
-        ({"promise": "coverage"}, None, 0, (None, "it was not drawn for an audit")),
-        ({**ALWAYS, "risk": 0.01, "uncovered": "policy"}, None, 0, (None, "it was given without a certificate")),
-        (ALWAYS, None, 0, (True, "missed")),
-        (ALWAYS, None, 40, (True, "its certificate was withdrawn in the meantime")),
+        ({"audits": None}, None, 0, (None, "it was not drawn for an audit")),
+        ({"guarantee": {"risk": 0.01, "uncovered": "policy"}}, None, 0, (None, "it was given without a certificate")),
+        ({}, None, 0, (True, "missed")),
+        ({}, None, 40, (True, "its certificate was withdrawn in the meantime")),
         # no step could follow the first, and 0.5.0 served it with a certificate
-        (ALWAYS, lambda asked: DOWN[asked.model], 0, (None, "it was given without a certificate")),
+        ({}, lambda asked: DOWN[asked.model], 0, (None, "it was given without a certificate")),
     ],
 )
-def test_what_cannot_be_counted_is_not(certified, guarantee, provider, late, outcome):
-    given = settings(certified, guarantee=guarantee)
+def test_what_cannot_be_counted_is_not(certified, changes, provider, late, outcome):
+    given = settings(certified, **{"audits": ALWAYS, **changes})
     with Orchestrator.from_config(given, providers={"fake": FakeProvider(provider or script)}) as orchestrator:
         answer = orchestrator.ask(HARD)
         miss(orchestrator, late)
@@ -328,8 +327,8 @@ def test_what_cannot_be_counted_is_not(certified, guarantee, provider, late, out
     ],
 )
 def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, caplog, fallback, steps, answers):
-    more = {"required": True} if fallback is None else {"monitor": fallback}
-    with made(certified, guarantee={**ALWAYS, **more}) as orchestrator, caplog.at_level(logging.ERROR, "cascade"):
+    more = {"audits": {**ALWAYS, **(fallback or {})}, "guarantee": {"required": fallback is None}}
+    with made(certified, **more) as orchestrator, caplog.at_level(logging.ERROR, "cascade"):
         if fallback is None:
             with pytest.raises(NotCertifiedError, match="withdrawn"):
                 miss(orchestrator, 40)
@@ -344,20 +343,44 @@ def test_an_alarm_withdraws_the_certificate_and_a_fallback_serves(certified, cap
     assert [record.levelname for record in caplog.records] == ["ERROR"]
     assert (answer.certificate, answer.warnings) == (None, (f"no certificate: {alarm}",))
     assert (len([step for step in answer.steps if not step.audited]), {*answer.answers}) == (steps, answers)
-    with made(certified, guarantee={**ALWAYS, **more}) as restarted:
+    with made(certified, **more) as restarted:
         assert (restarted.runtime.alarm, restarted.ask(EASY).certificate) == (alarm, None)
 
 
 def test_an_alarm_that_is_not_on_record_is_logged_and_one_that_is_half_written_counts(tmp_path, certified, caplog):
-    with made(certified, guarantee=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
+    with made(certified, audits=ALWAYS) as orchestrator, caplog.at_level(logging.WARNING, "cascade"):
         orchestrator.runtime.service.monitors.folder = str(tmp_path / "gone")
         miss(orchestrator, 40)
-    assert [record.levelname for record in caplog.records] == ["ERROR", "WARNING"]
+    assert [record.levelname for record in caplog.records] == ["WARNING", "ERROR", "WARNING"]
     for text, why in (("audits found 3", "audits found 3"), ("", "it was withdrawn")):
         withdraw(tmp_path, certificate().id, text)
         assert withdrawal(tmp_path, certificate()) == ("audits", why)
     (tmp_path / "gone" / f"withdrawn-{certificate().id}.txt").mkdir(parents=True)  # it cannot be read, for root neither
     assert withdrawal(tmp_path / "gone", certificate()) == ("audits", "it was withdrawn")
+
+
+def test_the_evidence_of_audits_is_that_of_all_processes_and_outlives_them(certified):
+    for before in (0, 2):
+        with made(certified, audits=ALWAYS) as orchestrator:
+            answers = [orchestrator.ask(f"{EASY} {number}") for number in range(before + 2)]
+            assert [answer.audited for answer in answers] == [False] * before + [True] * 2
+            assert all(orchestrator.record_outcome(answer, "Danube").counted for answer in answers[before:])
+            assert watching(orchestrator)[None].audits == before + 2
+    with made(certified, audits=ALWAYS) as first, made(certified, audits=ALWAYS) as other:
+        both = [(process, process.ask(f"{EASY} 9")) for process in (first, other)]
+        assert [process.record_outcome(answer, "Danube").counted for process, answer in both] == [True, False]
+        assert [watching(process)[None].audits for process in (first, other)] == [5, 5]
+
+
+def test_a_line_that_a_killed_process_left_half_written_is_no_audit(tmp_path):
+    lines, begin = b"00000000000000aa 1\n00000000000000bb 0\n0000", 0
+    (tmp_path / "audits-id.txt").write_bytes(lines)
+    audits, begin = audits_on_record(tmp_path, "id", begin)
+    assert audits == [("00000000000000aa", True), ("00000000000000bb", False)]
+    record_audit(tmp_path, "id", "00000000000000cc", True)
+    record_audit(tmp_path, "id", "00000000000000dd", True)
+    assert audits_on_record(tmp_path, "id", begin)[0] == [("00000000000000dd", True)]
+    assert audits_on_record(tmp_path, "none", 7) == ([], 7)
 
 
 def test_an_alarm_is_found_from_another_folder(certified, monkeypatch):
@@ -369,7 +392,7 @@ def test_an_alarm_is_found_from_another_folder(certified, monkeypatch):
 
 
 def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
-    with made(certified, guarantee=ALWAYS) as orchestrator:
+    with made(certified, audits=ALWAYS) as orchestrator:
         late = orchestrator.ask(HARD)
         miss(orchestrator, 40)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
@@ -379,7 +402,6 @@ def test_service_is_resumed_with_a_new_certificate(certified, tmp_path):
         orchestrator.runtime.reload_policy()
         answer = orchestrator.ask(HARD)
         assert orchestrator.runtime.alarm is None
-        assert answer.certificate is not None
         assert (answer.certificate.kappa, answer.warnings, answer.text) == (0.02, (), "Danube")
         assert orchestrator.runtime.policy.kappa == 0.02
         assert orchestrator.record_outcome(late, "Danube").reason == "it was given under an earlier certificate"
@@ -400,7 +422,7 @@ def test_any_orchestrator_can_take_a_policy_directory_later(certified):
 def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):
     now = fingerprint()
     folder = directory(tmp_path, *(certificate(made_for=now, segment=name) for name in ("law", "art", "maths")))
-    with made(folder, guarantee=ALWAYS) as orchestrator:
+    with made(folder, audits=ALWAYS) as orchestrator:
         for number in range(40):
             question = Question(f"{EASY if number % 4 == 3 else HARD} {number}", segment="law")
             orchestrator.record_outcome(orchestrator.ask(question), "Danube")
@@ -417,7 +439,7 @@ def test_an_alarm_of_one_segment_leaves_the_others_alone(tmp_path):
 
 
 def test_audits_in_many_threads_are_all_counted(certified):
-    with made(certified, guarantee=ALWAYS) as orchestrator:
+    with made(certified, audits=ALWAYS) as orchestrator:
         answers = [orchestrator.ask(f"{EASY} {number}") for number in range(50)]
         start = threading.Barrier(8)
 
@@ -433,7 +455,7 @@ def test_audits_in_many_threads_are_all_counted(certified):
 
 
 def test_a_drift_while_many_threads_ask_raises_one_alarm(certified, caplog):
-    with made(certified, guarantee=ALWAYS) as orchestrator:
+    with made(certified, audits=ALWAYS) as orchestrator:
         with caplog.at_level(logging.ERROR, "cascade"), ThreadPoolExecutor(8) as threads:
             list(threads.map(lambda _: miss(orchestrator, 10), range(8)))
         assert orchestrator.runtime.alarm is not None
@@ -458,7 +480,7 @@ def test_a_signal_that_the_policy_may_read_and_every_request_had_must_be_there(t
 def ladder(folder: Path, last: Any, kind: str, kappa: float = 5.0, **fields: Any) -> Iterator[Orchestrator]:
     """Yield a ladder under a certificate, whose first model always answers Rhine; every answer is audited."""
     now = certificate(kind=kind, confidence=0.9, kappa=kappa, made_for=made_for(load(LADDER)), **fields)
-    config = {**LADDER, "guarantee": ALWAYS, "policy": directory(folder, now, policy=SURE)}
+    config = {**LADDER, "audits": ALWAYS, "policy": directory(folder, now, policy=SURE)}
     provider = FakeProvider({"small": ["Answer: Rhine"], "large": [last]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         yield orchestrator
@@ -470,7 +492,7 @@ def ladder(folder: Path, last: Any, kind: str, kappa: float = 5.0, **fields: Any
 )
 def test_what_is_served_is_compared_with_the_truth(tmp_path, kind, reference_right, missed):
     folder = directory(tmp_path, certificate(kind=kind, confidence=0.9, made_for=fingerprint()))
-    with made(folder, guarantee=ALWAYS) as orchestrator:
+    with made(folder, audits=ALWAYS) as orchestrator:
         hard, easy = orchestrator.ask(HARD), orchestrator.ask(EASY)
         if kind == "regret":
             with pytest.raises(UsageError, match="reference_right="):
@@ -507,9 +529,8 @@ def test_an_audit_of_agreement_counts_at_once_without_a_label(tmp_path, last, fi
         answer = orchestrator.ask(RIVER)
         assert (answer.text, answer.audited) == (text, True)
         assert orchestrator.record_outcome(answer, "Danube").counted is False
-        assert orchestrator.runtime.service is not None
-        status = orchestrator.runtime.service.monitors.status
-        assert (status.audits, status.missed, status.missing) == counted
+        monitor = watching(orchestrator).get(None, Monitor(0.05, 0.1))
+        assert (monitor.audits, monitor.misses, orchestrator.runtime.service.monitors.status.missing) == counted
 
 
 # --- fallbacks ---
@@ -520,7 +541,7 @@ def test_the_guide_of_a_ladder_serves_alone_after_an_alarm(tmp_path):
     error = certificate(kind="error", confidence=0.9, kappa=5.0, made_for=made_for(load(LADDER)))
     url = f"sqlite:///{tmp_path / 'traces.db'}"
     folder = directory(tmp_path / "policy", error, policy=SURE)
-    config = {**LADDER, "policy": folder, "guarantee": ALWAYS, "traces": {"store": url}}
+    config = {**LADDER, "policy": folder, "audits": ALWAYS, "traces": {"store": url}}
     provider = FakeProvider({"small": ["Answer: Rhine"], "large": ["Answer: Danube"]})
     with Orchestrator.from_config(config, providers={"fake": provider}) as orchestrator:
         miss(orchestrator, 40)

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from cascade.config import load
-from cascade.config.schema import GuaranteeConfig
+from cascade.config.schema import AuditsConfig
 from cascade.conformal.certificate import Certificate
 from cascade.errors import ConfigError, NotCertifiedError, UsageError
 from cascade.factory import build_strategy
@@ -31,7 +31,7 @@ SETTINGS: Mapping[str, Any] = TWO_MODELS | {"strategy": {"kind": "base_guide", "
 QUESTION = "Which river runs through Vienna?"
 KAPPAS = {"low": 0.9, "medium": 0.4, "high": 0.1}
 ALPHAS = {"low": 0.2, "medium": 0.1, "high": 0.05}
-ALWAYS: Mapping[str, Any] = {"audit": {"probability": 1, "seed": 1}}
+ALWAYS: Mapping[str, Any] = {"probability": 1, "seed": 1}
 
 
 def script(asked: Request) -> Any:
@@ -209,9 +209,8 @@ def counted(orchestrator: Orchestrator) -> dict[str | None, tuple[int, float]]:
 
 
 def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory):
-    with made(directory, guarantee=ALWAYS) as orchestrator:
+    with made(directory, audits=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
-        assert orchestrator.runtime.alarm is not None
         assert orchestrator.runtime.alarm.startswith("level low: it was withdrawn")
         withdrawn = orchestrator.ask(QUESTION, level="low")
         assert (withdrawn.certificate, withdrawn.level) == (None, "low")
@@ -225,7 +224,7 @@ def test_an_alarm_at_one_level_withdraws_that_levels_certificate_alone(directory
 
 
 def test_the_monitors_of_all_levels_share_the_chance_of_a_false_alarm(directory):
-    with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
+    with made(directory, audits={**ALWAYS, "level": 0.06}) as orchestrator:
         for name in ALPHAS:
             audit(orchestrator, name, 1, missed=False)
         assert counted(orchestrator) == {name: (1, pytest.approx(0.02)) for name in ALPHAS}
@@ -235,7 +234,7 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory):
     """Not the first question of every level, the second of none: levels of one seed would be audited alike."""
 
     def drawn(names: list[str]) -> list[bool]:
-        with made(directory, guarantee={"audit": {"probability": 0.5, "seed": 3}}) as orchestrator:
+        with made(directory, audits={"probability": 0.5, "seed": 3}) as orchestrator:
             asked = [(f"{QUESTION} Number {number}.", name) for number, name in enumerate(names)]
             return [orchestrator.ask(question, level=name).audited for question, name in asked]
 
@@ -246,7 +245,7 @@ def test_a_seed_draws_the_audits_of_all_levels_together(directory):
 
 
 def test_recalibrated_levels_are_served_from_the_next_question_on(directory, tmp_path):
-    with made(directory, guarantee=ALWAYS) as orchestrator:
+    with made(directory, audits=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 2, missed=False)
         early = orchestrator.ask(QUESTION, level="high")
         write(directory, three() | {"high": level(0.04, 0.05)}, "low")
@@ -266,7 +265,7 @@ def test_recalibrated_levels_are_served_from_the_next_question_on(directory, tmp
 
 def test_what_audits_found_stays_with_the_certificate_whatever_serves(directory, tmp_path):
     written(Path(tmp_path / "plain"), level(0.1, 0.5))
-    with made(directory, guarantee={**ALWAYS, "monitor": {"level": 0.06}}) as orchestrator:
+    with made(directory, audits={**ALWAYS, "level": 0.06}) as orchestrator:
         audit(orchestrator, "low", 5, missed=False)
         audit(orchestrator, "high", 2, missed=False)
         write(directory, three() | {"high": level(0.04, 0.05)}, "high")  # another default, and another certificate
@@ -297,7 +296,7 @@ def test_levels_that_cannot_be_served_leave_the_old_ones_in_service(directory, c
 
 
 def test_a_withdrawn_certificate_comes_back_as_no_level(directory):
-    with made(directory, guarantee=ALWAYS) as orchestrator:
+    with made(directory, audits=ALWAYS) as orchestrator:
         audit(orchestrator, "low", 40, missed=True)
         with pytest.raises(UsageError, match="is the one that was withdrawn"):
             orchestrator.runtime.reload_policy()
@@ -318,9 +317,7 @@ def named(name: str, **fields: Any) -> Certificate:
 
 
 def asking(level: float) -> CertificateMonitors:
-    return CertificateMonitors(
-        GuaranteeConfig.model_validate({"audit": {"probability": 1}, "monitor": {"level": level}})
-    )
+    return CertificateMonitors(AuditsConfig(probability=1, level=level))
 
 
 @pytest.mark.parametrize("rank", [{"losses": 39}, {"losses": 11}, {"losses": 11, "confidence": 0.9}])
@@ -335,7 +332,6 @@ def test_a_monitor_at_another_level_is_the_one_that_ran_at_it_from_the_start(ran
     alone.share([held])
     for place, missed in enumerate(MISSES):
         alone.count(held, missed, f"q{place}")
-    assert monitor is not None
     assert monitor.alarmed_after is None  # nor would it at the lower level, where an alarm needs more
     assert monitor == alone.of(held).monitor
     assert monitor.risk == pytest.approx(0.1 if "confidence" in rank else 0.1377, abs=1e-4)  # ties leave fewer losses
@@ -364,7 +360,7 @@ def test_an_alarm_stays_whatever_serves():
     told = monitors.of(held).alarm
     monitors.share([other])
     monitors.share([held, other])
-    assert monitors.withdrawn == {held.id}
+    assert {*monitors.withdrawn} == {held.id}
     assert monitors.of(held).alarm == told
     assert monitors.count(held, True, "another").reason == "its certificate was withdrawn in the meantime"
 

@@ -55,7 +55,6 @@ def made(script: Any, budget: dict[str, Any], provider: Any = None, output: floa
 
 
 def stands(served: Orchestrator, name: str = "all") -> Account:
-    assert served.runtime.spending is not None
     return served.runtime.spending.ledger.account(name)
 
 

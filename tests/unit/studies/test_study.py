@@ -207,7 +207,6 @@ def test_networks_that_are_alike_are_trained_once(monkeypatch):
 
 def test_the_nodes_of_a_step_are_paid_together_in_the_bound():
     log = rounds(80)
-    assert log.reference is not None
     least, guide = clairvoyant(log, Promise("coverage", 0.01)), log.reference.right == 1
     solved = (log.right == 1)[:, :2].any(axis=1) | ~(log.right == 1).any(axis=1)
     assert least == pytest.approx(
@@ -275,7 +274,6 @@ def test_what_a_signal_saves_and_costs():
     document = of_study(found).document["signals"]
     assert [(signal["usd_per_1000"], signal["adds_usd"]) for signal in document] == [(4e-05, None)]
     dear = found.row(NO_SIGNAL).cost_share
-    assert dear is not None
     assert document[0]["cost_share"] < dear.mean - 0.1
     assert max(map(len, of_study(found).tables[0].text())) <= 80
     assert of_study(found).text().count("\n") == 9
