@@ -40,6 +40,7 @@ from cascade.types import (
 if TYPE_CHECKING:
     from cascade.conformal.certificate import Certificate
     from cascade.conformal.scope import Scope
+    from cascade.policies.live import Live
 
 Run: TypeAlias = Generator[Request | Step, Completion | None, Answer]
 BROKEN_OFF = frozenset({"budget", "deadline", "provider error"})
@@ -71,6 +72,13 @@ class RunPlan(NamedTuple):
     walk: str | None = None
     level: str | None = None
     scope: Scope | None = None
+
+    @classmethod
+    def of(cls, strategy: Plan, policy: Live) -> RunPlan:
+        """Return the run plan of a policy that promises nothing, with the part of the strategy that it takes."""
+        if (part := policy.selection) is None:
+            return cls(strategy, policy)
+        return cls(strategy.only(part), policy, walk=strategy.reference_walk if part.reference else None)
 
 
 class Terms(NamedTuple):

@@ -61,7 +61,7 @@ def json_of(file: Path) -> Any:
     data = content(file)
     try:
         return json.loads(
-            data.decode("utf-8"), object_pairs_hook=_once, parse_constant=_no_constant, parse_float=_finite
+            data.decode("utf-8"), object_pairs_hook=without_repeats, parse_constant=_no_constant, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
         raise ConfigError([f"it is not JSON as cascade writes it: {error}"], str(file)) from None
@@ -77,7 +77,8 @@ def _unread(file: Path, error: OSError) -> ConfigError:
     return ConfigError([f"it cannot be read: {error.strerror}"], str(file))
 
 
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+def without_repeats(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object. Raises ValueError if a name occurs twice in it."""
     names = dict(pairs)
     if len(names) != len(pairs):
         raise ValueError("a name appears twice in an object")

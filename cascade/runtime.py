@@ -25,7 +25,6 @@ from cascade.records.link import LATE_S
 from cascade.resilience.portal import SAYS, SETTLE_S, Deadline, Halt, in_thread
 from cascade.resilience.portal import run as run_on_loop
 from cascade.safety import defuse
-from cascade.serving.plan import no_level, plain_plan
 from cascade.text import counted
 from cascade.types import Answer, Completion, Question, Request, Step, TextDelta
 
@@ -139,7 +138,7 @@ class Runtime:
         self.service = self._in_service(config, self.configured) if promised else None
         self._monitors = None if self.service is None else self.service.monitors
         self._bare = build_policy(config) if self.service is None else self.service.default.policy
-        self._plain = plain_plan(self.configured, self._bare)
+        self._plain = RunPlan.of(self.configured, self._bare)
         self._alone = {
             model: RunPlan(plan, walk=f"{model} only") for model, plan in alone(config, self.configured.prompts).items()
         }
@@ -217,6 +216,8 @@ class Runtime:
         if self.service is not None:
             return self.service.at(level)
         if level is not None:
+            from cascade.serving.certified import no_level
+
             raise no_level(level, {})
         return None
 

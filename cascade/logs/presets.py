@@ -1,11 +1,6 @@
-"""Formats of foreign logs as data: a YAML of column expressions each, in `presets/`.
+"""Formats of foreign logs as data: a YAML of column expressions each, in `presets/`; `Preset` describes its fields.
 
-A preset says by which fields a file is recognised (`known_by`: all fields of one set), in which lists its records are
-(`each`), which paths hold a value (`columns`, named as in `calls.is_target`, and, for expressions alone, `let`: the
-first path with a value counts), what is computed in SQL from these (`sql`), which records are left out (`drop`, by
-reason; the reason "" is not counted), what is noted, and what a step is: each call by its time (`steps: time`) or
-each model (`models`). A preset with `rows` places its rows itself: a query on `raw`. Only these files hold SQL; a
-user's mapping holds names (`mapping`).
+Only these files hold SQL; a user's mapping holds names (`mapping`).
 """
 
 from __future__ import annotations
@@ -73,7 +68,27 @@ class ImportOptions:
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """A format. The module's text says what its fields are; `free` is when a cost of 0 is known to be one."""
+    """A format.
+
+    Attributes:
+        known_by: by which fields a file is recognised: all of one set.
+        each: the lists that its records are in.
+        prepare: the function of `logs.spans` that makes a record plain.
+        columns: which paths hold a value, named as in `calls.is_target`: the first one with a value counts.
+        let: the same, for expressions alone.
+        sql: what is computed in SQL from these; `macros` is run before it.
+        drop: the condition of records that are left out, by reason; the reason "" is not counted.
+        notes: the condition of what is noted, by its words.
+        steps: "time": each call is a step; "models": each model is.
+        whole: whether a question that not all models answered is left out.
+        chats: whether a request of one plain message is a chat request, too, and not a question.
+        files: whether the order of the files is that of the models.
+        runs: whether a model that answers a question again is another run.
+        flat: whether a row is an episode, with columns for each model.
+        free: when a cost of 0 is known to be one; `list_price`: else the tokens' list price counts.
+        models: how the fields of a model end, by column, in a table with columns for each model.
+        rows: a query of `raw` that places the rows itself.
+    """
 
     name: str
     known_by: tuple[frozenset[str], ...] = ()

@@ -34,7 +34,7 @@ from cascade.policies.base import Selection
 from cascade.providers.verifiers import read_verdict, sent_output
 from cascade.safety import defuse
 from cascade.text import data_block
-from cascade.types import SKIP, Candidate, Completion, Message, Question, Request, Step
+from cascade.types import GUIDE_ONLY, LAST_ONLY, SKIP, Candidate, Completion, Message, Question, Request, Step
 
 Purpose: TypeAlias = Literal["answer", "sample", "outright", "judge", "verify", "check", "direct", "decide", "exit"]
 ANSWERING = frozenset({"answer", "sample", "outright"})
@@ -114,6 +114,11 @@ class Plan:
     def ends_with_reference(self) -> bool:
         """Whether the last step is the reference's answer alone."""
         return not self.is_joint
+
+    @property
+    def reference_walk(self) -> str:
+        """A log's name for the reference alone: a ladder's last model, or the guide asked outright."""
+        return LAST_ONLY if self.ends_with_reference else GUIDE_ONLY
 
     def _named(self, node: PlanNode) -> str:
         return f"the check of {self.nodes[node.parents[0] - 1].name}" if node.purpose == "check" else node.name
@@ -298,8 +303,8 @@ class _Walk:
         """Return the call that asks a model for its answer: with the prompt, or a chat request unchanged."""
         chat, name, at, question = self.chat, node.name, draft.number, self.question
         if chat is None:
-            messages = self.plan.prompts.answer.fill(question_text(question))
-            return use.request(messages, name, "answer", at, question, 1)
+            messages, most = self.plan.prompts.answer.fill(question_text(question)), use.max_tokens
+            return Request(use.name, messages, name, "answer", at, question, most, use.temperature, 1, use.seed)
         most, alternatives = chat.max_tokens or use.chat_max_tokens, chat.top_logprobs or 1
         return Request(use.name, (), name, "answer", at, question, most, top_logprobs=alternatives, chat=chat)
 

@@ -15,6 +15,7 @@ from hashlib import sha256
 from typing import Any, NamedTuple
 
 from cascade.errors import BadRequestError, BadResponseError, RefusedError
+from cascade.files import without_repeats
 from cascade.providers.base import Payload
 from cascade.providers.fields import sendable
 from cascade.providers.reading import DECISION, fields_of, read_usage
@@ -78,13 +79,7 @@ def described(dialect: str, examples: Sequence[tuple[Message, ...]]) -> dict[str
 
 def parsed(text: bytes) -> Any:
     """Return the JSON value of a reply. Raises ValueError for none, or for an object that has a name twice."""
-    return json.loads(text, object_pairs_hook=_once)
-
-
-def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    if len(fields := dict(pairs)) < len(pairs):
-        raise ValueError("a name occurs twice")
-    return fields
+    return json.loads(text, object_pairs_hook=without_repeats)
 
 
 def completion(reply: Payload, request: Request, dialect: str) -> Payload:

@@ -9,7 +9,6 @@ for an echo. A reply is a text, a payload from `reply`, or an exception, which i
 
 from __future__ import annotations
 
-import json
 import math
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping, Sequence
 from copy import copy
@@ -18,6 +17,7 @@ from functools import partial
 from typing import Any, TypeAlias
 
 from cascade.providers.base import Payload
+from cascade.providers.reading import as_call
 from cascade.providers.registry import ProviderSettings
 from cascade.resilience.portal import in_thread
 from cascade.types import Request
@@ -79,17 +79,17 @@ def reply(
     }
     if tool_calls:
         message = payload["choices"][0]["message"]
-        message |= {"content": text or None, "tool_calls": [_call(*call) for call in enumerate(tool_calls)]}
+        message |= {
+            "content": text or None,
+            "tool_calls": [
+                as_call(index, {"name": name, "arguments": arguments})
+                for index, (name, arguments) in enumerate(tool_calls)
+            ],
+        }
         payload["choices"][0]["finish_reason"] = "tool_calls" if finish_reason == "stop" else finish_reason
     if model is not None:
         payload["model"] = model
     return payload
-
-
-def _call(index: int, call: tuple[str, Mapping[str, Any] | str]) -> dict[str, Any]:
-    name, arguments = call
-    text = arguments if isinstance(arguments, str) else json.dumps(arguments)
-    return {"id": f"call_{index}", "type": "function", "function": {"name": name, "arguments": text}}
 
 
 @dataclass(slots=True)

@@ -515,7 +515,7 @@ def with_tool_calls(payload: Payload, chat: ChatRequest) -> Payload:
     calls = list(_written(message["content"]))
     if not calls or any(call.get("name") not in offered for call in calls):
         return payload
-    rewritten = {**message, "content": None, "tool_calls": [_as_call(index, call) for index, call in enumerate(calls)]}
+    rewritten = {**message, "content": None, "tool_calls": [as_call(index, call) for index, call in enumerate(calls)]}
     finish = choices[0].get("finish_reason")
     first = {**choices[0], "message": rewritten, "finish_reason": "tool_calls" if finish == "stop" else finish}
     return {**payload, "choices": [first, *choices[1:]]}
@@ -554,7 +554,8 @@ def _values(text: str) -> Iterator[Any]:
     yield from values
 
 
-def _as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
+def as_call(index: int, call: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a tool call in OpenAI's form, from its name and its arguments."""
     arguments = call.get("arguments", call.get("parameters", {}))
     text = arguments if isinstance(arguments, str) else json.dumps(arguments, ensure_ascii=False)
     return {"id": f"call_{index}", "type": "function", "function": {"name": call["name"], "arguments": text}}

@@ -86,8 +86,7 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
     (('retry-after', '2'),)
     """
     if isinstance(error, GatewayError):
-        again = error.retry_after_s is not None
-        return _refusal(error.status, error.code, str(error), again, error.param, error.retry_after_s)
+        return _refusal(error, again=error.retry_after_s is not None)
     status, code, again = next(_MEANINGS[kind] for kind in type(error).__mro__ if kind in _MEANINGS)
     message, param, wait_s = str(error), None, None
     if isinstance(error, BadRequestError) and error.status == _UNPROCESSABLE:
@@ -106,30 +105,23 @@ def refusal_of(error: CascadeError | GatewayError) -> Refusal:
         param = error.fields[0] if error.fields else None
     elif isinstance(error, errors.ProviderError):
         wait_s = error.retry_after_s
-    return _refusal(status, code, message, again, param, wait_s)
+    return _refusal(GatewayError(status, message, code=code, param=param, retry_after_s=wait_s), again=again)
 
 
 def unexpected() -> Refusal:
     """Return the response to an unexpected error, which is a bug in cascade; it contains no details of the error."""
-    return _refusal(500, "internal_error", "The gateway failed. See its log.")
+    return _refusal(GatewayError(500, "The gateway failed. See its log.", code="internal_error"), again=False)
 
 
-def _refusal(
-    status: int,
-    code: str | None,
-    message: str,
-    again: bool = False,
-    param: str | None = None,
-    retry_after_s: float | None = None,
-) -> Refusal:
+def _refusal(error: GatewayError, *, again: bool) -> Refusal:
     """Build an error response. OpenAI's client libraries obey `x-should-retry` before the status."""
-    param = param and param[:_LONGEST_PARAM]
+    status, code, message, param = error.status, error.code, str(error), error.param and error.param[:_LONGEST_PARAM]
     message = message if len(message) <= _LONGEST else f"{message[:_LONGEST]} …"
     kind = _KINDS.get(status, "invalid_request_error" if status < 500 else "server_error")
-    error = {"message": redact(message), "type": code if code == _SPENT else kind, "param": param, "code": code}
+    body = {"message": redact(message), "type": code if code == _SPENT else kind, "param": param, "code": code}
     headers: list[tuple[str, str]] = []
-    if retry_after_s is not None:
-        headers.append(("retry-after", str(math.ceil(retry_after_s))))
+    if error.retry_after_s is not None:
+        headers.append(("retry-after", str(math.ceil(error.retry_after_s))))
     if not again:
         headers.append(("x-should-retry", "false"))
-    return Refusal(status, {"error": error}, tuple(headers))
+    return Refusal(status, {"error": body}, tuple(headers))

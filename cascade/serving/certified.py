@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 from datetime import UTC, date, datetime
 from pathlib import Path
 
+from cascade.checks import hint_at
 from cascade.config import CascadeConfig
 from cascade.config.policies import DirectoryConfig
 from cascade.config.schema import GuaranteeConfig
@@ -32,7 +33,6 @@ from cascade.policies.live import Live
 from cascade.policies.policy import drawn_number
 from cascade.serving.made_for import void_reasons
 from cascade.serving.monitors import AuditOutcome, CertificateMonitors, group_of
-from cascade.serving.plan import no_level, plain_plan, reference_walk
 from cascade.types import NO_CERTIFICATE, Answer, Question, Step
 
 CALIBRATE = "make one with: cascade fit LOG --promise … -o DIR, and name it: policy: DIR"
@@ -70,7 +70,7 @@ class CertifiedPolicy:
         today: Callable[[], date] = today_utc,
     ) -> None:
         self._wanted = config.guarantee or GuaranteeConfig()
-        self._whole, self._plain = strategy, plain_plan(strategy, policy)
+        self._whole, self._plain = strategy, RunPlan.of(strategy, policy)
         self._strategy = self._plain.strategy
         self._reference = strategy.only(Selection(reference=True))
         self.monitors, self._today, self._level = monitors, today, level
@@ -157,7 +157,7 @@ class CertifiedPolicy:
         if fallback == "everything" or (fallback is None and of_set):
             # An audit of another strategy would say nothing about the configured one.
             return plan._replace(audit=plan.audit and alarmed)
-        return plan._replace(strategy=self._reference, audit=False, walk=reference_walk(self._whole))
+        return plan._replace(strategy=self._reference, audit=False, walk=self._whole.reference_walk)
 
     def _covering(self, question: Question) -> Certificate | None:
         """Return the certificate of a question's segment, else the one for all questions."""
@@ -276,6 +276,17 @@ def _refusal(reasons: Iterable[str]) -> str:
 
 
 # --- the policies in service, by level ---
+
+
+def no_level(level: str, levels: Mapping[str, float]) -> UsageError:
+    """Return the error of a level that is not among those of the policy, by name with their risk."""
+    if not levels:
+        command = "cascade fit LOG --promise agreement --confidence 0.9 --levels low=0.1,high=0.02 -o DIR"
+        return UsageError(
+            f"The policy has no levels, and the level {level!r} was asked for; one with levels is made with: {command}"
+        )
+    listed = ", ".join(f"{name} (risk {risk:g})" for name, risk in levels.items())
+    return UsageError(f"There is no level {level!r}{hint_at(level, levels) or '.'} There is {listed}.")
 
 
 @dataclass(frozen=True, slots=True)
